@@ -29,9 +29,10 @@ from datamask.runs.files import write_parquet
 from datamask.runs.opening import run_storage
 from datamask.runs.receipt import Receipt, read_receipt
 from datamask.runs.run import Run
+from datamask.selection.documents import read_ranked
 from datamask.selection.repeats import last_exposure, repeat_column
 from datamask.selection.threshold import cut
-from datamask.storage.duckdb_scratch import temporary_duckdb
+from datamask.storage.duckdb_scratch import execute_with, temporary_duckdb
 
 REPEATS = "repeats"
 CASES: dict[str, dict[str, Any]] = {
@@ -78,7 +79,7 @@ def write_shard(run: Run, shard: int, rows: int, documents: int) -> None:
     metrics |= {"kept_total": documents, "documents": documents * 5 // 4}
     metrics["tokens_total"] = 1000 * documents
     tables = {
-        "learning": pa.table({"chunk_id": ids.filter(pa.array(~is_dropped)), "logit": logit}),
+        "learning": pa.table({"logit": logit}),
         "quality": pa.table({**rest, **quality}),
         "scores": pa.table({**rest, "tokens": tokens, "domain": domain}),
     }
@@ -118,11 +119,9 @@ def _repeat(run: Run, compute: Compute, documents: int) -> tuple[int, int]:
             "CREATE TABLE kept (logit FLOAT, quality DOUBLE, id VARCHAR, units BIGINT)"
         )
         for shard in range(run.num_shards):
-            connection.execute(
-                "INSERT INTO kept SELECT logit, quality, id, 1 FROM read_parquet(?) "
-                "JOIN read_parquet(?) ON chunk_id = id",
-                [str(run.path("learning", shard)), str(run.path("quality", shard))],
-            )
+            ranked = read_ranked(run, "learning", shard, in_tokens=False)
+            kept = ranked.select(["logit", "quality", "id", "units"])
+            execute_with(connection, kept, "INSERT INTO kept FROM arriving")
         repeat = repeat_column(last_exposure(connection, 4, documents), 4)
         query = f"SELECT count(*), sum({repeat})::BIGINT FROM kept"
         kept, seen = connection.execute(query).fetchall()[0]

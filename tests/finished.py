@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -78,3 +79,12 @@ def up_to(run: Run, last: str) -> list[str]:
     """The stages of a run in order, up to one."""
     stages = stages_of(run.settings)
     return stages[: stages.index(last) + 1]
+
+
+def rows_of(run: Run, shard: int, stage: str = "selection") -> list[dict[str, Any]]:
+    """What a stage says of each document that was not dropped, with the document's id."""
+    names = pq.read_table(run.path("scores", shard))["id"].to_pylist()
+    quality = pq.read_table(run.path("quality", shard)).to_pylist()
+    left = [row for row in quality if row["dropped"] is None]
+    written = pq.read_table(run.path(stage, shard)).to_pylist()
+    return [{"id": names[row["row"]], **one} for row, one in zip(left, written, strict=True)]

@@ -41,19 +41,18 @@ def check_selection(
         Refused: caps leave less than the budget; only the logits of an undone run are read.
     """
     # Where shards are compared the logits have a stage of their own, before anything is cut.
-    logits = read(root, "learning" if (root / "learning").exists() else "selection").set_index(
-        "chunk_id"
-    )
-    left = documents[documents["dropped"].isna()]
-    same("ids of logits", logits.index, left["id"])
-    documents["logit"] = documents["id"].map(logits["logit"])
+    logits = read(root, "learning" if (root / "learning").exists() else "selection")
+    is_left = documents["dropped"].isna().to_numpy()
+    same("number of logits", [len(logits)], [is_left.sum()])
+    documents.loc[is_left, "logit"] = logits["logit"].to_numpy()
     kept = oracle.keep(settings, documents)
     if not is_done:
         return
-    masks = read(root, "selection").set_index("chunk_id")
-    documents["logit"] = documents["id"].map(masks["logit"])
+    masks = read(root, "selection")
+    documents.loc[is_left, "logit"] = masks["logit"].to_numpy()
     assert masks["selected"].any(), "nothing is selected"
-    same("selected", sorted(masks.index[masks["selected"].astype(bool)]), sorted(kept))
+    is_selected = masks["selected"].to_numpy(bool)
+    same("selected", sorted(documents["id"][is_left][is_selected]), sorted(kept))
     documents["selected"] = documents["id"].isin(kept)
 
 

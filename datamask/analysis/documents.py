@@ -31,11 +31,16 @@ _DOCUMENTS = """
 CREATE TABLE documents AS WITH joined AS (
     SELECT $shard::INTEGER AS shard, s.* EXCLUDE (content) REPLACE ({groups}), q.quality, q.dropped,
         {added}, m.logit, coalesce(m.selected, false) AS selected
-    FROM read_parquet($scores) s JOIN read_parquet($quality) q ON s.row = q.row AND s.id = q.id
-    LEFT JOIN read_parquet($selection) m ON q.id = m.chunk_id
+    FROM read_parquet($scores) s JOIN ({quality}) q ON s.row = q.row AND s.id = q.id
+    LEFT JOIN read_parquet($selection, file_row_number = true) m
+        ON m.file_row_number = if(q.dropped IS NULL, q.place, NULL)
 )
 SELECT *, dropped IS NULL AND {best} AS top_quality{repeat} FROM joined ORDER BY row
 """
+
+# Masks have a row per document that is not dropped, in order.
+_QUALITY = """SELECT *, count(*) FILTER (dropped IS NULL) OVER (ORDER BY row) - 1 AS place
+    FROM read_parquet($quality)"""
 
 _BEST_OF_SHARD = """row_number() OVER (ORDER BY dropped IS NOT NULL, quality DESC, id)
     <= sum(selected::INT) OVER ()"""
@@ -77,6 +82,7 @@ def _join(connection: Any, run: Run, shard: int) -> None:
             best = "(quality > $least OR (quality = $least AND id <= $last))"
             parameters |= {"least": last[0], "last": last[1]}
     query = _DOCUMENTS.format(
+        quality=_QUALITY,
         groups=", ".join(f"{group_column(kind, 's')} AS {kind}" for kind in KINDS),
         added=", ".join(
             f"q.{name}" for name in ["near_duplicate_of", *schemas.CONTAMINATION.names]

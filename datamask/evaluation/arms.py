@@ -165,6 +165,8 @@ def _ids(run: Run, arm: Arm, compute: Compute) -> Iterator[pa.Array | pa.Chunked
         for shard in range(run.num_shards):
             yield pa.array(selected_alone(changed, shard, compute), pa.string())
     else:
+        from datamask.selection.documents import read_column, read_ids, read_survivors
+
         other = run if arm.kind == "selection" else open_run(arm.path)
         planned = run.pinned_revisions.get(f"arm:{arm.name}")
         if other is not run and other.fingerprint_all("selection") != planned:
@@ -174,9 +176,9 @@ def _ids(run: Run, arm: Arm, compute: Compute) -> Iterator[pa.Array | pa.Chunked
                 f"{arm.path}: arm {arm.name} is a run of another source than {run.address}"
             )
         for shard in range(other.num_shards):
-            other.receipt("selection", shard)
-            mask = read_columns(other.path("selection", shard), ["chunk_id", "selected"])
-            yield mask.filter(mask["selected"])["chunk_id"]
+            rows = read_survivors(other, shard, ["row"])["row"]
+            selected = read_column(other, "selection", shard, "selected", len(rows))
+            yield read_ids(other, shard, rows.filter(pa.array(selected)))
 
 
 def _check_listed(connection: Any, arm: Arm) -> None:

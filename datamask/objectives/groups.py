@@ -6,7 +6,7 @@ targets it is ln(number of groups) minus the entropy of the shares. It is convex
 probabilities.
 
 The objective reads a document's groups as named scores such as `dump=CC-MAIN-2024-10`, which are 1
-for members of the group and 0 for other documents (`selection.indicators`).
+for members of the group and 0 for other documents (`selection.terms`).
 """
 
 from __future__ import annotations

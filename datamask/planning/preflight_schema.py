@@ -117,7 +117,7 @@ def _balanced(settings: Settings) -> dict[str, str]:
     """Columns whose groups the objective balances; an objective that cannot be made has none."""
     if not (settings.selection.more_terms or settings.selection.has_custom_terms):
         return {}
-    from datamask.selection.indicators import indicator_names
+    from datamask.selection.terms import indicator_names
 
     with contextlib.suppress(SettingsError):
         names = indicator_names(settings.selection)

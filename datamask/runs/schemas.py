@@ -26,11 +26,12 @@ PLAN = pa.schema(
 )
 """`skip_rows`: rows of the first row group that belong to an earlier shard."""
 
-LOGITS = pa.schema(_never_null(chunk_id=_TEXT, logit=_FLOAT))
-"""`logits/`: what was learnt of a shard, before the threshold over all shards is known."""
+LOGITS = pa.schema(_never_null(logit=_FLOAT))
+"""`learning/`: what was learnt of a shard, before the threshold over all shards is known."""
 
 MASK = pa.schema([*LOGITS, *_never_null(selected=_BOOL)])
-"""One row per document that survived pruning, in the source's order.
+"""`selection/`: one row per document that survived pruning, in the source's order. Their ids are in
+`scores/` and `documents/`.
 
 `logit` is the document's marginal gain at the end of learning minus the threshold, in standard
 deviations over single documents (`datamask.learning.published`): above 0 for selected documents,

@@ -198,7 +198,7 @@ STAGES = {
         ),
         Stage(
             "learning",
-            13,
+            14,
             "datamask.selection.per_shard:learn_logits",
             "shard",
             settings=of.learning,
@@ -218,7 +218,7 @@ STAGES = {
         ),
         Stage(
             "selection",
-            16,
+            17,
             "datamask.selection.per_shard:make_mask",
             "shard",
             settings=of.mask,

@@ -43,7 +43,7 @@ def apply_model(run: Run, shard: int, compute: Compute) -> Receipt:
     metrics |= {"estimator": "mask_model", "steps": 0, "stopped_by": "complete"}
     write_curve(run, shard, {})
     columns = {"logit": published.on_side(found.logits, selected), "selected": selected}
-    return write_rows(run, "selection", shard, schemas.MASK, documents.ids, columns, metrics)
+    return write_rows(run, "selection", shard, schemas.MASK, columns, metrics)
 
 
 def drift(run: Run) -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ from datamask.runs.files import read_columns, write_parquet
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run, shard_seed
-from datamask.selection.indicators import read_indicators
+from datamask.selection.terms import read_indicators
 
 logger = logging.getLogger(__name__)
 
@@ -64,12 +64,12 @@ def read_documents(
 
     Raises:
         RunError: quality or embeddings are missing or stale.
-        CorruptFileError: the two files do not hold the same documents.
+        CorruptFileError: the two files have different numbers of documents.
     """
     documents = read_quality(run, shard)
     order = None if rows is None else np.sort(rows)
     if run.settings.embedding.keep:
-        features = _kept_features(run, shard, documents.ids, order)
+        features = _kept_features(run, shard, len(documents.ids), order)
     else:
         features = embed_unkept(run, shard, compute, stage, order)
     if rows is None:
@@ -83,25 +83,15 @@ def read_documents(
     )
 
 
-def _kept_features(run: Run, shard: int, ids: np.ndarray, rows: np.ndarray | None) -> np.ndarray:
-    """The vectors of the documents in rows (ascending; None: all) of those that have these ids."""
-    ids = ids if rows is None else ids[rows]
-    run.receipt("embeddings", shard)
-    path, expected = run.path("embeddings", shard), run.path("quality", shard)
-    found, features = read_vectors(path, run.settings.embedding.dimension, rows)
-    if len(found) != len(ids):
+def _kept_features(run: Run, shard: int, number: int, rows: np.ndarray | None) -> np.ndarray:
+    """The vectors of a shard's documents (*number* in all), or of those in rows, ascending."""
+    path, receipt = run.path("embeddings", shard), run.receipt("embeddings", shard)
+    if receipt.rows != number:
         raise CorruptFileError(
-            f"{path}: {len(found)} embeddings for {len(ids)} documents of {expected}; delete it "
-            "and relaunch"
+            f"{path}: {receipt.rows} embeddings for {number} documents of "
+            f"{run.path('quality', shard)}; delete it and relaunch"
         )
-    different = np.flatnonzero(found != ids)
-    if len(different):
-        row = int(different[0])
-        raise CorruptFileError(
-            f"{path}: row {row if rows is None else rows[row]} is {found[row]}, {expected} has "
-            f"{ids[row]}; delete it and relaunch"
-        )
-    return features
+    return read_vectors(path, run.settings.embedding.dimension, rows)[1]
 
 
 def read_survivors(run: Run, shard: int, columns: list[str]) -> pa.Table:
@@ -120,6 +110,24 @@ def read_tokens(run: Run, shard: int) -> np.ndarray:
     tokens = read_columns(run.path("scores", shard), ["tokens"])["tokens"].take(rows)
     check_tokens(run, shard, rows, tokens)
     return np.asarray(tokens.to_numpy(), np.int64)
+
+
+def read_ids(run: Run, shard: int, rows: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The ids of the documents in some rows of a shard, as text."""
+    return read_columns(run.path("scores", shard), ["id"])["id"].take(rows)
+
+
+def read_ranked(run: Run, stage: str, shard: int, *, in_tokens: bool) -> pa.Table:
+    """Columns row, quality, id, units (tokens, or 1) and logit (of `write_rows`) of a shard.
+
+    Raises:
+        RunError, CorruptFileError, InputError: as `read_column` and `read_tokens`.
+    """
+    table = read_survivors(run, shard, ["row", "quality"])
+    units = read_tokens(run, shard) if in_tokens else np.ones(len(table), np.int64)
+    logits = read_column(run, stage, shard, "logit", len(table))
+    table = table.append_column("id", read_ids(run, shard, table["row"]))
+    return table.append_column("units", pa.array(units)).append_column("logit", pa.array(logits))
 
 
 def check_tokens(run: Run, shard: int, rows: pa.Array, tokens: pa.Array) -> None:
@@ -213,13 +221,13 @@ def read_quality(run: Run, shard: int) -> ShardDocuments:
     metrics = run.receipt(run.quality_stage, shard).metrics
     path = run.quality_path(shard)
     names = [score.name for score in run.settings.scores]
-    table = read_survivors(run, shard, ["id", "row", *names, "quality"])
+    table = read_survivors(run, shard, ["row", *names, "quality"])
     if table.num_rows != metrics["kept"]:
         raise CorruptFileError(
             f"{path}: {table.num_rows} documents survive, but its receipt says "
             f"{metrics['kept']}; delete it and relaunch"
         )
-    ids = np.asarray(table["id"].to_pylist(), dtype=object)
+    ids = np.asarray(read_ids(run, shard, table["row"]).to_pylist(), dtype=object)
     quality = table["quality"].to_numpy().astype(np.float64)
     if not np.isfinite(quality).all():
         found = ids[~np.isfinite(quality)][0]
@@ -238,21 +246,20 @@ def write_curve(run: Run, shard: int, curve: dict[str, list[float]]) -> None:
     write_parquet(run.curve_path(shard), schema, [table], storage=run.storage)
 
 
-def read_column(run: Run, stage: str, shard: int, name: str, ids: np.ndarray) -> np.ndarray:
-    """A column of what `write_rows` wrote of a shard, in the order of *ids*.
+def read_column(run: Run, stage: str, shard: int, name: str, number: int) -> np.ndarray:
+    """A column of what `write_rows` wrote of a shard, which has so many documents.
 
     Raises:
         RunError: the file is missing or stale.
-        CorruptFileError: it holds other documents.
+        CorruptFileError: it has another number of documents.
     """
-    run.receipt(stage, shard)
-    path = run.path(stage, shard)
-    table = read_columns(path, ["chunk_id", name])
-    if table["chunk_id"].to_pylist() != list(ids):
+    path, receipt = run.path(stage, shard), run.receipt(stage, shard)
+    if receipt.rows != number:
         raise CorruptFileError(
-            f"{path}: other documents than {run.quality_path(shard)}; delete it and relaunch"
+            f"{path}: {receipt.rows} documents, but {run.quality_path(shard)} has {number}; delete "
+            "it and relaunch"
         )
-    return np.asarray(table[name].to_numpy())
+    return np.asarray(read_columns(path, [name])[name].to_numpy())
 
 
 def write_rows(
@@ -260,12 +267,11 @@ def write_rows(
     stage: str,
     shard: int,
     schema: pa.Schema,
-    ids: np.ndarray,
     columns: dict[str, np.ndarray],
     metrics: dict[str, Any],
 ) -> Receipt:
-    """Write columns of shape N next to the ids, with a receipt, and remove the checkpoints."""
-    table = pa.table({"chunk_id": pa.array(ids, pa.string()), **columns}, schema)
+    """Write columns of shape N, in the order of the documents, and remove the checkpoints."""
+    table = pa.table(columns, schema)
     parts = table.to_batches(max_chunksize=ROWS_PER_BATCH) or [table]
     receipt = write_output(run, stage, shard, schema, parts, metrics)
     Checkpoints(run, stage, shard, None, 0).clear()

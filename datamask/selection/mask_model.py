@@ -32,10 +32,10 @@ from datamask.runs import budget
 from datamask.runs.files import replace_file
 from datamask.runs.opening import versions
 from datamask.runs.run import Run, digest
-from datamask.selection.indicators import indicator_names, score_names
 from datamask.selection.sampling import Drawn, not_learned, stand_ins
 from datamask.selection.sums import (
-    SLOPE,
+    SampleRow,
+    Total,
     centre_of_quality,
     moment_row,
     moments_from,
@@ -43,7 +43,7 @@ from datamask.selection.sums import (
     read_moments,
     scaled_terms,
 )
-from datamask.selection.terms import terms_of
+from datamask.selection.terms import indicator_names, score_names, terms_of
 from datamask.source.opening import open_binary
 
 MOST_LOST = 0.1
@@ -114,7 +114,7 @@ def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any], str]:
     is_kept = np.concatenate([part["sample_selected"] for part in parts])
     unit = published.unit(kept, candidates, selection.scale_terms)
     if selection.scope == "corpus":
-        terms, found = scaled_terms(run), run.receipt("round_total", run.last_round).metrics
+        terms, total = scaled_terms(run), Total.read(run, run.last_round)
         moments = read_moments(run, "round_total", [run.last_round])
         unit = published.unit(float(moments.count), candidates, selection.scale_terms)
     else:
@@ -123,7 +123,7 @@ def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any], str]:
     judged = model.judge(sample, is_kept)
     threshold = published.threshold_of(judged.logits, int(is_kept.sum()))
     if selection.scope == "corpus":
-        threshold = unit * found["dual_price"] + run.receipt("threshold").metrics["threshold"]
+        threshold = unit * total.dual_price + run.receipt("threshold").metrics["threshold"]
     model = replace(model, threshold=threshold)
     active = [term for term in terms if term.weight != 0]
     if selection.scope == "corpus" and not is_linear(active):
@@ -183,9 +183,9 @@ def _better(
     nothing about others, so they are not compared. In one pass it is always the judge.
     """
     rounds = run.last_round
-    if rounds > 1 and run.receipt("round_total", 0).metrics["sample"]["shortfall"] is None:
+    if rounds > 1 and (Total.read(run, 0).sample or {})["shortfall"] is None:
         return model
-    slope = read_moments(run, "round_total", [0], SLOPE)
+    slope = read_moments(run, "round_total", [0], SampleRow.SLOPE)
     others = not_learned(Drawn.read(run), compute) if rounds == 1 else sample
     values = along(slope, others).numpy().astype(np.float64)
     threshold = published.threshold_of(values, round(share * len(values)))

@@ -22,7 +22,7 @@ from datamask.selection.sampling import (
     sampled_rows,
 )
 from datamask.selection.sums import (
-    PRESENT,
+    RoundRow,
     centre_of_quality,
     moment_row,
     read_lists,
@@ -46,7 +46,7 @@ def sum_selected(run: Run, shard: int, compute: Compute) -> Receipt:
         CorruptFileError: the inputs do not hold the same documents.
     """
     selection, documents = run.settings.selection, read_quality(run, shard)
-    kept = read_column(run, "selection", shard, "selected", documents.ids)
+    kept = read_column(run, "selection", shard, "selected", len(documents.ids))
     masks = {"selected": kept}
     if selection.scope == "corpus":
         least, last = run.receipt("threshold").metrics["top_quality"] or (np.inf, "")
@@ -85,7 +85,7 @@ def corpus_metrics(run: Run) -> dict[str, Any]:
     )
     totals = read_moments(run, "round_total", [0])
     if run.settings.selection.num_rounds:  # those are estimated
-        totals = read_moments(run, "round", run.round_units(1), PRESENT)
+        totals = read_moments(run, "round", run.round_units(1), RoundRow.PRESENT)
     terms = [t for t in scaled_terms(run) if isinstance(t.objective, MomentObjective)]
     sample = corpus_sample(run, read_lists(run, "round_total", SAMPLED), Compute())
     count = float(selected.count)

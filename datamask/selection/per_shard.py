@@ -59,7 +59,7 @@ def make_mask(run: Run, shard: int, compute: Compute) -> Receipt:
     if selection.has_cut:
         found = run.receipt("learning", shard).metrics
         metrics = {name: found[name] for name in LEARNED_METRICS}
-        logits = read_column(run, "learning", shard, "logit", documents.ids)
+        logits = read_column(run, "learning", shard, "logit", len(documents.ids))
         selected = kept_of_shard(run, shard, compute)
         logits = (logits - run.receipt("threshold").metrics["threshold"]).astype(np.float32)
         if not selection.limits:
@@ -73,7 +73,7 @@ def make_mask(run: Run, shard: int, compute: Compute) -> Receipt:
         write_curve(run, shard, learned.curve)
         logits, selected, metrics = learned.logits, learned.selected, learned.metrics
     columns = {"logit": logits, "selected": selected}
-    return write_rows(run, "selection", shard, schemas.MASK, documents.ids, columns, metrics)
+    return write_rows(run, "selection", shard, schemas.MASK, columns, metrics)
 
 
 def learn_logits(run: Run, shard: int, compute: Compute) -> Receipt:
@@ -99,7 +99,7 @@ def learn_logits(run: Run, shard: int, compute: Compute) -> Receipt:
         curve, metrics = learned.curve, {name: learned.metrics[name] for name in LEARNED_METRICS}
     write_curve(run, shard, curve)
     columns = {"logit": np.asarray(logits, np.float32)}
-    return write_rows(run, "learning", shard, schemas.LOGITS, documents.ids, columns, metrics)
+    return write_rows(run, "learning", shard, schemas.LOGITS, columns, metrics)
 
 
 def _learn_to_budget(

@@ -23,9 +23,9 @@ from datamask.runs import budget, schemas
 from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
 from datamask.runs.run import Run
-from datamask.selection.documents import read_tokens
+from datamask.selection.documents import read_column, read_ranked
 from datamask.selection.order import NOTHING, ORDER, is_kept, last_within
-from datamask.storage.duckdb_scratch import execute, temporary_duckdb
+from datamask.storage.duckdb_scratch import execute, execute_with, temporary_duckdb
 
 logger = logging.getLogger(__name__)
 
@@ -66,19 +66,11 @@ def load_epoch(connection: Any, run: Run) -> int:
     """
     connection.execute("CREATE TABLE kept (logit FLOAT, quality DOUBLE, id VARCHAR, units BIGINT)")
     in_tokens = run.settings.selection.training_tokens is not None
-    facts = "JOIN read_parquet($scores) s ON q.row = s.row" if in_tokens else ""
     for shard in range(run.num_shards):
-        run.receipt("selection", shard)
-        paths = {"mask": run.path("selection", shard), "quality": run.quality_path(shard)}
-        if in_tokens:
-            read_tokens(run, shard)  # refuses unknown numbers
-            paths["scores"] = run.path("scores", shard)
-        connection.execute(
-            f"INSERT INTO kept SELECT m.logit, q.quality, q.id, {'s.tokens' if in_tokens else 1} "
-            "FROM read_parquet($mask) m JOIN read_parquet($quality) q ON m.chunk_id = q.id "
-            f"{facts} WHERE m.selected",
-            {name: str(path) for name, path in paths.items()},
-        )
+        ranked = read_ranked(run, "selection", shard, in_tokens=in_tokens)
+        selected = read_column(run, "selection", shard, "selected", len(ranked))
+        kept = ranked.select(["logit", "quality", "id", "units"]).filter(pa.array(selected))
+        execute_with(connection, kept, "INSERT INTO kept FROM arriving")
     ((epoch,),) = execute(connection, "SELECT coalesce(sum(units), 0)::BIGINT FROM kept")
     selection = run.settings.selection
     # A budget of tokens is exceeded by a part of a document, and then an epoch is as well.

@@ -27,9 +27,9 @@ from datamask.runs.stage_settings import swaps_together
 from datamask.selection.documents import on_device, read_documents
 from datamask.selection.sampling import SAMPLED, corpus_sample, sample_places, sampled_rows
 from datamask.selection.sums import (
-    EXPECTED,
-    PRESENT,
-    PROPOSED,
+    RoundRow,
+    SampleRow,
+    Total,
     all_moments,
     first_logits,
     moment_order,
@@ -65,8 +65,10 @@ def state_after(run: Run, shard: int, number: int) -> ShardState:
         RunError: the round is missing or stale.
     """
     unit = run.round_units(number)[shard]
-    share = run.receipt("round_total", number).metrics["share"]
-    before, proposed = (read_moments(run, "round", [unit], row) for row in (PRESENT, PROPOSED))
+    share = Total.read(run, number).share or 0.0
+    before, proposed = (
+        read_moments(run, "round", [unit], row) for row in (RoundRow.PRESENT, RoundRow.PROPOSED)
+    )
     if number == 1:  # of all documents, of which each is selected in part
         before = map_moments(lambda one: share_selected(run, 0) * one, before)
     row = read_lists(run, "round", ("present", "proposed", "step_size"), unit)
@@ -115,7 +117,7 @@ def _judged(run: Run, shard: int, compute: Compute) -> tuple[ShardState, ShardSt
         corpus, gains = known_corpus(run, 0, data.device), np.zeros(0)
         proposed, moments = corpus.judge.judge(data, moment_order(run))
         if run.settings.selection.num_rounds == 1:
-            selected = read_moments(run, "round_total", [0], EXPECTED)
+            selected = read_moments(run, "round_total", [0], SampleRow.EXPECTED)
             gains = _gains(data, corpus, proposed > 0, selected)
         before = first_logits(run, data.num_documents), all_moments(run, data)
         after = ShardState(proposed.cpu(), moments, StepSize())
@@ -168,13 +170,13 @@ def logits_of_rounds(
         RunError: the last round is missing or stale.
     """
     rounds = run.last_round
-    totals = [run.receipt("round_total", number).metrics for number in range(rounds + 1)]
+    totals = [Total.read(run, number) for number in range(rounds + 1)]
     present = last_logits(run, state_after(run, shard, rounds).logits)
-    mask = expected_mask(present, totals[-1]["drawn"]).numpy()
+    mask = expected_mask(present, totals[-1].drawn).numpy()
     if swaps_together(run.settings) and run.receipt("swaps_total").metrics["applied"]:
         moved = swaps_of(run, shard)
         mask[moved["leaving"]], mask[moved["coming"]] = False, True
-    corpus, price = known_corpus(run, rounds, torch.device("cpu")), totals[-1]["dual_price"]
+    corpus, price = known_corpus(run, rounds, torch.device("cpu")), totals[-1].dual_price
     if rounds == 1:
         gains = read_lists(run, "round", ("gains",), shard)["gains"].astype(np.float64)
     else:
@@ -190,14 +192,14 @@ def logits_of_rounds(
     curve: dict[str, list[float]] = {
         "step": list(range(rounds + 1)),
         "seconds": [0.0] * (rounds + 1),
-        "objective": [metrics["objective"] for metrics in totals],
+        "objective": [total.objective for total in totals],
     }
-    curve |= {name: [metrics["terms"][name] for metrics in totals] for name in totals[0]["terms"]}
+    curve |= {name: [total.terms[name] for total in totals] for name in totals[0].terms}
     how = {
         "estimator": "expected",
         "steps": rounds,
-        "stopped_by": "tolerance" if totals[-1]["settled"] else "rounds",
-        "drawn": totals[-1]["drawn"],
+        "stopped_by": "tolerance" if totals[-1].settled else "rounds",
+        "drawn": totals[-1].drawn,
     }
     return logits, curve, how
 
@@ -206,9 +208,9 @@ def last_logits(run: Run, present: torch.Tensor) -> torch.Tensor:
     """A shard's logits after the last round, shifted so that all shards expect to select S."""
     if run.last_round == 1:  # gains choose from more than S
         return present
-    metrics = run.receipt("round_total", run.last_round).metrics
-    part = long_sum(inclusion_of(present.to(torch.float64))) / metrics["expected"]
-    return exchange.expecting(present, part * metrics["documents"])
+    total = Total.read(run, run.last_round)
+    part = long_sum(inclusion_of(present.to(torch.float64))) / total.expected
+    return exchange.expecting(present, part * total.documents)
 
 
 def swaps_of(run: Run, shard: int) -> dict[str, np.ndarray]:
@@ -219,14 +221,14 @@ def swaps_of(run: Run, shard: int) -> dict[str, np.ndarray]:
 
 def known_corpus(run: Run, number: int, device: torch.device) -> exchange.Corpus:
     """What shards know before the round after this one."""
-    metrics = run.receipt("round_total", number).metrics
+    total = Total.read(run, number)
     totals, moments, slope = (
-        map_moments(lambda total: total.to(device), read_moments(run, "round_total", [unit], row))
+        map_moments(lambda one: one.to(device), read_moments(run, "round_total", [unit], row))
         for unit, row in ((0, 0), (number, 0), (0, 1))
     )
-    judge = exchange.Judge(slope, run.receipt("round_total", 0).metrics["threshold"])
-    moments = scaled_moments(moments, metrics["documents"])
-    return exchange.Corpus(scaled_terms(run), totals, moments, judge, metrics["excess"])
+    judge = exchange.Judge(slope, Total.read(run, 0).threshold or 0.0)
+    moments = scaled_moments(moments, total.documents)
+    return exchange.Corpus(scaled_terms(run), totals, moments, judge, total.excess)
 
 
 def _others(run: Run, shard: int, number: int, compute: Compute) -> tuple[ShardData, torch.Tensor]:

@@ -1,10 +1,12 @@
 """The sample of the corpus that shards draw together, and its size.
 
-A shard's part of a sample of n documents is the first of a permutation of its documents, as many as
-its share of the corpus. Larger samples therefore contain smaller ones, and the documents between n
-and m are a second sample, disjoint from the first n. The first documents (`stand_ins`) stand for
-the corpus in the rounds. If the corpus has enough documents, what is learned follows them, and the
-stand-ins confirm it.
+A shard's documents of a sample of n are the first of a permutation of its documents, as many as its
+share of the corpus. A larger sample therefore contains a smaller one:
+
+    |-- stand-ins, 16,384 --|-- learned, 65,536 --|-- others, for sums over all documents --|
+
+The stand-ins stand for the corpus in the rounds, and confirm what was learned. If the corpus has
+too few documents for both, the learned ones begin with the first.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ from datamask.objectives.weighted import WeightedTerm, is_linear
 from datamask.runs import budget
 from datamask.runs.run import Run, shard_seed
 from datamask.selection.documents import ShardDocuments, read_quality
-from datamask.selection.indicators import score_names
 from datamask.selection.sums import centre_of_quality, read_lists
+from datamask.selection.terms import score_names
 
 logger = logging.getLogger(__name__)
 
@@ -100,21 +102,21 @@ class Drawn:
 
     Args:
         run: the run.
-        parts: by shard, features (N x D), quality (N) and scores (N x their number), by column.
+        parts: by shard and column: features (N x D), quality (N), scores (N x their number).
     """
 
     run: Run
-    parts: Mapping[int, Mapping[str, np.ndarray]]
+    parts: Sequence[Mapping[str, np.ndarray]]
 
     @staticmethod
-    def read(run: Run, stage: str = "corpus_statistics", shards: range | None = None) -> Drawn:
-        """Read what all shards, or some, wrote in a stage."""
-        names, parts = score_names(run), {}
-        for shard in shards or range(run.num_shards):
+    def read(run: Run, stage: str = "corpus_statistics") -> Drawn:
+        """Read what all shards wrote in a stage."""
+        names, parts = score_names(run), []
+        for shard in range(run.num_shards):
             part = read_lists(run, stage, SAMPLED, shard)
             features = part["sample_features"].reshape(-1, run.settings.embedding.dimension)
             scores = part["sample_scores"].reshape(len(names), -1).T
-            parts[shard] = part | {"sample_features": features, "sample_scores": scores}
+            parts.append(part | {"sample_features": features, "sample_scores": scores})
         return Drawn(run, parts)
 
     def columns(self, start: int, stop: int | None) -> dict[str, np.ndarray]:
@@ -122,15 +124,21 @@ class Drawn:
 
         Without *stop*, all others that were drawn.
         """
-        found: dict[str, list[np.ndarray]] = {name: [] for name in SAMPLED}
-        for shard, part in self.parts.items():
-            first, last = (
-                len(sample_places(self.run, shard, size)) if size else size
-                for size in (start, stop)
+        borders = [
+            slice(
+                *(
+                    len(sample_places(self.run, shard, size)) if size else size
+                    for size in (start, stop)
+                )
             )
-            for name in SAMPLED:
-                found[name].append(part[name][first:last])
-        whole = {name: np.concatenate(parts) for name, parts in found.items()}
+            for shard in range(len(self.parts))
+        ]
+        whole = {
+            name: np.concatenate(
+                [part[name][rows] for part, rows in zip(self.parts, borders, strict=True)]
+            )
+            for name in SAMPLED
+        }
         scores, features = whole["sample_scores"].T.ravel(), whole["sample_features"].ravel()
         return whole | {"sample_features": features, "sample_scores": scores}
 
@@ -154,7 +162,7 @@ def with_known_sums(run: Run, shard: int, moments: Moments) -> Moments:
 
 def estimated_totals(drawn: Drawn, moments: Moments) -> Moments:
     """Moments of the corpus, from the shards' sums (`with_known_sums`)."""
-    number = sum(len(part["sample_quality"]) for part in drawn.parts.values())
+    number = sum(len(part["sample_quality"]) for part in drawn.parts)
     share = float(moments.count) / number
     first, second = share * moments.first_D, share * moments.second_DD
     return replace(moments, first_D=first, second_DD=second)

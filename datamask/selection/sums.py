@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,64 @@ from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.selection.documents import read_tokens
-from datamask.selection.indicators import score_names
-from datamask.selection.terms import terms_of
+from datamask.selection.terms import score_names, terms_of
 
-PROPOSED, PRESENT = 0, 1
-"""The rows of a shard's file of a round (`schemas.ROUND`)."""
 
-SLOPE, EXPECTED = 1, 2
-"""Rows of `totals/00` after that of all documents (`schemas.CORPUS_STATISTICS`)."""
+class RoundRow(IntEnum):
+    """The rows of a shard's file of a round (`schemas.ROUND`)."""
+
+    PROPOSED = 0
+    PRESENT = 1
+
+
+class SampleRow(IntEnum):
+    """The rows of `totals/00.parquet` (`schemas.CORPUS_STATISTICS`)."""
+
+    ALL = 0
+    SLOPE = 1
+    EXPECTED = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Total:
+    """The corpus after a round, before any document is finally in or out; 0 is before the first.
+
+    Args:
+        documents: S.
+        expected: documents that the logits expect (the sum of p), as a sample predicts.
+        excess: what the next round subtracts from logits so that these expect S.
+        share: of the round, that was applied; None in total 0.
+        drawn: whether masks are drawn if the round is the last (`policy.expected_mask`).
+        dual_price: gradient of the last document that would be selected.
+        objective: of the corpus.
+        terms: their raw values.
+        scales: of the terms.
+        settled: whether the objective has stopped rising (`totals.ROUNDS_TO_STOP`).
+        threshold: of the judge; in total 0.
+        sample: what the judge was learned from (`sampling.learn_judge`); in total 0.
+    """
+
+    documents: float
+    expected: float
+    excess: float = 0.0
+    share: float | None = None
+    drawn: bool = False
+    dual_price: float
+    objective: float
+    terms: dict[str, float]
+    scales: dict[str, float]
+    settled: bool
+    threshold: float | None = None
+    sample: dict[str, Any] | None = None
+
+    @staticmethod
+    def read(run: Run, number: int) -> Total:
+        """From the receipt of a round's total.
+
+        Raises:
+            RunError: the total is missing or stale.
+        """
+        return Total(**run.receipt("round_total", number).metrics)
 
 
 def term_values(terms: Sequence[WeightedTerm], moments: Moments) -> dict[str, float]:
@@ -49,7 +100,7 @@ def centre_of_quality(run: Run) -> float:
 
 def scaled_terms(run: Run) -> tuple[WeightedTerm, ...]:
     """The terms of the objective with the scales of the corpus."""
-    scales = run.receipt("round_total", 0).metrics["scales"]
+    scales = Total.read(run, 0).scales
     return tuple(replace(term, scale=scales[term.objective.name]) for term in terms_of(run))
 
 
@@ -126,8 +177,7 @@ def sum_tokens(run: Run, stage: str, units: Iterable[int]) -> float:
 
 def share_selected(run: Run, number: int) -> float:
     """The share of all documents that is selected, as known after a round; in (0, 1)."""
-    documents = run.receipt("round_total", number).metrics["documents"]
-    part = documents / run.receipt("quality", 0).metrics["kept_total"]
+    part = Total.read(run, number).documents / run.receipt("quality", 0).metrics["kept_total"]
     return float(min(max(part, 1e-6), 1 - 1e-6))
 
 

@@ -29,7 +29,7 @@ from datamask.selection.rounds import (
     state_after,
     swaps_of,
 )
-from datamask.selection.sums import moment_order, moment_row, read_moments, write_sums
+from datamask.selection.sums import Total, moment_order, moment_row, read_moments, write_sums
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ def swap_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     state = state_after(run, shard, rounds)
     logits = last_logits(run, state.logits)
     rows = movable(run, rounds + 1, logits)
-    mask = expected_mask(logits, run.receipt("round_total", rounds).metrics["drawn"])[rows]
+    mask = expected_mask(logits, Total.read(run, rounds).drawn)[rows]
     documents = read_documents(run, shard, compute, "swaps", rows)
 
     def work(data: ShardData) -> tuple[torch.Tensor, list[Moments]]:
@@ -72,7 +72,7 @@ def _refined(
         return mask
     corpus = known_corpus(run, run.last_round, data.device)
     terms = [term for term in corpus.terms if term.weight != 0]
-    expected = run.receipt("round_total", run.last_round).metrics["expected"]
+    expected = Total.read(run, run.last_round).expected
     share = float(corpus.moments.count) / expected  # the sums that are known are scaled to S
     given = (mask.to(data.device), share * inclusion.to(data.device))
     most = run.settings.selection.swap_refinement

@@ -1,8 +1,21 @@
-"""The terms of a run's objective, made from the files that planning saw."""
+"""The terms of a run's objective, and the scores that they read.
+
+An objective that balances groups (`objectives/groups.py`) reads indicators. One such as
+`language=en` is 1 for the documents of that group and 0 for the others, so that its sum over a
+selection counts them. Indicators travel like quality scores: through the learner's moments and the
+sums that shards exchange.
+"""
 
 from __future__ import annotations
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from datamask.config.selection import NO_GROUP, Selection
+from datamask.objectives.groups import GroupBalance
 from datamask.objectives.weighted import WeightedTerm, build_terms
+from datamask.runs.files import read_columns
 from datamask.runs.run import Run
 
 
@@ -20,3 +33,36 @@ def terms_of(run: Run) -> tuple[WeightedTerm, ...]:
             if key in run.pinned_revisions:
                 planned[term.path] = run.pinned_revisions[key]
     return build_terms(run.settings.selection, planned)
+
+
+def indicator_names(selection: Selection) -> tuple[str, ...]:
+    """Names of the indicators that the objective reads, in the order of its terms."""
+    terms = [term.objective for term in build_terms(selection)]
+    found = [name for term in terms if isinstance(term, GroupBalance) for name in term.indicators]
+    return tuple(dict.fromkeys(found))
+
+
+def score_names(run: Run) -> list[str]:
+    """Names of all scores that the learner sees: quality scores, then indicators."""
+    names = [score.name for score in run.settings.scores]
+    return [*names, *indicator_names(run.settings.selection)]
+
+
+def read_indicators(run: Run, shard: int, rows: pa.ChunkedArray) -> dict[str, np.ndarray]:
+    """The indicators of the documents in some rows of a shard: 0 and 1 by name, float32."""
+    names = indicator_names(run.settings.selection)
+    if not names:
+        return {}
+    columns = {name.partition("=")[0] for name in names}
+    stored = sorted("characters" if column == "length" else column for column in columns)
+    table = read_columns(run.path("scores", shard), stored).take(rows)
+    groups = {name: pc.fill_null(table[name], NO_GROUP).to_numpy() for name in columns - {"length"}}
+    if "length" in columns:
+        edges = run.receipt("quality", shard).metrics["length_edges"]
+        bins = np.searchsorted(edges, table["characters"].to_numpy(), side="right")
+        groups["length"] = bins.astype(str)
+    found = {}
+    for name in names:
+        column, _, group = name.partition("=")
+        found[name] = (groups[column] == group).astype(np.float32)
+    return found

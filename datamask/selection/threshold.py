@@ -32,7 +32,7 @@ from datamask.runs.in_progress import each_in_turn
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.selection.documents import read_survivors, read_tokens
+from datamask.selection.documents import read_ranked
 from datamask.selection.limits import make_bounds, too_little
 from datamask.selection.order import NOTHING, ORDER, Key, is_kept, last_within, midway, not_after
 from datamask.storage.duckdb_scratch import execute, execute_with, temporary_duckdb
@@ -105,20 +105,16 @@ def _load(connection: Any, run: Run, compute: Compute, shards: Sequence[int]) ->
     The name is null without limits; units are tokens, or 1 for a budget of documents.
     """
     selection = run.settings.selection
-    in_tokens = selection.tokens is not None
-    columns = [limit.column for limit in selection.limits[:1]]
 
     def candidates(shard: int) -> pa.Table:
-        survivors = read_survivors(run, shard, ["row", "quality", "id"])
-        number = len(survivors)
-        name: Any = pa.nulls(number, pa.string())
-        units = read_tokens(run, shard) if in_tokens else np.ones(number, np.int64)
-        for column in columns:
-            facts = read_columns(run.path("scores", shard), [column]).take(survivors["row"])
-            name = facts[column].fill_null(NO_GROUP)
-        logits = read_columns(run.path("learning", shard), ["logit"])["logit"]
-        values = (pa.repeat(shard, number), name, logits, survivors["quality"], survivors["id"])
-        return pa.table([*values, units], ["shard", "name", "logit", "quality", "id", "units"])
+        ranked = read_ranked(run, "learning", shard, in_tokens=selection.tokens is not None)
+        name: Any = pa.nulls(len(ranked), pa.string())
+        for limit in selection.limits[:1]:
+            facts = read_columns(run.path("scores", shard), [limit.column]).take(ranked["row"])
+            name = facts[limit.column].fill_null(NO_GROUP)
+        table = ranked.append_column("name", name)
+        table = table.append_column("shard", pa.repeat(shard, len(ranked)))
+        return table.select(["shard", "name", "logit", "quality", "id", "units"])
 
     execute(
         connection,
@@ -246,15 +242,19 @@ def kept_of_shard(run: Run, shard: int, compute: Compute) -> np.ndarray:
     run.receipt("threshold")
     with temporary_duckdb(run.root, compute) as connection:
         _load(connection, run, compute, [shard])
-        # The last row of the cut, without a group, is that of groups without limits.
-        kept = execute(
-            connection,
-            "SELECT coalesce(units <= cap, true) AND "
-            f"{not_after('last_logit', 'last_quality', 'last_id')} OR list_contains(beyond, id) "
-            "FROM candidates c JOIN (SELECT logit AS last_logit, quality AS last_quality, "
-            'id AS last_id, * EXCLUDE (logit, quality, id) FROM read_parquet(?)) ON "group" '
-            'IS NOT DISTINCT FROM if(name IN (SELECT "group" FROM read_parquet(?)), name, NULL) '
-            "ORDER BY c.rowid",
-            [str(run.path("threshold"))] * 2,
-        )
+        return apply_cut(connection, read_columns(run.path("threshold")))
+
+
+def apply_cut(connection: Any, cut: pa.Table) -> np.ndarray:
+    """Which `candidates` are kept according to a table of `schemas.CUT`; bool, in their order."""
+    connection.register("cut", cut)
+    # The last row of the cut, without a group, is that of groups without limits.
+    kept = execute(
+        connection,
+        "SELECT coalesce(units <= cap, true) AND "
+        f"{not_after('last_logit', 'last_quality', 'last_id')} OR list_contains(beyond, id) "
+        'FROM candidates c JOIN (SELECT "group", cap, beyond, logit AS last_logit, '
+        'quality AS last_quality, id AS last_id FROM cut) ON "group" IS NOT DISTINCT FROM '
+        'if(name IN (SELECT "group" FROM cut), name, NULL) ORDER BY c.rowid',
+    )
     return np.array([row[0] for row in kept], bool)

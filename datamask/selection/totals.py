@@ -14,9 +14,11 @@ the file of another shard.
 from __future__ import annotations
 
 import logging
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 
 from datamask.config.compute import Compute
@@ -43,7 +45,8 @@ from datamask.selection.sampling import (
     with_known_sums,
 )
 from datamask.selection.sums import (
-    PRESENT,
+    RoundRow,
+    Total,
     all_moments,
     centre_of_quality,
     moment_order,
@@ -82,76 +85,75 @@ def shard_statistics(run: Run, shard: int, compute: Compute) -> Receipt:
     return write_sums(run, "corpus_statistics", shard, schemas.CORPUS_STATISTICS, [row], {})
 
 
-def _sum_statistics(run: Run, compute: Compute) -> None:
-    """Write `totals/00.parquet`: estimated moments of all documents, and what a sample has learned.
-
-    The metrics of the receipt also have the `threshold` of the judge, and the `sample` that it was
-    learned from (`learn_judge`).
-    """
-    shards = range(run.num_shards)
-    sums, drawn = read_moments(run, "corpus_statistics", shards), Drawn.read(run)
-    totals = estimated_totals(drawn, sums)
-    tokens = sum_tokens(run, "corpus_statistics", shards)
-    kept = drawn.columns(0, stand_ins(run.settings.selection))
-    sample = corpus_sample(run, kept, compute)
-    num_selected = _num_selected(run, totals, tokens)
-    terms = terms_of(run)
-    if run.settings.selection.scale_terms:
-        seed = run.settings.seed
-        terms = scaled(terms, random_subsets(terms, totals, sample, num_selected, seed))
-    judge, found = learn_judge(drawn, terms, totals, num_selected, compute)
-    rows = [moment_row(totals, tokens) | kept, moment_row(judge.slope)]
-    metrics: dict[str, Any] = {"threshold": judge.threshold, "sample": found}
-    if run.settings.selection.num_rounds == 1:  # the round writes gains at what is expected of it
-        _, expected = judge.judge(drawn.data(0, None, compute), moment_order(run))
-        _, expected = exchange.agree(terms, totals, expected, num_selected)
-        rows.append(moment_row(expected))
-    start = scaled_moments(totals, num_selected)
-    _write_total(run, 0, terms, start, sample, rows, metrics)
-
-
 def sum_round(run: Run, number: int, compute: Compute) -> None:
-    """Write `totals/NN.parquet`: moments of the selection after a round, and a dual price.
+    """Write `totals/NN.parquet` with a `Total`: moments of the selection after a round.
 
-    Total 0 is of all documents, as estimated. The metrics of the receipt are those of the corpus,
-    as expected before any document is finally in or out: the `share` of the round that was applied,
-    whether masks are `drawn` if it is the last (`policy.expected_mask`), `documents` (S), as many
-    as the logits `expected` (Σ p, which a sample predicts), the `excess` that the next round
-    subtracts from logits so that these expect S, `dual_price`, `objective`, the raw values of the
-    `terms`, their `scales`, and whether the objective has `settled`: over the last
-    two rounds, it rose by at most `selection.tolerance` of its rise since before the first round.
+    Total 0 has the estimated moments of all documents, and what a sample has learned.
 
     Raises:
         RunError: a shard has not done the round.
     """
     if number == 0:
         _sum_statistics(run, compute)
-        return
-    units = run.round_units(number)
-    proposed, tokens = read_moments(run, "round", units), sum_tokens(run, "round", units)
+    else:
+        _sum_proposals(run, number, compute)
+
+
+def _sum_statistics(run: Run, compute: Compute) -> None:
+    """Estimate the moments of all documents, scale the terms, and learn the judge."""
+    shards, selection = range(run.num_shards), run.settings.selection
+    drawn = Drawn.read(run)
+    totals = estimated_totals(drawn, read_moments(run, "corpus_statistics", shards))
+    tokens = sum_tokens(run, "corpus_statistics", shards)
+    kept = drawn.columns(0, stand_ins(selection))
+    sample, num_selected = corpus_sample(run, kept, compute), _num_selected(run, totals, tokens)
+    terms = terms_of(run)
+    if selection.scale_terms:
+        random = random_subsets(terms, totals, sample, num_selected, run.settings.seed)
+        terms = scaled(terms, random)
+    judge, learned = learn_judge(drawn, terms, totals, num_selected, compute)
+    rows = [moment_row(totals, tokens) | kept, moment_row(judge.slope)]
+    if selection.num_rounds == 1:  # the round writes gains at what is expected of it
+        _, expected = judge.judge(drawn.data(0, None, compute), moment_order(run))
+        _, expected = exchange.agree(terms, totals, expected, num_selected)
+        rows.append(moment_row(expected))
+    total = _valued(run, 0, terms, scaled_moments(totals, num_selected), sample)
+    total = replace(total, threshold=judge.threshold, sample=learned)
+    _write_total(run, 0, schemas.CORPUS_STATISTICS, rows, total)
+
+
+def _sum_proposals(run: Run, number: int, compute: Compute) -> None:
+    """Add up what the shards propose, and apply the share of it that is best for the corpus."""
+    units, before = run.round_units(number), Total.read(run, number - 1)
     corpus = known_corpus(run, number - 1, torch.device("cpu"))
+    proposed, tokens = read_moments(run, "round", units), sum_tokens(run, "round", units)
     num_selected = _num_selected(run, proposed, tokens)
-    parts = [read_lists(run, "round", ("sampled",), unit)["sampled"] for unit in units]
-    before, after = sample_logits(run, number - 1), torch.from_numpy(np.concatenate(parts))
-    sample = corpus_sample(run, read_lists(run, "round_total", SAMPLED), compute)
-    start = corpus.moments if number > 1 else read_moments(run, "round", units, PRESENT)
+    start = corpus.moments if number > 1 else read_moments(run, "round", units, RoundRow.PRESENT)
     share, moments = exchange.agree(corpus.terms, start, proposed, num_selected)
-    expected = run.receipt("round_total", number - 1).metrics["expected"]
-    expected += share * (float(proposed.count) - expected)
-    present = exchange.taken(before, after, share)
+    expected = before.expected + share * (float(proposed.count) - before.expected)
     # The sample may expect another part of its documents than the corpus does.
+    sample = corpus_sample(run, read_lists(run, "round_total", SAMPLED), compute)
+    parts = [read_lists(run, "round", ("sampled",), unit)["sampled"] for unit in units]
+    moved = torch.from_numpy(np.concatenate(parts))
+    present = exchange.taken(sample_logits(run, number - 1), moved, share)
     kept = long_sum(inclusion_of(present)) * num_selected / expected
     excess = long_sum(present - exchange.expecting(present, kept)) / len(present)
-    kept = len(before) * num_selected / float(corpus.totals.count)
+    kept = len(present) * num_selected / float(corpus.totals.count)
     logits = exchange.expecting(present, kept)
-    metrics = {
-        "share": share,
-        "drawn": exchange.is_better_drawn(corpus.terms, sample, logits, num_selected),
-        "expected": expected,
-        "excess": excess,
-    }
+    is_drawn = exchange.is_better_drawn(corpus.terms, sample, logits, num_selected)
+    total = _valued(run, number, corpus.terms, moments, sample)
+    total = replace(total, share=share, drawn=is_drawn, expected=expected, excess=excess)
+    applied = 100 * share
+    logger.info("round %d: objective %.4f, %.0f %% of it applied", number, total.objective, applied)
     rows = [moment_row(moments, tokens) | {"sample_logits": logits.numpy()}]
-    _write_total(run, number, corpus.terms, moments, sample, rows, metrics)
+    _write_total(run, number, schemas.ROUND_TOTAL, rows, total)
+    selection = run.settings.selection
+    if number == selection.rounds > 1 and not total.settled and selection.tolerance:
+        logger.warning(
+            "round %d: the objective is still rising, and this is the last round that "
+            "selection.rounds allows; raise it to continue",
+            number,
+        )
 
 
 def _num_selected(run: Run, moments: Moments, tokens: float) -> float:
@@ -169,44 +171,34 @@ def _num_selected(run: Run, moments: Moments, tokens: float) -> float:
     return min(max(units / max(per_document, 1e-9), 1.0), float(left.kept_total))
 
 
-def _write_total(
+def _valued(
     run: Run,
     number: int,
     terms: tuple[WeightedTerm, ...],
     moments: Moments,
     sample: ShardData,
-    rows: list[dict[str, Any]],
-    found: dict[str, Any],
-) -> None:
-    active = [term for term in terms if term.weight != 0]
-    documents = float(moments.count)
+) -> Total:
+    """The objective of the corpus at some moments, and what follows from it."""
+    active, documents = [term for term in terms if term.weight != 0], float(moments.count)
     weighted = WeightedObjective(terms)
     values = weighted.at_level(term_values(terms, moments), centre_of_quality(run))
     objective = weighted.join(values)
     part = documents / run.receipt("quality", 0).metrics["kept_total"]
-    metrics = {
-        "share": None,
-        "documents": documents,
-        "expected": documents,
-        "excess": 0.0,
-        "dual_price": exchange.dual_price_of(active, moments, sample, part),
-        "objective": objective,
-        "terms": values,
-        "scales": {term.objective.name: term.scale for term in terms},
-        "settled": _has_settled(run, number, objective),
-        **found,
-    }
-    if number:
-        applied = 100 * found["share"]
-        logger.info("round %d: objective %.4f, %.0f %% of it applied", number, objective, applied)
-    selection = run.settings.selection
-    if number == selection.rounds > 1 and not metrics["settled"] and selection.tolerance:
-        logger.warning(
-            "round %d: the objective is still rising, and this is the last round that "
-            "selection.rounds allows; raise it to continue",
-            number,
-        )
-    schema = schemas.ROUND_TOTAL if number else schemas.CORPUS_STATISTICS
+    return Total(
+        documents=documents,
+        expected=documents,
+        dual_price=exchange.dual_price_of(active, moments, sample, part),
+        objective=objective,
+        terms=values,
+        scales={term.objective.name: term.scale for term in terms},
+        settled=_has_settled(run, number, objective),
+    )
+
+
+def _write_total(
+    run: Run, number: int, schema: pa.Schema, rows: list[dict[str, Any]], total: Total
+) -> None:
+    metrics = {name: value for name, value in asdict(total).items() if value is not None}
     write_sums(run, "round_total", number, schema, rows, metrics)
 
 
@@ -214,8 +206,6 @@ def _has_settled(run: Run, number: int, objective: float) -> bool:
     """Whether the last rounds raised the objective by a small share of its whole rise."""
     if number < ROUNDS_TO_STOP:
         return False
-    start, before = (
-        run.receipt("round_total", one).metrics["objective"] for one in (0, number - ROUNDS_TO_STOP)
-    )
+    start, before = (Total.read(run, one).objective for one in (0, number - ROUNDS_TO_STOP))
     tolerance = run.settings.selection.tolerance
     return bool(tolerance and objective - before <= tolerance * (objective - start))

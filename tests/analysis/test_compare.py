@@ -14,7 +14,7 @@ from datamask.analysis.summary import summary
 from datamask.errors import RunError
 from datamask.report.compare_page import better_in, compare_page, compare_text, term_rows
 from datamask.runs.run import Run
-from tests.finished import corpus, finish, settings
+from tests.finished import corpus, finish, rows_of, settings
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
@@ -36,9 +36,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
 def selected(run: Run) -> set[str]:
     """Ids that a run's masks keep."""
     return {
-        row["chunk_id"]
+        row["id"]
         for shard in range(run.num_shards)
-        for row in pq.read_table(run.path("selection", shard)).to_pylist()
+        for row in rows_of(run, shard)
         if row["selected"]
     }
 

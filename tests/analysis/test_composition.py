@@ -23,7 +23,7 @@ from datamask.runs.files import write_parquet
 from datamask.runs.opening import open_run, run_storage
 from datamask.runs.receipt import read_receipt
 from datamask.runs.run import Run
-from tests.finished import corpus, finish, settings
+from tests.finished import corpus, finish, rows_of, settings
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
@@ -42,9 +42,7 @@ def joined(run: Run, source: Path) -> list[dict[str, Any]]:
     given = {row["id"]: row for row in pq.read_table(source).to_pylist()}
     documents = []
     for shard in range(run.num_shards):
-        masks = {
-            row["chunk_id"]: row for row in pq.read_table(run.path("selection", shard)).to_pylist()
-        }
+        masks = {row["id"]: row for row in rows_of(run, shard)}
         rows = pq.read_table(run.path("quality", shard)).to_pylist()
         for row in rows:
             mask = masks.get(row["id"], {"logit": None, "selected": False})

@@ -17,6 +17,7 @@ from datamask.cli.main import cli
 from datamask.errors import RunError
 from tests.conftest import leave_out_charts
 from tests.docs.pages import PAGES
+from tests.finished import rows_of
 from tests.report.conftest import Made
 
 
@@ -45,9 +46,9 @@ def test_selection_is_what_the_masks_keep(made: Made) -> None:
     """The view against the masks' own files, as CSV, JSON lines and aligned text."""
     run = made.run
     kept = sorted(
-        row["chunk_id"]
+        row["id"]
         for shard in range(run.num_shards)
-        for row in pq.read_table(run.path("selection", shard)).to_pylist()
+        for row in rows_of(run, shard)
         if row["selected"]
     )
     sql = "SELECT id, quality FROM selection ORDER BY id"

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from datamask.config.settings import Settings
 from datamask.runs.run import Run
 from tests import finished
+from tests.finished import rows_of
 
 FILES, ROWS = 3, 100
 SMALL = {
@@ -91,9 +92,8 @@ def quality(run: Run) -> list[dict[str, Any]]:
 
 def selected(run: Run) -> set[str]:
     """The ids that a run selects."""
-    paths = [run.path("selection", shard) for shard in range(run.num_shards)]
-    rows = [row for path in paths for row in pq.read_table(path).to_pylist()]
-    return {row["chunk_id"] for row in rows if row["selected"]}
+    rows = [row for shard in range(run.num_shards) for row in rows_of(run, shard)]
+    return {row["id"] for row in rows if row["selected"]}
 
 
 def files(run: Run, folder: str) -> dict[str, tuple[int, bytes]]:

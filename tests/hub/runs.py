@@ -52,14 +52,14 @@ MASK_METRICS: dict[str, Any] = {
 def write_subset(run: Run, unit: int, word: str = "text") -> None:
     """Write one file of the subset; *word* changes its content."""
     shard = run.subset_files[unit].shards[0]
-    mask = masks(run, shard)
-    chosen = [row for row in mask.to_pylist() if row["selected"]]
+    rows = enumerate(masks(run, shard).to_pylist())
+    chosen = {f"d{shard}-{place}": row for place, row in rows if row["selected"]}
     table = pa.table(
         {
-            "text": [f"{word} {row['chunk_id']}" for row in chosen],
-            "id": [row["chunk_id"] for row in chosen],
+            "text": [f"{word} {name}" for name in chosen],
+            "id": [*chosen],
             "quality": [0.5] * len(chosen),
-            "logit": [row["logit"] for row in chosen],
+            "logit": [row["logit"] for row in chosen.values()],
             "shard": [shard] * len(chosen),
         },
         schema=SUBSET,
@@ -74,10 +74,9 @@ def write_subset(run: Run, unit: int, word: str = "text") -> None:
 
 def masks(run: Run, shard: int) -> pa.Table:
     """The mask of a shard: every tenth document is selected."""
-    ids = [f"d{shard}-{row}" for row in range(ROWS)]
     selected = [row % 10 == 0 for row in range(ROWS)]
     logits = np.where(selected, 2.0, -1.0).astype("float32")
-    return pa.table({"chunk_id": ids, "logit": logits, "selected": selected}, schema=schemas.MASK)
+    return pa.table({"logit": logits, "selected": selected}, schema=schemas.MASK)
 
 
 def finished_run(

@@ -26,7 +26,7 @@ from datamask.publishing.folder import write_folder
 from datamask.runs.opening import open_run, run_storage
 from datamask.runs.run import Run
 from tests.docs.pages import ROOT, blocks
-from tests.finished import corpus, finish, settings
+from tests.finished import corpus, finish, rows_of, settings
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
@@ -139,9 +139,7 @@ def test_scores_let_others_redo_the_cut(run: Run) -> None:
     selected = {key for key, row in rows.items() if row["selected"]}
     assert selected == set(table(run, "default")["id"].to_pylist())
     for shard in range(run.num_shards):
-        masks = {
-            row["chunk_id"]: row for row in pq.read_table(run.path("selection", shard)).to_pylist()
-        }
+        masks = {row["id"]: row for row in rows_of(run, shard)}
         for row in pq.read_table(run.path("quality", shard)).to_pylist():
             found = rows[row["id"]]
             assert (found["quality"], found["dropped"]) == (row["quality"], row["dropped"])

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from datamask.runs.run import Run
+from tests.finished import rows_of
 
 REPORT = {
     "sample_documents": 70,
@@ -24,7 +25,7 @@ def documents_of(run: Run) -> list[dict[str, Any]]:
     for shard in range(run.num_shards):
         scores = pq.read_table(run.path("scores", shard)).to_pylist()
         quality = pq.read_table(run.path("quality", shard)).to_pylist()
-        masks = {r["chunk_id"]: r for r in pq.read_table(run.path("selection", shard)).to_pylist()}
+        masks = {row["id"]: row for row in rows_of(run, shard)}
         vectors = {
             r["chunk_id"]: np.array(r["feature_arr"], dtype=np.float64)
             for r in pq.read_table(run.path("embeddings", shard)).to_pylist()

@@ -98,9 +98,7 @@ def write_shard(run: Run, shard: int, generator: np.random.Generator) -> None:
             {"chunk_id": ids, "feature_arr": to_columns(vectors)[0]},
             schema=schemas.embeddings(DIMENSION),
         ),
-        "selection": pa.table(
-            {"chunk_id": ids, "logit": logits, "selected": selected}, schema=schemas.MASK
-        ),
+        "selection": pa.table({"logit": logits, "selected": selected}, schema=schemas.MASK),
     }
     compared = {"selected": 2.0, "random": 1.0, "top_quality": 1.5}
     metrics: dict[str, dict[str, Any]] = {

@@ -13,7 +13,7 @@ from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
 from datamask.runs.run import Run
 from datamask.runs.stages import learning_stages
-from tests.finished import settings, up_to
+from tests.finished import rows_of, settings, up_to
 
 SCOPES = [{"scope": "corpus", "rounds": 2}, {"tokens": 700}, {"scope": "corpus", "tokens": 700}]
 SCOPES += [{"scope": "corpus", "rounds": 1, "sample_documents": 16}]
@@ -44,10 +44,8 @@ def kept(run: Run) -> list[dict[str, object]]:
     """Facts of the selected documents, in the order of the source."""
     rows: list[dict[str, object]] = []
     for shard in range(run.num_shards):
-        mask = pq.read_table(run.path("selection", shard))
-        chosen = mask.filter(mask["selected"])["chunk_id"].to_pylist()
         facts = {row["id"]: row for row in pq.read_table(run.path("scores", shard)).to_pylist()}
-        rows += [facts[name] for name in chosen]
+        rows += [facts[row["id"]] for row in rows_of(run, shard) if row["selected"]]
     return rows
 
 
@@ -55,9 +53,9 @@ def candidates(run: Run) -> list[tuple[float, float, str]]:
     """(−logit, −quality, id) of all documents that could be kept, from the run's files."""
     found = []
     for shard in range(run.num_shards):
-        logits = pq.read_table(run.path("learning", shard)).to_pylist()
+        logits = rows_of(run, shard, "learning")
         quality = {
             r["id"]: r["quality"] for r in pq.read_table(run.path("quality", shard)).to_pylist()
         }
-        found += [(-r["logit"], -quality[r["chunk_id"]], r["chunk_id"]) for r in logits]
+        found += [(-r["logit"], -quality[r["id"]], r["id"]) for r in logits]
     return sorted(found)

@@ -18,7 +18,7 @@ from datamask.report.markdown import report_markdown
 from datamask.report.rendering import number
 from datamask.runs.stages import learning_stages
 from datamask.selection import sampling, sums
-from tests.finished import corpus
+from tests.finished import corpus, rows_of
 from tests.selection.runs import SCOPES, kept, learn
 
 
@@ -76,40 +76,10 @@ def test_rounds_end_when_the_corpus_has_settled(
     assert run.receipt("learning", 0).metrics["stopped_by"] == "tolerance"
     other = learn(tmp_path / "other", source, selection={**few, "rounds": 20})
     for shard in range(run.num_shards):
+        assert all((row["logit"] > 0) == row["selected"] for row in rows_of(run, shard))
         assert (
             other.path("selection", shard).read_bytes() == run.path("selection", shard).read_bytes()
         )
-
-
-@pytest.mark.parametrize(
-    "selection", [{"scope": "corpus"}, {"scope": "corpus", "method": "top_quality"}]
-)
-def test_in_scope_corpus_the_sign_of_the_logit_is_the_selection(
-    tmp_path: Path, source: Path, selection: dict
-) -> None:
-    """With one threshold for all shards."""
-    run = learn(tmp_path / "run", source, selection=selection)
-    masks = [pq.read_table(run.path("selection", shard)) for shard in range(run.num_shards)]
-    table = pa.concat_tables(masks).to_pylist()
-    assert all((row["logit"] > 0) == row["selected"] for row in table)
-    assert sum(row["selected"] for row in table) == 30
-
-
-def test_the_sums_are_those_of_the_documents(tmp_path: Path, source: Path) -> None:
-    """`totals/0` against numpy over all embeddings; packing the matrix loses nothing."""
-    run = learn(tmp_path / "run", source, selection={"scope": "corpus", "rounds": 2})
-    features = np.concatenate(
-        [
-            np.stack(pq.read_table(run.path("embeddings", shard))["feature_arr"].to_numpy())
-            for shard in range(run.num_shards)
-        ]
-    ).astype(np.float64)
-    moments = sums.read_moments(run, "round_total", [0])
-    assert float(moments.count) == len(features)
-    np.testing.assert_allclose(moments.first_D.numpy(), features.sum(0), rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(
-        moments.second_DD.numpy(), features.T @ features, rtol=1e-4, atol=1e-4
-    )
 
 
 def test_sums_of_rounds_are_those_of_the_logits(
@@ -243,11 +213,11 @@ def test_terms_are_those_of_the_corpus(
         facts = pq.read_table(run.path("quality", shard)).to_pylist()
         quality = {row["id"]: row["quality"] for row in facts}
         for mask, vector in zip(
-            pq.read_table(run.path("selection", shard)).to_pylist(),
+            rows_of(run, shard),
             pq.read_table(run.path("embeddings", shard))["feature_arr"].to_pylist(),
             strict=True,
         ):
-            parts.append((mask["chunk_id"], quality[mask["chunk_id"]], mask["selected"], vector))
+            parts.append((mask["id"], quality[mask["id"]], mask["selected"], vector))
     ids, scores, selected, vectors = (list(column) for column in zip(*parts, strict=True))
     features, quality = np.array(vectors, np.float64), np.array(scores)
     ours = np.flatnonzero(selected)

@@ -67,9 +67,14 @@ def selected(folder: Path, quality: np.ndarray, **selection: Any) -> tuple[list[
 
 
 @pytest.mark.parametrize(
-    "selection", [{}, {"scope": "corpus"}, {"scope": "corpus", "rounds": 1}], ids=str
+    ("selection", "factor", "level"),
+    [
+        ({}, 3e-20, -1e5),
+        ({"scope": "corpus"}, 7e12, 1e8),
+        ({"scope": "corpus", "rounds": 1}, 3e-20, -1e5),
+    ],
+    ids=str,
 )
-@pytest.mark.parametrize(("factor", "level"), [(3e-20, -1e5), (7e12, 1e8)])
 def test_scale_and_level_change_no_run(
     tmp_path: Path, selection: dict[str, Any], factor: float, level: float
 ) -> None:

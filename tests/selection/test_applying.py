@@ -20,7 +20,7 @@ from datamask.planning.plan import plan_run
 from datamask.report.warnings import warnings
 from datamask.runs.opening import open_run
 from datamask.runs.run import Run, digest
-from tests.finished import corpus, finish, settings
+from tests.finished import corpus, finish, rows_of, settings
 from tests.selection.test_mask_model import chosen, write
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -39,8 +39,7 @@ def applied(root: Path, learnt: Run, source: Path, *overrides: str) -> Run:
 
 def masks(run: Run) -> dict[str, float]:
     """Logits by id."""
-    tables = [pq.read_table(run.path("selection", shard)) for shard in range(run.num_shards)]
-    return {row["chunk_id"]: row["logit"] for table in tables for row in table.to_pylist()}
+    return {row["id"]: row["logit"] for s in range(run.num_shards) for row in rows_of(run, s)}
 
 
 def test_apply_judges_by_the_old_scores_and_threshold(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from datamask.planning.plan import plan_run
 from datamask.runs.opening import open_run
 from datamask.runs.run import Run
 from datamask.runs.stages import learning_stages
-from datamask.selection.indicators import score_names
-from tests.finished import corpus, settings, up_to
+from datamask.selection.terms import score_names
+from tests.finished import corpus, rows_of, settings, up_to
 
 
 def learn(root: Path, source: Path, **selection: object) -> Run:
@@ -36,8 +36,7 @@ def facts(run: Run, *, selected: bool) -> list[dict[str, object]]:
     """Facts of the candidates, or of those that are selected."""
     rows: list[dict[str, object]] = []
     for shard in range(run.num_shards):
-        masks = pq.read_table(run.path("selection", shard)).to_pylist()
-        wanted = {m["chunk_id"] for m in masks if m["selected"] or not selected}
+        wanted = {m["id"] for m in rows_of(run, shard) if m["selected"] or not selected}
         scores = pq.read_table(run.path("scores", shard)).to_pylist()
         rows += [row for row in scores if row["id"] in wanted]
     return rows

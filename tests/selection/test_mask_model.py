@@ -97,7 +97,7 @@ def logits_of(run: Run, of: Run | None = None) -> tuple[np.ndarray, np.ndarray]:
         documents = read_documents(of or run, shard, Compute())
         mask = None
         if of is None:
-            mask = read_column(run, "selection", shard, "selected", documents.ids)
+            mask = read_column(run, "selection", shard, "selected", len(documents.ids))
         parts = documents.features, documents.quality, documents.scores
         data = shard_data(*parts, Compute(), about["centre"])
         ours.append(model.judge(data, mask).logits)
@@ -149,8 +149,9 @@ def test_the_model_gives_the_logits_of_its_own_run(
     assert about["documents"] == (published > 0).sum()
 
 
-@pytest.mark.parametrize("selection", [{}, {"metric": "pairwise", "quality_weight": 0.4}])
-@pytest.mark.parametrize("sample", [200, 600])
+@pytest.mark.parametrize(
+    ("sample", "selection"), [(200, {}), (600, {"metric": "pairwise", "quality_weight": 0.4})]
+)
 def test_in_one_pass_the_judge_is_the_model(tmp_path: Path, sample: int, selection: dict) -> None:
     """Its threshold keeps the share of documents that it was not learned from, if there are any."""
     source = write(tmp_path / "source", 600, 1)

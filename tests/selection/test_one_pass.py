@@ -12,26 +12,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 
 from datamask.analysis.composition import query
-from datamask.cli.main import cli
 from datamask.config.compute import Compute
-from datamask.config.outputs import Sweep
 from datamask.embedding import embed
 from datamask.embedding.speed import embedding_speed
 from datamask.embedding.vectors import read_vectors
-from datamask.errors import DatamaskError, RunError
+from datamask.errors import DatamaskError
 from datamask.execution.pipeline import rebuild, run_stage
 from datamask.planning.applying import settings_to_apply
-from datamask.report.sweep_page import run_sweep
 from datamask.report.warnings import warnings
 from datamask.runs.records import read_record
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
 from datamask.selection import sampling
 from datamask.selection.documents import read_documents
-from tests.finished import finish, settings
+from tests.finished import finish, rows_of, settings
 from tests.selection.test_across_shards import by_definition
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -44,8 +40,7 @@ LEARNING += ("threshold", "selection", "outcome")
 
 def masks(run: Run) -> list[dict[str, object]]:
     """All documents that could be selected."""
-    tables = [pq.read_table(run.path("selection", shard)) for shard in range(run.num_shards)]
-    return [row for table in tables for row in table.to_pylist()]
+    return [row for shard in range(run.num_shards) for row in rows_of(run, shard)]
 
 
 def vectors(run: Run) -> dict[str, np.ndarray]:
@@ -162,7 +157,7 @@ def test_the_result_is_valued_exactly(sampled: tuple[Run, Run]) -> None:
         for shard in range(kept.num_shards)
         for row in pq.read_table(kept.path("quality", shard)).to_pylist()
     }
-    ours = [row["chunk_id"] for row in masks(unkept) if row["selected"]]
+    ours = [row["id"] for row in masks(unkept) if row["selected"]]
     best = sorted(of, key=lambda name: (-quality[name], name))[: len(ours)]
     assert len(ours) == 30
     for names, column in ((ours, "selected"), (best, "top_quality")):
@@ -186,7 +181,6 @@ def test_a_sample_has_most_of_the_gain(
     """A third of the corpus, in one pass, against rounds until they settle."""
     gains, selection = [], {"scope": "corpus", "metric": "pairwise"}
     settled = finish(tmp_path / "run", settings(source, selection=selection), "composition")
-    assert not any("judged once" in line for line in warnings(settled))
     for run in (settled, sampled[0]):
         (row,) = query(run, "FROM terms WHERE term = 'objective'")
         gains.append(row["selected"] - row["random"])
@@ -223,20 +217,17 @@ rebuild(sys.argv[1], None, Compute(embedding_chunk=3))
 """
 
 
-@pytest.mark.parametrize("rounds", [1, 2])
-def test_killed_runs_resume_to_the_same_bytes(tmp_path: Path, source: Path, rounds: int) -> None:
+def test_killed_runs_resume_to_the_same_bytes(tmp_path: Path, source: Path) -> None:
     """Killed in stages that embed and in a later round; no chunk is embedded twice."""
-    selection = {"scope": "corpus", "rounds": rounds, "sample_documents": 16}
+    selection = {"scope": "corpus", "rounds": 2, "sample_documents": 16}
     chosen = settings(source, selection=selection, embedding=UNKEPT)
     compute = Compute(embedding_chunk=3)
     whole = finish(tmp_path / "whole", chosen, "mask_model", compute)
     finish(tmp_path / "run", chosen, "quality", compute)
     given = [sys.executable, "-c", KILLED, str(tmp_path / "run")]
     rows = [whole.receipt("selection", shard).rows for shard in range(whole.num_shards)]
-    kills = [("corpus_statistics", 1), ("round", 1)]
-    if rounds > 1:
-        first_round = sum(-(-number // 3) for number in rows)
-        kills = [("round", first_round + 1), ("swaps", 1), ("outcome", 1)]
+    first_round = sum(-(-number // 3) for number in rows)
+    kills = [("corpus_statistics", 1), ("round", first_round + 1), ("swaps", 1), ("outcome", 1)]
     for stage, chunks in kills:
         killed = subprocess.run([*given, stage, str(chunks)], check=False).returncode
         assert killed == -signal.SIGKILL
@@ -252,7 +243,7 @@ def test_killed_runs_resume_to_the_same_bytes(tmp_path: Path, source: Path, roun
             assert one is not None and other is not None
             if one.attempts > 1:
                 assert 0 <= one.metrics["documents"] < other.metrics["documents"]
-    records = [read_record(run, "round", unit) for unit in run.round_units(min(rounds, 2))]
+    records = [read_record(run, "round", unit) for unit in run.round_units(2)]
     assert sum(one.attempts for one in records if one is not None) == run.num_shards + 1
 
 
@@ -281,12 +272,3 @@ def test_what_reads_embeddings_twice_is_refused(
     with pytest.raises(DatamaskError, match=message):
         rebuild(tmp_path / "run", chosen)
     assert not (tmp_path / "run").exists()
-
-
-def test_arms_and_sweeps_are_refused(sampled: tuple[Run, Run]) -> None:
-    """Both learn from embeddings."""
-    given = ["evaluate", str(sampled[1].root), "--set", "evaluation.arms=[greedy, semdedup]"]
-    result = CliRunner().invoke(cli, given)
-    assert "arms of evaluation that select otherwise" in str(result.exception)
-    with pytest.raises(RunError, match=r"sweep a run that keeps them"):
-        run_sweep(sampled[1], Sweep(), Compute())

@@ -57,7 +57,7 @@ class Files:
             logits = pa.array([one["logit"] for one in survivors], pa.float32())
             pq.write_table(pa.table(columns), self.path("quality", shard))
             languages = pa.array([one.get("language") for one in rows], pa.string())
-            facts = pa.table({"tokens": counts, "language": languages})
+            facts = pa.table({"id": columns["id"], "tokens": counts, "language": languages})
             pq.write_table(facts, self.path("scores", shard))
             pq.write_table(pa.table({"logit": logits}), self.path("learning", shard))
 
@@ -71,7 +71,8 @@ class Files:
 
     def receipt(self, stage: str, shard: int) -> Any:
         """How many documents and tokens survived pruning."""
-        return SimpleNamespace(metrics=self.metrics)
+        rows = pq.read_metadata(self.path(stage, shard)).num_rows
+        return SimpleNamespace(metrics=self.metrics, rows=rows)
 
 
 @settings(max_examples=60, deadline=None)

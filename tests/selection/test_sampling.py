@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 import numpy as np
@@ -133,37 +132,31 @@ def test_a_chosen_size_is_taken_and_measured(
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_a_corpus_of_less_than_two_samples_is_not_confirmed(
-    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("sample", "stand_ins", "rounds", "learnt", "said"),
+    [
+        (60, 60, 2, 60, "a sample of 60 documents; too few others"),
+        (1000, 16, 1, 96, "learned from all 96 documents."),
+        (32, 16, 2, 32, "a sample of 32 documents; a second sample confirmed"),
+    ],
+)
+def test_the_report_says_what_was_confirmed(
+    tmp_path: Path,
+    source: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sample: int,
+    stand_ins: int,
+    rounds: int,
+    learnt: int,
+    said: str,
 ) -> None:
-    """Log, receipt and report say so."""
-    caplog.set_level(logging.INFO, "datamask")
-    monkeypatch.setattr(sampling, "STAND_INS", 60)
-    run = finish(tmp_path / "run", settings(source, selection=CORPUS | {"sample_documents": 60}))
-    assert run.receipt("round_total").metrics["sample"] == {"documents": 60, "shortfall": None}
-    assert "sample: 60 documents; too few others to confirm it" in caplog.text
-    assert "a sample of 60 documents; too few others" in run.path("report").read_text("utf-8")
-
-
-@pytest.mark.usefixtures("undrawn")
-@pytest.mark.parametrize("rounds", [1, 2])
-def test_a_sample_of_the_whole_corpus_needs_no_confirmation(
-    tmp_path: Path, source: Path, caplog: pytest.LogCaptureFixture, rounds: int
-) -> None:
-    """Log and report say that nothing was predicted, and there is no warning."""
-    caplog.set_level(logging.INFO, "datamask")
-    selection = CORPUS | {"sample_documents": 1000, "rounds": rounds}
+    """Too few others, the whole corpus, and a real value; only a sample of others is warned of."""
+    monkeypatch.setattr(sampling, "STAND_INS", stand_ins)
+    selection = CORPUS | {"sample_documents": sample, "rounds": rounds}
     run = finish(tmp_path / "run", settings(source, selection=selection))
-    assert run.receipt("round_total").metrics["sample"] == {"documents": 96, "shortfall": None}
-    assert "sample: 96 documents; the whole corpus" in caplog.text
-    assert "learned from all 96 documents." in run.path("report").read_text("utf-8")
-    assert "others" not in caplog.text and "judged once" not in " ".join(warnings(run))
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_the_report_says_what_the_second_sample_confirmed(tmp_path: Path, source: Path) -> None:
-    """A real value, as in the receipt."""
-    run = finish(tmp_path / "run", settings(source, selection=CORPUS))
-    lost = run.receipt("round_total").metrics["sample"]["shortfall"]
-    page = run.path("report").read_text("utf-8")
-    assert np.isfinite(lost) and f"confirmed {1 - lost:.0%} of its gain" in page
+    found, page = run.receipt("round_total").metrics["sample"], run.path("report").read_text()
+    assert found["documents"] == learnt and said in page
+    assert (found["shortfall"] is not None) == ("confirmed" in said)
+    if found["shortfall"] is not None:
+        assert f"confirmed {1 - found['shortfall']:.0%} of its gain" in page
+    assert "judged once" not in " ".join(warnings(run))

@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 
 import duckdb
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -14,8 +15,9 @@ from hypothesis import strategies as st
 from datamask.config.compute import Compute
 from datamask.config.selection import NO_GROUP, Limit, Selection
 from datamask.errors import SettingsError
+from datamask.runs import schemas
 from datamask.selection.limits import Bounds, check_limits, group_bounds
-from datamask.selection.threshold import cut_table, find_cut
+from datamask.selection.threshold import apply_cut, cut_table, find_cut
 from tests.selection.test_order import Files
 
 # Few values, so that there are ties; large and tiny ones, so that bands differ.
@@ -46,22 +48,15 @@ def cut(documents, selection, total):
         )
         connection.executemany("INSERT INTO candidates VALUES (?, ?, ?, ?, ?, ?)", rows)
         table = cut_table(connection, selection, total)
-        kept = connection.execute("SELECT shard FROM kept").fetchall()
-    return sorted(shard for (shard,) in kept), table, rows
+        kept = sorted(row[0] for row in connection.execute("SELECT shard FROM kept").fetchall())
+        applied = apply_cut(connection, pa.Table.from_pylist(table, schema=schemas.CUT))
+        assert np.flatnonzero(applied).tolist() == kept
+    return kept, table, rows
 
 
 def order(rows):
     """Documents from the first to be kept to the last."""
     return sorted(rows, key=lambda row: (-row[2], -row[3], row[4]))
-
-
-def is_kept_by(table, row):
-    """Whether a row is kept, from the table alone."""
-    last = {found["group"]: found for found in table}
-    found = last.get(row[1], last[None])
-    fits = found["cap"] is None or row[5] <= found["cap"]
-    key = (-found["logit"], -found["quality"], found["id"])
-    return (fits and (-row[2], -row[3], row[4]) <= key) or row[4] in found["beyond"]
 
 
 @settings(max_examples=60, deadline=None)
@@ -93,10 +88,9 @@ def test_limits_give_the_best_selection_that_respects_them(documents, data):
         with pytest.raises(SettingsError, match=r"selection\.limits: the caps leave"):
             cut(documents, selection, total)
         return
-    kept, table, rows = cut(documents, selection, total)
+    kept, _, rows = cut(documents, selection, total)
     places = {row[0]: place for place, row in enumerate(order(rows))}
     assert sorted(places[shard] for shard in kept) == best[1]
-    assert [row[0] for row in rows if is_kept_by(table, row)] == kept
 
 
 def choose(documents, numbers):
@@ -167,7 +161,6 @@ def test_what_does_not_fit_into_a_cap_of_tokens_is_skipped(documents, data):
         return
     expected, units, longest = walk(rows, limits, total)
     assert kept == expected
-    assert [row[0] for row in rows if is_kept_by(table, row)] == kept
     assert sum(found["units"] for found in table) == units
     assert units >= total or total - units < longest
 
@@ -265,15 +258,13 @@ def test_the_files_of_shards_give_what_one_table_gives(documents, data):
         run = Files(folder, rows, selection)
         compute = Compute(workers=data.draw(st.integers(1, 3)))
         try:
-            kept, _, inputs = cut(whole, selection, total)
+            kept, _, _ = cut(whole, selection, total)
         except SettingsError:
             with pytest.raises(SettingsError):
                 find_cut(run, compute, total)
             return
-        table, metrics = find_cut(run, compute, total)
+        _, metrics = find_cut(run, compute, total)
     names = [row["id"] for row in left]
     expected = {names[number] for number in kept}
-    inputs = [(*row[:4], names[number], row[5]) for number, row in enumerate(inputs)]
-    assert {row[4] for row in inputs if is_kept_by(table, row)} == expected
     counts = Counter(row["shard"] for row in left if row["id"] in expected)
     assert metrics["selected"] == [counts[shard] for shard in range(4)]

@@ -66,7 +66,8 @@ def test_a_model_that_selects_worse_than_random_is_not_written(
     model = json.loads(run.path("mask_model").read_text())
     assert "worse than random" in model["unavailable"]
     assert not run.path("mask_model").with_name("model.safetensors").exists()
-    with_quality, _ = select(tmp_path / "other", source, quality_weight=0.5, scope="shard")
+    with_quality, _ = select(tmp_path / "other", source, quality_weight=0.5)
+    assert not with_quality.receipt("learning", 0).metrics["drawn"]
     assert not json.loads(with_quality.path("mask_model").read_text())["unavailable"]
 
 
@@ -86,10 +87,3 @@ def test_a_drawn_selection_has_the_sums_that_were_learned(
     for stage in stages[stages.index("mask_model") + 1 : stages.index("report") + 1]:
         run_stage(run, stage, Compute())
     assert "drawn with the inclusion probabilities" in run.path("report").read_text()
-
-
-def test_decided_documents_are_not_drawn(tmp_path: Path, source: Path) -> None:
-    """With quality in the objective: the best logits, which a mask model can give."""
-    run, _ = select(tmp_path / "run", source, quality_weight=0.5)
-    assert not run.receipt("learning", 0).metrics["drawn"]
-    assert not json.loads(run.path("mask_model").read_text())["unavailable"]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +14,7 @@ from datamask.config.compute import Compute
 from datamask.config.outputs import Sweep
 from datamask.embedding.speed import embedding_speed
 from datamask.embedding.vectors import read_vectors
-from datamask.errors import RunError, SettingsError
+from datamask.errors import RunError
 from datamask.execution.pipeline import rebuild
 from datamask.planning.applying import settings_to_apply
 from datamask.report.redundancy import neighbours_path, sample_path
@@ -25,7 +22,6 @@ from datamask.report.sweep_page import run_sweep
 from datamask.report.warnings import warnings
 from datamask.runs.opening import open_run
 from datamask.runs.receipt import read_receipt
-from datamask.runs.records import read_record
 from datamask.runs.run import Run
 from tests.finished import corpus, finish, settings
 
@@ -101,50 +97,8 @@ def test_the_report_compares_sampled_documents(unkept: Run, kept: Run) -> None:
     assert sampled[0]["id"].equals(sampled[1]["id"])
 
 
-KILLED = """
-import os, signal, sys
-from datamask.execution.pipeline import rebuild
-from datamask.config.compute import Compute
-from datamask.runs.checkpoints import Checkpoints
-real = Checkpoints.save
-def save(checkpoints, name, state):
-    if name.startswith("000002-"):
-        os.kill(os.getpid(), signal.SIGKILL)
-    real(checkpoints, name, state)
-Checkpoints.save = save
-rebuild(sys.argv[1], None, Compute(embedding_chunk=7))
-"""
-
-
-def test_a_killed_shard_resumes_from_its_chunks(
-    learnt: tuple[Run, Path], unkept: Run, tmp_path: Path
-) -> None:
-    """The chunks that were embedded are not embedded again; the mask is the same."""
-    chosen = settings_to_apply(learnt[0], learnt[0].settings.source)
-    chosen = chosen.model_copy(
-        update={"embedding": chosen.embedding.model_copy(update={"keep": False})}
-    )
-    finish(tmp_path / "run", chosen, "quality")
-    given = [sys.executable, "-c", KILLED, str(tmp_path / "run")]
-    assert subprocess.run(given, check=False).returncode == -signal.SIGKILL
-    assert (tmp_path / "run/checkpoints/selection/00000").exists()
-    run = finish(tmp_path / "run", chosen, "selection", Compute(embedding_chunk=7))
-    record = read_record(run, "selection", 0)
-    assert record is not None
-    assert record.metrics["documents"] == run.receipt("selection", 0).rows - 14
-    for shard in range(run.num_shards):
-        masks = [pq.read_table(one.path("selection", shard)) for one in (run, unkept)]
-        assert masks[0].equals(masks[1])
-    assert not list((run.root / "checkpoints").rglob("*.npz"))
-
-
-def test_what_needs_embeddings_is_refused(
-    learnt: tuple[Run, Path], unkept: Run, tmp_path: Path
-) -> None:
-    """Learning, arms that learn, and a sweep, each with the reason."""
-    with pytest.raises(SettingsError, match=r"^embedding\.keep: false is for runs that select"):
-        rebuild(tmp_path / "learn", settings(learnt[1], embedding={"keep": False}))
-    assert not (tmp_path / "learn").exists()
+def test_what_needs_embeddings_is_refused(unkept: Run) -> None:
+    """Arms that learn, and a sweep, each with the reason."""
     result = CliRunner().invoke(
         cli, ["evaluate", str(unkept.root), "--set", "evaluation.arms=[greedy, semdedup]"]
     )
