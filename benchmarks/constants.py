@@ -200,7 +200,7 @@ TRIALS: tuple[tuple[str, tuple[Any, ...], dict[str, Case]], ...] = (
     ("learning.expected.SAMPLE_PASSES", (2, 5), CORPUS),
     ("selection.sampling.SAMPLE", (1024, 16_384), CORPUS),
     ("selection.sampling.STAND_INS", (1024, 4096, 65_536), CORPUS),
-    ("selection.across_shards.ROUNDS_TO_STOP", (1, 4),
+    ("selection.totals.ROUNDS_TO_STOP", (1, 4),
      {"corpus, lambda 0.1, until settled": _corpus(0.1, 20, 1e-2)}),
 )  # fmt: skip
 
