@@ -20,7 +20,7 @@ def counted_products() -> Iterator[dict[str, float]]:
     from datamask.learning.data import ShardData
 
     found = {"ranking": 0.0, "seconds": 0.0, "operations": 0.0, "bytes": 0.0, "memory": 0.0}
-    rank, multiply, read = learner.learn, ShardData.product, ShardData._stored
+    rank, multiply, read = learner.learn, ShardData.product, ShardData.blocks
 
     def timed(*given: Any) -> Any:
         found.update(dict.fromkeys(found, 0.0))
@@ -30,15 +30,15 @@ def counted_products() -> Iterator[dict[str, float]]:
         found["ranking"], found["memory"] = time.process_time() - start, memory[0]
         return ranking
 
-    def reading(data: ShardData, *given: Any) -> Any:
-        stored = read(data, *given)
-        if not found["ranking"]:
-            found["bytes"] += stored.nbytes
-        return stored
+    def reading(data: ShardData, *given: Any) -> Iterator[Any]:
+        for part, features in read(data, *given):
+            if not found["ranking"]:
+                found["bytes"] += features.numel() * data.features.itemsize
+            yield part, features
 
-    def counted(data: ShardData, one: Any, other: Any, *out: Any) -> Any:
+    def counted(data: ShardData, one: Any, other: Any) -> Any:
         start = time.process_time()
-        product = multiply(data, one, other, *out)
+        product = multiply(data, one, other)
         if not found["ranking"]:
             found["seconds"] += time.process_time() - start
             found["operations"] += 2 * one.shape[0] * one.shape[1] * other.shape[1]
@@ -47,7 +47,7 @@ def counted_products() -> Iterator[dict[str, float]]:
     with (
         patch.object(learner, "learn", timed),
         patch.object(ShardData, "product", counted),
-        patch.object(ShardData, "_stored", reading),
+        patch.object(ShardData, "blocks", reading),
     ):
         yield found
 

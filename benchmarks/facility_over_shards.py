@@ -32,8 +32,9 @@ from benchmarks.global_selection import SHARDS, planted
 from datamask.config.compute import Compute
 from datamask.config.selection import Selection
 from datamask.embedding import lexical
-from datamask.learning.coverage import greedy_gains, marginal_coverage
+from datamask.learning.coverage import greedy_gains
 from datamask.learning.learner import learn_mask, scale
+from datamask.learning.neighbours import marginal_coverage
 from datamask.learning.policy import solve_threshold, top_mask
 from datamask.quality.heuristic import score_texts
 from examples.demo_corpus import write_corpus

@@ -34,15 +34,13 @@ class ShardData:
     """The documents of a shard.
 
     Args:
-        features: N x D, float16 or float32, unit rows; or int8, in multiples of one number.
+        features: N x D, float16 or float32, unit rows.
         quality_N: combined quality minus *centre*, float32, on the device.
         scores: float32 scores of shape N by name, on the device.
         device: the device that computes.
         working_set_bytes: memory that may be used in addition to the embeddings.
-        matmul: precision of large matrix products, as `compute.matmul`; or int8, for embeddings
-            of this precision and at most 1,024 dimensions.
-        others: embeddings after those of *features* (`joined`).
-        places: rows of the documents in both; None for all, in order.
+        matmul: precision of large matrix products, as `compute.matmul`.
+        places: rows of the documents in *features*; None for all, in order.
         centre: what was subtracted from quality, so that a large mean takes no precision; what
             is reported includes it (`WeightedObjective.at_level`).
     """
@@ -53,28 +51,18 @@ class ShardData:
     device: torch.device
     working_set_bytes: int
     matmul: str = "float32"
-    others: np.ndarray | None = None
     places: np.ndarray | None = None
     centre: float = 0.0
 
-    def product(self, one: Tensor, other: Tensor, out: Tensor | None = None) -> Tensor:
-        """Multiply two matrices in the precision of `matmul`, in the memory *out* if given.
+    def product(self, one: Tensor, other: Tensor) -> Tensor:
+        """Multiply two matrices in the precision of `matmul`; float32.
 
-        Used only to steer learning. Values that are reported or compared use float32. The result
-        has float32, or int32 where the processor multiplies int8; then the numbers are the same.
+        Used only to steer learning. Values that are reported or compared use float32.
         """
-        one, other = self.narrow(one), self.narrow(other)
-        if one.dtype == torch.int8:
-            return torch._int_mm(one, other, out=None if out is None else out.view(torch.int32))
-        if one.dtype == torch.bfloat16:
-            product = one @ other
-            return product.to(torch.float32) if out is None else out.copy_(product)
-        if self.matmul != "tf32":
-            return torch.mm(one, other, out=out)
         cuda = torch.backends.cuda.matmul
-        before, cuda.allow_tf32 = cuda.allow_tf32, True
+        before, cuda.allow_tf32 = cuda.allow_tf32, self.matmul == "tf32"
         try:
-            return torch.mm(one, other, out=out)
+            return (self.narrow(one) @ self.narrow(other)).to(torch.float32)
         finally:
             cuda.allow_tf32 = before
 
@@ -83,13 +71,10 @@ class ShardData:
 
         oneDNN keeps code in memory for every size of a product in bfloat16 (docs/log.md#memory).
         """
-        is_cpu = self.device.type == "cpu"
-        if self.matmul == "int8" and is_cpu and torch.cpu._is_vnni_supported():
-            return factor.to(torch.int8, memory_format=torch.contiguous_format)
         if self.matmul != "bfloat16":
             return factor
         narrow, missing = factor.bfloat16(), rows - len(factor)
-        is_short = missing > 0 and is_cpu
+        is_short = missing > 0 and self.device.type == "cpu"
         return torch.nn.functional.pad(narrow, (0, 0, 0, missing)) if is_short else narrow
 
     @property
@@ -139,7 +124,7 @@ class ShardData:
         for start in range(0, len(places), size):
             part = slice(start, min(start + size, len(places)))
             if order >= 1:
-                stored = torch.from_numpy(self._stored(places[part]))
+                stored = torch.from_numpy(self.features[places[part]])
                 block[: len(stored)] = stored.to(self.device)
             yield part, block[: part.stop - start]
 
@@ -149,18 +134,6 @@ class ShardData:
             rows = torch.arange(*rows.indices(self.num_documents))
         places: np.ndarray = rows.cpu().numpy()
         return places if self.places is None else self.places[places]
-
-    def _stored(self, places: np.ndarray) -> np.ndarray:
-        """A copy of some embeddings in their stored precision."""
-        if self.others is None:
-            copied: np.ndarray = self.features[places]
-            return copied
-        number = len(self.features)
-        is_own = places < number
-        taken = np.empty((len(places), self.dimension), self.features.dtype)
-        taken[is_own] = self.features[places[is_own]]
-        taken[~is_own] = self.others[places[~is_own] - number]
-        return taken
 
     def chunks(self) -> list[slice]:
         """All documents in order, in parts of `chunk_rows`."""
@@ -174,17 +147,18 @@ class ShardData:
         return replace(self, quality_N=self.quality_N[rows], scores=scores, places=places)
 
     def joined(self, others: ShardData) -> ShardData:
-        """These documents and then those of another shard; no embedding is copied."""
+        """A copy of these documents and then those of another shard."""
 
         def both(one: Tensor, other: Tensor) -> Tensor:
             return torch.cat([one, other.to(self.device)])
 
+        stored = [data.features[data._places()] for data in (self, others)]
         return replace(
             self,
+            features=np.concatenate(stored),
             quality_N=both(self.quality_N, others.quality_N),
             scores={name: both(score, others.scores[name]) for name, score in self.scores.items()},
-            others=others.features,
-            places=np.concatenate([self._places(), len(self.features) + others._places()]),
+            places=None,
         )
 
     def batch(self, rows: Tensor) -> Batch:

@@ -21,13 +21,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from datamask.learning import coverage
 from datamask.learning.data import (
     Problem,
     ShardData,
@@ -47,86 +44,81 @@ from datamask.learning.policy import (
     solve_threshold,
     top_mask,
 )
-from datamask.learning.resuming import Curve, State
-from datamask.objectives.facility_location import FacilityLocation
+from datamask.learning.resuming import Curve
 from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import WeightedObjective
 
-# Smaller batches cost more in fixed work (D x D per step) than they save; larger ones move too
-# many documents by one gradient (docs/log.md#ascent-batches).
 LEAST_BATCH, LARGEST_BATCH = 2048, 8192
-# A shard of at least FEWEST_SAMPLES times SAMPLE documents begins with a sample, in SAMPLE_PASSES
-# passes; then each document moves by FIRST_MOVE, unless the sample's own moves have become shorter
-# than LEAST_SAMPLE_MOVE (docs/log.md#sampled-start).
-SAMPLE, FEWEST_SAMPLES, SAMPLE_PASSES, FIRST_MOVE, LEAST_SAMPLE_MOVE = 8192, 4, 3, 4.0, 8.0
-# A document is settled if its p, or 1 − p, is below this share of the mean. A pass visits all
-# documents if fewer than LEAST_UNSETTLED are not (docs/log.md#sampled-start).
+"""Documents of a batch. Smaller ones cost more in fixed work (D x D per step) than they save;
+larger ones move too many documents by one gradient (docs/log.md#ascent-batches)."""
+
+SAMPLE, FEWEST_SAMPLES, SAMPLE_PASSES = 8192, 4, 3
+"""A shard of at least FEWEST_SAMPLES times SAMPLE documents begins with a sample, in SAMPLE_PASSES
+passes (docs/log.md#sampled-start)."""
+
+FIRST_MOVE, LEAST_SAMPLE_MOVE = 4.0, 8.0
+"""Then each document moves by FIRST_MOVE, unless the sample's own moves have become shorter than
+LEAST_SAMPLE_MOVE (docs/log.md#sampled-start)."""
+
 SETTLED, LEAST_UNSETTLED = 0.01, 256
-# Longest move of the first pass, in standard deviations of the gradient, and its growth per pass:
-# p must approach 0 or 1 in the end, but not before the moments have settled.
-# See docs/log.md#ascent-moves.
+"""A document is settled if its p, or 1 − p, is below this share of the mean. A pass visits all
+documents if fewer than LEAST_UNSETTLED are not (docs/log.md#sampled-start)."""
+
 LONGEST_MOVE, GROWTH = 3.0, 3.0
-# Most by which a move grows or shrinks from step to step (docs/log.md#ascent-moves).
+"""Longest move of the first pass, in standard deviations of the gradient, and its growth per pass:
+p must approach 0 or 1 in the end, but not before the moments have settled
+(docs/log.md#ascent-moves)."""
+
 MOST_CHANGE = 2.0
-# Smaller changes of p, as a share of the mean p, stay in the logits: applying them costs as much as
-# large ones (docs/log.md#ascent-moves).
+"""Most by which a move grows or shrinks from step to step (docs/log.md#ascent-moves)."""
+
 LEAST_CHANGE = 1e-3
-# The number of changes that are applied is rounded up to a multiple of this (docs/log.md#memory).
+"""Smaller changes of p, as a share of the mean p, stay in the logits: applying them costs as much
+as large ones (docs/log.md#ascent-moves)."""
+
 ROWS_AT_ONCE = 128
-# See docs/log.md#stopping.
+"""The number of changes that are applied is a multiple of this (docs/log.md#memory)."""
+
 PASSES_TO_STOP = 2
+"""Passes whose gain decides whether learning has settled (docs/log.md#stopping)."""
 
 
 def learn(problem: Problem, logits_N: Tensor, curve: Curve) -> tuple[Tensor, int, str]:
     """Learn logits; returns them, the steps taken and why it stopped: `steps` or `tolerance`.
 
     A step is a share `selection.batch_fraction` of the shard, in batches of at most `LARGEST_BATCH`
-    documents. For facility location see `coverage.learn`.
+    documents. The objective has moment terms alone; `coverage.learn` is for facility location.
     """
     data, objective, selection = problem.data, problem.objective, problem.selection
     num_selected, generator = problem.num_selected, torch.Generator().manual_seed(problem.seed)
-    if any(isinstance(term.objective, FacilityLocation) for term in objective.active):
-        return coverage.learn(problem, logits_N, curve)
     centred = logits_N - solve_threshold(logits_N, num_selected)
-    number = data.num_documents
-    sampled = None
+    number, sampled = data.num_documents, None
     if number >= FEWEST_SAMPLES * SAMPLE and highest_order(objective.active) == 2:
-        sampled = _from_sample(problem, centred, generator, curve.state)
+        sampled = _from_sample(problem, centred, generator)
     ascent = sampled or Ascent(data, objective, num_selected, centred)
+    estimate = ascent.moments if sampled else None
     share = min(number, max(round(selection.batch_fraction * number), LEAST_BATCH))
     values: list[float] = []
     step = 0
-    if kept := curve.state:
-        step, values = int(kept["step"]), kept["values"].tolist()
-        generator.set_state(torch.from_numpy(kept["generator"]))
-        ascent.restore(kept)
-
-    def state() -> State:
-        return ascent.state() | {
-            "step": np.asarray(step),
-            "sampled": np.asarray(sampled is not None),
-            "values": np.asarray(values, np.float64),
-            "generator": generator.get_state().numpy(),
-        }
-
     while step < selection.steps:
-        estimate = ascent.moments if sampled and step == 0 else None
         visited = ascent.unsettled()
         visited = visited[torch.randperm(len(visited), generator=generator).to(data.device)]
-        for rows in _even_parts(visited, share):
-            if step == selection.steps:
-                break
+        for rows in _even_parts(visited, share)[: selection.steps - step]:
             for batch in _even_parts(rows, min(LARGEST_BATCH, data.chunk_rows)):
-                ascent.climb(batch.sort().values, estimate)
+                batch = batch.sort().values
+                if estimate:
+                    ascent.enter(batch, estimate)
+                else:
+                    ascent.climb(batch)
             step += 1
         ascent.end_pass()
+        estimate = None
         mask = top_mask(ascent.logits_N, num_selected)
         raw = raw_values(objective.terms, data, mask)
         curve.record(step, raw)
         values.append(objective.join(raw))
         if _has_settled(values, ascent.initial, selection.tolerance):
             return ascent.best_logits(), step, "tolerance"
-        curve.keep(state)
     return ascent.best_logits(), step, "steps"
 
 
@@ -135,10 +127,8 @@ def _even_parts(rows: Tensor, most: int) -> tuple[Tensor, ...]:
     return torch.tensor_split(rows, -(-len(rows) // most))
 
 
-def _from_sample(
-    problem: Problem, logits_N: Tensor, generator: torch.Generator, kept: State
-) -> Ascent | None:
-    """An ascent at the moments of a learned random sample, which is not learned to resume.
+def _from_sample(problem: Problem, logits_N: Tensor, generator: torch.Generator) -> Ascent | None:
+    """An ascent at the moments of a learned random sample.
 
     None if the objective bends so strongly that line searches made the sample's moves short: in one
     long move, many documents would settle on the wrong side.
@@ -148,9 +138,8 @@ def _from_sample(
     rows = order[:SAMPLE].sort().values.to(data.device)
     weight = data.num_documents / SAMPLE
     sample = Ascent(data.part(rows), objective, num_selected, logits_N[rows], weight=weight)
-    if not kept:
-        climb_sample(sample, generator)
-    if not (kept["sampled"] if kept else sample.step_size.move >= LEAST_SAMPLE_MOVE):
+    climb_sample(sample, generator)
+    if sample.step_size.move < LEAST_SAMPLE_MOVE:
         return None
     ascent = Ascent(
         data, objective, num_selected, logits_N, totals=sample.totals, moments=sample.moments
@@ -263,105 +252,107 @@ class Ascent:
         everything = torch.arange(len(self.inclusion_N), device=rows.device)
         return rows if len(rows) >= LEAST_UNSETTLED else everything
 
-    def climb(self, rows: Tensor, estimate: Moments | None = None) -> None:
-        """Move one batch and update the moments.
+    def climb(self, rows: Tensor) -> None:
+        """Move one batch, and update the moments.
 
-        Args:
-            rows: the documents.
-            estimate: what stands for them in the moments, in any size, instead of themselves; they
-                then move by `FIRST_MOVE`, without a line search.
+        With Δ the changes of p, moments are linear in a share t of the move, and the objective is
+        nearly a parabola, whose *second* coefficient follows from its value at t = 1:
+
+            F(t) = F(0) + t · rising + t² · second        rising = Σ w Δ g
+
+        The batch moves by its maximum, t = rising / (−2 second), as far as that is in [0, 1].
         """
-        data, terms = self.data, self.terms
-        slope, plain, curvature = derivatives(terms, self.moments, data, rows)
+        move = self.step_size.move
+        proposed = self._propose(rows, move)
+        if proposed is None:
+            return
+        slope, plain, curvature, logits = proposed
         before = self.inclusion_N[rows]
+        some, change = self._noticeable(torch.sigmoid(logits) - before)
+        before, plain, curvature = before[some], plain[some], curvature[some]
+        counted = self.weight_N[rows[some]] * change
+        # Measure the value after the whole move, and the best share of it.
+        after, value = self._with(rows[some], counted)
+        if not math.isfinite(value):
+            # A weighted move can remove more than there is: it was too long.
+            self.step_size = replace(self.step_size, move=move / MOST_CHANGE)
+            return
+        first = float((counted * (plain - mean_along(slope, self.moments))).sum())
+        alone = 0.5 * float((curvature * counted * change).sum())
+        second = value - self.value - first - alone
+        rising = first + float((counted * (0.5 - before) * curvature).sum())
+        # As far as allowed if the parabola has no maximum.
+        share = max(rising / (-2 * second), 0.0) if second < 0 else MOST_CHANGE**2
+        if self.dual is not None:
+            length = min(share, 1.0) * move / self.step_size.scale * len(rows) / len(self.logits_N)
+            self.dual = map_moments(lambda total, one: total + length * one, self.dual, slope)
+        growth = min(max(share**0.5, 1 / MOST_CHANGE), MOST_CHANGE)
+        self.step_size = replace(self.step_size, move=min(move * growth, self.step_size.longest))
+        # Accept that share.
+        if share >= 1:
+            self.inclusion_N[rows[some]] += change
+            self.moments, self.value = after, value
+        elif share > 0:
+            mixed = (before + share * change).clamp(1e-12, 1 - 1e-7)
+            logits[some] = torch.logit(mixed)
+            self.inclusion_N[rows[some]] = mixed
+            self.moments = mixed_moments(self.moments, after, share)
+            self.value = float(joint_value(self.terms, self.moments))
+        if share > 0:
+            self.logits_N[rows] = logits
+
+    def enter(self, rows: Tensor, estimate: Moments) -> None:
+        """Move a batch by `FIRST_MOVE`; till now an *estimate*, of any size, stood for it."""
+        proposed = self._propose(rows, FIRST_MOVE)
+        if proposed is None:
+            return
+        self.logits_N[rows] = proposed[-1]
+        weight, before = self.weight_N[rows], self.inclusion_N[rows]
+        share = float((weight * before).sum(dtype=torch.float64)) / float(estimate.count)
+        some, inclusion = self._noticeable(torch.sigmoid(proposed[-1]))
+        left = map_moments(lambda total: share * total, estimate)
+        self.moments, self.value = self._with(rows[some], weight[some] * inclusion, left)
+        self.inclusion_N[rows] = 0.0
+        self.inclusion_N[rows[some]] = inclusion
+
+    def _propose(self, rows: Tensor, move: float) -> tuple[Moments, Tensor, Tensor, Tensor] | None:
+        """∇F, <∇F, δ_j> and δ_jᵀ ∇²F δ_j of a batch, and logits L' along the gradient g, shape B.
+
+            L' = L + move / scale · g − τ        g_j = <∇F, δ_j − mean δ> + (1/2 − p_j) δ_jᵀ ∇²F δ_j
+
+        τ is such that Σ w p stays. None if every p is 0 or 1, at least after rounding.
+        """
+        slope, plain, curvature = derivatives(self.terms, self.moments, self.data, rows)
+        before, weight, logits = self.inclusion_N[rows], self.weight_N[rows], self.logits_N[rows]
         gradient = plain - mean_along(slope, self.totals) + (0.5 - before) * curvature
         self.gradient_N[rows] = gradient
         if self.step_size.scale == 0.0:
             deviation = float(gradient.std()) if len(rows) > 1 else 0.0
             self.step_size = replace(self.step_size, scale=deviation or 1.0)
-        step_size, weight = self.step_size, self.weight_N[rows]
-        logits = self.logits_N[rows]
-        move = FIRST_MOVE if estimate else step_size.move
-        moved = logits + move / step_size.scale * gradient
+        moved = logits + move / self.step_size.scale * gradient
         total = float((weight * before).sum(dtype=torch.float64))
         if not 0 < total < float(weight.sum(dtype=torch.float64)):
-            return  # every p of the batch is 0 or 1, at least after rounding
+            return None
         moved -= solve_threshold(moved, total, float((moved - logits).mean()), weight)
-        change = torch.sigmoid(moved) - (0.0 if estimate else before)
-        size = change.abs()
+        return slope, plain, curvature, moved
+
+    def _noticeable(self, change_B: Tensor) -> tuple[Tensor, Tensor]:
+        """Places and values of the changes of p above `LEAST_CHANGE`, and of a few more."""
+        size = change_B.abs()
         number = int((size > LEAST_CHANGE * self.share).sum())
         number = min(-(-number // ROWS_AT_ONCE) * ROWS_AT_ONCE, len(size))
-        some = size.topk(number).indices.sort().values
-        part, amount = rows[some], change[some]
-        counted = weight[some] * amount
-        after = add_moments(self.moments, data, part, counted, exact=False)
-        if estimate:
-            share = total / float(estimate.count)
-            after = map_moments(partial(torch.sub, alpha=share), after, estimate)
+        places = size.topk(number).indices.sort().values
+        return places, change_B[places]
+
+    def _with(
+        self, rows: Tensor, weights: Tensor, without: Moments | None = None
+    ) -> tuple[Moments, float]:
+        """The moments with documents added by weight, scaled to S, and their value."""
+        after = add_moments(self.moments, self.data, rows, weights, exact=False)
+        if without:
+            after = map_moments(torch.sub, after, without)
         after = scaled_moments(after, self.num_selected)
-        value = float(joint_value(terms, after))
-        if estimate:
-            self.logits_N[rows], self.moments, self.value = moved, after, value
-            self.inclusion_N[rows] = 0.0
-            self.inclusion_N[part] = amount
-            return
-        if not math.isfinite(value):
-            # A weighted move can remove more than there is: it was too long.
-            self.step_size = replace(step_size, move=step_size.move / MOST_CHANGE)
-            return
-        first = float((counted * (plain[some] - mean_along(slope, self.moments))).sum())
-        alone = 0.5 * float((curvature[some] * counted * amount).sum())
-        second = value - self.value - first - alone
-        rising = first + float((counted * (0.5 - before[some]) * curvature[some]).sum())
-        # The maximum of the parabola; as far as allowed if it has none.
-        top = rising / (-2 * second) if second < 0 else MOST_CHANGE**2
-        if self.dual is not None:
-            length = min(max(top, 0.0), 1.0) * step_size.move / step_size.scale
-            length *= len(rows) / len(self.logits_N)
-            self.dual = map_moments(lambda sum_, one: sum_ + length * one, self.dual, slope)
-        move = step_size.move * min(max(max(top, 0.0) ** 0.5, 1 / MOST_CHANGE), MOST_CHANGE)
-        self.step_size = replace(step_size, move=min(move, step_size.longest))
-        if top >= 1:
-            self.logits_N[rows] = moved
-            self.inclusion_N[part] += amount
-            self.moments, self.value = after, value
-        elif top > 0:
-            mixed = (before[some] + top * amount).clamp(1e-12, 1 - 1e-7)
-            moved[some] = torch.logit(mixed)
-            self.logits_N[rows] = moved
-            self.inclusion_N[part] = mixed
-            self.moments = mixed_moments(self.moments, after, top)
-            self.value = float(joint_value(terms, self.moments))
-
-    def state(self) -> State:
-        """Everything that the next move depends on."""
-        step_size, moments = self.step_size, self.moments
-        numbers = (self.value, self.initial, step_size.move, step_size.longest, step_size.scale)
-        tensors = {
-            "logits": self.logits_N,
-            "inclusion": self.inclusion_N,
-            "gradient": self.gradient_N,
-            "count": moments.count,
-            "quality": moments.quality,
-            "first": moments.first_D,
-            "second": moments.second_DD,
-            **{f"score:{name}": total for name, total in moments.scores.items()},
-        }
-        arrays = {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
-        return {**arrays, "numbers": np.asarray(numbers, np.float64)}
-
-    def restore(self, state: State) -> None:
-        """Return to the point at which `state` was made."""
-
-        def put(name: str) -> Tensor:
-            return torch.from_numpy(state[name]).to(self.data.device)
-
-        self.value, self.initial, *step_size = state["numbers"].tolist()
-        self.step_size = StepSize(*step_size)
-        self.logits_N, self.inclusion_N = put("logits"), put("inclusion")
-        self.gradient_N = put("gradient")
-        scores = {name: put(f"score:{name}") for name in self.moments.scores}
-        self.moments = Moments(put("count"), put("quality"), scores, put("first"), put("second"))
+        return after, float(joint_value(self.terms, after))
 
     def best_logits(self) -> Tensor:
         """The logits or, if its top S is the better mask, the last gradient or a drawn mask.

@@ -20,7 +20,7 @@ from torch import Tensor
 from datamask.config.compute import Compute
 from datamask.config.selection import Selection
 from datamask.errors import InputError, SettingsError
-from datamask.learning import expected, policy_gradient, published
+from datamask.learning import coverage, expected, policy_gradient, published
 from datamask.learning.data import (
     Problem,
     ShardData,
@@ -29,13 +29,19 @@ from datamask.learning.data import (
     moments_of,
     raw_values,
 )
+from datamask.learning.neighbours import Neighbours
 from datamask.learning.optimality_gap import certified_gap
 from datamask.learning.policy import initial_logits
 from datamask.learning.resuming import Curve, Keeper
 from datamask.learning.scales import random_subsets, scaled
 from datamask.learning.swap_refinement import refine_by_swaps
 from datamask.objectives.quality import centre_of
-from datamask.objectives.weighted import WeightedObjective, WeightedTerm, build_terms
+from datamask.objectives.weighted import (
+    WeightedObjective,
+    WeightedTerm,
+    build_terms,
+    coverage_factor,
+)
 
 NORM_TOLERANCE = 0.01
 """Most by which the norm of a row may differ from 1; float16 alone changes it by up to 0.0005
@@ -72,12 +78,14 @@ class Ranking:
         estimator: the estimator, or the method if it does not learn.
         steps: number of steps taken.
         stopped_by: why it stopped: `steps`, `tolerance`, `complete` or `all selected`.
+        neighbours: by which facility location was learned.
     """
 
     logits: np.ndarray
     estimator: str
     steps: int = 0
     stopped_by: str = "steps"
+    neighbours: Neighbours | None = None
 
 
 def learn_mask(
@@ -169,9 +177,15 @@ def learn(problem: Problem, curve: Curve) -> Ranking:
         )
         return Ranking(logits, selection.method)
     estimator = estimator_of(selection, problem.objective)
-    climb = expected.learn if estimator == "expected" else policy_gradient.learn
-    learnt, steps, stopped_by = climb(problem, problem.put(logits), curve)
-    return Ranking(learnt.cpu().numpy(), estimator, steps, stopped_by)
+    neighbours = None
+    if estimator == "policy_gradient":
+        learnt, steps, stopped_by = policy_gradient.learn(problem, problem.put(logits), curve)
+    elif coverage_factor(problem.objective.active):
+        neighbours = Neighbours.of(problem.data, problem.num_selected)
+        learnt, steps, stopped_by = coverage.learn(problem, neighbours, curve)
+    else:
+        learnt, steps, stopped_by = expected.learn(problem, problem.put(logits), curve)
+    return Ranking(learnt.cpu().numpy(), estimator, steps, stopped_by, neighbours)
 
 
 def refine(problem: Problem, ranking: Ranking) -> np.ndarray:
@@ -213,7 +227,11 @@ def published_logits(problem: Problem, selected: np.ndarray, ranking: Ranking) -
     size = min(max(num_selected, 1), max(number - 1, 1))
     if size != num_selected:
         objective, _ = _scaled(objective.terms, selection, data, size, problem.seed)
-    values = published.gains(data, objective.active, problem.put(selected))
+    neighbours = ranking.neighbours
+    if coverage_factor(objective.active) and not neighbours:
+        neighbours = Neighbours.of(data, size)
+    mask = problem.put(selected)
+    values = published.gains(data, objective.active, mask, neighbours=neighbours)
     values *= published.unit(size, number, selection.scale_terms)
     return published.on_side(values - published.threshold_of(values, num_selected), selected)
 

@@ -40,11 +40,9 @@ def similar_blocks(data: ShardData, size: int) -> list[Tensor]:
 
 
 def projected(data: ShardData, number: int) -> ShardData:
-    """The shard along so many principal directions, in int8; itself, if it has no more dimensions.
+    """The shard along so many principal directions, float16; itself, if it has no more dimensions.
 
     Among many documents, those with the largest products are nearly the same as in all dimensions.
-    Products in int8 are exact, so they are the same on all machines; they take a fraction of the
-    time where the processor has them.
     """
     if data.dimension <= number:
         return data
@@ -54,11 +52,10 @@ def projected(data: ShardData, number: int) -> ShardData:
     for _ in range(ROUNDS_OF_SEVERAL):
         directions = squares @ _orthonormal(directions)
     directions = _orthonormal(directions)
-    directions *= 127 / max(float((x @ directions).abs().max()) for _, x in sample.blocks())
-    features = np.empty((data.num_documents, directions.shape[1]), np.int8)
+    features = np.empty((data.num_documents, directions.shape[1]), np.float16)
     for rows, x in data.blocks():
-        features[rows] = (x @ directions).round_().clamp_(-127, 127).cpu().numpy()
-    return replace(data, features=features, matmul="int8", others=None, places=None)
+        features[rows] = (x @ directions).cpu().numpy()
+    return replace(data, features=features, places=None)
 
 
 def _orthonormal(directions: Tensor) -> Tensor:

@@ -29,19 +29,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datamask.learning.coverage import coverage_gains
 from datamask.learning.data import ShardData, highest_order, moments_of, scaled_moments
 from datamask.learning.moment_gradient import moment_gradient
-from datamask.objectives.facility_location import FacilityLocation
+from datamask.learning.neighbours import Neighbours
 from datamask.objectives.protocol import Moments
-from datamask.objectives.weighted import WeightedTerm
+from datamask.objectives.weighted import WeightedTerm, coverage_factor
 
 LEAST = 2.0**-20
 """Least logit of a document of the mask (docs/log.md#numbers)."""
 
 
 def gains(
-    data: ShardData, terms: Sequence[WeightedTerm], mask_N: Tensor, moments: Moments | None = None
+    data: ShardData,
+    terms: Sequence[WeightedTerm],
+    mask_N: Tensor,
+    moments: Moments | None = None,
+    neighbours: Neighbours | None = None,
 ) -> np.ndarray:
     """Marginal gain of every document at a mask; float64, shape N.
 
@@ -51,6 +54,7 @@ def gains(
         mask_N: the selected documents; bool.
         moments: of the selection that contains the mask. None for those of the mask or, if it is
             empty, of one that contains an equal share of every document.
+        neighbours: for facility location.
     """
     exact, order = data.exact, highest_order(terms)
     inclusion = mask_N.to(torch.float32)
@@ -58,12 +62,11 @@ def gains(
         some = bool(mask_N.any())
         moments = moments_of(exact, inclusion if some else torch.ones_like(inclusion), order)
         moments = moments if some else scaled_moments(moments, 1.0)
-    found = torch.zeros_like(data.quality_N)
-    for term in terms:
-        if isinstance(term.objective, FacilityLocation):
-            found += term.factor * coverage_gains(exact, mask_N)
-    found += moment_gradient(terms, moments, exact, slice(None), inclusion)
-    return np.asarray(found.cpu().numpy(), np.float64)
+    values = torch.zeros_like(data.quality_N)
+    if neighbours:
+        values += coverage_factor(terms) * neighbours.gains(mask_N)
+    values += moment_gradient(terms, moments, exact, slice(None), inclusion)
+    return np.asarray(values.cpu().numpy(), np.float64)
 
 
 def unit(num_selected: float, num_documents: float, scaled: bool) -> float:

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from datamask.learning.coverage import marginal_coverage
 from datamask.learning.data import (
     Problem,
     ShardData,
@@ -28,9 +27,10 @@ from datamask.learning.data import (
     order_of,
 )
 from datamask.learning.moment_gradient import along, joint_value, moment_gradient, slopes
+from datamask.learning.neighbours import marginal_coverage
 from datamask.objectives.facility_location import FacilityLocation
 from datamask.objectives.protocol import Moments
-from datamask.objectives.weighted import WeightedObjective, WeightedTerm
+from datamask.objectives.weighted import WeightedObjective, WeightedTerm, coverage_factor
 
 # Every single swap is tried if there are at most EVERY_SWAP; every double swap, if at most PAIRS.
 # See docs/log.md#swaps.
@@ -163,7 +163,7 @@ def _blocks(
 
     Each document of the mask lowers the value by its handicap.
     """
-    factor = sum(t.factor for t in terms if isinstance(t.objective, FacilityLocation))
+    factor = coverage_factor(terms)
     most = min(CANDIDATES, data.working_set_bytes // (4 * 8 * max(data.dimension, 2048)))
     near = [ranked[: max(64, most)] for ranked in _ranked(ranking_N, mask_N)]
     rows = torch.cat(near).sort().values

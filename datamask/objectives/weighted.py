@@ -125,6 +125,11 @@ def is_linear(terms: Sequence[WeightedTerm]) -> bool:
     return all(isinstance(one, MomentObjective) and one.linear for one in objectives)
 
 
+def coverage_factor(terms: Sequence[WeightedTerm]) -> float:
+    """The factor of facility location in the objective; 0 without it."""
+    return sum(t.factor for t in terms if isinstance(t.objective, FacilityLocation))
+
+
 @dataclass(frozen=True, slots=True)
 class WeightedObjective:
     """The joint objective; terms of weight 0 are reported but not learned."""

@@ -77,18 +77,13 @@ def from_any_thread() -> Callable[..., None]:
     return lambda *given: context.run(advance, *given)
 
 
-def advance(
-    done: int, total: int, what: str = "documents", detail: str = "", *, may_stop: bool = True
-) -> None:
+def advance(done: int, total: int, what: str = "documents", detail: str = "") -> None:
     """Report how far this thread's unit of work is; without one, nothing is reported.
-
-    *may_stop*: whether this is a place to stop at; False if `Checkpoints.save` soon is one.
 
     Raises:
         KeyboardInterrupt: the user has interrupted the work.
     """
-    if may_stop:
-        stopping.check()
+    stopping.check()
     work, now = _current.get(), time.monotonic()
     if work is None:
         return

@@ -52,7 +52,8 @@ def line_with(process: subprocess.Popen[str], words: str) -> str:
 
 def test_shards_stop_at_their_next_checkpoint(tmp_path: Path) -> None:
     """Two masks that would be learned for hours are saved and given up, and go on from there."""
-    chosen = settings(corpus(tmp_path / "source"), selection={"steps": 100_000, "tolerance": 0})
+    selection = {"estimator": "policy_gradient", "steps": 10**6, "rollouts": 4, "tolerance": 0}
+    chosen = settings(corpus(tmp_path / "source"), selection=selection)
     root = finish(tmp_path / "run", chosen, "embeddings").root
     records = [root / f"work_records/selection/0000{shard}.json" for shard in range(2)]
     for _ in range(2):

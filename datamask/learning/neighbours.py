@@ -1,0 +1,266 @@
+"""Near neighbours of the documents of a shard, by which facility location is learned.
+
+A large shard is cut into blocks of similar documents, and a document looks for its neighbours, and
+for what covers it, in its own block and the blocks most similar to it. The cost per document hardly
+grows with the shard. Documents are compared along the principal directions of the shard first, and
+exactly only with those that seem most similar, which misses some neighbours and hardly any gain.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import torch
+from scipy import sparse
+from torch import Tensor
+
+from datamask.learning.data import ShardData
+from datamask.learning.partition import centres, projected, similar_blocks
+
+WHOLE, BLOCK = 12_288, 1024
+"""Documents of a shard that is one block, and about those of a block of another
+(docs/log.md#coverage)."""
+
+NEAR = 20_480
+"""Documents among which a document looks for neighbours (docs/log.md#coverage)."""
+
+NEIGHBOURS, MOST_NEIGHBOURS, LISTED_SELECTED = 32, 128, 3
+"""Shortest list of neighbours, and longest if few are selected, so that LISTED_SELECTED of a list
+are (docs/log.md#coverage)."""
+
+MOST_ENTRIES, EXACT = 2**25, 512
+"""Most entries of all lists that are longer than the shortest; documents of a shard that lists all
+(docs/log.md#coverage)."""
+
+DIRECTIONS, CANDIDATES = 128, 2
+"""Directions along which documents are compared first, and how many times as many as are listed
+are then compared exactly (docs/log.md#coverage)."""
+
+PLACES = 16
+"""Places for each of these candidates (`_highest`, docs/log.md#coverage)."""
+
+ROWS_AT_ONCE = 512
+"""Most documents whose cosines are computed at once (docs/log.md#coverage)."""
+
+with warnings.catch_warnings():
+    # The first sparse matrix of a process warns that these are in beta.
+    warnings.simplefilter("ignore")
+    torch.zeros(1, 1).to_sparse_csr()
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Blocks of similar documents.
+
+    Args:
+        data: the shard.
+        shadow: the shard along its principal directions, by which it is cut and searched.
+        rows: of each block.
+        near: for each block, those most similar to it, itself first.
+        most: documents in near blocks that are searched, in the order of the blocks; at least one
+            block.
+    """
+
+    data: ShardData
+    shadow: ShardData
+    rows: list[Tensor]
+    near: list[list[int]]
+    most: int
+
+    @classmethod
+    def of(cls, data: ShardData) -> Blocks:
+        """Cut a shard into blocks; products have full precision."""
+        size = data.num_documents if data.num_documents <= WHOLE else BLOCK
+        shadow = projected(data.exact, DIRECTIONS)
+        blocks = similar_blocks(shadow, size)
+        directions = centres(shadow, blocks)
+        # Twice as many as needed on average: many blocks are smaller.
+        number = min(-(-2 * NEAR // size), len(blocks))
+        near = (directions @ directions.T).fill_diagonal_(2).topk(number).indices
+        most = max(NEAR, *map(len, blocks))
+        return cls(data.exact, shadow, blocks, near.cpu().tolist(), most)
+
+    def columns(self, block: int) -> Tensor:
+        """The rows of the documents that those of a block are compared with."""
+        return torch.cat([self.rows[other] for other in self.near[block]])[: self.most]
+
+    def similarities(
+        self, data: ShardData, of_N: Tensor, among_N: Tensor
+    ) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
+        """Cosines of some documents with some of those in near blocks.
+
+        The documents are masks, their vectors those of *data*. Yields block, rows (B), columns (C)
+        and cosines (B x C, valid until the next ones), where there are any.
+        """
+        # A large matrix can take longer to allocate than to compute.
+        memory = data.quality_N.new_empty(0)
+        for block, own in enumerate(self.rows):
+            inside, near = own[of_N[own]], self.columns(block)
+            columns = near[among_N[near]]
+            if not len(inside) or not len(columns):
+                continue
+            features = data.rows(columns).T
+            # Products take at most an eighth of the working set.
+            most = max(1, min(ROWS_AT_ONCE, data.working_set_bytes // (32 * len(columns))))
+            for rows in torch.split(inside, most):
+                shape = (len(rows), len(columns))
+                if memory.numel() < prod(shape):
+                    memory = memory.new_empty(prod(shape))
+                cosines = memory[: prod(shape)].view(shape)
+                yield block, rows, columns, torch.mm(data.rows(rows), features, out=cosines)
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """A list of near neighbours of each document, all of one length; itself is in its list.
+
+    Args:
+        blocks: in which they were found.
+        cosines: N x N, documents with their neighbours, stored by column.
+        last_N: the cosine of each document with the last of its list.
+    """
+
+    blocks: Blocks
+    cosines: sparse.csc_array
+    last_N: Tensor
+
+    @classmethod
+    def of(cls, data: ShardData, num_selected: int) -> Neighbours:
+        """Search, for a selection of so many documents, at least one."""
+        blocks, number = Blocks.of(data), data.num_documents
+        fewest = min(len(blocks.columns(block)) for block in range(len(blocks.rows)))
+        length = min(MOST_NEIGHBOURS, LISTED_SELECTED * number // num_selected)
+        length = max(NEIGHBOURS, EXACT**2 // number, min(length, MOST_ENTRIES // number))
+        length = min(length, fewest)
+        similarity = np.empty((number, length), np.float32)
+        columns = np.empty((number, length), np.int32)
+        everything = torch.ones_like(data.quality_N, dtype=torch.bool)
+        read = -1
+        for block, rows, others, products in blocks.similarities(
+            blocks.shadow, everything, everything
+        ):
+            if block > read:
+                read, features = block, blocks.data.rows(others)
+            # Along these directions, a document need not be most similar to itself.
+            own = torch.searchsorted(blocks.rows[block], rows)
+            products[torch.arange(len(rows), device=rows.device), own] = torch.inf
+            places = _highest(products, min(CANDIDATES * length, len(others)))
+            cosines = _some_products(blocks.data.rows(rows), features, places)
+            values, best = cosines.topk(length, dim=1)
+            at = rows.cpu().numpy()
+            similarity[at], columns[at] = values.cpu(), others[places.gather(1, best)].cpu()
+        starts = np.arange(0, similarity.size + 1, length)
+        lists = sparse.csr_array((similarity.ravel(), columns.ravel(), starts), (number, number))
+        last = torch.from_numpy(similarity[:, -1].copy()).to(data.device)
+        return cls(blocks, lists.tocsc(), last)
+
+    def selected(self, mask_N: Tensor) -> Tensor:
+        """How many documents of each list are selected; shape N."""
+        selected = self.cosines[:, mask_N.cpu().numpy()].indices
+        number = np.bincount(selected, minlength=len(mask_N))
+        return torch.from_numpy(number).to(mask_N.device)
+
+    def covered(self, mask_N: Tensor, hidden_N: Tensor, rank: int = 1) -> Tensor:
+        """The cosine of documents to the selected one of a *rank* in near blocks, or -1; shape N.
+
+        It is computed for documents in *hidden_N*; it is -1 for the others.
+        """
+        data = self.blocks.data
+        covered = torch.full_like(data.quality_N, -1.0)
+        for _, rows, columns, cosines in self.blocks.similarities(data, hidden_N, mask_N):
+            if rank == 1:
+                covered[rows] = cosines.amax(1)
+            elif len(columns) >= rank:
+                covered[rows] = cosines.topk(rank, dim=1).values[:, -1]
+        return covered
+
+    def gains(self, mask_N: Tensor) -> Tensor:
+        """Marginal gain in the mean similarity to the nearest selected document, shape N.
+
+        A list with two selected documents has all whose selection would change its similarity.
+        Other documents are compared with all of their near blocks.
+        """
+        data, gains = self.blocks.data, torch.zeros_like(mask_N, dtype=torch.float32)
+        hidden = self.selected(mask_N) < 2
+        lists = self.cosines.tocsr()[~hidden.cpu().numpy()]
+        if lists.nnz:
+            similarity, columns = (
+                torch.from_numpy(values.reshape(lists.shape[0], -1)).to(data.device)
+                for values in (lists.data, lists.indices.astype(np.int64))
+            )
+            best, second, place = _best_two(similarity, mask_N[columns])
+            gain = (similarity - best).clamp_(min=0)
+            gains.index_add_(0, columns.flatten(), gain.flatten())
+            gains.index_add_(0, columns.gather(1, place)[:, 0], (best - second)[:, 0])
+        everything = torch.ones_like(mask_N)
+        for _, _, columns, cosines in self.blocks.similarities(data, hidden, everything):
+            gains[columns] += marginal_coverage(cosines, -1.0, mask_N[columns])
+        return gains / data.num_documents
+
+
+def marginal_coverage(similarity_RC: Tensor, base_R: Tensor | float, chosen_C: Tensor) -> Tensor:
+    """Gain of each candidate that is not chosen, loss of each chosen one; sums over R, shape C.
+
+    Args:
+        similarity_RC: cosines of documents with candidates.
+        base_R: the largest cosine of each document with the other selected documents; −1 if none.
+        chosen_C: bool.
+    """
+    rows = chosen_C.nonzero()[:, 0]
+    base = similarity_RC.new_full((len(similarity_RC), 2), -1.0)
+    base[:, 0] = base_R
+    top = torch.cat([similarity_RC[:, rows], base], 1).topk(2, dim=1)
+    best, second = top.values[:, :1], top.values[:, 1:]
+    gain = (similarity_RC - best).clamp_(min=0).sum(0)
+    loss = gain.new_zeros(len(rows) + 2)
+    loss.index_add_(0, top.indices[:, 0], (best - second)[:, 0])
+    gain[rows] = loss[:-2]
+    return gain
+
+
+def _best_two(values_BC: Tensor, among_BC: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The highest of some values of each row, the second, and the column of the first; B x 1."""
+    top = torch.where(among_BC, values_BC, -torch.inf).topk(2, dim=1)
+    return top.values[:, :1], top.values[:, 1:], top.indices[:, :1]
+
+
+def _some_products(one_BD: Tensor, other_CD: Tensor, places_BK: Tensor) -> Tensor:
+    """Products of each row of one matrix with its own few rows of another, B x K."""
+    if one_BD.device.type != "cpu":
+        return torch.stack([(one_BD * other_CD[row]).sum(1) for row in places_BK.T], 1)
+    # In a third of the time, without a copy of the other rows.
+    shape = (len(one_BD), len(other_CD))
+    starts = torch.arange(0, places_BK.numel() + 1, places_BK.shape[1])
+    zeros = torch.zeros(places_BK.numel())
+    wanted = torch.sparse_csr_tensor(
+        starts, places_BK.flatten(), zeros, shape, check_invariants=False
+    )
+    products: Tensor = torch.sparse.sampled_addmm(wanted, one_BD, other_CD.T, beta=0).values()
+    return products.view_as(places_BK)
+
+
+def _highest(values_BC: Tensor, count: int) -> Tensor:
+    """Columns of nearly the highest values of each row, B x count.
+
+    `topk` of all columns would take as long as the products. Columns are cut into groups, and of
+    those in the same place of their groups only the highest is taken.
+    """
+    number = values_BC.shape[1]
+    width = min(number, PLACES * count)
+    starts = range(width, number, width)
+    highest = values_BC[:, :width].clone()
+    for start in starts:
+        group = values_BC[:, start : start + width]
+        part = highest[:, : group.shape[1]]
+        torch.maximum(part, group, out=part)
+    values, places = highest.topk(count, dim=1)
+    columns = places
+    for start in starts:
+        # The last group lacks some places.
+        other = torch.where(places + start < number, places + start, places)
+        columns = torch.where(values_BC.gather(1, other) == values, other, columns)
+    return columns
