@@ -44,7 +44,6 @@ METHODS: dict[str, dict[str, Any]] = {
     "D4": {"method": "d4"},
     "cluster-balanced": {"method": "cluster_balanced"},
     "GIST": {"method": "gist"},
-    "lightweight coreset": {"method": "lightweight_coreset"},
 }
 SAMPLING = ("QuaDMix-like", "DSIR")
 METRICS = ("disf", "pairwise", "vendi")

@@ -85,7 +85,7 @@ def cases(full: bool, device: str) -> list[Case]:
 def _methods(metric: str, rows: int) -> list[str]:
     methods = ["random", "top_quality", "expected", "expected_bfloat16"]
     if rows <= 100_000:
-        greedy = ["lazy_greedy", "stochastic_greedy"] if rows <= 10_000 else []
+        greedy = ["lazy_greedy"] if rows <= 10_000 else []
         methods += greedy if metric == "facility_location" else ["greedy"]
         methods += ["semdedup", "policy_gradient"]
     if rows <= 10_000:
@@ -251,7 +251,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
     shown = [r for r in rows if r["quality_weight"] == 0 and r["rows"] == 10_000]
     shown = [r for r in shown if r["data"] == "text"]
     figure, axes = pyplot.subplots(1, len(METRICS), figsize=(13, 5), layout="constrained")
-    marks = {"greedy": "s", "lazy_greedy": "s", "stochastic_greedy": "^", "semdedup": "D"}
+    marks = {"greedy": "s", "lazy_greedy": "s", "semdedup": "D"}
     marks |= {"apricot": "v", "submodlib": "P"}
     for axis, metric in zip(axes, METRICS, strict=True):
         for row in (r for r in shown if r["metric"] == metric):

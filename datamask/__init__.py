@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from datamask.execution.pipeline import rebuild as rebuild
     from datamask.in_memory.select import Selected as Selected
     from datamask.in_memory.select import select as select
-    from datamask.in_memory.selector import MaskSelector as MaskSelector
     from datamask.learning.learner import LearnedMask as LearnedMask
     from datamask.learning.learner import learn_mask as learn_mask
     from datamask.objectives.disf import DiSF as DiSF
@@ -57,7 +56,6 @@ _HOMES = {
     "errors": ("DatamaskError",),
     "execution.pipeline": ("rebuild",),
     "in_memory.select": ("Selected", "select"),
-    "in_memory.selector": ("MaskSelector",),
     "learning.learner": ("LearnedMask", "learn_mask"),
     "objectives.disf": ("DiSF",),
     "objectives.facility_location": ("FacilityLocation",),

@@ -3,9 +3,8 @@
 Each returns logits by which the chosen documents come first, in the order of choice, so everything
 downstream is the same as for a learned mask. The greedy methods maximise quality and metric with
 the run's weights and scales. `quality_minus_density` and `gist` weigh quality against density or
-distance by lambda. `random`, `top_quality`, `semdedup`, `d4`, `cluster_balanced` and
-`lightweight_coreset` have no objective. The result of every method is measured by the run's
-objective.
+distance by lambda. `random`, `top_quality`, `semdedup`, `d4` and `cluster_balanced` have no
+objective. The result of every method is measured by the run's objective.
 
 Methods are given documents in the order of falling quality: features N x D, float32, unit rows.
 They return values by which these rank (float64, shape N), the first of equal values first, or the
@@ -19,18 +18,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from datamask.baselines import greedy
-from datamask.baselines.clustered import cluster_balanced, d4, lightweight_coreset, semdedup
+from datamask.baselines.clustered import cluster_balanced, d4, semdedup
 from datamask.baselines.density import quality_minus_density
 from datamask.baselines.gist import gist
 from datamask.config.selection import Selection
 from datamask.errors import SettingsError
 from datamask.objectives.weighted import WeightedTerm
 
-SERVED = {
-    "greedy": ("pairwise", "disf"),
-    "lazy_greedy": ("facility_location",),
-    "stochastic_greedy": ("facility_location",),
-}
+SERVED = {"greedy": ("pairwise", "disf"), "lazy_greedy": ("facility_location",)}
 """The metrics of the greedy methods."""
 WEIGHING = ("quality_minus_density", "gist", *SERVED)
 CLUSTERING = {"semdedup": semdedup, "d4": d4, "cluster_balanced": cluster_balanced}
@@ -45,7 +40,7 @@ def check_method(selection: Selection, terms: Sequence[WeightedTerm]) -> None:
     if selection.metric not in SERVED.get(selection.method, (selection.metric,)):
         raise SettingsError(
             f"selection.method: {selection.method} does not serve {selection.metric}; greedy "
-            "serves pairwise and disf, lazy_greedy and stochastic_greedy serve facility_location"
+            "serves pairwise and disf, lazy_greedy serves facility_location"
         )
     if selection.method in WEIGHING and any(term.weight for term in terms[2:]):
         raise SettingsError(
@@ -80,8 +75,8 @@ def select(
     method, ranking = selection.method, np.asarray(quality, np.float64)[order]
     needed = order[:0] if method in ("random", "top_quality") else order
     given = features[needed].astype(np.float32)
-    generator = np.random.Generator(np.random.PCG64(seed))
     if method == "random":
+        generator = np.random.Generator(np.random.PCG64(seed))
         ranked = generator.permutation(len(order)).astype(np.float64)
     elif method == "top_quality":
         ranked = ranking
@@ -89,16 +84,11 @@ def select(
         ranked = quality_minus_density(given, ranking, selection.quality_weight)
     elif method == "gist":
         ranked = gist(given, ranking, num_selected, selection.quality_weight)
-    elif method == "lightweight_coreset":
-        ranked = lightweight_coreset(given, generator)
     elif method in CLUSTERING:
         ranked = CLUSTERING[method](given, num_selected, seed)
     else:
-        if method == "greedy":
-            chosen = greedy.choose(given, ranking, num_selected, terms)
-        else:
-            drawn = generator if method == "stochastic_greedy" else None
-            chosen = greedy.choose_covering(given, ranking, num_selected, terms, drawn)
+        choose = greedy.choose if method == "greedy" else greedy.choose_covering
+        chosen = choose(given, ranking, num_selected, terms)
         ranked = np.zeros(len(given))
         ranked[chosen] = np.arange(len(chosen), 0, -1)
     # Ranks, not values: float32 would merge scores that differ in float64.

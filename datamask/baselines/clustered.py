@@ -1,4 +1,4 @@
-"""Comparators of k-means: SemDeDup, D4, cluster-balanced sampling and a lightweight coreset.
+"""Comparators of k-means: SemDeDup, D4 and cluster-balanced sampling.
 
 SemDeDup (arXiv 2303.09540) drops documents whose cosine to an earlier document of their cluster
 exceeds a threshold. Here the threshold follows from the budget: documents are ranked by the cosine
@@ -7,10 +7,6 @@ D4 (arXiv 2308.12284) removes near-duplicates with SemDeDup, clusters the remain
 drops the most prototypical ones: those nearest to their centroid.
 Cluster-balanced sampling takes the best document of every cluster, then the second best of every
 cluster, and so on (compare arXiv 2402.10739 and the sampling of DiverseEvol, arXiv 2311.08182).
-A lightweight coreset (Bachem, Lucic and Krause, KDD 2018) draws a document with probability
-1 / 2N + d² / 2 Σd², with its distance d from the mean of all. A solution of k-means on so drawn
-documents is nearly one on all of them, if each counts by the inverse of its probability. Here they
-are drawn without replacement and count equally.
 """
 
 from __future__ import annotations
@@ -78,12 +74,4 @@ def d4(features: np.ndarray, num_selected: int, seed: int) -> np.ndarray:
     centroids = centroids / np.maximum(np.linalg.norm(centroids, axis=1, keepdims=True), 1e-12)
     result = ranked - 2.0
     result[rows] = 1.0 - np.einsum("nd,nd->n", features[rows], centroids[labels])
-    return result
-
-
-def lightweight_coreset(features: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """Logarithms of the probabilities with Gumbel noise: the S largest are a draw of S."""
-    away = np.square(features - features.mean(0, dtype=np.float64)).sum(1, dtype=np.float64)
-    probabilities = 0.5 / len(features) + 0.5 * away / (away.sum() or 1.0)
-    result: np.ndarray = np.log(probabilities) + generator.gumbel(size=len(features))
     return result

@@ -5,9 +5,9 @@ documents chosen so far, with the run's weights and scales. Pairwise similarity 
 a kernel over pairs, updated in O(N D) per step. DiSF standardises each dimension by mean and
 deviation of the shard, where the objective uses those of the subset; this is the only difference.
 
-`lazy_greedy` (Minoux 1978) and `stochastic_greedy` (Mirzasoleiman et al. 2015) maximise quality and
-facility location together: λ / σ · Σ q / S plus coverage, which is the objective at S documents.
-All documents are covered, as in learning, not only the sample by which the term is reported.
+`lazy_greedy` (Minoux 1978) maximises quality and facility location together: λ / σ · Σ q / S plus
+coverage, which is the objective at S documents. All documents are covered, as in learning, not only
+the sample by which the term is reported.
 """
 
 from __future__ import annotations
@@ -88,18 +88,16 @@ def choose_covering(
     quality: np.ndarray,
     num_selected: int,
     terms: Sequence[WeightedTerm],
-    generator: np.random.Generator | None,
 ) -> np.ndarray:
-    """`lazy_greedy`, or `stochastic_greedy` with a *generator*: the chosen rows in order; shape S.
+    """`lazy_greedy`: the chosen rows in the order of choice; shape S.
 
     Raises:
         SettingsError: the shard is too large.
     """
     if len(features) > LAZY_LIMIT:
         raise SettingsError(
-            f"selection.method: lazy_greedy and stochastic_greedy keep all pairs in memory, at "
-            f"most {LAZY_LIMIT} documents, this shard has {len(features)}; lower "
-            "plan.rows_per_shard"
+            f"selection.method: lazy_greedy keeps all pairs in memory, at most {LAZY_LIMIT} "
+            f"documents, this shard has {len(features)}; lower plan.rows_per_shard"
         )
     of_quality, weight = (term.factor for term in terms[:2])
     bonus = of_quality * quality / max(num_selected, 1)
@@ -112,21 +110,14 @@ def choose_covering(
         return float(bonus[row] + weight * added)
 
     chosen: list[int] = []
-    left = np.arange(len(features))
-    size = int(np.ceil(len(features) / max(num_selected, 1) * np.log(100)))
-    bounds = [] if generator else [(-gain(row), row) for row in left.tolist()]
+    bounds = [(-gain(row), row) for row in range(len(features))]
     heapq.heapify(bounds)
     while len(chosen) < num_selected:
-        if generator:
-            some = np.sort(generator.choice(left, min(size, len(left)), replace=False))
-            best = max(some.tolist(), key=gain)
-            left = left[left != best]
-        else:
-            _, best = heapq.heappop(bounds)
-            fresh = -gain(best), best
-            if bounds and fresh > bounds[0]:
-                heapq.heappush(bounds, fresh)
-                continue
+        _, best = heapq.heappop(bounds)
+        fresh = -gain(best), best
+        if bounds and fresh > bounds[0]:
+            heapq.heappush(bounds, fresh)
+            continue
         chosen.append(best)
         np.maximum(covered, similarity[best], out=covered)
     return np.array(chosen, dtype=np.int64)

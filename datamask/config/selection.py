@@ -109,19 +109,17 @@ class Selection(Group):
         "top_quality",
         "greedy",
         "lazy_greedy",
-        "stochastic_greedy",
         "semdedup",
         "d4",
         "cluster_balanced",
-        "lightweight_coreset",
         "gist",
         "quality_minus_density",
     ] = Field(
         "mask",
         description="`mask` learns; the others are comparators for ablations: the greedy methods "
         "maximise quality and metric as `mask` does, quality_minus_density and gist weigh "
-        "quality against density or distance by lambda; random, top_quality, semdedup, d4, "
-        "cluster_balanced and lightweight_coreset have no objective",
+        "quality against density or distance by lambda; random, top_quality, semdedup, d4 and "
+        "cluster_balanced have no objective",
     )
     mask_model: Place = Field(
         "",

@@ -33,7 +33,7 @@ from datamask.learning.neighbours import Neighbours
 from datamask.learning.optimality_gap import certified_gap
 from datamask.learning.policy import initial_logits
 from datamask.learning.resuming import Curve, Keeper
-from datamask.learning.scales import random_subsets, scaled
+from datamask.learning.scales import FEWEST_SUBSETS, MOST_SUBSETS, random_subsets, scaled
 from datamask.learning.swap_refinement import refine_by_swaps
 from datamask.objectives.quality import centre_of
 from datamask.objectives.weighted import (
@@ -349,7 +349,10 @@ def _scaled(
 ) -> tuple[WeightedObjective, dict[str, Spread]]:
     """The objective, its terms scaled unless disabled, and the spread of random subsets."""
     totals = moments_of(data, torch.ones_like(data.quality_N), max(highest_order(terms), 0))
-    random = random_subsets(terms, totals, data.exact, num_selected, seed ^ 0x5CA1E)
+    is_alone = sum(term.weight != 0 for term in terms) == 1
+    # The scale of a term alone changes no selection, so its spread is only for comparison.
+    most = FEWEST_SUBSETS if is_alone else MOST_SUBSETS
+    random = random_subsets(terms, totals, data.exact, num_selected, seed ^ 0x5CA1E, most)
     return WeightedObjective(scaled(terms, random if selection.scale_terms else {})), random
 
 

@@ -6,14 +6,12 @@ gradient for j is half of f(with j) − f(without j) to second order:
 
     <∇F, δ_j> + (1/2 − p_j) δ_jᵀ ∇²F δ_j
 
-The second term removes the pair that a document forms with itself. It matters for small subsets
-and is left out where it would cost more than the gradient.
+The second term removes the pair that a document forms with itself. It matters for small subsets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -22,10 +20,6 @@ from datamask.learning.data import ShardData, map_moments, order_of
 from datamask.objectives.products import times_vector
 from datamask.objectives.protocol import CACHED_ROWS, MomentObjective, Moments
 from datamask.objectives.weighted import WeightedTerm
-
-CURVATURE_LIMIT = 2**16
-"""B · D² up to which a second derivative is computed by autograd for a batch
-(docs/log.md#numbers)."""
 
 
 def joint_value(terms: Sequence[WeightedTerm], moments: Moments) -> Tensor:
@@ -121,22 +115,14 @@ def mean_along(slope: Moments, totals: Moments) -> float:
     return float(value / totals.count)
 
 
-def curvature_of(
-    terms: Sequence[WeightedTerm], moments: Moments, num_documents: int
-) -> Callable[[Tensor], Tensor]:
-    """δ_jᵀ ∇²F δ_j as a function of documents, B x D; shape B.
-
-    Terms are left out whose curvature is not known, and would cost too much for so many documents.
-    """
+def curvature_of(terms: Sequence[WeightedTerm], moments: Moments) -> Callable[[Tensor], Tensor]:
+    """δ_jᵀ ∇²F δ_j as a function of documents, B x D; shape B. Terms without their own have 0."""
     functions = []
     for term in terms:
         objective = term.objective
-        if not isinstance(objective, MomentObjective) or objective.order == 0:
-            continue
-        function = objective.self_curvature(moments)
-        if function is None and num_documents * len(moments.first_D) ** 2 <= CURVATURE_LIMIT:
-            function = partial(_by_autograd, objective, moments)
-        if function is not None:
+        if isinstance(objective, MomentObjective) and (
+            function := objective.self_curvature(moments)
+        ):
             functions.append((term.factor, function))
 
     def curvature(features_BD: Tensor) -> Tensor:
@@ -148,30 +134,12 @@ def curvature_of(
     return curvature
 
 
-def _by_autograd(objective: MomentObjective, moments: Moments, features_BD: Tensor) -> Tensor:
-    def second_derivative(x: Tensor) -> Tensor:
-        def value(amount: Tensor) -> Tensor:
-            first, second = moments.first_D + amount * x, moments.second_DD
-            if len(second):
-                second = second + amount * x[:, None] * x[None, :]
-            return objective.of_moments(
-                Moments(moments.count, moments.quality, moments.scores, first, second)
-            )
-
-        zero = torch.zeros_like(moments.count)
-        curvature: Tensor = torch.func.jacfwd(torch.func.jacfwd(value))(zero)
-        return curvature
-
-    return torch.func.vmap(second_derivative)(features_BD.to(torch.float64)).to(torch.float32)
-
-
 def derivatives(
     terms: Sequence[WeightedTerm], moments: Moments, data: ShardData, rows: Tensor | slice
 ) -> tuple[Moments, Tensor, Tensor]:
     """∇F, and <∇F, δ_j> and δ_jᵀ ∇²F δ_j of some documents, shape B."""
     slope = slopes(terms, moments)
-    curvature = curvature_of(terms, moments, len(data.quality_N[rows]))
-    plain, curved = along_and(slope, data, rows, curvature)
+    plain, curved = along_and(slope, data, rows, curvature_of(terms, moments))
     return slope, plain, curved
 
 

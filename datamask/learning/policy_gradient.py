@@ -69,7 +69,7 @@ def learn(problem: Problem, logits_N: Tensor, curve: Curve) -> tuple[Tensor, int
 
     def state() -> State:
         return {
-            "step": np.asarray(step + 1),
+            "step": np.asarray(step),
             "total": np.asarray(total, np.float64),
             "means": np.asarray(means, np.float64),
             "logits": logits_N.cpu().numpy(),
@@ -80,6 +80,7 @@ def learn(problem: Problem, logits_N: Tensor, curve: Curve) -> tuple[Tensor, int
     whole = data.everything() if size == data.num_documents else None
     rows = torch.arange(size, device=data.device)
     for step in range(first, selection.steps):
+        curve.keep(state)
         if whole is None:
             order = torch.randperm(data.num_documents, generator=generator)[:size]
             rows = order.sort().values.to(data.device)
@@ -97,7 +98,6 @@ def learn(problem: Problem, logits_N: Tensor, curve: Curve) -> tuple[Tensor, int
             total = 0.0
             if _has_settled(means, selection.tolerance):
                 return logits_N, step + 1, "tolerance"
-        curve.keep(state)
     return logits_N, selection.steps, "steps"
 
 

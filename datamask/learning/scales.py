@@ -70,6 +70,7 @@ def random_subsets(
     data: ShardData,
     num_selected: float,
     seed: int,
+    most: int = MOST_SUBSETS,
 ) -> dict[str, Spread]:
     """Mean and standard deviation of the raw values over random S-subsets, by name of the term.
 
@@ -80,24 +81,27 @@ def random_subsets(
             documents and are left out of the result otherwise.
         num_selected: S, in [0, N].
         seed: of the subsets.
+        most: maximum number of subsets.
 
     Raises:
         SettingsError: a term fails.
     """
-    found = {}
+    spreads = {}
     whole = float(totals.count) == data.num_documents
     for term in terms:
         objective = term.objective
         generator = np.random.Generator(np.random.PCG64(seed))
         if num_selected <= 0 or data.num_documents == 0:
-            found[objective.name] = Spread(0.0, 0.0)
+            spreads[objective.name] = Spread(0.0, 0.0)
         elif isinstance(objective, MomentObjective):
-            found[objective.name] = _of_moments(objective, totals, data, num_selected, generator)
-        elif whole and isinstance(objective, FacilityLocation):
-            found[objective.name] = _of_coverage(objective, data, int(num_selected), generator)
+            of_moments = _of_moments(objective, totals, data, num_selected, generator, most)
+            spreads[objective.name] = of_moments
+        elif whole and isinstance(objective, FacilityLocation) and most > FEWEST_SUBSETS:
+            spreads[objective.name] = _of_coverage(objective, data, int(num_selected), generator)
         elif whole:
-            found[objective.name] = _of_masks(objective, data, int(num_selected), generator)
-    return found
+            size = int(num_selected)
+            spreads[objective.name] = _of_masks(objective, data, size, generator, most)
+    return spreads
 
 
 def scaled(
@@ -162,6 +166,7 @@ def _of_moments(
     data: ShardData,
     num_selected: float,
     generator: np.random.Generator,
+    most: int,
 ) -> Spread:
     number = float(totals.count)
     expected = scaled_moments(totals, num_selected)
@@ -202,10 +207,8 @@ def _of_moments(
         return np.asarray(torch.cat(values).cpu().numpy().astype(np.float64) - at)
 
     operations = size * max(len(totals.first_D), 1) ** objective.order
-    most = max(
-        MOST_PASSES * data.num_documents // size, FREE_OPERATIONS // operations, FEWEST_SUBSETS
-    )
-    most = min(most, MOST_SUBSETS)
+    affordable = max(MOST_PASSES * data.num_documents // size, FREE_OPERATIONS // operations)
+    most = min(most, max(affordable, FEWEST_SUBSETS))
     return _measured(values_of, slope, size, generator, centre, linear_variance, shrink, most)
 
 
@@ -276,7 +279,11 @@ def _nearest(
 
 
 def _of_masks(
-    objective: Objective, data: ShardData, num_selected: int, generator: np.random.Generator
+    objective: Objective,
+    data: ShardData,
+    num_selected: int,
+    generator: np.random.Generator,
+    most: int,
 ) -> Spread:
     batch = data.batch(sampled_rows(data))
     number = len(batch.quality_B)
@@ -289,4 +296,4 @@ def _of_masks(
         values = torch.cat([tried(objective, objective.values, part, batch) for part in parts])
         return np.asarray(values.cpu().numpy().astype(np.float64))
 
-    return _measured(values_of, np.zeros(number), size, generator)
+    return _measured(values_of, np.zeros(number), size, generator, most=most)

@@ -50,8 +50,9 @@ class FacilityLocation:
         rows_GS = masks_GB.nonzero()[:, 1].view(num_masks, count)
         probes = self.probe_rows(features.shape[0]).to(features.device)
         total = features.new_zeros(num_masks)
-        per_probe = 4 * (features.shape[0] + num_masks * count)
+        per_probe = 4 * (features.shape[0] + num_masks + count)
         for some in torch.split(probes, max(1, batch.working_set_bytes // per_probe)):
             similarity_BR = features @ features[some].T
-            total += similarity_BR[rows_GS].amax(1).sum(1)
+            # One mask at a time: its rows fit in the processor's cache.
+            total += torch.stack([similarity_BR[rows].amax(0) for rows in rows_GS]).sum(1)
         return total / max(len(probes), 1)

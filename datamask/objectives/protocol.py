@@ -97,8 +97,8 @@ class MomentObjective(ABC):
 
         A function of documents, float32, B x D, with a result of shape B.
 
-        It is what keeps a document from counting as a pair with itself. Optional: None lets the
-        learner derive it by autograd on small shards and leave it out on large ones.
+        It is what keeps a document from counting as a pair with itself. Optional: without it, it
+        counts, which matters by 1/S.
         """
         return None
 

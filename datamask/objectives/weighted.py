@@ -168,7 +168,7 @@ class WeightedObjective:
 SIGNS = {name: "+" if BUILT_IN[name].maximise else "−" for name in METRICS}
 """Signs of the built-in metrics in the objective."""
 
-WITHOUT_OBJECTIVE = ("random", "semdedup", "d4", "cluster_balanced", "lightweight_coreset")
+WITHOUT_OBJECTIVE = ("random", "semdedup", "d4", "cluster_balanced")
 
 
 def formula(selection: Selection) -> str:

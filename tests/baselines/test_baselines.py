@@ -121,20 +121,6 @@ def test_lazy_greedy_covers_all_documents() -> None:
         covered = np.maximum(covered, similarity[row])
 
 
-def test_stochastic_greedy_comes_near() -> None:
-    """It covers nearly what greedy covers, and far more than random."""
-    features = clustered(300)
-    similarity = np.maximum(features @ features.T, 0)
-
-    def covered(rows: list[int]) -> float:
-        return float(similarity[rows].max(axis=0).mean())
-
-    random = covered(chosen("random", features, 15))
-    best = covered(chosen("lazy_greedy", features, 15, metric="facility_location"))
-    found = covered(chosen("stochastic_greedy", features, 15, metric="facility_location"))
-    assert random + 0.8 * (best - random) < found <= best + 1e-9
-
-
 @pytest.mark.parametrize("method", ["semdedup", "gist"])
 def test_planted_copies_are_dropped(method: str) -> None:
     """Of each document and its near copy, one is kept."""
@@ -154,19 +140,6 @@ def test_cluster_balanced_takes_as_many_of_every_cluster() -> None:
     for cluster in range(3):
         members = np.flatnonzero(labels == cluster)
         assert sorted(set(rows) & set(members)) == members[:20].tolist()
-
-
-def test_lightweight_coreset_draws_by_distance_from_the_mean() -> None:
-    """How often each of eight documents is drawn first, against the paper's probabilities."""
-    features = clustered(8, dimension=4)
-    counts = np.zeros(8)
-    for seed in range(4000):
-        counts[chosen("lightweight_coreset", features, 1, seed)] += 1
-    centre = [sum(column) / 8 for column in features.T.tolist()]
-    squares = [sum((x - m) ** 2 for x, m in zip(row, centre, strict=True)) for row in features]
-    expected = np.array([0.5 / 8 + 0.5 * square / sum(squares) for square in squares])
-    assert expected.max() > 1.3 * expected.min()
-    assert (np.square(counts - 4000 * expected) / (4000 * expected)).sum() < 24.3  # 0.1 % level
 
 
 def test_d4_drops_copies_first_and_prototypes_next() -> None:

@@ -52,7 +52,7 @@ def test_the_names_that_users_import_are_these() -> None:
     """No name comes or goes unnoticed, and each can be imported."""
     names = """
     Compute DatamaskError DiSF Embedding FacilityLocation GroupBalance LearnedMask LengthBalance
-    LogDeterminant MaskSelector MomentObjective Moments Objective PairwiseSimilarity Selected
+    LogDeterminant MomentObjective Moments Objective PairwiseSimilarity Selected
     Selection Settings TargetCoverage Vendi __version__ learn_mask open_run rebuild select
     """
     assert sorted(datamask.__all__) == names.split()
@@ -252,16 +252,3 @@ def test_unusable_input_is_refused_with_its_place(call: Callable[[], Any], messa
     with pytest.raises((InputError, SettingsError), match=message) as caught:
         call()
     assert "\n" not in str(caught.value)
-
-
-def test_the_selector_has_the_shape_of_scikit_learn(expected: datamask.Selected) -> None:
-    """Parameters, clone, support and rows of several containers."""
-    from sklearn.base import clone
-
-    selector = clone(datamask.MaskSelector(num_selected=12, metric="pairwise")).fit(X, QUALITY)
-    rows = selector.get_support(indices=True)
-    assert selector.get_params()["metric"] == "pairwise"
-    assert np.flatnonzero(selector.get_support()).tolist() == rows.tolist()
-    assert selector.transform(X).tolist() == X[rows].tolist()
-    assert selector.transform(pd.DataFrame(X)).index.tolist() == rows.tolist()
-    assert selector.transform(TEXTS * 3) == [(TEXTS * 3)[row] for row in rows]

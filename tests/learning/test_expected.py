@@ -31,7 +31,7 @@ def ascent(make_shard, metric, **options):
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("move", [3.0, 300.0])
 def test_every_step_climbs_and_keeps_the_size(make_shard, metric, move):
-    """However long the moves: the value never falls, Σ p stays S, moments are those of p."""
+    """However long the moves: no value falls, Σ p stays S, moments and logits are those of p."""
     data, climbing = ascent(make_shard, metric)
     climbing.step_size = StepSize(move, move)
     generator = torch.Generator().manual_seed(0)
@@ -46,20 +46,11 @@ def test_every_step_climbs_and_keeps_the_size(make_shard, metric, move):
     assert float(climbing.inclusion_N.sum()) == pytest.approx(300, rel=1e-3)
     fresh = moments_of(data, climbing.inclusion_N, climbing.order)
     assert float((climbing.moments.first_D - fresh.first_D).norm() / fresh.first_D.norm()) < 0.02
-
-
-@pytest.mark.parametrize("metric", METRICS)
-def test_the_shards_quality_sums_are_exact_state(make_shard, metric):
-    """Logits and probabilities say the same after any number of damped moves."""
-    _, climbing = ascent(make_shard, metric)
-    climbing.step_size = StepSize(300.0)
-    for _ in range(5):
-        climbing.climb(torch.arange(3000))
     probability = torch.sigmoid(climbing.logits_N)
     torch.testing.assert_close(climbing.inclusion_N, probability, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("metric", [*METRICS, "facility_location"])
+@pytest.mark.parametrize("metric", METRICS)
 def test_bfloat16_products_change_little(make_shard, metric):
     """Products of less precision steer learning; what is reported is exact, and nearly as good."""
     shard = make_shard(3000, 16, 6)
@@ -85,17 +76,6 @@ def test_auto_is_the_fastest_precision_of_the_cpu(make_shard, monkeypatch, nativ
     ]
     assert found[0]["scales"] == found[1]["scales"]
     assert found[0]["objective"]["random"] == found[1]["objective"]["random"]
-
-
-def test_chunks_of_the_working_set_change_nothing_but_rounding(make_shard):
-    """A shard that does not fit in the working set is learned in parts, as well."""
-    shard = make_shard(6000, 16, 6)
-    values = []
-    for working_set in (2**30, 2**20):
-        compute = Compute(device="cpu", working_set_bytes=working_set)
-        found = learn_mask(*shard, Selection(metric="disf"), 600, seed=0, compute=compute)
-        values.append(found.metrics["objective"]["selected"])
-    assert values[1] == pytest.approx(values[0], rel=0.01)
 
 
 class Evenness(MomentObjective):

@@ -111,28 +111,14 @@ def test_policy_gradient_points_along_the_true_gradient(make_shard, metric):
     assert cosine(total, exact) > 0.99
 
 
-def test_equal_rewards_give_no_step():
-    """Where all masks are worth the same the advantages are exactly zero."""
-    assert not advantages(torch.full((8,), 0.1)).any()
-    masks = torch.rand(8, 5) > 0.5
-    assert not direction(masks, torch.full((8,), 0.1)).any()
-
-
-def test_advantages_are_rewards_in_units_of_their_deviation():
-    """A_j = (f_j − mean) / (std + eps), by hand."""
+def test_steps_of_policy_gradient():
+    """Advantages by hand; equal rewards give none; a linear rate; batches with their share of S."""
     found = advantages(torch.tensor([1.0, 2.0, 3.0]))
     torch.testing.assert_close(found, torch.tensor([-1.0, 0.0, 1.0]))
-
-
-def test_learning_rate_falls_linearly():
-    """Exact values at the ends and in the middle."""
+    assert not direction(torch.rand(8, 5) > 0.5, torch.full((8,), 0.1)).any()
     assert [learning_rate(step, 11, 10.0, 1.0) for step in (0, 5, 10)] == [10.0, 5.5, 1.0]
-
-
-def test_batches_scale_the_number_selected():
-    """A tenth of the shard selects a tenth of S; small shards are used whole."""
     assert batch_shape(10_000, 1000, 0.1) == (1000, 100)
-    assert batch_shape(12, 4, 0.1) == (12, 4)
+    assert batch_shape(12, 4, 0.1) == (12, 4)  # small shards are used whole
 
 
 @pytest.mark.parametrize("width", [100, 300])

@@ -36,14 +36,12 @@ LEVELS = st.builds(lambda b, power: b * 10.0**power, st.floats(-1, 1), st.intege
 def test_scale_and_level_of_quality_change_no_selection(
     factor: float, level: float, metric: str
 ) -> None:
-    """`select` and `MaskSelector` keep the same rows; the values reported are on the scale."""
+    """`select` keeps the same rows; the values reported are on the scale."""
     how: dict[str, Any] = {"ratio": 0.1, "metric": metric}
     moved = factor * (QUALITY + level)
     expected = datamask.select(UNIT, QUALITY, **how)
     result = datamask.select(UNIT, moved, **how)
     assert result.indices.tolist() == expected.indices.tolist()
-    selector = datamask.MaskSelector(**how).fit(UNIT, moved)
-    assert selector.get_support(indices=True).tolist() == expected.indices.tolist()
     before, after = expected.summary()[0], result.summary()[0]
     for name in ("selected", "random", "top_quality"):
         value = factor * (getattr(before, name) + level)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
@@ -44,10 +43,6 @@ class Spread(MomentObjective):
     def of_moments(self, moments: Moments) -> Tensor:
         """‖Σ x / S‖."""
         return (moments.first_D / moments.count).square().sum().sqrt()
-
-    def self_curvature(self, moments: Moments) -> Callable[[Tensor], Tensor]:
-        """Left out, as in a model."""
-        return lambda features_BD: features_BD.new_zeros(len(features_BD))
 
 
 def write(
