@@ -71,9 +71,10 @@ def rerun_failed(root: Root, overrides: tuple[str, ...]) -> None:
 def evaluate(root: Root, overrides: tuple[str, ...]) -> None:
     """Train small language models on selections of RUN, and tell which trains a better one.
 
-    Compares ours, random and top_quality unless evaluation.arms is set. --set accepts evaluation.*
-    and compute.*. Models are scored on documents that no selection has: with another
-    evaluation.hold_out, the selection is made again.
+    Compares ours, random, top_quality, filtered_random (of what pruning leaves) and semdedup unless
+    evaluation.arms is set. --set accepts evaluation.* and compute.*. Models are scored on
+    evaluation.sets, or on documents that no selection has: with another evaluation.hold_out, the
+    selection is made again.
 
     \b
     datamask evaluate runs/mine --set evaluation.hold_out=0.01 --set evaluation.seeds=5
@@ -87,8 +88,10 @@ def evaluate(root: Root, overrides: tuple[str, ...]) -> None:
 
     def change(own: Settings | None) -> Settings:
         settings, _ = load_settings(None, overrides, own)
-        arms = () if settings.evaluation.arms else ("evaluation.arms=[ours, random, top_quality]",)
-        return load_settings(None, (*overrides, *arms), own)[0]
+        if settings.evaluation.arms:
+            return settings
+        arms = f"evaluation.arms=[{', '.join(settings.default_arms)}]"
+        return load_settings(None, (*overrides, arms), own)[0]
 
     _, compute = load_settings(None, overrides, open_run(root).settings)
     results: list[str] = []

@@ -45,18 +45,20 @@ class Arm(Group):
     @model_validator(mode="before")
     @classmethod
     def _from_name(cls, data: Any) -> Any:
-        """A name alone is the run's selection (`ours`), a kind, or a method of selection."""
+        """A name alone is `ours`, `filtered_random`, a kind, or a method of selection."""
         if not isinstance(data, str):
             return data
         if data == "ours":
             return {"name": data}
         if data in ("random", "top_quality"):
             return {"name": data, "kind": data}
+        if data == "filtered_random":
+            return {"name": data, "change": {"method": "random"}}
         if data in METHODS:
             return {"name": data, "change": {"method": data}}
         raise ValueError(
-            f"unknown arm {data}; known are ours, random, top_quality and methods of selection "
-            f"({', '.join(METHODS)}); others need a name and a kind"
+            f"unknown arm {data}; known are ours, random, top_quality, filtered_random and methods "
+            f"of selection ({', '.join(METHODS)}); others need a name and a kind"
         )
 
     @model_validator(mode="after")
@@ -102,7 +104,9 @@ class Evaluation(Group):
     hold_out_by: Literal["none", "domain", "dump", "language"] = Field(
         "none", description="score held-out documents separately by this column too"
     )
-    sets: tuple[HeldOutSet, ...] = Field((), description="further sets of texts to score")
+    sets: tuple[HeldOutSet, ...] = Field(
+        (), description="texts of your purpose; the verdict rests on the first set"
+    )
     arms: tuple[Arm, ...] = Field(
         (),
         max_length=50,
@@ -152,6 +156,18 @@ class Evaluation(Group):
         description="probability of a wrong better or worse among all pairs of equal arms (Holm), "
         "and, if seeds are added, of dropping an arm that is not worse",
     )
+
+    @property
+    def question(self) -> str:
+        """Which question the verdict answers, for people."""
+        best = "random documents are the best possible, unless the source has noise or copies"
+        if not self.sets:
+            return (
+                f"The verdict says which selection is like the source: there, {best}. Name texts "
+                "of your purpose in evaluation.sets."
+            )
+        rest = f" For set `all`, text like the source, {best}." if self.hold_out else ""
+        return f"The verdict says which selection serves set `{self.sets[0].name}`.{rest}"
 
     @property
     def last_seed(self) -> int:

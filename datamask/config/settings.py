@@ -54,9 +54,10 @@ class Settings(Group):
 
     def explained(self) -> list[str]:
         """Why the selection is made as it is where nobody said how: sentences for people."""
-        selection, lines = self.selection, []
+        selection = self.selection
+        lines = [self.evaluation.question] if self.evaluation.arms else []
         if selection.method != "mask" or selection.mask_model:
-            return []
+            return lines
         given, weight = selection.model_fields_set, selection.quality_weight
         pruned = f"the worst {self.prune_fraction:.0%}"
         if self.has_heuristic_alone and "quality_weight" not in given:
@@ -78,6 +79,13 @@ class Settings(Group):
                 "`greedy` need."
             )
         return lines
+
+    @property
+    def default_arms(self) -> list[str]:
+        """The arms of an evaluation that names none."""
+        filtered = ["filtered_random"] if self.prune_fraction else []
+        selects = self.embedding.keep and not self.selection.mask_model
+        return ["ours", "random", "top_quality", *([*filtered, "semdedup"] if selects else [])]
 
     def changed(self, groups: dict[str, Any]) -> Self:
         """These settings with other groups."""

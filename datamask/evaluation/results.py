@@ -40,7 +40,7 @@ def evaluate(run: Run, compute: Compute) -> Receipt:
     proxy = _ngram_bits(run, held_out)
     rows: list[dict[str, Any]] = []
     names = [arm.name for arm in evaluation.arms]
-    for name, is_member in sets_of(held_out):
+    for name, is_member in sets_of(held_out, evaluation):
         sizes = held_out["bytes"].to_numpy()[is_member]
         some = bits[..., is_member]
         means = np.nanmean(verdict.bits_per_byte(some, sizes), axis=(1, 2))

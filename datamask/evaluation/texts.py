@@ -22,6 +22,7 @@ from datamask.evaluation.pinning import NOTHING_HELD_OUT
 from datamask.hygiene.minhash import sign
 from datamask.hygiene.references import rows_of
 from datamask.hygiene.words import hash_ngrams, split_words
+from datamask.quality.examples import example_texts
 from datamask.quality.held_out import is_drawn
 from datamask.runs import schemas
 from datamask.runs.files import read_columns
@@ -167,7 +168,8 @@ def encode(tokenizer: Any, texts: list[str]) -> list[list[int]]:
 def encode_held_out(run: Run, compute: Compute) -> None:
     """Write `evaluation/held_out.parquet`: what models are scored on, cut to their context.
 
-    The receipt's metrics: documents by set.
+    The receipt's metrics: documents by set, and how many texts are left out because they are
+    `examples`, which a score has learned from.
 
     Raises:
         SettingsError: nothing is held out; the tokenizer cannot encode a text.
@@ -175,12 +177,16 @@ def encode_held_out(run: Run, compute: Compute) -> None:
     """
     evaluation = run.settings.evaluation
     tokenizer, context = read_tokenizer(run), preset(evaluation).context
-    rows = [*_from_source(run, compute)]
+    known = example_texts(run)
+    drawn = [*_from_source(run, compute)]
+    rows = [row for row in drawn if row["text"] not in known]
     for one in evaluation.sets:
-        found = list(_from_set(run, one))
+        own = list(_from_set(run, one))
+        found = [row for row in own if row["text"] not in known]
         if not found:
-            raise InputError("no text in it; check path and column", path=one.path)
-        rows += found
+            problem = "no text in it that is not an example of a score" if own else "no text in it"
+            raise InputError(f"{problem}; check path and column", path=one.path)
+        drawn, rows = drawn + own, rows + found
     if not rows:
         raise SettingsError(NOTHING_HELD_OUT)
     held_out = [_encoded(tokenizer, context, **row) for row in rows]
@@ -192,6 +198,7 @@ def encode_held_out(run: Run, compute: Compute) -> None:
     counts = dict(Counter(row["set"] for row in kept))
     table = pa.Table.from_pylist(kept, schema=schemas.HELD_OUT)
     metrics = {"documents": counts, SOURCE_SET: sum(row["in_all"] for row in kept)}
+    metrics["examples"] = len(drawn) - len(rows)
     write_output(run, "held_out", 0, schemas.HELD_OUT, [table], metrics)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from datamask.config.evaluation import Evaluation
 from datamask.errors import RunError
 from datamask.evaluation import verdict
 from datamask.evaluation.models import learning_rates
@@ -134,7 +135,7 @@ def read_main_bits(
     """`read_bits` of the main set of held-out texts, with the bytes of each text in between."""
     bits, diverged = read_bits(run, wanted)
     held_out = read_columns(run.path("held_out"), ["set", "in_all", "bytes"])
-    _, is_member = next(sets_of(held_out))
+    _, is_member = next(sets_of(held_out, run.settings.evaluation))
     return bits[..., is_member], held_out["bytes"].to_numpy()[is_member], diverged
 
 
@@ -145,12 +146,14 @@ def _trial_bits(path: str, fingerprint: str) -> tuple[str | None, npt.NDArray[np
     return read_receipt(Path(path)).metrics["diverged"], bits
 
 
-def sets_of(held_out: pa.Table) -> Iterator[tuple[str, npt.NDArray[np.bool_]]]:
-    """Every set and which rows are in it; first the sample of all, if the source holds out any."""
+def sets_of(
+    held_out: pa.Table, evaluation: Evaluation
+) -> Iterator[tuple[str, npt.NDArray[np.bool_]]]:
+    """Every set and which rows are in it: those of the user, the sample of all, then its groups."""
     in_all = held_out["in_all"].to_numpy()
     names = np.asarray(held_out["set"].to_pylist(), object)
-    if in_all.any():
-        yield SOURCE_SET, in_all
-    for name in dict.fromkeys(names):
-        if name != SOURCE_SET:
-            yield str(name), names == name
+    own = [one.name for one in evaluation.sets]
+    for name in dict.fromkeys([*own, SOURCE_SET, *names]):
+        is_member = in_all if name == SOURCE_SET else names == name
+        if is_member.any():
+            yield str(name), is_member

@@ -118,6 +118,12 @@ def _planned(run: Run, score: Score) -> tuple[str, str]:
     return run.settings.plan.digest, run.pinned_revisions[f"example_models:{score.name}"]
 
 
+def example_texts(run: Run) -> set[str]:
+    """The texts of the files of examples. Raises as `read_examples`."""
+    scores = [score for score in run.settings.scores if score.kind == "examples" and score.path]
+    return {text for score in scores for text in read_examples(score, *_planned(run, score))[0]}
+
+
 def fit_examples(run: Run, compute: Compute) -> None:
     """Write `example_models.parquet`: the weights of each score of kind `examples`.
 

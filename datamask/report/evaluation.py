@@ -90,6 +90,8 @@ def _conditions(run: Run, arms: list[Row], metrics: dict[str, Any]) -> str:
         metrics=metrics,
         model=evaluation.model,
         epochs=evaluation.epochs,
+        question=evaluation.question,
+        examples=run.receipt("held_out").metrics["examples"],
         seeds=(min(seeds), max(seeds)),
         documents=arms[0]["documents"],
     )

@@ -197,6 +197,12 @@ def _with_vectors(settings: Settings, chosen: list[Any]) -> list[Any]:
     return chosen if settings.embedding.keep else [*chosen, _vectors(settings)]
 
 
+def held_out(settings: Settings) -> list[Any]:
+    """What the texts depend on that models are scored on: examples are left out of them."""
+    sets = settings.evaluation.model_dump(mode="json", include={"hold_out_by", "sets"})
+    return [sets, _of_kind(settings, "examples", "path", "text_column")]
+
+
 def evaluates(settings: Settings) -> bool:
     """Whether language models are trained."""
     return bool(settings.evaluation.arms)

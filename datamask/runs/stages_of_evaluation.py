@@ -17,10 +17,11 @@ EVALUATION = (
     ),
     Stage(
         "held_out",
-        3,
+        4,
         "datamask.evaluation.texts:encode_held_out",
-        settings=lambda s: s.evaluation.model_dump(mode="json", include={"hold_out_by", "sets"}),
+        settings=of.held_out,
         after_all=("quality", "tokenizer"),
+        pinned_with=("example_models",),
         file="evaluation/held_out.parquet",
         where=of.evaluates,
     ),
@@ -49,7 +50,7 @@ EVALUATION = (
     ),
     Stage(
         "evaluation",
-        1,
+        2,
         "datamask.evaluation.results:evaluate",
         settings=of.verdicts,
         after_all=("arms", "training"),

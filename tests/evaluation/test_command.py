@@ -36,12 +36,12 @@ def evaluated(
 
 
 def test_verdicts_and_table_are_printed(evaluated: tuple[Path, str]) -> None:
-    """A line per pair of the three usual arms, the conditions, and a row per arm."""
+    """A line per pair of the five usual arms, the conditions, and a row per arm."""
     root, printed = evaluated
     verdicts = [line for line in printed.splitlines() if line.startswith("- ")]
-    assert len(verdicts) == 3
+    assert len(verdicts) == 10
     assert all(" than " in line or ": undecided. " in line for line in verdicts)
-    for arm in ("ours", "random", "top_quality"):
+    for arm in ("ours", "random", "top_quality", "filtered_random", "semdedup"):
         assert f"| {arm} | " in printed.replace("\\_", "_")
     assert "3,000 tokens in 1 epoch, 2 seeds" in printed
     assert "it decides nothing about large models" in printed
@@ -117,7 +117,7 @@ def test_status_and_verify_know_the_stages(
     assert here("status", root) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     counts = {row[0]: row[1:4] for row in rows if len(row) == 4}
-    units = {"tokenizer": 1, "held_out": 1, "arms": 3, "training": 6, "evaluation": 1}
+    units = {"tokenizer": 1, "held_out": 1, "arms": 5, "training": 10, "evaluation": 1}
     for stage, number in units.items():
         assert counts[stage] == [str(number), "0", "0"], stage
     assert here("verify", root) == 0

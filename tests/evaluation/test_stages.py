@@ -190,7 +190,7 @@ def test_the_results_are_means_over_the_trained_models(run: Run) -> None:
     members = {"all": [row["in_all"] for row in held_out]}
     for name in ("en", "(other groups)", "questions"):
         members[name] = [row["set"] == name for row in held_out]
-    assert rows[0]["set"] == "all"
+    assert rows[0]["set"] == "questions"
     assert {row["set"] for row in rows} == {*members}
     assert len(rows) == len(members) * (len(ARMS) + len(ARMS) * (len(ARMS) - 1) // 2)
     sizes = np.array([row["bytes"] for row in held_out])
