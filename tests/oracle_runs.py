@@ -211,7 +211,7 @@ def stages(root: Path, last: str) -> tuple[int, str]:
     names = stages_of(run.settings)
     try:
         for stage in names[: names.index(last) + 1]:
-            run_stage(run, stage, Compute(duckdb_threads=1, duckdb_memory="500MB"))
+            run_stage(run, stage, Compute(duckdb_memory="500MB"))
     except DatamaskError as error:
         return exit_status(error), "\n".join(lines(error))
     return 0, ""

@@ -37,6 +37,13 @@ from datamask.storage.location import Root
 logger = logging.getLogger(__name__)
 
 VERSION = 9
+
+DOCUMENTS = 5000
+"""Most sampled documents of a shard."""
+
+STEPS = 100
+"""Most steps of a trial: enough to compare."""
+
 BASE = "as in the run"
 QUANTILES = ("10", "25", "50", "75", "90")
 """Percentages at which lengths are recorded."""
@@ -87,7 +94,7 @@ def choices(run: Run, sweep: Sweep) -> list[Choice]:
         InputError: a file of a further term is missing.
     """
     own = run.settings.selection
-    base = own.model_copy(update={"method": "mask", "steps": min(own.steps, sweep.steps)})
+    base = own.model_copy(update={"method": "mask", "steps": min(own.steps, STEPS)})
     found = []
     for change in ({}, *sweep.changes):
         variant = ", ".join(f"{key}={value}" for key, value in change.items()) or BASE
@@ -158,7 +165,7 @@ def trial_path(run: Run, sweep: Sweep, trial: Trial) -> Path:
         trial.choice.files,
         run.settings.selection.metric,
         trial.seed,
-        sweep.documents,
+        DOCUMENTS,
     )
     return run.root / "sweep" / "trials" / f"{fingerprint}.json"
 
@@ -197,7 +204,7 @@ def try_choice(run: Run, sweep: Sweep, trial: Trial, compute: Compute) -> None:
     selection = trial.choice.selection
     inputs = (run.quality_stage, "embeddings")
     made_from = digest([run.fingerprint(stage, trial.shard) for stage in inputs])
-    table, features, scores = _documents(run.address, made_from, trial.shard, sweep.documents)
+    table, features, scores = _documents(run.address, made_from, trial.shard)
     quality = table["quality"].to_numpy()
     count = _count(run, trial.shard, len(quality), selection)
     seed = shard_seed(trial.seed, trial.shard)
@@ -236,7 +243,7 @@ def try_choice(run: Run, sweep: Sweep, trial: Trial, compute: Compute) -> None:
 
 @functools.lru_cache(maxsize=1)
 def _documents(
-    root: Root, made_from: str, shard: int, most: int
+    root: Root, made_from: str, shard: int
 ) -> tuple[pa.Table, np.ndarray, dict[str, np.ndarray]]:
     """Lengths, groups and quality, vectors, and scores of a seeded draw of a shard's candidates.
 
@@ -248,7 +255,7 @@ def _documents(
     run = open_run(root)
     rows = read_survivors(run, shard, ["row"])["row"]
     generator = np.random.Generator(np.random.PCG64(shard_seed(run.settings.seed, shard)))
-    places = np.sort(generator.permutation(len(rows))[:most])
+    places = np.sort(generator.permutation(len(rows))[:DOCUMENTS])
     documents = read_documents(run, shard, Compute(), rows=places)
     facts = read_columns(run.path("scores", shard), ["characters", "tokens", *KINDS])
     facts = facts.take(rows.combine_chunks().take(pa.array(places)))

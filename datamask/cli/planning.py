@@ -78,7 +78,7 @@ def plan(
     if estimate:
         _print_estimate(settings, compute, documents, form)
         return
-    found, problems, are_rows_checked = try_plan(root, settings, compute)
+    found, are_rows_checked = try_plan(root, settings, compute)
     _print_plan(found, form)
     if not are_rows_checked:
         click.echo(
@@ -87,8 +87,8 @@ def plan(
             "does not fit",
             err=True,
         )
-    if problems:
-        raise together(problems)
+    if found.problems:
+        raise together(found.problems)
 
 
 def _print_plan(found: PlanPreview, form: str) -> None:

@@ -20,7 +20,7 @@ class Compute(Group):
         ge=1,
         le=1024,
         description="shards processed at once by this process (engine `threads`); also the number "
-        "of files that it reads at once to plan and to find the threshold of all shards",
+        "of files that it reads at once, and DuckDB's threads (at least 2)",
     )
     gpus: int | None = Field(
         None, ge=1, description="GPUs used at once, one shard on each; none: all that are visible"
@@ -83,7 +83,6 @@ class Compute(Group):
     duckdb_memory: str = Field(
         "4GB", pattern=r"^\d+(\.\d+)?(MB|GB|TB)$", description="DuckDB's memory limit, such as 4GB"
     )
-    duckdb_threads: int = Field(2, ge=1, description="DuckDB's threads")
 
     @field_validator("duckdb_memory")
     @classmethod

@@ -35,15 +35,13 @@ class Report(Group):
     """Sizes of the report's samples. Counts and means always cover every document."""
 
     sample_documents: int = Field(
-        5000, ge=10, le=100_000, description="documents of diversity and density charts"
+        5000,
+        ge=10,
+        le=100_000,
+        description="documents of diversity and density charts; a fifth as many of each selection "
+        "are asked for their nearest neighbours",
     )
     map_documents: int = Field(3000, ge=10, le=20_000, description="of these, points on the map")
-    neighbour_documents: int = Field(
-        1000, ge=10, le=100_000, description="documents per selection for nearest neighbours"
-    )
-    near_duplicate_cosine: float = Field(
-        0.95, gt=0, le=1, description="cosine from which two documents are near-duplicates"
-    )
     examples: int = Field(20, ge=0, le=200, description="documents of each kind shown as examples")
 
 
@@ -69,8 +67,6 @@ class Sweep(Group):
         "run's own",
     )
     shards: int = Field(2, ge=1, le=1000, description="number of sampled shards")
-    documents: int = Field(5000, ge=10, description="maximum sampled documents per shard")
-    steps: int = Field(100, ge=1, description="maximum steps per trial, enough to compare")
 
     @model_validator(mode="after")
     def _check(self) -> Sweep:

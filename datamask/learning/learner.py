@@ -8,7 +8,6 @@ machine: all random numbers come from generators seeded here, and no result depe
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -276,21 +275,6 @@ def fastest_products(device: torch.device) -> str:
     else:
         native = torch.cpu._is_avx512_bf16_supported()
     return "bfloat16" if native else "float32"
-
-
-def bfloat16_slowdown() -> float:
-    """How many times longer than in float32 a product in bfloat16 takes on this CPU, measured."""
-    shapes = ((4096, 384), (384, 384))
-    seconds = []
-    for kind in (torch.float32, torch.bfloat16):
-        one, other = (torch.ones(shape, dtype=kind) for shape in shapes)
-        times = []
-        for _ in range(3):  # the first product of a kind prepares the library
-            start = time.perf_counter()
-            one @ other
-            times.append(time.perf_counter() - start)
-        seconds.append(min(times))
-    return seconds[1] / seconds[0]
 
 
 def _check(

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from datamask.config.compute import Compute
 from datamask.config.settings import Settings
 from datamask.errors import DatamaskError, RunError, gathering, together
-from datamask.planning.preflight_place import place_problems, room_problems
+from datamask.planning.preflight_folder import folder_problems, room_problems
 from datamask.planning.preflight_rows import check_rows
 from datamask.planning.preview import PlanPreview, examine
 from datamask.runs import locks, schemas
@@ -79,9 +79,9 @@ def plan_run(
     """
     compute = compute or Compute()
     storage = run_storage(root)
-    place = nearest_folder(storage.root)
-    if not place.is_dir():
-        raise RunError(f"{root}: {place} is a file; name a folder, or one that is not there yet")
+    folder = nearest_folder(storage.root)
+    if not folder.is_dir():
+        raise RunError(f"{root}: {folder} is a file; name a folder, or one that is not there yet")
     if extend or (settings is None and origin is None):
         open_run(root)
     is_new = not storage.root.exists()
@@ -89,184 +89,136 @@ def plan_run(
         with locks.settings(storage):
             before = open_run(root) if run_exists(root) else None
             known = before or origin
-            if settings is None:
-                settings = (known or open_run(root)).settings
-            elif callable(settings):
-                settings = settings(known.settings if known else None)
-            found, problems = examine(settings, known, publishing=publishing, extend=extend)
+            own = known.settings if known else None
+            settings = settings(own) if callable(settings) else settings or own
+            assert settings is not None, "there is a run"
+            plan = examine(settings, known, publishing=publishing, extend=extend)
             for check in checks:
-                with gathering(problems):
+                with gathering(plan.problems):
                     check()
-            run = _write(storage, found, problems, compute, before, origin, extend)
+            run = _write(storage, plan, compute, before, origin, extend)
     except BaseException:
         if is_new:
             with contextlib.suppress(OSError):
                 (storage.root / "locks").rmdir()
                 storage.root.rmdir()
         raise
-    _warn_of_slow_products(run.settings, compute)
     for line in run.settings.explained():
         logger.info("%s", line)
     return run
 
 
-def _warn_of_slow_products(settings: Settings, compute: Compute) -> None:
-    """Log a warning if the CPU that would learn here is slower in bfloat16 than in float32."""
-    if compute.matmul != "bfloat16" or settings.selection.method != "mask":
-        return
-    import torch
-
-    from datamask.learning.learner import bfloat16_slowdown, fastest_products
-
-    has_cuda = compute.device_kind == "cuda" or (
-        compute.device == "auto" and torch.cuda.is_available()
-    )
-    if has_cuda or fastest_products(torch.device("cpu")) == "bfloat16":
-        return
-    if (factor := bfloat16_slowdown()) > 1:
-        logger.warning(
-            "compute.matmul: bfloat16: this processor does not have it, and a product takes %.1f "
-            "times as long as in float32; use float32 or auto",
-            factor,
-        )
-
-
-def dry_run(
-    root: Root, settings: Settings, compute: Compute
-) -> tuple[PlanPreview, list[DatamaskError], bool]:
-    """What `plan_run` would write, its problems, and whether the rows of the source were checked.
+def dry_run(root: Root, settings: Settings, compute: Compute) -> tuple[PlanPreview, bool]:
+    """What `plan_run` would write, with its problems, and whether rows of the source were checked.
 
     Rows of a remote source are not read. Nothing but temporary files is written.
     """
     storage = run_storage(root)
     before = open_run(root) if run_exists(root) else None
-    found, problems = examine(settings, before)
-    try:
-        _check_plan(storage, found, problems, before, extend=False)
-    except DatamaskError as error:
-        return found, list(error.problems), False
-    is_checked = before is not None and _is_checked(found, before)
-    if not is_checked and is_remote(found.settings.source.path):
-        return found, problems, False
+    plan = examine(settings, before)
+    if not _may_go_on(storage, plan, before, extend=False):
+        return plan, False
+    checked = before if before is not None and _is_checked(plan, before) else None
+    if checked is None and is_remote(plan.settings.source.path):
+        return plan, False
     with tempfile.TemporaryDirectory() as folder:
-        known = before if is_checked else None
-        problems += _row_problems(Path(folder), found, problems, compute, known)
-    return found, problems, True
+        _check_rows(Path(folder), plan, compute, checked)
+    return plan, True
 
 
 def _write(
     storage: Storage,
-    found: PlanPreview,
-    problems: list[DatamaskError],
+    plan: PlanPreview,
     compute: Compute,
     before: Run | None,
     origin: Run | None,
     extend: bool,
 ) -> Run:
     """Write the plan, if there is none yet or it grows, and run.json, unless there are problems."""
-    run = Run(storage, found.settings, found.pinned_revisions)
-    _check_plan(storage, found, problems, before, extend=extend)
+    if not _may_go_on(storage, plan, before, extend=extend):
+        raise together(plan.problems)
     planned = before if before is not None and before.plan_path.exists() else None
     known = planned or origin
-    is_checked = known is not None and _is_checked(found, known)
-    if planned is not None and is_checked:
-        own = (planned.settings, planned.pinned_revisions)
-        if own == (found.settings, found.pinned_revisions):
-            return create_run(storage.address, found.settings, found.pinned_revisions)
+    checked = known if known is not None and _is_checked(plan, known) else None
+    now = (plan.settings, plan.pinned_revisions)
+    if planned is not None and checked and (planned.settings, planned.pinned_revisions) == now:
+        return create_run(storage.address, *now)
     with locks.alone(storage):
-        known = known if is_checked else None
-        problems += _row_problems(storage.root, found, problems, compute, known)
-        if problems:
-            raise together(problems)
-        if planned is None or not is_checked:
-            _write_plan(run, found)
-        return create_run(storage.address, run.settings, run.pinned_revisions)
+        _check_rows(storage.root, plan, compute, checked)
+        if plan.problems:
+            raise together(plan.problems)
+        if planned is None or checked is None:
+            _write_plan(Run(storage, *now), plan)
+        return create_run(storage.address, *now)
 
 
-def _check_plan(
-    storage: Storage,
-    found: PlanPreview,
-    problems: list[DatamaskError],
-    before: Run | None,
-    *,
-    extend: bool,
-) -> None:
-    """Add problems of the run's place and of disk space; raise all if a planned run cannot go on.
+def _may_go_on(storage: Storage, plan: PlanPreview, before: Run | None, *, extend: bool) -> bool:
+    """Add problems of the run's folder, of disk space and of the cut; whether rows can be checked.
 
-    Raises:
-        DatamaskError: any problem of a planned run that keeps its shards.
+    They cannot if a planned run that keeps its shards has any problem.
     """
-    problems += place_problems(storage, found)
+    problems = plan.problems
+    problems += folder_problems(storage, plan)
     if before is None or not before.plan_path.exists():
-        problems += room_problems(storage, found.disk)
-    elif extend and before.pieces != found.pieces and _continues(before, found):
-        added = found.documents - before.num_documents
-        shares = {name: of * added // found.documents for name, of in found.disk.items()}
+        problems += room_problems(storage, plan.disk)
+    elif extend and before.pieces != plan.pieces and _continues(before, plan):
+        added = plan.documents - before.num_documents
+        shares = {name: of * added // plan.documents for name, of in plan.disk.items()}
         problems += room_problems(storage, shares)
     else:
-        problems[:0] = _cut_problems(before, found)
-        if problems:
-            raise together(problems)
-        if before.pieces != found.pieces:
-            _check_same_input(before, found)
+        if before.pieces != plan.pieces:
+            problems.insert(0, _another_cut(before, plan))
+        return not problems
+    return True
 
 
-def _is_checked(found: PlanPreview, planned: Run) -> bool:
+def _is_checked(plan: PlanPreview, planned: Run) -> bool:
     """Whether *planned* has this plan, and its rows were checked for the new settings."""
     if not planned.plan_path.exists():
         return False
     made_for = (pq.read_metadata(planned.plan_path).metadata or {}).get(MADE_FOR_KEY, b"")
-    return made_for == _rows_matter(found).encode() and planned.pieces == found.pieces
+    return made_for == _rows_matter(plan).encode() and planned.pieces == plan.pieces
 
 
-def _rows_matter(found: PlanPreview) -> str:
+def _rows_matter(plan: PlanPreview) -> str:
     """The digest of what `check_rows` depends on, besides the source and the budget."""
-    settings, of = found.settings, found.pinned_revisions
+    settings, of = plan.settings, plan.pinned_revisions
     stages = ("scores:", "file_scores:")
     pinned_revisions = {key: of[key] for key in of if key.startswith(stages)}
     source, width = settings.source, settings.embedding.dimension
     return digest([source.layout, source.columns, settings.scores, width, pinned_revisions])
 
 
-def _row_problems(
-    root: Path,
-    found: PlanPreview,
-    known: list[DatamaskError],
-    compute: Compute,
-    checked: Run | None,
-) -> list[DatamaskError]:
-    """Problems in the rows of those files whose columns can be read, and of an impossible budget.
+def _check_rows(folder: Path, plan: PlanPreview, compute: Compute, checked: Run | None) -> None:
+    """Add problems in rows of files whose columns can be read, and of an impossible budget.
 
     Args:
-        root: a folder; DuckDB spills there.
-        found: the plan.
-        known: the problems so far.
+        folder: DuckDB spills there.
+        plan: with the problems so far.
         compute: memory for the checks.
         checked: a run whose rows are these and were checked; None: there is none.
     """
-    problems: list[DatamaskError] = []
-    settings, selection = found.settings, found.settings.selection
+    settings, selection, problems = plan.settings, plan.settings.selection, plan.problems
     if checked is not None:
-        counted = [] if known else _counted_problems(found, compute, checked)
+        counted = [] if problems else _counted_problems(plan, compute, checked)
         if counted is not None or not (selection.limits or selection.needs_tokens):
-            return counted or []
+            problems += counted or []
+            return
     id_column = settings.source.id_column
-    if all(getattr(problem, "column", None) != id_column for problem in known):
+    if all(getattr(problem, "column", None) != id_column for problem in problems):
+        names = [] if problems else plan.schema.names
+        files = {piece.path: piece.digest for piece in plan.pieces}
+        kinds = [(key.partition(":"), of) for key, of in plan.pinned_revisions.items()]
+        score_files = {name: of for (kind, _, name), of in kinds if kind == "file_scores"}
         with gathering(problems):
-            files = {piece.path: piece.digest for piece in found.pieces}
-            pins = found.pinned_revisions.items()
-            start = "file_scores:"
-            scores = {key.removeprefix(start): of for key, of in pins if key.startswith(start)}
-            names = [] if known else found.schema.names
-            problems += check_rows(root, files, settings, compute, names, scores)
-    return problems
+            problems += check_rows(folder, files, settings, compute, names, score_files)
 
 
 def _counted_problems(
-    found: PlanPreview, compute: Compute, checked: Run
+    plan: PlanPreview, compute: Compute, checked: Run
 ) -> list[DatamaskError] | None:
     """Problems of a new budget with what a run has counted; None if it has not counted."""
-    now = replace(checked, settings=found.settings, pinned_revisions=found.pinned_revisions)
+    now = replace(checked, settings=plan.settings, pinned_revisions=plan.pinned_revisions)
     if checked.settings.selection == now.settings.selection and (
         checked.fingerprint("quality") == now.fingerprint("quality")
     ):
@@ -276,47 +228,43 @@ def _counted_problems(
     return counted_problems(now, compute)
 
 
-def _write_plan(run: Run, found: PlanPreview) -> None:
-    encoded = found.schema.serialize().to_pybytes().hex()
-    dumps = count_dumps(found.pieces, found.settings.source.columns.dump, found.schema)
-    made_for = _rows_matter(found)
-    notes = {SCHEMA_KEY: encoded, DUMPS_KEY: json.dumps(dumps), MADE_FOR_KEY: made_for}
+def _write_plan(run: Run, plan: PlanPreview) -> None:
+    encoded = plan.schema.serialize().to_pybytes().hex()
+    dumps = count_dumps(plan.pieces, plan.settings.source.columns.dump, plan.schema)
+    notes = {SCHEMA_KEY: encoded, DUMPS_KEY: json.dumps(dumps), MADE_FOR_KEY: _rows_matter(plan)}
     schema = schemas.PLAN.with_metadata(notes)
-    table = pa.Table.from_pylist([asdict(piece) for piece in found.pieces], schema=schema)
+    table = pa.Table.from_pylist([asdict(piece) for piece in plan.pieces], schema=schema)
     write_parquet(run.plan_path, schema, [table], storage=run.storage)
 
 
-def _continues(before: Run, found: PlanPreview) -> bool:
+def _continues(before: Run, plan: PlanPreview) -> bool:
     """Whether the plan begins with the shards of the run, perhaps at another commit."""
-    both = (before.pieces, found.pieces)
+    both = (before.pieces, plan.pieces)
     planned, now = ([replace(piece, path="") for piece in pieces] for pieces in both)
     return now[: len(planned)] == planned
 
 
-def _cut_problems(before: Run, found: PlanPreview) -> list[RunError]:
-    """Whether changed settings would change the cut."""
-    if before.pieces == found.pieces:
-        return []
-    was, now = before.settings, found.settings
+def _another_cut(before: Run, plan: PlanPreview) -> RunError:
+    """Which settings, or else which files of the source, give other shards than the run has."""
+    was, now = before.settings, plan.settings
     pairs = [("source.path", was.source.path, now.source.path)]
     pairs += [(f"plan.{key}", old, getattr(now.plan, key)) for key, old in was.plan]
     changed = [f"{key} ({old!r}, now {new!r})" for key, old, new in pairs if old != new]
-    problem = f"{before.address}: planned with another {', '.join(changed)}; set it back, or use"
-    return [RunError(f"{problem} another folder")] if changed else []
-
-
-def _check_same_input(before: Run, found: PlanPreview) -> None:
-    old_files = {piece.path: piece.digest for piece in before.pieces}
-    new_files = {piece.path: piece.digest for piece in found.pieces}
+    if changed:
+        problem = f"planned with another {', '.join(changed)}; set it back, or use another folder"
+        return RunError(f"{before.address}: {problem}")
+    old_files, new_files = (
+        {piece.path: piece.digest for piece in pieces} for pieces in (before.pieces, plan.pieces)
+    )
     notes = [f"{path} was removed" for path in old_files if path not in new_files]
     notes += [f"{path} was added" for path in new_files if path not in old_files]
     both = (path for path in old_files if path in new_files)
     notes += [f"{path} has changed" for path in both if old_files[path] != new_files[path]]
     more = f" (and {len(notes) - 3} more)" if len(notes) > 3 else ""
-    remedy = "restore it, or use another folder"
-    if _continues(before, found):
-        remedy = f"restore it, or run `datamask extend {before.address}` to select from all files"
-    raise RunError(
+    remedy = "use another folder"
+    if _continues(before, plan):
+        remedy = f"run `datamask extend {before.address}` to select from all files"
+    return RunError(
         f"{before.address}: the input is not what was planned: {', '.join(notes[:3])}{more}; "
-        f"{remedy}"
+        f"restore it, or {remedy}"
     )

@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from operator import attrgetter
 from pathlib import Path
 
 import pyarrow as pa
 
-from datamask.config.inputs import Score
+from datamask.config.inputs import Embedding, Score
 from datamask.config.settings import Settings
 from datamask.errors import DatamaskError, InputError, SettingsError, gathering, together
 from datamask.evaluation.pinning import pin_evaluation
@@ -46,6 +47,7 @@ class PlanPreview:
         bytes: size of the source's files.
         disk: estimated bytes needed, by folder of the run.
         schema: the source's columns.
+        problems: what a launch would refuse; later checks add theirs.
     """
 
     settings: Settings
@@ -55,6 +57,7 @@ class PlanPreview:
     bytes: int
     disk: dict[str, int]
     schema: pa.Schema
+    problems: list[DatamaskError]
 
     @property
     def num_shards(self) -> int:
@@ -64,10 +67,10 @@ class PlanPreview:
 
 def preview(settings: Settings) -> PlanPreview:
     """What `plan_run` would do, with all its cheap checks; raises as it does, writes nothing."""
-    found, problems = examine(settings)
-    if problems:
-        raise together(problems)
-    return found
+    plan = examine(settings)
+    if plan.problems:
+        raise together(plan.problems)
+    return plan
 
 
 def cut(
@@ -86,9 +89,9 @@ def cut(
             if not rows:
                 continue
             most = max(1, min(rows_per_shard, rows * bytes_per_shard // max(size, 1)))
-            parts = -(-rows // most)
-            for part in range(parts):
-                start, stop = rows * part // parts, rows * (part + 1) // parts
+            count = -(-rows // most)
+            for number in range(count):
+                start, stop = rows * number // count, rows * (number + 1) // count
                 weight = size * stop // rows - size * start // rows
                 too_many = rows_in + stop - start > rows_per_shard
                 if rows_in and (too_many or bytes_in + weight > bytes_per_shard):
@@ -118,7 +121,7 @@ def _cut_after(
     paths = {(_without_commit(file.path), file.digest): file.path for file in files}
     planned: tuple[Piece, ...] = ()
     if before is not None and before.settings.plan == settings.plan and before.plan_path.exists():
-        pairs = [((_without_commit(one.path), one.digest), one) for one in before.pieces]
+        pairs = [((_without_commit(piece.path), piece.digest), piece) for piece in before.pieces]
         if all(key in paths for key, _ in pairs):
             planned = tuple(replace(piece, path=paths[key]) for key, piece in pairs)
     known = {piece.path for piece in planned}
@@ -139,7 +142,7 @@ def examine(
     *,
     publishing: bool = True,
     extend: bool = False,
-) -> tuple[PlanPreview, list[DatamaskError]]:
+) -> PlanPreview:
     """What `plan_run` would do, as far as is known, and the problems that cheap checks find.
 
     Args:
@@ -153,16 +156,16 @@ def examine(
     # lack what follows from it.
     settings = settings.changed({}).relocated(resolve_path, _resolve_model)
     problems: list[DatamaskError] = []
-    pinned_revisions: dict[str, str] = {}
+    pins: dict[str, str] = {}
     files: list[SourceFile] = []
     schema = pa.schema([])
-
     with gathering(problems):
         if not settings.source.path:
             raise SettingsError("source.path: required; a folder, glob or URL of Parquet files")
-        pinned_revisions |= _source_revisions(settings, None if extend else before)
-        path = pinned_path(settings.source.path, pinned_revisions)
-        files, unreadable = read_footers(path, settings.plan.digest)
+        pins |= _source_pin(settings, None if extend else before)
+        files, unreadable = read_footers(
+            pinned_path(settings.source.path, pins), settings.plan.digest
+        )
         problems += unreadable
     are_all = bool(files) and not problems
     if files:
@@ -186,51 +189,53 @@ def examine(
     # Built-in terms depend on the settings alone, and those of a run have been checked.
     if before is None or before.settings != settings or settings.selection.has_custom_terms:
         problems += objective_problems(settings)
-    pinned_revisions |= _other_revisions(settings, before, schema, problems, publishing=publishing)
+    has_tokens = settings.source.columns.token_count in schema.names
+    pins |= _other_pins(settings, before, has_tokens, problems, publishing=publishing)
     pieces = _cut_after(before, files, settings)
-    found = PlanPreview(settings, pinned_revisions, pieces, documents, size, disk, schema)
-    return found, problems
+    return PlanPreview(settings, pins, pieces, documents, size, disk, schema, problems)
 
 
-def _other_revisions(
+def _other_pins(
     settings: Settings,
     before: Run | None,
-    schema: pa.Schema,
+    has_tokens: bool,
     problems: list[DatamaskError],
     *,
     publishing: bool,
 ) -> dict[str, str]:
-    """Pins of score files, references, model and tokenizer; adds to *problems* those that fail."""
-    pinned_revisions: dict[str, str] = {}
+    """Pins of score files, references, models and tokenizer; adds to *problems* those that fail."""
+    pins: dict[str, str] = {}
+    how = settings.plan.digest
     for score in (*settings.scores, *settings.probes):
         with gathering(problems):
-            pinned_revisions |= _score_revision(score, settings, before)
+            pins |= _score_pin(score, settings, before)
     for key, path, columns in references(settings):
         with gathering(problems):
-            pinned_revisions[key] = reference_digest(path, columns, settings.plan.digest)
+            pins[key] = reference_digest(path, columns, how)
     if publishing and settings.publication is not None:
         with gathering(problems):
             check_access(settings.publication)
+    if settings.source.layout != "features":
+        with gathering(problems):
+            pins |= _embedding_pins(settings.embedding, before)
+    for path in filter(None, (term.path for term in settings.selection.more_terms)):
+        with gathering(problems):
+            pins |= dict.fromkeys(
+                [f"{stage}:{path}" for stage in _LEARNERS], digest_file(path, "content")
+            )
     with gathering(problems):
-        pinned_revisions |= _embedding_revisions(settings, before)
-    for term in settings.selection.more_terms:
-        if term.path:
-            with gathering(problems):
-                content = digest_file(term.path, "content")
-                pinned_revisions |= {f"{stage}:{term.path}": content for stage in _LEARNERS}
-    with gathering(problems):
-        pinned_revisions |= pin_evaluation(settings)
+        pins |= pin_evaluation(settings)
     if settings.selection.mask_model:
         with gathering(problems):
             from datamask.planning.preflight_model import pin_model_of
 
-            pinned_revisions |= pin_model_of(settings, pinned_revisions)
-    if settings.source.tokenizer and settings.source.columns.token_count not in schema.names:
+            pins |= pin_model_of(settings, pins)
+    if settings.source.tokenizer and not has_tokens:
         with gathering(problems):
             from datamask.source.token_counts import tokenizer_digest
 
-            pinned_revisions["scores:tokenizer"] = tokenizer_digest(settings.source.tokenizer)
-    return pinned_revisions
+            pins["scores:tokenizer"] = tokenizer_digest(settings.source.tokenizer)
+    return pins
 
 
 def _resolve_model(model: str) -> str:
@@ -238,40 +243,46 @@ def _resolve_model(model: str) -> str:
     return resolve_path(model) if model and Path(model).exists() else model
 
 
-def _source_revisions(settings: Settings, before: Run | None) -> dict[str, str]:
+def _source_pin(settings: Settings, before: Run | None) -> dict[str, str]:
     """The source's commit; a planned run keeps its commit, even if the branch has moved."""
     if before is not None and before.settings.source.path == settings.source.path:
         return {key: of for key, of in before.pinned_revisions.items() if key == SOURCE_PIN}
     return pin_source(settings.source)
 
 
-def _embedding_revisions(settings: Settings, before: Run | None) -> dict[str, str]:
-    """What identifies the model; a Hub model keeps the commit it was planned with."""
-    if settings.source.layout == "features":
+def _kept_pins(
+    before: Run, begin: str, now: Embedding | Score, was: Iterable[Embedding | Score], *keys: str
+) -> dict[str, str]:
+    """The pins of a planned run that begin so, for the same model on the Hub; else none."""
+    same = attrgetter("model", "revision", *keys)
+    if Path(now.model).exists() or same(now) not in map(same, was):
         return {}
-    now = settings.embedding
-    if before is not None and now.has_model and not Path(now.model).exists():
-        was, of = before.settings.embedding, before.pinned_revisions
-        planned = {key: of[key] for key in of if key.startswith("embeddings:")}
-        is_same = (now.method, now.model, now.revision) == (was.method, was.model, was.revision)
-        if planned and is_same:
+    return {key: of for key, of in before.pinned_revisions.items() if key.startswith(begin)}
+
+
+def _embedding_pins(now: Embedding, before: Run | None) -> dict[str, str]:
+    """What identifies the model; a Hub model keeps the commit it was planned with."""
+    if before is not None and now.has_model:
+        was = before.settings.embedding
+        if planned := _kept_pins(before, "embeddings:", now, [was], "method"):
             return planned
     from datamask.embedding.pinning import pin_model
 
     return dict(pin_model(now))
 
 
-def _score_revision(score: Score, settings: Settings, before: Run | None) -> dict[str, str]:
+def _score_pin(score: Score, settings: Settings, before: Run | None) -> dict[str, str]:
     """What identifies the files or the model of a score; empty if it has none.
 
     A model on the Hub keeps the commit it was planned with.
     """
+    how = settings.plan.digest
     if score.kind == "file":
-        return {f"file_scores:{score.name}": digest_files(score.path, settings.plan.digest)}
+        return {f"file_scores:{score.name}": digest_files(score.path, how)}
     if score.kind == "probe":
         from datamask.quality.labels import read_labels
 
-        return {f"probe:{score.name}": read_labels(score, settings.plan.digest)[1]}
+        return {f"probe:{score.name}": read_labels(score, how)[1]}
     if settings.source.layout == "features":
         return {}
     if score.kind == "examples":
@@ -279,7 +290,7 @@ def _score_revision(score: Score, settings: Settings, before: Run | None) -> dic
             return {}
         from datamask.quality.examples import check_examples
 
-        return {f"example_models:{score.name}": check_examples(score, settings.plan.digest)}
+        return {f"example_models:{score.name}": check_examples(score, how)}
     if score.kind == "fasttext":
         from datamask.quality.fasttext_model import pin_fasttext
 
@@ -287,13 +298,10 @@ def _score_revision(score: Score, settings: Settings, before: Run | None) -> dic
     if score.kind != "classifier":
         return {}
     key = f"classifier_scores:{score.name}"
-    if before is not None and not Path(score.model).exists():
-        same = (score.model, score.revision, score.head)
-        was = {
-            (s.model, s.revision, s.head) for s in before.settings.scores if s.name == score.name
-        }
-        if same in was and key in before.pinned_revisions:
-            return {key: before.pinned_revisions[key]}
+    if before is not None:
+        was = [other for other in before.settings.scores if other.name == score.name]
+        if planned := _kept_pins(before, key, score, was, "head"):
+            return planned
     from datamask.quality.classifier import pin_classifier
 
     return {key: pin_classifier(score)}
@@ -304,7 +312,7 @@ def _disk_needed(settings: Settings, documents: int, size: int) -> dict[str, int
     left = documents - int(Fraction(str(settings.prune_fraction)) * documents)
     total = budget.expected_documents(settings.selection, documents, size)
     kinds = [score.kind for score in settings.scores]
-    found = {
+    needed = {
         "classifier_scores": 20 * kinds.count("classifier") * documents,
         "file_scores": 10 * kinds.count("file") * documents,
         "scores": 100 * documents,
@@ -316,4 +324,4 @@ def _disk_needed(settings: Settings, documents: int, size: int) -> dict[str, int
         "documents": 100 * documents,
         "subset": size * total // documents,
     }
-    return {name: found[name] for name in found if found[name] or not name.endswith("_scores")}
+    return {name: of for name, of in needed.items() if of or not name.endswith("_scores")}

@@ -138,6 +138,7 @@ def _page(run: Run, charts: dict[str, Any], sample: chart_data.Sample) -> str:
         moved=moved_groups(run, MOVED_GROUPS),
         groups={title: rows for title, rows in groups.items() if rows},
         redundancy=redundancy.redundancy(run),
+        near_duplicate_cosine=redundancy.NEAR_DUPLICATE_COSINE,
         diverse_length=float(np.mean(diverse)) if diverse else None,
         diverse_documents=len(diverse),
         examples=examples(run),

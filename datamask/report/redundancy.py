@@ -17,6 +17,9 @@ from datamask.runs.run import Run
 
 SETS = ("candidates", "selected", "top_quality", "random")
 
+NEAR_DUPLICATE_COSINE = 0.95
+"""From which two documents are near-duplicates."""
+
 
 def sample_path(run: Run) -> Path:
     """The file of the sample."""
@@ -31,7 +34,7 @@ def neighbours_path(run: Run) -> Path:
 def redundancy(run: Run) -> dict[str, dict[str, Any]]:
     """By selection: sampled documents, mean and median cosine to the nearest other document.
 
-    `near_duplicates` is the share with a cosine of at least `report.near_duplicate_cosine`, `error`
+    `near_duplicates` is the share with a cosine of at least `NEAR_DUPLICATE_COSINE`, `error`
     its standard error as that of a draw without replacement, 0 if all documents were asked;
     `cosines` are sorted, float32. Selections without documents are left out, and all without a
     report.
@@ -45,7 +48,7 @@ def redundancy(run: Run) -> dict[str, dict[str, Any]]:
             "SELECT set, count(*) AS documents, avg(cosine::DOUBLE) AS mean, "
             "median(cosine::DOUBLE) AS median, avg((cosine >= ?::FLOAT)::INT) AS near_duplicates, "
             "list(cosine ORDER BY cosine) AS cosines FROM neighbours GROUP BY set",
-            [run.settings.report.near_duplicate_cosine],
+            [NEAR_DUPLICATE_COSINE],
         )
         rows = {row["set"]: row for row in rows_of(found)}
     for name, row in rows.items():
@@ -57,10 +60,10 @@ def redundancy(run: Run) -> dict[str, dict[str, Any]]:
 
 def near_duplicates_markdown(run: Run) -> str:
     """A table of near-duplicates before and after; empty without a report."""
-    cosine, found = run.settings.report.near_duplicate_cosine, redundancy(run)
+    found = redundancy(run)
     if not found:
         return ""
-    return render("near_duplicates.md", cosine=cosine, names=SELECTIONS, found=found)
+    return render("near_duplicates.md", cosine=NEAR_DUPLICATE_COSINE, names=SELECTIONS, found=found)
 
 
 def neighbours(run: Run) -> Chart:

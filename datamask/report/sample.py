@@ -54,6 +54,9 @@ PRINCIPAL_COMPONENTS, PERPLEXITY, ITERATIONS, ANGLE = 50, 20, 400, 1.0
 MOST_STEPS = 200
 """Of the learner of the most diverse subset (docs/log.md#report)."""
 
+ASKED = 5
+"""Of so many sampled documents, one of each selection is asked for its nearest neighbour."""
+
 SAMPLE = pa.schema(
     [
         pa.field("shard", pa.int32(), nullable=False),
@@ -109,7 +112,7 @@ def write_sample(run: Run, compute: Compute) -> None:
         shards = [shards[place] for place in sorted(drawn)]
     sizes = [candidates for _, candidates in shards]
     counts = _shares(sizes, settings.sample_documents)
-    queries = _shares(sizes, settings.neighbour_documents)
+    queries = _shares(sizes, settings.sample_documents // ASKED)
     found = [
         _sample_shard(run, shard, count, asked, compute)
         for (shard, _), count, asked in zip(shards, counts, queries, strict=True)

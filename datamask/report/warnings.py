@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datamask.analysis.composition import query
 from datamask.analysis.summary import MOST_CHANGE, benchmarks, drift, long_texts, totals_of
-from datamask.report.redundancy import redundancy, sample_path
+from datamask.report.redundancy import NEAR_DUPLICATE_COSINE, redundancy, sample_path
 from datamask.runs.receipt import read_receipt
 from datamask.runs.run import Run
 
@@ -197,7 +197,7 @@ def _embeddings(run: Run) -> list[str]:
     return [
         f"The embeddings hardly distinguish documents: the mean cosine of two documents is "
         f"{cosine:.3f}, and {near:.0%} of random documents have a near-duplicate (cosine of at "
-        f"least {run.settings.report.near_duplicate_cosine:g}). The diversity term cannot "
+        f"least {NEAR_DUPLICATE_COSINE:g}). The diversity term cannot "
         "discriminate; check the encoder and its prefix, and the source for copies."
     ]
 

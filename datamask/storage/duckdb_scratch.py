@@ -53,7 +53,7 @@ def temporary_duckdb(root: Path, compute: Compute) -> Iterator[Any]:
     with temporary_folder(root) as folder:
         options: dict[str, Any] = {
             "memory_limit": compute.duckdb_memory,
-            "threads": compute.duckdb_threads,
+            "threads": max(2, compute.workers),
             "temp_directory": str(folder),
         }
         try:

@@ -236,7 +236,7 @@ def test_equal_runs_have_equal_tables(made: tuple[Run, list[dict[str, Any]]]) ->
     names = ("documents", "totals", "lengths", "score_summary", "groups", "terms", "shards")
     before = [query(run, f"SELECT * FROM {name}") for name in names]
     for stage in ("documents", "composition"):
-        run_stage(run, stage, Compute(duckdb_memory="256MB", duckdb_threads=1), force=True)
+        run_stage(run, stage, Compute(duckdb_memory="256MB"), force=True)
     assert [query(run, f"SELECT * FROM {name}") for name in names] == before
 
 

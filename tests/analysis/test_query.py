@@ -115,7 +115,7 @@ def test_a_sweep_ends_with_its_table_and_page(made: Made, tmp_path: Path) -> Non
     import shutil
 
     root = shutil.copytree(made.run.root, tmp_path / "run")
-    given = ("sweep.quality_weights=[0.3,0.9]", "sweep.seeds=[1]", "sweep.steps=3")
+    given = ("sweep.quality_weights=[0.3,0.9]", "sweep.seeds=[1]")
     printed = command("sweep", root, *(part for item in given for part in ("--set", item)))
     lines = printed.splitlines()
     assert lines[0].split()[:3] == ["variant", "lambda", "quality"]

@@ -32,7 +32,7 @@ def test_nothing_is_embedded_or_scored_and_little_is_needed(tmp_path: Path) -> N
     run = finish(tmp_path / "run", settings(source), "embeddings")
     shutil.rmtree(source)
     before = {path: path.stat().st_mtime_ns for path in run.root.rglob("*") if path.is_file()}
-    sweep = Sweep(quality_weights=(0.2, 0.8), seeds=(5,), shards=1, steps=3)
+    sweep = Sweep(quality_weights=(0.2, 0.8), seeds=(5,), shards=1)
     page = run_sweep(run, sweep, Compute())
     assert page.is_file() and (page.parent / "pictures" / "frontier.png").is_file()
     assert {path: path.stat().st_mtime_ns for path in before} == before
@@ -114,7 +114,7 @@ def test_other_content_of_a_file_makes_other_trials(tmp_path: Path) -> None:
     term = {"name": "target", "weight": 2.0, "path": str(vectors)}
     planned = settings(corpus(tmp_path / "source"), selection={"more_terms": [term]})
     finish(tmp_path / "run", planned, "embeddings")
-    sweep = Sweep(quality_weights=(0.5,), seeds=(5,), shards=1, steps=3)
+    sweep = Sweep(quality_weights=(0.5,), seeds=(5,), shards=1)
     found = []
     for rows in (slice(0, 2), slice(2, 4)):
         np.save(vectors, np.eye(32)[rows])
@@ -190,10 +190,12 @@ def test_the_knee_is_farthest_from_the_line_between_the_ends() -> None:
     assert knee_by_seed(points(bent)) == [0.3, 0.3]
 
 
-def test_the_sample_of_documents_is_seeded(made: Made) -> None:
+def test_the_sample_of_documents_is_seeded(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     """A shard larger than allowed is drawn from, always the same, and the budget shrinks too."""
     run = made.run
-    sweep = SWEEP.model_copy(update={"documents": 12, "quality_weights": (1.0,), "metrics": ()})
+    monkeypatch.setattr(sweep_trials, "DOCUMENTS", 12)
+    sweep_trials._documents.cache_clear()
+    sweep = SWEEP.model_copy(update={"quality_weights": (1.0,)})
     trial = trials(run, sweep)[0]
     sweep_trials.try_choice(run, sweep, trial, Compute())
     record = trial_metrics(run, sweep, trial)
@@ -202,4 +204,7 @@ def test_the_sample_of_documents_is_seeded(made: Made) -> None:
     share = masks["num_selected"] / counts["kept"]
     assert record["candidates"] == 12
     assert record["selected"] == max(1, round(12 * share))
-    assert trial_path(run, sweep, trial) != trial_path(run, SWEEP, trial)
+    whole = trial_path(run, sweep, trial)
+    monkeypatch.undo()
+    sweep_trials._documents.cache_clear()
+    assert trial_path(run, sweep, trial) != whole

@@ -118,7 +118,7 @@ def test_a_copy_gives_the_same_bytes_with_other_workers(
 ) -> None:
     """Same settings, input and seed: the same bytes with 3 workers and other batch sizes."""
     root, source, _ = finished
-    more = ("compute.workers=3", "compute.embedding_chunk=7", "compute.duckdb_threads=1")
+    more = ("compute.workers=3", "compute.embedding_chunk=7")
     assert here("rebuild", tmp_path / "run", *settings(source, *more)) == 0
     for folder in ("scores", "quality", "embeddings", "selection", "subset"):
         for path in sorted((root / folder).iterdir()):

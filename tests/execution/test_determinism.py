@@ -39,8 +39,8 @@ def in_order(run: Run, stage: str) -> None:
 
 
 def four_workers(run: Run, stage: str) -> None:
-    """Four shards at once, and DuckDB with another number of threads."""
-    run_stage(run, stage, Compute(workers=4, duckdb_threads=1))
+    """Four shards at once, and DuckDB with as many threads."""
+    run_stage(run, stage, Compute(workers=4))
 
 
 def shuffled(run: Run, stage: str) -> None:

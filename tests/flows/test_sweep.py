@@ -45,7 +45,7 @@ def test_sweep_and_report_show_themselves_on_the_flow_run(tmp_path: Path, corpus
     run = plan_run(tmp_path / "run", chosen)
     for stage in up_to(run, "embeddings"):
         run_stage(run, stage, Compute())
-    tried = Sweep(quality_weights=(0.2, 0.8), seeds=(0,), shards=1, steps=2)
+    tried = Sweep(quality_weights=(0.2, 0.8), seeds=(0,), shards=1)
     assert sweep(run.root, sweep=tried, return_state=True).is_completed()
     found = artifacts(f"sweep of {run.root}")
     kinds = {artifact.type for artifact in found.values()}

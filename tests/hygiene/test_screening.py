@@ -54,7 +54,7 @@ def test_workers_order_and_lost_files_change_no_byte(
                 for shard in reversed(range(run.num_shards)):
                     run_stage(run, stage, Compute(), shards=[shard])
             workers = 4 if way == "four" else 1
-            run_stage(run, stage, Compute(workers=workers, duckdb_threads=workers))
+            run_stage(run, stage, Compute(workers=workers))
         if way == "lost":
             run.local_path("screening", 1).unlink()
             shutil.rmtree(run.root / "quality")

@@ -29,7 +29,7 @@ REPOSITORY = Path(__file__).parents[2]
 BASE = (
     *("embedding.method=lexical", "embedding.dimension=16", "plan.rows_per_shard=30"),
     *("selection.steps=5", "selection.documents=10", "subset.file_bytes=1000000"),
-    *("report.map_documents=20", "report.neighbour_documents=10"),
+    *("report.map_documents=20", "report.sample_documents=50"),
 )
 COMMANDS = {
     "rebuild-6": ("rebuild", "selection.documents=6"),

@@ -68,11 +68,11 @@ def test_a_dry_run_finds_what_a_launch_refuses(
         plan_run(tmp_path / "run", settings(source))
     chosen = settings(damaged(source, damage), selection=selection)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    _, problems, are_rows_checked = dry_run(tmp_path / "run", chosen, Compute())
+    plan, are_rows_checked = dry_run(tmp_path / "run", chosen, Compute())
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
     with pytest.raises(DatamaskError) as caught:
         plan_run(tmp_path / "run", chosen)
-    assert list(map(str, problems)) == list(map(str, caught.value.problems))
+    assert list(map(str, plan.problems)) == list(map(str, caught.value.problems))
     assert are_rows_checked or is_planned
 
 

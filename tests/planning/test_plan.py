@@ -20,7 +20,7 @@ from datamask.config.loading import parse_settings
 from datamask.embedding import pinning
 from datamask.errors import InputError, RunError, SettingsError, StorageError
 from datamask.planning.plan import plan_run
-from datamask.planning.preflight_place import place_problems
+from datamask.planning.preflight_folder import folder_problems
 from datamask.planning.preflight_rows import check_rows
 from datamask.planning.preview import PlanPreview, cut, preview
 from datamask.runs.opening import run_storage
@@ -394,6 +394,6 @@ def test_a_run_that_its_input_covers_is_refused(tmp_path: Path, pattern: str, ro
     own = {(tmp_path / root / name).resolve() for name in OWN_FILES}
     is_covered = bool(own & {Path(path).resolve() for path in list_files(f"{tmp_path}/{pattern}")})
     chosen = parse_settings({"source": {"path": f"{tmp_path}/{pattern}"}})
-    found = PlanPreview(chosen, {}, (), 0, 0, {}, pa.schema([]))
-    refused = [str(problem) for problem in place_problems(run_storage(tmp_path / root), found)]
+    found = PlanPreview(chosen, {}, (), 0, 0, {}, pa.schema([]), [])
+    refused = [str(problem) for problem in folder_problems(run_storage(tmp_path / root), found)]
     assert bool(refused) == is_covered, refused

@@ -163,6 +163,6 @@ def test_only_what_is_stale_is_written_and_bytes_are_equal(tmp_path: Path) -> No
     path = run.path("quality", 1)
     content, other = path.read_bytes(), run.path("quality", 0).stat().st_mtime_ns
     path.unlink()
-    run_stage(run, "quality", Compute(duckdb_threads=1))
+    run_stage(run, "quality", Compute(workers=4))
     assert path.read_bytes() == content
     assert run.path("quality", 0).stat().st_mtime_ns == other

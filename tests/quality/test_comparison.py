@@ -54,7 +54,7 @@ def test_neither_shards_nor_threads_change_anything(tmp_path: Path, hold_out: fl
             given = run.settings.model_dump(mode="json", exclude={"evaluation"})
             given["evaluation"] = {"hold_out": hold_out}
             run = plan_run(folder / "run", parse_settings(given))
-        documents = score(run, Compute(duckdb_memory="500MB", duckdb_threads=threads))
+        documents = score(run, Compute(duckdb_memory="500MB", workers=threads))
         found.append((documents, run.receipt("quality", 0).metrics))
         reasons = {row["dropped"] for row in documents}
         assert reasons >= {"empty", "missing-score", "duplicate", "pruned"}

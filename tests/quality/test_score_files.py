@@ -176,7 +176,7 @@ def test_score_files_are_read_once_for_all_shards(
     lost, kept = run.path("file_scores", 1), run.path("file_scores", 2)
     content, stamp = lost.read_bytes(), kept.stat().st_mtime_ns
     lost.unlink()
-    join_scores(run, Compute(duckdb_memory="60MB", duckdb_threads=1))
+    join_scores(run, Compute(duckdb_memory="60MB"))
     assert (lost.read_bytes(), kept.stat().st_mtime_ns) == (content, stamp)
 
 

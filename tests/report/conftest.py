@@ -25,13 +25,7 @@ HOSTILE = (
     "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"> "
     "</script><!-- <b>bold</b> "
 )
-SWEEP = Sweep(
-    quality_weights=(0.0, 0.4, 1.0),
-    seeds=(0, 1),
-    shards=2,
-    steps=10,
-    changes=({"metric": "pairwise"},),
-)
+SWEEP = Sweep(quality_weights=(0.0, 0.4, 1.0), seeds=(0, 1), changes=({"metric": "pairwise"},))
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +64,7 @@ def make(folder: Path) -> Made:
         texts[::4] = [HOSTILE + text for text in texts[::4]]
         table = table.set_column(table.schema.get_field_index("text"), "text", [texts])
         pq.write_table(table, path, row_group_size=12)
-    chosen = settings(source, report={"neighbour_documents": 20})
+    chosen = settings(source, report={"sample_documents": 100})
     run = finish(folder / "run", chosen)
     other = finish(
         folder / "other", settings(source, selection={"quality_weight": 1.0}), "composition"

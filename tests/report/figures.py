@@ -13,8 +13,6 @@ from tests.finished import rows_of
 REPORT = {
     "sample_documents": 70,
     "map_documents": 50,
-    "neighbour_documents": 15,
-    "near_duplicate_cosine": 0.6,
     "examples": 5,
 }
 

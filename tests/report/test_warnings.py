@@ -74,7 +74,6 @@ def of_texts(folder: Path, lengths: np.ndarray, **selection: Any) -> tuple[Run, 
         },
         embedding={"method": "lexical", "dimension": WIDTH},
         selection=selection,
-        report={"near_duplicate_cosine": 1.0},
     )
     return run, np.array([len(text) for text in texts])
 

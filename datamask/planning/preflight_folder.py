@@ -15,10 +15,10 @@ from datamask.source.opening import is_remote
 from datamask.storage.protocol import Storage
 
 
-def place_problems(storage: Storage, found: PlanPreview) -> Iterator[RunError]:
+def folder_problems(storage: Storage, plan: PlanPreview) -> Iterator[RunError]:
     """Whether the run's own files would be found as its input at the next launch."""
-    paths = {"source.path": found.settings.source.path}
-    for index, score in enumerate(found.settings.quality.scores):
+    paths = {"source.path": plan.settings.source.path}
+    for index, score in enumerate(plan.settings.quality.scores):
         if score.kind in ("file", "probe", "examples"):
             paths[f"quality.scores.{index}.path"] = score.path or score.labels
     address = storage.address
