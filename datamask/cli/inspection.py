@@ -1,24 +1,38 @@
-"""Commands that look at runs and settings: `status`, `verify`, `compare`, `query`, `settings`."""
+"""Commands that look at runs, settings and this machine, and `embed`."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+import numpy as np
 
+from datamask.analysis.compare import compare as compare_runs
+from datamask.analysis.query import relations, run_query
+from datamask.analysis.summary import long_texts
 from datamask.cli.options import (
     RunPlace,
     complete_setting,
+    config_option,
     format_option,
     output_option,
     root_argument,
+    set_option,
 )
-
-if TYPE_CHECKING:
-    from datamask.storage.location import Root
-
+from datamask.cli.tables import print_rows
+from datamask.config.loading import load_settings
+from datamask.config.reference import described
+from datamask.embedding.speed import embedding_speed
+from datamask.errors import CorruptFileError, SettingsError
+from datamask.execution.machine import checks
+from datamask.execution.status import run_status, shard_table
+from datamask.execution.verification import verify as verify_run
+from datamask.runs.files import replace_file
+from datamask.runs.opening import open_run
+from datamask.runs.receipt import fingerprint_at_end
+from datamask.storage.location import Root
 
 SAMPLED_RECORDS = 200
 
@@ -28,13 +42,6 @@ SAMPLED_RECORDS = 200
 @click.option("--shards", is_flag=True, help="One line per shard, unfinished shards first.")
 def status(root: Root, shards: bool) -> None:
     """Show which parts of RUN are done, stale or missing, by stage and shard."""
-    from datamask.analysis.summary import long_texts
-    from datamask.cli.tables import print_rows
-    from datamask.embedding.speed import embedding_speed
-    from datamask.execution.status import run_status, shard_table
-    from datamask.runs.opening import open_run
-    from datamask.runs.receipt import fingerprint_at_end
-
     run = open_run(root, fingerprint_at_end)
     found = run_status(run)
     if shards:
@@ -77,10 +84,6 @@ def verify(root: Root) -> None:
 
     Corrupt files are renamed (.corrupt is appended), so that they count as missing.
     """
-    from datamask.errors import CorruptFileError
-    from datamask.execution.verification import verify as verify_run
-    from datamask.runs.opening import open_run
-
     run = open_run(root)
     found = verify_run(run)
     click.echo(f"{found.files} files, {found.bytes:,d} bytes read; {len(found.corrupt)} corrupt")
@@ -98,10 +101,7 @@ def verify(root: Root) -> None:
 @output_option(default=Path("comparison.html"), help="The page to write.")
 def compare(roots: tuple[Root, ...], output: Path) -> None:
     """Compare two or more runs of one source: overlap, differences, terms."""
-    from datamask.analysis.compare import compare as compare_runs
     from datamask.report.compare_page import compare_page, compare_text
-    from datamask.runs.files import replace_file
-    from datamask.runs.opening import open_run
 
     found = compare_runs([open_run(root) for root in roots])
     with replace_file(output) as temporary:
@@ -116,10 +116,6 @@ def compare(roots: tuple[Root, ...], output: Path) -> None:
 @format_option
 def query(root: Root, sql: str | None, form: str) -> None:
     """Run read-only SQL on RUN. Without SQL, list the tables."""
-    from datamask.analysis.query import relations, run_query
-    from datamask.cli.tables import print_rows
-    from datamask.runs.opening import open_run
-
     if sql is None:
         for name, meaning in relations().items():
             click.echo(f"{name:14s} {meaning}")
@@ -137,9 +133,51 @@ def settings(key: str) -> None:
     datamask settings selection.metric
     datamask settings quality
     """  # noqa: D301 - click wants the character itself
-    from datamask.config.reference import described
-
     click.echo("\n".join(described(key)))
 
 
-COMMANDS = (status, verify, compare, query, settings)
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path), default=Path())
+def doctor(folder: Path) -> None:
+    """Check this machine: device, disk of FOLDER, Hub, Prefect server.
+
+    The exit status is 1 if something must be fixed before a run.
+    """
+    failed = False
+    for check in checks(folder):
+        failed |= check.state == "failed"
+        click.echo(f"{check.state:8s} {check.name:12s} {check.text}")
+    sys.exit(int(failed))
+
+
+@click.command("embed")
+@click.argument("texts")
+@click.argument("vectors", type=click.Path(dir_okay=False, path_type=Path))
+@click.option(
+    "--column", default="text", show_default=True, help="Column of Parquet and JSON lines."
+)
+@config_option
+@set_option
+def embed_command(
+    texts: str, vectors: Path, column: str, config: Path | None, overrides: tuple[str, ...]
+) -> None:
+    """Embed TEXTS and write VECTORS (.npy), for the objective `target`.
+
+    TEXTS is a file, folder, glob or URL of Parquet, JSON lines or plain text (one text per file).
+    The encoder is that of the settings, so the vectors are comparable with those of such a run.
+
+    \b
+    datamask embed benchmark.jsonl target.npy --config my.yaml
+    """  # noqa: D301 - click wants the character itself
+    from datamask.embedding.loose_texts import embed_texts, read_texts
+
+    if vectors.suffix != ".npy":
+        raise SettingsError(f"{vectors}: name a file that ends in .npy")
+    settings, compute = load_settings(config, overrides)
+    found = embed_texts(read_texts(texts, column), settings.embedding, compute)
+    with replace_file(vectors) as temporary, temporary.open("wb") as file:
+        np.save(file, found)
+    click.echo(f"{vectors}: {len(found)} vectors of {found.shape[1]} numbers")
+
+
+COMMANDS = (status, verify, compare, query, settings, doctor, embed_command)

@@ -16,12 +16,10 @@ import traceback
 import click
 
 from datamask import __version__
-from datamask.cli.embed_texts import embed_command
 from datamask.cli.inspection import COMMANDS as INSPECTION
 from datamask.cli.open_pages import open_pages
-from datamask.cli.planning import plan
+from datamask.cli.planning import COMMANDS as PLANNING
 from datamask.cli.rebuilding import COMMANDS as REBUILDING
-from datamask.cli.starting import COMMANDS as STARTING
 from datamask.cli.terminal import escaped_output
 from datamask.errors import DatamaskError, exit_status, known, lines, printable
 
@@ -88,14 +86,7 @@ def cli(context: click.Context, quiet: bool) -> None:
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
-for command in (
-    embed_command,
-    open_pages,
-    plan,
-    *REBUILDING,
-    *STARTING,
-    *INSPECTION,
-):
+for command in (*PLANNING, *REBUILDING, *INSPECTION, open_pages):
     cli.add_command(command)
 
 

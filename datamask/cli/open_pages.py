@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import re
 import webbrowser
+from functools import partial
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import click
 
 from datamask.cli.options import root_argument
-
-if TYPE_CHECKING:
-    from datamask.runs.run import Run
-    from datamask.storage.location import Root
+from datamask.errors import RunError, SettingsError
+from datamask.runs.opening import open_run
+from datamask.runs.run import Run
+from datamask.storage.location import Root
 
 HOST = "127.0.0.1"
-KINDS = {
-    "html": "text/html; charset=utf-8",
-    "png": "image/png",
-    "log": "text/plain; charset=utf-8",
-}
-"""What is served, by the end of a file's name."""
-PAGE = re.compile(rf"(?!.*\.\.)[\w-][\w./=-]*\.(?P<kind>{'|'.join(KINDS)})")
+PAGE = re.compile(r"(?!.*\.\.)[\w-][\w./=-]*\.(html|png|log)")
+"""The names of files that are served."""
 
 
 @click.command("open")
@@ -43,9 +39,6 @@ def open_pages(root: Root, serve: bool, port: int) -> None:
     The pages have no password, so they are served on 127.0.0.1 only. To read them from another
     machine, forward the port: ssh -L 8000:127.0.0.1:8000 MACHINE.
     """
-    from datamask.errors import RunError, SettingsError
-    from datamask.runs.opening import open_run
-
     run = open_run(root)
     path = run.path("report")
     if not path.exists():
@@ -57,7 +50,7 @@ def open_pages(root: Root, serve: bool, port: int) -> None:
         click.echo(address if is_open else f"no browser here; open {path}, or use --serve")
         return
     try:
-        server = ThreadingHTTPServer((HOST, port), _handler(run))
+        server = ThreadingHTTPServer((HOST, port), partial(Pages, run=run))
     except OSError as error:
         raise SettingsError(f"--port {port}: {error.strerror}; use another, or 0") from None
     with server:
@@ -68,29 +61,28 @@ def open_pages(root: Root, serve: bool, port: int) -> None:
             click.echo("ended")
 
 
-def _handler(run: Run) -> type[BaseHTTPRequestHandler]:
-    class Pages(BaseHTTPRequestHandler):
-        """The pages, pictures and logs of a run, for reading."""
+class Pages(SimpleHTTPRequestHandler):
+    """The pages, pictures and logs of a run, for reading."""
 
-        def do_GET(self) -> None:
-            """Send a file of the run; a name from elsewhere (DNS rebinding) is refused."""
-            if self.headers.get("Host", "").partition(":")[0] not in (HOST, "localhost"):
-                self.send_error(HTTPStatus.FORBIDDEN)
-                return
-            name = unquote(urlsplit(self.path).path).lstrip("/") or "report.html"
-            found = PAGE.fullmatch(name)
-            path = run.fetch(name) if found else None
-            if found is None or path is None or not path.is_file():
-                self.send_error(HTTPStatus.NOT_FOUND)
-                return
-            body = path.read_bytes()
-            self.send_response(HTTPStatus.OK)
-            self.send_header("Content-Type", KINDS[found["kind"]])
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    extensions_map = {  # noqa: RUF012 - as in its base
+        ".html": "text/html; charset=utf-8",
+        ".png": "image/png",
+        ".log": "text/plain; charset=utf-8",
+    }
 
-        def log_message(self, format: str, *arguments: object) -> None:
-            """Requests are not logged."""
+    def __init__(self, *given: Any, run: Run, **named: Any) -> None:
+        self.run = run
+        super().__init__(*given, directory=str(run.root), **named)
 
-    return Pages
+    def send_head(self) -> Any:
+        """Open a file of the run; a name from elsewhere (DNS rebinding) is refused."""
+        if self.headers.get("Host", "").partition(":")[0] not in (HOST, "localhost"):
+            return self.send_error(HTTPStatus.FORBIDDEN)
+        name = unquote(urlsplit(self.path).path).lstrip("/") or "report.html"
+        if not PAGE.fullmatch(name) or not self.run.fetch(name).is_file():
+            return self.send_error(HTTPStatus.NOT_FOUND)
+        self.path = f"/{name}"
+        return super().send_head()
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Requests are not logged."""

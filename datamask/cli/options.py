@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
+from datamask.config.compute import Compute
+from datamask.config.loading import load_settings
+from datamask.config.reference import descriptions
+from datamask.config.settings import Settings
 from datamask.errors import SettingsError
-
-if TYPE_CHECKING:
-    from datamask.config.compute import Compute
-    from datamask.config.settings import Settings
-    from datamask.planning.plan import Change
-    from datamask.storage.location import Root
+from datamask.planning.plan import Change
+from datamask.runs.opening import open_run, run_exists
+from datamask.storage.location import Root
 
 
 def complete_setting(context: object, parameter: object, incomplete: str) -> list[str]:
     """Keys of settings that begin so, for the shell; a value is not completed."""
-    from datamask.config.reference import descriptions
-
     return [key for key in descriptions() if key.startswith(incomplete) and "[" not in key]
 
 
@@ -79,8 +78,6 @@ def asked_for(
     The first is None without changes, and a function of the run's settings if only --set changes
     them.
     """
-    from datamask.config.loading import load_settings
-
     if config is not None:
         return load_settings(config, overrides)
     _, compute = load_settings(None, overrides, own_settings(root, origin))
@@ -102,8 +99,6 @@ def accept_only(groups: tuple[str, ...], overrides: tuple[str, ...]) -> None:
 
 def own_settings(root: Root, origin: Root | None = None) -> Settings | None:
     """The settings to which --set applies without --config; None for the defaults."""
-    from datamask.runs.opening import open_run, run_exists
-
     if run_exists(root):
         return open_run(root).settings
     return None if origin is None else open_run(origin).settings

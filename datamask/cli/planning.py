@@ -1,27 +1,63 @@
-"""The command `plan`: shards and disk space, or the estimate."""
+"""The commands before a run: `init`, and `plan` with its dry run and estimate."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+import yaml
+from rich.filesize import decimal
 
 from datamask.cli.options import (
     asked_for,
     config_option,
     format_option,
+    output_option,
     own_settings,
     root_argument,
     set_option,
 )
-from datamask.cli.progress import shown_progress
+from datamask.cli.progress import clock, shown_progress
+from datamask.cli.tables import print_rows
+from datamask.config.compute import Compute
+from datamask.config.loading import load_settings
+from datamask.config.settings import Settings
+from datamask.errors import SettingsError, together
+from datamask.execution.estimate import StageEstimate, estimate
+from datamask.planning.first_settings import look, settings_text
+from datamask.planning.plan import dry_run as try_plan
+from datamask.planning.plan import plan_run
+from datamask.planning.preview import PlanPreview, preview
+from datamask.runs.stages import stages_of
+from datamask.storage.location import Root
 
-if TYPE_CHECKING:
-    from datamask.config.compute import Compute
-    from datamask.config.settings import Settings
-    from datamask.planning.preview import PlanPreview
-    from datamask.storage.location import Root
+
+@click.command()
+@click.argument("source")
+@output_option(
+    default=Path("datamask.yaml"),
+    help="The settings file to write; an existing file is never changed.",
+)
+def init(source: str, output: Path) -> None:
+    """Write a commented settings file from a look at SOURCE.
+
+    SOURCE is a folder, file, glob or URL of Parquet files. Reads their footers and a few rows.
+
+    \b
+    datamask init /data/fineweb -o fineweb.yaml
+    datamask init hf://datasets/HuggingFaceFW/fineweb/sample/10BT
+    """  # noqa: D301 - click wants the character itself
+    if output.exists():
+        raise SettingsError(f"{output}: exists already; name another file with --output")
+    found = look(source)
+    with output.open("x", encoding="utf-8") as file:
+        file.write(settings_text(found, str(output)))
+    for line in found.lines:
+        click.echo(line)
+    for problem in found.problems:
+        click.echo(f"to do: {problem}")
+    click.echo(f"{output} written; next: datamask plan runs/mine --config {output} --dry-run")
 
 
 @click.command()
@@ -62,11 +98,6 @@ def plan(
     \b
     datamask plan runs/mine --config my.yaml --estimate
     """  # noqa: D301 - click wants the character itself
-    from datamask.config.loading import load_settings
-    from datamask.errors import together
-    from datamask.planning.plan import dry_run as try_plan
-    from datamask.planning.plan import plan_run
-
     if not (dry_run or estimate):
         wanted, compute = asked_for(root, config, overrides)
         run = plan_run(root, wanted, compute)
@@ -93,13 +124,6 @@ def plan(
 
 def _print_plan(found: PlanPreview, form: str) -> None:
     """Print settings, shards and disk space as YAML and tables or as JSON; only shards as CSV."""
-    import json
-
-    import yaml
-
-    from datamask.cli.tables import print_rows
-    from datamask.runs.stages import stages_of
-
     chosen = found.settings.model_dump(mode="json")
     names = ("shard", "documents", "bytes", "files")
     shards = [[shard, 0, 0, 0] for shard in range(found.num_shards)]
@@ -129,13 +153,6 @@ def _print_plan(found: PlanPreview, form: str) -> None:
 
 def _print_estimate(settings: Settings, compute: Compute, most: int, form: str) -> None:
     """Print the estimate on standard output, and what it is of on standard error."""
-    from rich.filesize import decimal
-
-    from datamask.cli.progress import clock
-    from datamask.cli.tables import print_rows
-    from datamask.execution.estimate import StageEstimate, estimate
-    from datamask.planning.preview import preview
-
     plan = preview(settings)
     with shown_progress():
         stages, measured = estimate(plan, compute, most)
@@ -152,3 +169,6 @@ def _print_estimate(settings: Settings, compute: Compute, most: int, form: str) 
         names = ("stage", "measured", "time", "CPU time", "disk")
         rows = [[stage, *map(clock, times), decimal(disk)] for stage, *times, disk in rows]
     print_rows(names, rows, form)
+
+
+COMMANDS = (init, plan)

@@ -12,13 +12,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from datamask.cli.terminal import Escaping
+from datamask.execution.attempts import Progress
 from datamask.runs.in_progress import Work, running
-
-if TYPE_CHECKING:
-    from datamask.execution.attempts import Progress
 
 logger = logging.getLogger(__name__)
 

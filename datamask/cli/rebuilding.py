@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, TypeVar
 
 import click
 
+from datamask.analysis.frontier import frontier
+from datamask.analysis.summary import drift_text, summary_text
 from datamask.cli.options import (
     RunPlace,
     accept_only,
@@ -17,13 +20,24 @@ from datamask.cli.options import (
     set_option,
 )
 from datamask.cli.progress import shown_progress
+from datamask.cli.tables import print_rows
+from datamask.config.compute import Compute
+from datamask.config.loading import load_settings, load_sweep
+from datamask.config.settings import Settings
+from datamask.evaluation.weights import with_weights
+from datamask.execution.pipeline import rebuild as rebuild_run
+from datamask.execution.pipeline import rewrite_report
+from datamask.planning.applying import check_source, settings_to_apply
+from datamask.planning.plan import Change
+from datamask.report.evaluation import evaluation_markdown
+from datamask.report.sweep_page import recommend, recommendation_text, run_sweep, sweep_rows
+from datamask.report.warnings import warnings
+from datamask.runs.locks import working_on
+from datamask.runs.opening import open_run
+from datamask.runs.run import Run
+from datamask.storage.location import Root
 
-if TYPE_CHECKING:
-    from datamask.config.compute import Compute
-    from datamask.config.settings import Settings
-    from datamask.planning.plan import Change
-    from datamask.runs.run import Run
-    from datamask.storage.location import Root
+Result = TypeVar("Result")
 
 
 @click.command()
@@ -79,11 +93,6 @@ def evaluate(root: Root, overrides: tuple[str, ...]) -> None:
     \b
     datamask evaluate runs/mine --set evaluation.hold_out=0.01 --set evaluation.seeds=5
     """  # noqa: D301 - click wants the character itself
-    from datamask.config.loading import load_settings
-    from datamask.execution.pipeline import rebuild as rebuild_run
-    from datamask.report.evaluation import evaluation_markdown
-    from datamask.runs.opening import open_run
-
     accept_only(("evaluation.", "compute."), overrides)
 
     def change(own: Settings | None) -> Settings:
@@ -94,17 +103,8 @@ def evaluate(root: Root, overrides: tuple[str, ...]) -> None:
         return load_settings(None, (*overrides, arms), own)[0]
 
     _, compute = load_settings(None, overrides, open_run(root).settings)
-    results: list[str] = []
-    with shown_progress() as progress:
-        run = rebuild_run(
-            root,
-            change,
-            compute,
-            progress=progress,
-            at_end=lambda run: results.append(evaluation_markdown(run)),
-            publishing=False,
-        )
-    click.echo(results[0].replace("\\", ""))
+    run, text = _rebuilt(evaluation_markdown, root, change, compute, publishing=False)
+    click.echo(text.replace("\\", ""))
     click.echo(f"report       {run.address}/report.html#evaluation")
 
 
@@ -123,15 +123,6 @@ def sweep(root: Root, overrides: tuple[str, ...]) -> None:
     datamask sweep runs/mine --set 'sweep.changes=[{metric: pairwise}, {ratio: 0.05}]'
     datamask sweep runs/mine --set sweep.by=evaluation
     """  # noqa: D301 - click wants the character itself
-    from datamask.analysis.frontier import frontier
-    from datamask.cli.tables import print_rows
-    from datamask.config.loading import load_sweep
-    from datamask.evaluation.weights import with_weights
-    from datamask.execution.pipeline import rebuild as rebuild_run
-    from datamask.report.sweep_page import recommend, recommendation_text, run_sweep, sweep_rows
-    from datamask.runs.locks import working_on
-    from datamask.runs.opening import open_run
-
     wanted, compute = load_sweep(overrides)
     run = open_run(root)
 
@@ -140,13 +131,12 @@ def sweep(root: Root, overrides: tuple[str, ...]) -> None:
         evaluation = with_weights(settings.evaluation, wanted.quality_weights)
         return settings.model_copy(update={"evaluation": evaluation})
 
-    with shown_progress() as progress:
-        if wanted.by == "evaluation":
-            run = rebuild_run(root, change, compute, progress=progress, publishing=False)
-        with working_on(run):
-            path = run_sweep(run, wanted, compute, progress)
-            points = frontier(run, wanted)
-            recommended = recommend(run, wanted, points)
+    if wanted.by == "evaluation":
+        run, _ = _rebuilt(lambda run: None, root, change, compute, publishing=False)
+    with shown_progress() as progress, working_on(run):
+        path = run_sweep(run, wanted, compute, progress)
+        points = frontier(run, wanted)
+        recommended = recommend(run, wanted, points)
     rows = sweep_rows(points, run.settings.selection.metric)
     print_rows(list(rows[0]), (tuple(row.values()) for row in rows), "table")
     click.echo(recommendation_text(recommended))
@@ -167,10 +157,6 @@ def apply(root: Root, new: Root, overrides: tuple[str, ...]) -> None:
     datamask apply runs/mine runs/march --set source.path=/data/march
     datamask apply runs/mine runs/march --set source.path=/data/march --set embedding.keep=false
     """  # noqa: D301 - click wants the character itself
-    from datamask.config.loading import load_settings
-    from datamask.planning.applying import check_source, settings_to_apply
-    from datamask.runs.opening import open_run
-
     learnt = open_run(root)
 
     def asked(own: Settings | None) -> tuple[Settings, Compute]:
@@ -206,8 +192,6 @@ def report(root: Root, overrides: tuple[str, ...]) -> None:
 
     Accepts report.* and compute.* in --set, for example --set report.map_documents=5000.
     """
-    from datamask.execution.pipeline import rewrite_report
-
     accept_only(("report.", "compute."), overrides)
     settings, compute = asked_for(root, None, overrides)
     run = rewrite_report(root, compute, settings if callable(settings) else None)
@@ -226,33 +210,33 @@ def rebuild_and_show(
     extend: bool = False,
 ) -> None:
     """Run every stage, then print the summary, warnings and output files."""
-    from datamask.analysis.summary import drift_text, summary_text
-    from datamask.execution.pipeline import rebuild as rebuild_run
-    from datamask.report.warnings import warnings
 
-    results: list[str] = []
+    def results(run: Run) -> list[str]:
+        told = [summary_text(run), *drift_text(run)]
+        return told + [f"warning      {line}" for line in warnings(run)]
 
-    def show(run: Run) -> None:
-        results.append(summary_text(run))
-        results.extend(drift_text(run))
-        results.extend(f"warning      {line}" for line in warnings(run))
-
-    with shown_progress() as progress:
-        run = rebuild_run(
-            root,
-            settings,
-            compute,
-            origin=origin,
-            extend=extend,
-            progress=progress,
-            at_end=show,
-        )
-    click.echo("\n".join(results))
+    run, told = _rebuilt(results, root, settings, compute, origin=origin, extend=extend)
+    click.echo("\n".join(told))
     click.echo(f"report       {run.address}/report.html")
     click.echo(f"subset       {run.address}/subset")
     click.echo(f"DuckDB file  {run.address}/composition.duckdb")
     if run.settings.publication is not None:
         click.echo(f"publication  {run.root / 'publication'}")
+
+
+def _rebuilt(
+    at_end: Callable[[Run], Result],
+    root: Root,
+    settings: Settings | Change | None,
+    compute: Compute,
+    **options: Any,
+) -> tuple[Run, Result]:
+    """Rebuild a run with its progress shown; what *at_end* makes of it before others change it."""
+    results: list[Result] = []
+    with shown_progress() as progress:
+        options |= {"progress": progress, "at_end": lambda run: results.append(at_end(run))}
+        run = rebuild_run(root, settings, compute, **options)
+    return run, results[0]
 
 
 COMMANDS = (rebuild, rerun_failed, evaluate, sweep, apply, extend, report)
