@@ -1,12 +1,21 @@
-"""The flows of single stages, of some shards of one, and of all stages: each does what is left."""
+"""The flows of single stages, of some shards of one, and of all stages: each does what is left.
 
-from prefect import flow
+The flows of groups of stages differ in their settings and stages only, so one function makes them.
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from prefect import Flow, flow
 
 from datamask.config.compute import Compute
 from datamask.config.evaluation import Evaluation
+from datamask.config.group import Group
 from datamask.config.inputs import Embedding, Quality
 from datamask.config.outputs import Publication, Report, Subset
 from datamask.config.selection import Selection
+from datamask.config.settings import Settings
 from datamask.errors import SettingsError
 from datamask.runs.locks import working_on
 from datamask.runs.opening import open_run
@@ -24,178 +33,144 @@ from flows.orchestration.artifacts import show_publication, show_report, show_ve
 from flows.orchestration.fan_out import ends_in_one_line, fan_out, run_units, with_settings
 from flows.orchestration.partitions import FLOW, Partitions
 
-
-@flow(name="import-quality", flow_run_name="quality of {root}")
-@ends_in_one_line
-def import_quality(
-    root: RootParameter,
-    quality: Quality | None = None,
-    compute: Compute = Compute(),  # noqa: B008 - immutable
-    shards: list[int] | None = None,
-    force: bool = False,
-    partitions: Partitions = 1,
-) -> None:
-    """Import the scores of every shard, screen its text, combine over the corpus, and prune.
-
-    Args:
-        root: the run's folder or URL.
-        quality: which scores count and how much is pruned; none means as in run.json.
-        compute: how the work is done; never changes the result.
-        shards: only the scores and texts of these shards; none means all that are left.
-        force: repeat finished work.
-        partitions: child flow runs, each on a worker, that share the shards; 1: none.
-    """
-    run = with_settings(root, compute, quality=quality)
-    stages = stages_of(run.settings, last="quality")
-    fan_out(run, stages, compute, shards, force, partitions)
+PARAMETERS: dict[str, tuple[Any, Any, str]] = {
+    "root": (RootParameter, inspect.Parameter.empty, "the run's folder or URL."),
+    "compute": (Compute, Compute(), "how the work is done; never changes the result."),
+    "shards": (list[int] | None, None, "only these shards; none means all that are left."),
+    "force": (bool, False, "repeat finished work."),
+    "partitions": (
+        Partitions,
+        1,
+        "child flow runs, each on a worker, that share the shards, files or models; 1: none.",
+    ),
+}
+"""Type, default and meaning of the parameters of a flow, as Prefect's pages show them."""
 
 
-@flow(name="embed-shards", flow_run_name="embeddings of {root}")
-@ends_in_one_line
-def embed_shards(
-    root: RootParameter,
-    embedding: Embedding | None = None,
-    compute: Compute = Compute(),  # noqa: B008 - immutable
-    shards: list[int] | None = None,
-    force: bool = False,
-    partitions: Partitions = 1,
-) -> None:
-    """Embed every document that survived pruning; does nothing if `embedding.keep` is false.
+def _flow_of(
+    name: str,
+    work: str,
+    kind: type[Group],
+    stages: Callable[[Settings], list[str]],
+    about: str,
+    parameters: tuple[str, ...],
+    show: Callable[[Run], object] = lambda run: None,
+) -> Flow[..., None]:
+    """The flow of a group of stages.
 
     Args:
-        root: the run's folder or URL.
-        embedding: the embedding model; none means as in run.json.
-        compute: how the work is done; never changes the result.
-        shards: only these shards; none means all that are left.
-        force: repeat finished work.
-        partitions: child flow runs, each on a worker, that share the shards; 1: none.
+        name: of the flow.
+        work: what its runs are named by.
+        kind: the group of settings that it takes, as a parameter of the group's name.
+        stages: what is done with the settings of the run.
+        about: what users read of the flow.
+        parameters: which of `PARAMETERS` it has, besides `root` and `compute`.
+        show: adds artifacts of the finished run.
     """
-    run = with_settings(root, compute, embedding=embedding)
-    stages = stages_of(run.settings, "embeddings", "embeddings")
-    fan_out(run, stages, compute, shards, force, partitions)
+    key = kind.__name__.lower()
+
+    def do(root: Any, compute: Compute, **given: Any) -> None:
+        run = with_settings(root, compute, **{key: given.pop(key, None)})
+        fan_out(run, stages(run.settings), compute, **given)
+        show(run)
+
+    group = (kind | None, None, f"the settings of group `{key}`; none means as in run.json.")
+    known = {"root": PARAMETERS["root"], key: group, **PARAMETERS}
+    known = {name: known[name] for name in ("root", key, "compute", *parameters)}
+    do.__name__ = do.__qualname__ = name.replace("-", "_")
+    do.__doc__ = f"{about}\n\nArgs:\n" + "\n".join(f"    {n}: {of[2]}" for n, of in known.items())
+    do.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(
+                name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=annotation, default=value
+            )
+            for name, (annotation, value, _) in known.items()
+        ]
+    )
+    return flow(name=name, flow_run_name=f"{work} of {{root}}")(ends_in_one_line(do))
 
 
-@flow(name="learn-masks", flow_run_name="masks of {root}")
-@ends_in_one_line
-def learn_masks(
-    root: RootParameter,
-    selection: Selection | None = None,
-    compute: Compute = Compute(),  # noqa: B008 - immutable
-    shards: list[int] | None = None,
-    force: bool = False,
-    partitions: Partitions = 1,
-) -> None:
-    """Learn which documents to keep: shard by shard, or in rounds over all of them.
-
-    Args:
-        root: the run's folder or URL.
-        selection: budget, objective and method; none means as in run.json.
-        compute: how the work is done; never changes the result.
-        shards: only these shards; none means all that are left.
-        force: repeat finished work.
-        partitions: child flow runs, each on a worker, that share the shards; 1: none.
-    """
-    run = with_settings(root, compute, selection=selection)
-    fan_out(run, learning_stages(run.settings), compute, shards, force, partitions)
-
-
-@flow(name="merge-subset", flow_run_name="subset of {root}")
-@ends_in_one_line
-def merge_subset(
-    root: RootParameter,
-    subset: Subset | None = None,
-    compute: Compute = Compute(),  # noqa: B008 - immutable
-    force: bool = False,
-    partitions: Partitions = 1,
-) -> None:
-    """Join the masks to the source's rows, write the subset, and tabulate its composition.
-
-    Args:
-        root: the run's folder or URL.
-        subset: how the files are written; none means as in run.json.
-        compute: how the work is done; never changes the result.
-        force: repeat finished work.
-        partitions: child flow runs, each on a worker, that share the files and shards; 1: none.
-    """
-    run = with_settings(root, compute, subset=subset)
-    fan_out(run, merging_stages(run.settings), compute, force=force, partitions=partitions)
-
-
-@flow(name="evaluate", flow_run_name="evaluation of {root}")
-@ends_in_one_line
-def evaluate(
-    root: RootParameter,
-    evaluation: Evaluation | None = None,
-    compute: Compute = Compute(),  # noqa: B008 - immutable
-    force: bool = False,
-    partitions: Partitions = 1,
-) -> None:
-    """Train small language models on selections and compare them; `report` shows the result.
-
-    Args:
-        root: the folder or URL of a run whose subset is written.
-        evaluation: arms, model and budget; none means as in run.json. Another `hold_out` makes
-            quality and everything after it stale: use `rebuild`.
-        compute: how the work is done; never changes the result.
-        force: repeat finished work.
-        partitions: child flow runs, each on a worker, that share the models; 1: none.
-    """
-    run = with_settings(root, compute, evaluation=evaluation)
-    if not run.settings.evaluation.arms:
+def _evaluated(settings: Settings) -> list[str]:
+    if not settings.evaluation.arms:
         raise SettingsError(
-            f'{root}: evaluation.arms: none; give --param \'evaluation={{"arms": ["ours", '
-            '"random", "top_quality"]}\''
+            'evaluation.arms: none; give --param \'evaluation={"arms": ["ours", "random", '
+            '"top_quality"]}\''
         )
-    fan_out(run, evaluation_stages(run.settings), compute, force=force, partitions=partitions)
+    return evaluation_stages(settings)
 
 
-@flow(name="report", flow_run_name="report of {root}")
-@ends_in_one_line
-def write_report(
-    root: RootParameter,
-    report: Report | None = None,
-    compute: Compute = Compute(),  # noqa: B008 - immutable
-    force: bool = False,
-) -> None:
-    """Write the run's page and pictures, and show them as artifacts of the flow run.
-
-    Args:
-        root: the run's folder or URL.
-        report: sizes of samples and examples; none means as in run.json.
-        compute: how the work is done; never changes the result.
-        force: repeat finished work.
-    """
-    run = with_settings(root, compute, report=report)
-    fan_out(run, ["report"], compute, force=force)
-    show_report(run)
-
-
-@flow(name="publish-subset", flow_run_name="publication of {root}")
-@ends_in_one_line
-def publish_subset(
-    root: RootParameter,
-    publication: Publication | None = None,
-    compute: Compute = Compute(),  # noqa: B008 - immutable
-    force: bool = False,
-) -> None:
-    """Publish the subset with its card, verify it, and tag it.
-
-    It uses the worker's HF_TOKEN; a token is never a parameter.
-
-    Args:
-        root: the run's folder or URL.
-        publication: repository, license and card; none means as in run.json.
-        compute: how the work is done; never changes the result.
-        force: repeat finished work.
-    """
-    run = with_settings(root, compute, publication=publication)
-    if run.settings.publication is None:
+def _published(settings: Settings) -> list[str]:
+    if settings.publication is None:
         raise SettingsError(
-            f'{root}: publication: not set; give --param \'publication={{"repository": '
-            '"owner/name", "license": "..."}\''
+            'publication: not set; give --param \'publication={"repository": "owner/name", '
+            '"license": "..."}\''
         )
-    fan_out(run, ["publication"], compute, force=force)
-    show_publication(run)
+    return ["publication"]
+
+
+SOME_SHARDS = ("shards", "force", "partitions")
+
+import_quality = _flow_of(
+    "import-quality",
+    "quality",
+    Quality,
+    lambda settings: stages_of(settings, last="quality"),
+    "Import the scores of every shard, screen its text, combine over the corpus, and prune.",
+    SOME_SHARDS,
+)
+embed_shards = _flow_of(
+    "embed-shards",
+    "embeddings",
+    Embedding,
+    lambda settings: stages_of(settings, "embeddings", "embeddings"),
+    "Embed every document that survived pruning; does nothing if `embedding.keep` is false.",
+    SOME_SHARDS,
+)
+learn_masks = _flow_of(
+    "learn-masks",
+    "masks",
+    Selection,
+    learning_stages,
+    "Learn which documents to keep: shard by shard, or in rounds over all of them.",
+    SOME_SHARDS,
+)
+merge_subset = _flow_of(
+    "merge-subset",
+    "subset",
+    Subset,
+    merging_stages,
+    "Join the masks to the source's rows, write the subset, and tabulate its composition.",
+    SOME_SHARDS[1:],
+)
+evaluate = _flow_of(
+    "evaluate",
+    "evaluation",
+    Evaluation,
+    _evaluated,
+    "Train small language models on selections and compare them; `report` shows the result.\n\n"
+    "The run's subset must be written. Another `hold_out` makes quality and everything after it "
+    "stale: use `rebuild`.",
+    SOME_SHARDS[1:],
+)
+report = _flow_of(
+    "report",
+    "report",
+    Report,
+    lambda settings: ["report"],
+    "Write the run's page and pictures, and show them as artifacts of the flow run.",
+    ("force",),
+    show_report,
+)
+publish_subset = _flow_of(
+    "publish-subset",
+    "publication",
+    Publication,
+    _published,
+    "Publish the subset with its card, verify it, and tag it.\n\n"
+    "It uses the worker's HF_TOKEN; a token is never a parameter.",
+    ("force",),
+    show_publication,
+)
 
 
 @flow(name=FLOW)
@@ -235,13 +210,11 @@ def finish(run: Run, compute: Compute, partitions: int = 1) -> None:
     root = run.address
     with working_on(run):
         remove_orphans(run.root)
-        import_quality(root, compute=compute, partitions=partitions)
-        embed_shards(root, compute=compute, partitions=partitions)
-        learn_masks(root, compute=compute, partitions=partitions)
-        merge_subset(root, compute=compute, partitions=partitions)
+        for group in (import_quality, embed_shards, learn_masks, merge_subset):
+            group(root, compute=compute, partitions=partitions)
         if run.settings.evaluation.arms:
             evaluate(root, compute=compute, partitions=partitions)
-        write_report(root, compute=compute)
+        report(root, compute=compute)
         show_verdict(run)
         if run.settings.publication is not None:
             publish_subset(root, compute=compute)

@@ -31,7 +31,7 @@ def artifacts(name: str) -> dict[str, Any]:
 @pytest.mark.usefixtures("prefect")
 def test_sweep_and_report_show_themselves_on_the_flow_run(tmp_path: Path, corpus: Path) -> None:
     """A run without masks is swept, then learned and reported: artifacts of every kind."""
-    from flows.stages import write_report
+    from flows.stages import report
     from flows.sweep import sweep
 
     chosen = parse_settings(
@@ -58,7 +58,7 @@ def test_sweep_and_report_show_themselves_on_the_flow_run(tmp_path: Path, corpus
 
     for stage in ("selection", "documents", "composition"):
         run_stage(run, stage, Compute())
-    assert write_report(run.root, return_state=True).is_completed()
+    assert report(run.root, return_state=True).is_completed()
     found = artifacts(f"report of {run.root}")
     assert {"report", "terms", "shards-learned", "report-page", "picture-map"} <= set(found)
     assert "picture-curve-objective" in found
