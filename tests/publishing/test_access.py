@@ -22,19 +22,15 @@ TO = Publication(repository="ada/subset", license="odc-by")
 
 
 def test_a_writer_may_publish_to_a_new_and_to_an_own_repository(hub: Hub) -> None:
-    """The check creates nothing."""
+    """The check creates nothing; for a dry run nothing is asked, not even for a token."""
+    check_access(Publication(license="mit", dry_run=True))
+    assert hub.calls == []
     check_access(TO)
     assert not hub.repositories
     hub.add("ada/subset", {"a": b"a"})
     check_access(TO)
     check_access(Publication(repository="me/new", license="mit"))
     assert set(hub.calls) == {"whoami", "access"}
-
-
-def test_a_dry_run_calls_no_hub(hub: Hub) -> None:
-    """Not even for a token."""
-    check_access(Publication(license="mit", dry_run=True))
-    assert hub.calls == []
 
 
 @pytest.mark.parametrize(
@@ -89,27 +85,18 @@ def test_rights_are_missing_with_everything_else(hub: Hub, tmp_path: Path) -> No
     plan_run(tmp_path / "run", finished.settings(source, **to), publishing=False)
 
 
-def test_without_a_token_nothing_is_called(
-    make_run: MakeRun, hub: Hub, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("token", "calls"), [("", []), ("hf_wrong", ["info"])])
+def test_an_absent_and_a_wrong_token_are_refused_at_once(
+    make_run: MakeRun, hub: Hub, monkeypatch: pytest.MonkeyPatch, token: str, calls: list[str]
 ) -> None:
-    """A missing HF_TOKEN is reported before any work."""
-    monkeypatch.delenv("HF_TOKEN")
+    """Before any work, or by the first call; there is no second."""
+    monkeypatch.setenv("HF_TOKEN", token)
     run = make_run()
-    with pytest.raises(PublicationError, match="HF_TOKEN: not set"):
+    with pytest.raises(PublicationError, match="HF_TOKEN") as caught:
         send(run)
-    assert hub.calls == []
-    assert not (run.root / "publication").exists()
-
-
-def test_a_wrong_token_is_refused_at_once(
-    make_run: MakeRun, hub: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first call says what to do, and there is no second."""
-    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
-    with pytest.raises(PublicationError, match="set HF_TOKEN to a valid token") as caught:
-        send(make_run())
     assert "hf_wrong" not in str(caught.value)
-    assert hub.calls == ["info"]
+    assert hub.calls == calls
+    assert (run.root / "publication").exists() == bool(token)
 
 
 @pytest.mark.parametrize(

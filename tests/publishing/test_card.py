@@ -10,8 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from huggingface_hub import DatasetCard
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from datamask.config.loading import load_settings
 from datamask.errors import RunError
@@ -37,9 +35,13 @@ def text_of(run: Run) -> str:
 
 
 def test_the_header_is_what_the_hub_indexes(make_run: MakeRun) -> None:
-    """License, languages, size, tags and data files are read back from the header."""
-    run = make_run(languages=["en", "de"], source_datasets=["a/b"])
-    data = DatasetCard(text_of(run)).data.to_dict()
+    """License, languages, size, tags and data files; the source's citation is below it."""
+    asked = {"languages": ["en", "de"], "source_datasets": ["a/b"], "citation": "@misc{mine}"}
+    run = make_run(**asked)
+    text = text_of(run)
+    assert "@misc{mine}" in text
+    assert text == text_of(make_run(**asked)), "nothing in it depends on time or folder"
+    data = DatasetCard(text).data.to_dict()
     assert data["license"] == "odc-by"
     assert data["language"] == ["en", "de"]
     assert data["size_categories"] == ["n<1K"]
@@ -94,13 +96,9 @@ def test_the_body_tells_the_recipe(make_run: MakeRun) -> None:
     objective = "λ · quality / σ(quality) + (1 − λ) · facility_location / σ(facility_location)"
     assert f"| Objective | {objective}, λ = 0; σ is the standard deviation" in text
     assert "pyarrow" in text
+    assert "selected by `random`" in text_of(make_run({"selection": {"method": "random"}}))
     assert "hf://datasets/ada/subset@v1/data/default/train-*.parquet" in text
     assert "2512.24265" in text
-
-
-def test_a_comparator_is_not_called_mask_learning(make_run: MakeRun) -> None:
-    """A subset drawn at random is said to be one."""
-    assert "selected by `random`" in text_of(make_run({"selection": {"method": "random"}}))
 
 
 def test_a_selection_over_the_corpus_says_so(tmp_path: Path) -> None:
@@ -202,22 +200,12 @@ def test_the_limits_of_lexical_embeddings_are_said(make_run: MakeRun) -> None:
     assert "`intfloat/e5-base-v2` at revision" in text
 
 
-def test_the_sources_citation_is_quoted(make_run: MakeRun) -> None:
-    """BibTeX from the settings is in the card beside the paper's."""
-    assert "@misc{mine}" in text_of(make_run(citation="@misc{mine}"))
-
-
 def test_a_card_needs_the_composition(make_run: MakeRun) -> None:
     """Without figures there is no card, and the stage to run is named."""
     run = make_run()
     run.path("composition").unlink()
     with pytest.raises(RunError, match="run stage `composition` first"):
         text_of(run)
-
-
-def test_the_same_run_gives_the_same_card(make_run: MakeRun) -> None:
-    """Nothing in the card depends on time or folder."""
-    assert text_of(make_run()) == text_of(make_run())
 
 
 def test_only_our_cards_are_ours(make_run: MakeRun) -> None:
@@ -260,16 +248,3 @@ def test_size_categories_have_the_hubs_names(documents: int, name: str) -> None:
 def test_shown_paths(path: str, shown: str) -> None:
     """URLs lose credentials; local paths keep their last component."""
     assert shown_path(path) == shown
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.lists(st.text("abcdefgh", min_size=1, max_size=8), min_size=1, max_size=5))
-def test_no_local_folder_is_ever_shown(parts: list[str]) -> None:
-    """Whatever the absolute path, only its last component is left."""
-    assert shown_path("/" + "/".join(parts)) == parts[-1]
-
-
-def test_the_header_is_plain_yaml(make_run: MakeRun) -> None:
-    """An independent parser reads the header."""
-    header = text_of(make_run()).split("---\n")[1]
-    assert yaml.safe_load(header)["license"] == "odc-by"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import shutil
@@ -110,34 +109,26 @@ def published(hub: Hub) -> dict[str, bytes]:
     return {n: data for n, data in files.items() if not n.startswith((*TIMED, ".git"))}
 
 
-@pytest.mark.parametrize("kind", ["disk", "store"])
+@pytest.mark.parametrize("kind", ["disk", "store", "copy"])
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_flipped_bit_is_not_published(
     original: Original, hub: Hub, tmp_path: Path, name: str, kind: str
 ) -> None:
-    """The message names the file, nothing reaches the Hub, and a relaunch makes the file again."""
+    """The message names the file, nothing reaches the Hub, and a relaunch makes the file again.
+
+    An object may be whole while this machine's `copy` of it has rotted; it may be fetched again.
+    """
     run = original.copy(tmp_path, kind)
-    flip(f"{run.address}/{name}")
-    with pytest.raises(CorruptFileError, match=name) as caught:
+    flip(run.fetch(run.root / name) if kind == "copy" else f"{run.address}/{name}")
+    try:
         publish(run, Compute())
-    assert "\n" not in str(caught.value)
-    assert hub.calls == []
+    except CorruptFileError as error:
+        assert name in str(error) and "\n" not in str(error)
+        assert hub.calls == []
+    else:
+        assert kind == "copy"
     if kind == "store":
         verify(run)
-    relaunch(run)
-    assert published(hub) == original.files
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_a_damaged_copy_of_an_object_is_not_published(
-    original: Original, hub: Hub, tmp_path: Path, name: str
-) -> None:
-    """The object is whole, but this machine's copy of it has rotted."""
-    run = original.copy(tmp_path, "store")
-    flip(run.fetch(run.root / name))
-    with contextlib.suppress(CorruptFileError):
-        publish(run, Compute())
-    assert hub.calls == [] or published(hub) == original.files
     relaunch(run)
     assert published(hub) == original.files
 

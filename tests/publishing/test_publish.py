@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
-import duckdb
-import pyarrow.parquet as pq
 import pytest
-from huggingface_hub import DatasetCard, hf_hub_download
+from huggingface_hub import DatasetCard
 
-from datamask.errors import PublicationError, RunError
+from datamask.errors import RunError
 from datamask.runs.receipt import read_receipt
 from tests.hub.runs import NAME, write_subset
 from tests.hub.server import Fault, Hub
@@ -19,10 +16,19 @@ from tests.publishing.sending import MakeRun, commit_in_parts, folder, remote, s
 pytestmark = pytest.mark.usefixtures("hub")
 
 
-def test_what_is_published_is_what_is_in_the_folder(make_run: MakeRun, hub: Hub) -> None:
-    """Files, tag, privacy, card and record are as the run says."""
+def test_what_is_published_is_what_is_in_the_folder(
+    make_run: MakeRun, hub: Hub, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Files, tag, privacy, card and record are as the run says, and nowhere is the token.
+
+    Again, there is no commit and no upload. A changed file goes up alone, and the tag follows.
+    """
     run = make_run()
+    caplog.set_level("DEBUG")
     send(run)
+    for path in run.root.rglob("*"):
+        assert path.is_dir() or hub.token.encode() not in path.read_bytes(), path
+    assert hub.token not in caplog.text
     repository = hub.repositories[NAME]
     assert repository.private
     assert remote(hub) == folder(run)
@@ -40,29 +46,19 @@ def test_what_is_published_is_what_is_in_the_folder(make_run: MakeRun, hub: Hub)
     card = DatasetCard(remote(hub)["README.md"].decode())
     assert card.data.license == "odc-by"
 
-
-def test_publishing_again_changes_nothing(make_run: MakeRun, hub: Hub) -> None:
-    """The second time there is no commit and no upload."""
-    run = make_run()
+    before, calls = dict(repository.commits), len(hub.calls)
     send(run)
-    before, calls = dict(hub.repositories[NAME].commits), len(hub.calls)
-    send(run)
-    assert hub.repositories[NAME].commits == before
+    assert repository.commits == before
     assert {"commit", "put", "tag", "batch"}.isdisjoint(hub.calls[calls:])
     assert json.loads((run.root / "published.json").read_text())["new_commit"] is False
 
-
-def test_only_a_changed_file_is_sent_again_and_the_tag_moves(make_run: MakeRun, hub: Hub) -> None:
-    """Of three data files, the one that changed goes up; the tag follows the new commit."""
-    run = make_run()
-    send(run)
-    first = hub.repositories[NAME].tags["v1"]
+    first = repository.tags["v1"]
     hub.received.clear()
     write_subset(run, 1, word="other")
     send(run)
     assert sum(hub.received.values()) == 1
     assert remote(hub) == folder(run)
-    assert hub.repositories[NAME].tags["v1"] == hub.repositories[NAME].branches["main"] != first
+    assert repository.tags["v1"] == repository.branches["main"] != first
 
 
 def test_stale_data_files_are_deleted_and_other_files_are_kept(make_run: MakeRun, hub: Hub) -> None:
@@ -161,49 +157,3 @@ def test_the_client_may_commit_in_parts(
     assert len(repository.history()) == 2, "main moved in one step"
     assert len(repository.commits) == 5, "the Hub's first, three of staging, one on main"
     assert set(hub.received.values()) == {1}
-
-
-def test_an_interrupted_publication_sends_nothing_twice(make_run: MakeRun, hub: Hub) -> None:
-    """The next attempt does not send the files that have arrived."""
-    run = make_run()
-    hub.faults = [Fault("commit", 403)]
-    with pytest.raises(PublicationError):
-        send(run)
-    assert sum(hub.received.values()) == 4
-    send(run)
-    assert sum(hub.received.values()) == 4
-
-
-def test_what_is_published_can_be_downloaded_and_read(
-    make_run: MakeRun, hub: Hub, tmp_path: Path
-) -> None:
-    """The client downloads the same bytes; pyarrow and DuckDB read the same rows."""
-    run = make_run()
-    send(run)
-    name = "data/default/train-00000-of-00003.parquet"
-    path = hf_hub_download(
-        NAME,
-        name,
-        repo_type="dataset",
-        revision="v1",
-        endpoint=hub.endpoint,
-        local_dir=tmp_path / "down",
-    )
-    assert Path(path).read_bytes() == folder(run)[name]
-    data = run.root / "publication" / "data" / "default"
-    ids = pq.read_table(data, columns=["id"])["id"].to_pylist()
-    rows = duckdb.sql(f"SELECT id FROM '{data}/*.parquet' ORDER BY filename").fetchall()
-    assert sorted(ids) == sorted(row[0] for row in rows)
-    assert len(ids) == 12
-
-
-def test_the_token_is_written_nowhere(
-    make_run: MakeRun, hub: Hub, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Neither record, card, run.json nor log contains it."""
-    run = make_run()
-    caplog.set_level("DEBUG")
-    send(run)
-    for path in run.root.rglob("*"):
-        assert path.is_dir() or hub.token.encode() not in path.read_bytes(), path
-    assert hub.token not in caplog.text
