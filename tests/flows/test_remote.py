@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from datamask.config.compute import Compute
-from datamask.config.loading import parse_settings
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
 from datamask.runs.opening import open_run
 from tests.finished import up_to
+from tests.flows.test_fan_out import planned
 from tests.storage.conftest import Store, machine, s3  # noqa: F401 - fixtures
 
 
@@ -27,16 +27,9 @@ def test_flows_share_a_run_with_no_disk_in_common(
     """Three flows, three machines: the masks of a local run; what fails names the URL."""
     from flows.stages import embed_shards, import_quality, learn_masks
 
-    settings = parse_settings(
-        {
-            "source": {"path": str(corpus), "layout": "features"},
-            "plan": {"rows_per_shard": 20},
-            "embedding": {"dimension": 8},
-            "selection": {"steps": 5, "ratio": 0.2},
-        }
-    )
+    local = planned(tmp_path, corpus)
     url = "s3://runs/flows/mine"
-    plan_run(url, settings)
+    plan_run(url, local.settings)
     assert import_quality(url, return_state=True).is_completed()
     machine("second")
     s3.write(url, "embeddings/00001.parquet", b"not ours")
@@ -50,7 +43,6 @@ def test_flows_share_a_run_with_no_disk_in_common(
     assert f"rerun-failed/local --param root={url}`" in state.message
     s3.write(url, "embeddings/00002.parquet", damaged)
     assert learn_masks(url, return_state=True).is_completed()
-    local = plan_run(tmp_path / "local" / "mine", settings)
     for stage in up_to(local, "selection"):
         run_stage(local, stage, Compute())
     for shard in range(3):

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from datamask.config.compute import Compute
-from datamask.config.loading import parse_settings
 from datamask.config.outputs import Sweep
 from datamask.execution.pipeline import run_stage
-from datamask.planning.plan import plan_run
 from tests.finished import up_to
+from tests.flows.test_fan_out import planned
 
 
 def artifacts(name: str) -> dict[str, Any]:
@@ -34,15 +33,7 @@ def test_sweep_and_report_show_themselves_on_the_flow_run(tmp_path: Path, corpus
     from flows.stages import report
     from flows.sweep import sweep
 
-    chosen = parse_settings(
-        {
-            "source": {"path": str(corpus), "layout": "features"},
-            "plan": {"rows_per_shard": 20},
-            "embedding": {"dimension": 8},
-            "selection": {"steps": 5, "ratio": 0.2},
-        }
-    )
-    run = plan_run(tmp_path / "run", chosen)
+    run = planned(tmp_path, corpus)
     for stage in up_to(run, "embeddings"):
         run_stage(run, stage, Compute())
     tried = Sweep(quality_weights=(0.2, 0.8), seeds=(0,), shards=1)
@@ -71,17 +62,10 @@ def test_a_trial_that_fails_is_named(tmp_path: Path, corpus: Path) -> None:
     """The flow ends Failed in one line that says which trial and what to do."""
     from flows.sweep import sweep
 
-    chosen = parse_settings(
-        {
-            "source": {"path": str(corpus), "layout": "features"},
-            "embedding": {"dimension": 8},
-            "selection": {"steps": 5, "ratio": 0.2},
-        }
-    )
-    run = plan_run(tmp_path / "run", chosen)
+    run = planned(tmp_path, corpus)
     for stage in up_to(run, "embeddings"):
         run_stage(run, stage, Compute())
-    bad = Sweep(quality_weights=(0.5,), seeds=(0,), changes=({"metric": "nowhere:Term"},))
+    bad = Sweep(quality_weights=(0.5,), seeds=(0,), shards=1, changes=({"metric": "nowhere:Term"},))
     state = sweep(run.root, sweep=bad, return_state=True)
     assert state.is_failed()
     assert state.message.startswith(
