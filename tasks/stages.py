@@ -1,4 +1,4 @@
-"""The task of every stage, and that of a sweep's trial."""
+"""The task of every stage."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from typing import Any
 
 from prefect import Task, task
 
-from datamask.analysis import sweep_trials
 from datamask.config.compute import Compute
-from datamask.config.outputs import Sweep
 from datamask.execution.attempts import attempt
 from datamask.runs.opening import open_run
 from datamask.runs.run import Run
@@ -34,9 +32,3 @@ def task_of(run: Run, stage: str, units: list[int]) -> Task[..., Any]:
         first, last = (run.unit_label(stage, unit) for unit in (units[0], units[-1]))
         name += f"-{first}" if len(units) == 1 else f"-{first}-to-{last}"
     return work.with_options(name=stage, task_run_name=name)
-
-
-@task(name="try-choice", task_run_name="try {trial.name}", **RULES)
-def try_choice(root: Root, sweep: Sweep, trial: sweep_trials.Trial, compute: Compute) -> None:
-    """Try one choice of settings on one shard of a run: make one file of `sweep/trials/`."""
-    sweep_trials.try_choice(open_run(root), sweep, trial, compute)

@@ -11,7 +11,7 @@ import os
 import socket
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from prefect import Task
 from prefect.futures import as_completed
@@ -23,8 +23,6 @@ from datamask.runs.stages import STAGES
 from datamask.storage.location import Root
 from flows.orchestration.progress import Progress
 from tasks.retrying import error_of
-
-Unit = TypeVar("Unit")
 
 logger = logging.getLogger("datamask.engines")
 
@@ -51,15 +49,15 @@ def task_runner(stage: str, root: Root, compute: Compute) -> Iterator[tuple[Task
 
 def failures(
     runner: TaskRunner[Any],
-    calls: Iterable[tuple[Sequence[Unit], Task[..., Any], dict[str, Any]]],
+    calls: Iterable[tuple[Sequence[int], Task[..., Any], dict[str, Any]]],
     progress: Progress,
-) -> dict[Unit, str]:
+) -> dict[int, str]:
     """Make all calls, given by units, task and parameters, and show how many units have ended.
 
     Returns the reason of each unit whose task did not complete.
     """
     pending = {runner.submit(task, parameters): units for units, task, parameters in calls}
-    reasons, done = dict[Unit, str](), 0
+    reasons, done = dict[int, str](), 0
     for future in as_completed(list(pending)):
         future.wait()  # only this fetches the final state
         units = pending[future]

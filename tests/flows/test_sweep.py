@@ -55,20 +55,3 @@ def test_sweep_and_report_show_themselves_on_the_flow_run(tmp_path: Path, corpus
     assert "picture-curve-objective" in found
     assert "(http://127.0.0.1:8000/report.html)" in found["report-page"].data
     assert not any("file://" in str(artifact.data) for artifact in found.values())
-
-
-@pytest.mark.usefixtures("prefect")
-def test_a_trial_that_fails_is_named(tmp_path: Path, corpus: Path) -> None:
-    """The flow ends Failed in one line that says which trial and what to do."""
-    from flows.sweep import sweep
-
-    run = planned(tmp_path, corpus)
-    for stage in up_to(run, "embeddings"):
-        run_stage(run, stage, Compute())
-    bad = Sweep(quality_weights=(0.5,), seeds=(0,), shards=1, changes=({"metric": "nowhere:Term"},))
-    state = sweep(run.root, sweep=bad, return_state=True)
-    assert state.is_failed()
-    assert state.message.startswith(
-        "sweep: 1 of 2 trials failed, first metric=nowhere:Term, lambda 0.5"
-    )
-    assert "resumes where it stopped" in state.message
