@@ -79,12 +79,13 @@ def _flow_of(
     known = {name: known[name] for name in ("root", key, "compute", *parameters)}
     do.__name__ = do.__qualname__ = name.replace("-", "_")
     do.__doc__ = f"{about}\n\nArgs:\n" + "\n".join(f"    {n}: {of[2]}" for n, of in known.items())
+    positional, keyword = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
     do.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [
             inspect.Parameter(
-                name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=annotation, default=value
+                name, keyword if name != "root" else positional, annotation=of, default=default
             )
-            for name, (annotation, value, _) in known.items()
+            for name, (of, default, _) in known.items()
         ]
     )
     return flow(name=name, flow_run_name=f"{work} of {{root}}")(ends_in_one_line(do))
