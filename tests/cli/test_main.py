@@ -113,18 +113,6 @@ def test_the_same_command_again_does_nothing(
     assert "nothing to do" in caplog.text
 
 
-def test_a_copy_gives_the_same_bytes_with_other_workers(
-    finished: tuple[Path, Path, str], tmp_path: Path
-) -> None:
-    """Same settings, input and seed: the same bytes with 3 workers and other batch sizes."""
-    root, source, _ = finished
-    more = ("compute.workers=3", "compute.embedding_chunk=7")
-    assert here("rebuild", tmp_path / "run", *settings(source, *more)) == 0
-    for folder in ("scores", "quality", "embeddings", "selection", "subset"):
-        for path in sorted((root / folder).iterdir()):
-            assert path.read_bytes() == (tmp_path / "run" / folder / path.name).read_bytes(), path
-
-
 def test_status_names_what_is_left(
     finished: tuple[Path, Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -137,29 +125,6 @@ def test_status_names_what_is_left(
     masks = next(line.split() for line in lines if line.startswith("selection"))
     assert masks[1:] == ["2", "0", "1", "00001"]
     assert "rerun-failed" in lines[-1]
-
-
-def test_a_new_lambda_learns_again_and_embeds_nothing(
-    finished: tuple[Path, Path, str], tmp_path: Path
-) -> None:
-    """Stale means: exactly the stages that depend on the setting."""
-    root, source, _ = finished
-    copy = tmp_path / "run"
-    shutil.copytree(root, copy)
-    before = {p: p.stat().st_ino for p in copy.glob("embeddings/*")}
-    masks = {p: p.read_bytes() for p in copy.glob("selection/*")}
-    assert here("rebuild", copy, *settings(source, "selection.quality_weight=0.9")) == 0
-    assert {p: p.stat().st_ino for p in copy.glob("embeddings/*")} == before
-    assert all(path.read_bytes() != data for path, data in masks.items())
-
-
-def test_a_changed_input_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A resume on other data names the file."""
-    source = text_corpus(tmp_path / "source")
-    assert here("plan", tmp_path / "run", *settings(source)) == 0
-    pq.write_table(pq.read_table(source / "1.parquet").slice(1), source / "1.parquet")
-    assert here("rebuild", tmp_path / "run", *settings(source)) == 2
-    assert "1.parquet" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_a_run_is_the_same_in_an_ascii_locale(tmp_path: Path) -> None:

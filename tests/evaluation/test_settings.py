@@ -81,13 +81,6 @@ def test_wrong_settings_are_refused(data: dict, message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_the_last_seed_is_never_below_the_seeds() -> None:
-    """`most_seeds` adds seeds and takes none away."""
-    for most, last in ((None, 3), (2, 3), (9, 9)):
-        settings = parse_settings({"evaluation": {"seeds": 3, "most_seeds": most}})
-        assert settings.evaluation.last_seed == last
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
