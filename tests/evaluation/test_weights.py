@@ -19,7 +19,7 @@ from tests.evaluation.test_command import SETTINGS
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
 SWEEP = ("sweep.by=evaluation", "sweep.quality_weights=[0,0.5,1]", "sweep.seeds=[0]")
-SHORT = (*SWEEP, "sweep.shards=1", "sweep.steps=2")
+SHORT = (*SWEEP, "sweep.shards=1")
 
 
 def bits_by_arm(root: Path) -> dict[str, float]:
