@@ -43,16 +43,16 @@ SAMPLED_RECORDS = 200
 def status(root: Root, shards: bool) -> None:
     """Show which parts of RUN are done, stale or missing, by stage and shard."""
     run = open_run(root, fingerprint_at_end)
-    found = run_status(run)
+    states_of = run_status(run)
     if shards:
-        rows = list(shard_table(found, run.num_shards))
+        rows = list(shard_table(states_of, run.num_shards))
         print_rows(list(rows[0]), (row.values() for row in rows), "table")
         return
     click.echo(f"{run.num_documents} documents in {run.num_shards} shards")
     states = ("done", "stale", "missing")
     print_rows(
         ("stage", *states, "left"),
-        ((stage, *map(of.count, states), _shown(of)) for stage, of in found.items()),
+        ((stage, *map(of.count, states), _shown(of)) for stage, of in states_of.items()),
         "table",
     )
     if told := long_texts(run):
@@ -66,7 +66,7 @@ def status(root: Root, shards: bool) -> None:
         padding = "" if speed.padding is None else f", {speed.padding:.1%} of tokens were padding"
         rate = f"{speed.documents_per_second:.4g} documents/s by one worker"
         click.echo(f"{done} at {rate}{padding}")
-    if any(map(_shown, found.values())):
+    if any(map(_shown, states_of.values())):
         click.echo(f"run `datamask rerun-failed {root}` to resume")
 
 
@@ -85,13 +85,15 @@ def verify(root: Root) -> None:
     Corrupt files are renamed (.corrupt is appended), so that they count as missing.
     """
     run = open_run(root)
-    found = verify_run(run)
-    click.echo(f"{found.files} files, {found.bytes:,d} bytes read; {len(found.corrupt)} corrupt")
-    for name, reason in found.corrupt:
+    verified = verify_run(run)
+    click.echo(
+        f"{verified.files} files, {verified.bytes:,d} bytes read; {len(verified.corrupt)} corrupt"
+    )
+    for name, reason in verified.corrupt:
         click.echo(f"{run.address}/{name}: {reason}")
-    if found.corrupt:
+    if verified.corrupt:
         raise CorruptFileError(
-            f"{root}: {len(found.corrupt)} corrupt files were renamed to *.corrupt; "
+            f"{root}: {len(verified.corrupt)} corrupt files were renamed to *.corrupt; "
             f"run `datamask rebuild {root}` to compute them again"
         )
 
@@ -103,10 +105,10 @@ def compare(roots: tuple[Root, ...], output: Path) -> None:
     """Compare two or more runs of one source: overlap, differences, terms."""
     from datamask.report.compare_page import compare_page, compare_text
 
-    found = compare_runs([open_run(root) for root in roots])
+    comparison = compare_runs([open_run(root) for root in roots])
     with replace_file(output) as temporary:
-        temporary.write_text(compare_page(found), encoding="utf-8")
-    click.echo(compare_text(found))
+        temporary.write_text(compare_page(comparison), encoding="utf-8")
+    click.echo(compare_text(comparison))
     click.echo(f"\npage  {output}")
 
 
@@ -174,10 +176,10 @@ def embed_command(
     if vectors.suffix != ".npy":
         raise SettingsError(f"{vectors}: name a file that ends in .npy")
     settings, compute = load_settings(config, overrides)
-    found = embed_texts(read_texts(texts, column), settings.embedding, compute)
+    matrix = embed_texts(read_texts(texts, column), settings.embedding, compute)
     with replace_file(vectors) as temporary, temporary.open("wb") as file:
-        np.save(file, found)
-    click.echo(f"{vectors}: {len(found)} vectors of {found.shape[1]} numbers")
+        np.save(file, matrix)
+    click.echo(f"{vectors}: {len(matrix)} vectors of {matrix.shape[1]} numbers")
 
 
 COMMANDS = (status, verify, compare, query, settings, doctor, embed_command)

@@ -50,12 +50,12 @@ def init(source: str, output: Path) -> None:
     """  # noqa: D301 - click wants the character itself
     if output.exists():
         raise SettingsError(f"{output}: exists already; name another file with --output")
-    found = look(source)
+    first = look(source)
     with output.open("x", encoding="utf-8") as file:
-        file.write(settings_text(found, str(output)))
-    for line in found.lines:
+        file.write(settings_text(first, str(output)))
+    for line in first.lines:
         click.echo(line)
-    for problem in found.problems:
+    for problem in first.problems:
         click.echo(f"to do: {problem}")
     click.echo(f"{output} written; next: datamask plan runs/mine --config {output} --dry-run")
 
@@ -109,46 +109,46 @@ def plan(
     if estimate:
         _print_estimate(settings, compute, documents, form)
         return
-    found, are_rows_checked = try_plan(root, settings, compute)
-    _print_plan(found, form)
+    tried, are_rows_checked = try_plan(root, settings, compute)
+    _print_plan(tried, form)
     if not are_rows_checked:
         click.echo(
-            f"not checked: the rows of {found.settings.source.path} (absent and repeated ids, "
+            f"not checked: the rows of {tried.settings.source.path} (absent and repeated ids, "
             "missing scores, tokens and groups); a launch reads these columns, and refuses what "
             "does not fit",
             err=True,
         )
-    if found.problems:
-        raise together(found.problems)
+    if tried.problems:
+        raise together(tried.problems)
 
 
-def _print_plan(found: PlanPreview, form: str) -> None:
+def _print_plan(plan: PlanPreview, form: str) -> None:
     """Print settings, shards and disk space as YAML and tables or as JSON; only shards as CSV."""
-    chosen = found.settings.model_dump(mode="json")
+    chosen = plan.settings.model_dump(mode="json")
     names = ("shard", "documents", "bytes", "files")
-    shards = [[shard, 0, 0, 0] for shard in range(found.num_shards)]
-    for piece in found.pieces:
+    shards = [[shard, 0, 0, 0] for shard in range(plan.num_shards)]
+    for piece in plan.pieces:
         row = shards[piece.shard]
         row[1:] = row[1] + piece.rows, row[2] + piece.bytes, row[3] + 1
     if form == "json":
         rows = [dict(zip(names, row, strict=True)) for row in shards]
-        stages = stages_of(found.settings)
-        told = {"settings": chosen, "stages": stages, "shards": rows, "disk": found.disk}
+        stages = stages_of(plan.settings)
+        told = {"settings": chosen, "stages": stages, "shards": rows, "disk": plan.disk}
         click.echo(json.dumps(told))
         return
     if form == "csv":
         print_rows(names, shards, form)
         return
     click.echo(yaml.safe_dump(chosen, sort_keys=False).rstrip())
-    click.echo(f"\nstages: {', '.join(stages_of(found.settings))}")
-    for line in found.settings.explained():
+    click.echo(f"\nstages: {', '.join(stages_of(plan.settings))}")
+    for line in plan.settings.explained():
         click.echo(f"\n{line}")
     if shards:
         click.echo()
         print_rows(names, ((f"{row[0]:05d}", *row[1:]) for row in shards), form)
-    if found.disk:
+    if plan.disk:
         click.echo()
-        print_rows(("stage", "bytes on disk (estimate)"), found.disk.items(), form)
+        print_rows(("stage", "bytes on disk (estimate)"), plan.disk.items(), form)
 
 
 def _print_estimate(settings: Settings, compute: Compute, most: int, form: str) -> None:

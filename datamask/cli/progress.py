@@ -140,12 +140,12 @@ def _live(stages: Stages) -> Iterator[None]:
     from rich.text import Text
 
     def table() -> Any:
-        found = Table.grid(padding=(0, 1))
+        grid = Table.grid(padding=(0, 1))
         for shown in stages.shown():
             total = None if shown.share is None else 1.0
             bar = ProgressBar(total, shown.share or 0, 20)
-            found.add_row(Text(shown.stage), bar, Text(shown.text))
-        return found
+            grid.add_row(Text(shown.stage), bar, Text(shown.text))
+        return grid
 
     terminal: Any = sys.stderr
     # The display itself needs escape sequences; handlers escape those of names.

@@ -56,8 +56,8 @@ def _differences(
             )
             return
     known = {score["name"]: score for score in about["scores"]}
-    found = about_scores(settings, pinned_revisions)
-    mine = {score["name"]: score for score in found["scores"]}
+    compared = about_scores(settings, pinned_revisions)
+    mine = {score["name"]: score for score in compared["scores"]}
     for name in (*known, *(name for name in mine if name not in known)):
         if name not in mine or name not in known:
             yield differ("quality.scores", ", ".join(known), ", ".join(mine))
@@ -67,7 +67,7 @@ def _differences(
                 yield differ(f"{key} of score {name}", repr(value), repr(mine[name][key]))
     terms = {t.objective.name: t.weight for t in build_terms(settings.selection) if t.weight}
     learnt = {term["name"]: term["weight"] for term in about["terms"]}
-    if terms != learnt or found["indicators"] != about["indicators"]:
+    if terms != learnt or compared["indicators"] != about["indicators"]:
         yield differ("the objective", about["objective"].replace("`", ""), terms)
 
 

@@ -300,11 +300,11 @@ def _unmatched(
 
 def _warn_of_few(connection: Any, rows: _SourceRows, score: Score, planned: str) -> None:
     """Log a warning if most documents have no score in the files, whatever `missing` says."""
-    [(found, total)] = execute(
+    [(matched, total)] = execute(
         connection,
         "SELECT (SELECT count(*) FROM ids SEMI JOIN given USING (key)), count(*) FROM ids",
     )
-    if 2 * found >= total:
+    if 2 * matched >= total:
         return
     # The first id of each side that the other one lacks.
     [ours] = execute(
@@ -318,5 +318,5 @@ def _warn_of_few(connection: Any, rows: _SourceRows, score: Score, planned: str)
     logger.warning(
         "score %s: %s has the ids of only %d of %d documents; its ids look like %r, those of "
         "the source like %r",
-        *(score.name, score.path, found, total, str(theirs)[:80], rows.id_at(*ours)[:80]),
+        *(score.name, score.path, matched, total, str(theirs)[:80], rows.id_at(*ours)[:80]),
     )
