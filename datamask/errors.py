@@ -45,10 +45,10 @@ def without_secrets(text: str) -> str:
         secret = os.environ.get(name, "").strip()
         if secret:
             text = text.replace(secret, "***")
-    text = _USER.sub(lambda found: found["container"] or "://***@", text)
+    text = _USER.sub(lambda match: match["container"] or "://***@", text)
     return _PARAMETER.sub(
-        lambda found: (
-            f"{found['name']}***" if _SECRET_NAME.search(unquote(found["name"])) else found[0]
+        lambda match: (
+            f"{match['name']}***" if _SECRET_NAME.search(unquote(match["name"])) else match[0]
         ),
         text,
     )
@@ -60,7 +60,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u
 
 def visible(text: str) -> str:
     """The text with escapes for control characters and for bytes that are not UTF-8."""
-    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
+    return _CONTROL.sub(lambda match: repr(match[0])[1:-1], text)
 
 
 def printable(text: str) -> str:
@@ -119,10 +119,10 @@ def together(problems: Sequence[DatamaskError]) -> DatamaskError:
     if len(kinds) > 1 and all(isinstance(problem, TransientError) for problem in problems):
         kinds = {TransientError}
     kind = kinds.pop() if len(kinds) == 1 else InputError
-    joined = tuple(one for problem in problems for one in problem.problems)
-    found = kind("; ".join(_examples(joined)))
-    found.joined = joined
-    return found
+    joined = tuple(part for problem in problems for part in problem.problems)
+    error = kind("; ".join(_examples(joined)))
+    error.joined = joined
+    return error
 
 
 @contextlib.contextmanager
@@ -367,8 +367,8 @@ def exit_status(error: BaseException) -> int:
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """The end of a message: the known name most similar to *word*; empty if there is none."""
-    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.7)
-    return f"; did you mean `{found[0]}`?" if found else ""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.7)
+    return f"; did you mean `{near[0]}`?" if near else ""
 
 
 def shortened(value: Any, most: int = 100) -> str:

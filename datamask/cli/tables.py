@@ -42,9 +42,9 @@ def _print_table(names: Sequence[str], rows: Iterator[Iterable[Any]]) -> None:
     names = list(map(escaped, names))
     columns = [[name, *column] for name, *column in zip(names, *first, strict=True)]
     formats = [
-        f"{{:{'>' if values and isinstance(values[0][place], int | float) else '<'}"
+        f"{{:{'>' if values and isinstance(values[0][number], int | float) else '<'}"
         f"{max(map(len, column))}}}"
-        for place, column in enumerate(columns)
+        for number, column in enumerate(columns)
     ]
     line = "  ".join(formats).format
     print(line(*names).rstrip())

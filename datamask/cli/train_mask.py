@@ -112,8 +112,8 @@ def read_features(path: str) -> tuple[pa.Array, np.ndarray, np.ndarray]:
         with open_parquet(name) as file:
             for column in _COLUMNS:
                 if column not in file.schema_arrow.names:
-                    found = ", ".join(file.schema_arrow.names)
-                    raise InputError(f"missing; the file has {found}", path=name, column=column)
+                    there = ", ".join(file.schema_arrow.names)
+                    raise InputError(f"missing; the file has {there}", path=name, column=column)
             total += file.metadata.num_rows
     if not total:
         raise InputError("no documents", path=path)

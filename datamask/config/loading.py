@@ -123,8 +123,8 @@ def load_sweep(overrides: tuple[str, ...]) -> tuple[Sweep, Compute]:
         if not override.startswith(("sweep.", "compute.")):
             raise SettingsError(f"--set {override}: only sweep.* and compute.* here")
         _apply(data, override)
-    found = parse_settings(data, _SweepFile)
-    return found.sweep, found.compute
+    groups = parse_settings(data, _SweepFile)
+    return groups.sweep, groups.compute
 
 
 class _ComputeFile(Group):
@@ -140,14 +140,14 @@ def _apply(data: dict[str, Any], override: str) -> None:
     if not separator or not key:
         raise SettingsError(f"--set {override[:100]}: needed group.key=value")
     *groups, last = key.split(".")
-    place: Any = data
+    group_data: Any = data
     for group in groups:
-        if place.get(group) is None:
-            place[group] = {}
-        place = place[group]
-        if not isinstance(place, dict):
+        if group_data.get(group) is None:
+            group_data[group] = {}
+        group_data = group_data[group]
+        if not isinstance(group_data, dict):
             raise SettingsError(
                 f"--set {override[:100]}: {group} is not a group of settings; `datamask settings` "
                 "lists them all"
             )
-    place[last] = read_yaml(value, f"--set {override[:100]}")
+    group_data[last] = read_yaml(value, f"--set {override[:100]}")

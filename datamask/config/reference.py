@@ -55,9 +55,9 @@ def described(key: str) -> list[str]:
     """
     lines = descriptions()
     parts = tuple(f"{key}{end}" for end in (".", "[]."))
-    found = [lines[name] for name in lines if not key or name == key or name.startswith(parts)]
-    if found:
-        return found
+    texts = [lines[name] for name in lines if not key or name == key or name.startswith(parts)]
+    if texts:
+        return texts
     last = key.rpartition(".")[2]
     names = {name.rpartition(".")[2]: name for name in lines}
     near = [name for name in lines if name.rpartition(".")[2] == last]

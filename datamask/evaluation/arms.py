@@ -104,14 +104,14 @@ def _encoded(
         is_copy = np.zeros(len(texts), bool)
         is_copy[has_words] = np.isin(labels[len(held_out) :], labels[: len(held_out)])
         kept = np.flatnonzero(~is_copy).tolist()
-        encoded = encode(tokenizer, [texts[place] for place in kept])
+        encoded = encode(tokenizer, [texts[number] for number in kept])
         totals["copies"] += int(is_copy.sum())
         totals["documents"] += len(kept)
         totals["tokens"] += sum(map(len, encoded)) + len(encoded)
-        totals["bytes"] += sum(len(texts[place].encode()) for place in kept)
+        totals["bytes"] += sum(len(texts[number].encode()) for number in kept)
         yield pa.table(
             {
-                "id": [names[shard, int(rows[place])] for place in kept],
+                "id": [names[shard, int(rows[number])] for number in kept],
                 "shard": pa.array([shard] * len(kept), pa.int32()),
                 "row": rows[kept],
                 "tokens": pa.array(encoded, schemas.ARM.field("tokens").type),
@@ -212,19 +212,19 @@ def drawn_tokens(run: Run, arm: int, seed: int, separator: int) -> npt.NDArray[n
     tokens = column.flatten().to_numpy().astype(np.int64)
     offsets = column.offsets.to_numpy().astype(np.int64)
     offsets -= offsets[0]
-    keys = [hashlib.md5(f"{run.settings.seed}/{one}".encode()).digest() for one in ids]
+    keys = [hashlib.md5(f"{run.settings.seed}/{name}".encode()).digest() for name in ids]
     order = sorted(range(len(ids)), key=keys.__getitem__)
     ends = np.cumsum((np.diff(offsets) + 1)[order])
     wanted = budget_tokens(run.settings.evaluation)
     begin = seed * wanted % int(ends[-1])
-    place = int(np.searchsorted(ends, begin, side="right"))
+    rank = int(np.searchsorted(ends, begin, side="right"))
     parts: list[npt.NDArray[np.int64]] = []
     left = wanted
-    skipped = begin - (int(ends[place - 1]) if place else 0)
+    skipped = begin - (int(ends[rank - 1]) if rank else 0)
     while left > 0:
-        document = order[place % len(order)]
+        document = order[rank % len(order)]
         text = tokens[offsets[document] : offsets[document + 1]]
         parts.append(np.append(text, separator)[skipped:][:left])
         left -= len(parts[-1])
-        place, skipped = place + 1, 0
+        rank, skipped = rank + 1, 0
     return np.concatenate(parts)

@@ -88,14 +88,14 @@ def configuration(evaluation: Evaluation, vocabulary: int) -> Any:
     try:
         if not (Path(evaluation.model) / "config.json").is_file():
             raise ValueError("no such folder with a config.json")
-        found = AutoConfig.from_pretrained(evaluation.model, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(evaluation.model, trust_remote_code=False)
     except Exception as error:  # the library raises errors of many kinds
         raise SettingsError(
             f"evaluation.model: {evaluation.model}: {one_line(error)}; use {', '.join(PRESETS)} or "
             "a folder with the configuration of a transformers decoder"
         ) from None
-    found.vocab_size, found.use_cache = vocabulary, False
-    return found
+    config.vocab_size, config.use_cache = vocabulary, False
+    return config
 
 
 _one_at_a_time = threading.Lock()

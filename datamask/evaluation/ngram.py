@@ -75,8 +75,8 @@ class _Counts:
         contexts = self._context(keys)
         total = _looked_up(self.contexts, self.totals, contexts)
         kinds = _looked_up(self.contexts, self.kinds, contexts)
-        found = np.maximum(number - DISCOUNT, 0) + DISCOUNT * kinds * lower
-        return np.where(total > 0, found / np.maximum(total, 1), lower)
+        mass = np.maximum(number - DISCOUNT, 0) + DISCOUNT * kinds * lower
+        return np.where(total > 0, mass / np.maximum(total, 1), lower)
 
 
 def _key(*tokens: npt.NDArray[np.int64]) -> Keys:

@@ -35,22 +35,22 @@ def pin_evaluation(settings: Settings) -> dict[str, str]:
         raise SettingsError("evaluation: layout `features` has no text to train on")
     if not (evaluation.hold_out or evaluation.sets):
         raise SettingsError(NOTHING_HELD_OUT)
-    found = {}
+    pins = {}
     for arm in evaluation.arms:
         if arm.kind == "ids":
-            found[f"arm:{arm.name}"] = digest_files(arm.path, "content", ROW_SUFFIXES)
+            pins[f"arm:{arm.name}"] = digest_files(arm.path, "content", ROW_SUFFIXES)
         elif arm.kind == "run":
-            found[f"arm:{arm.name}"] = open_run(arm.path).fingerprint_all("selection")
+            pins[f"arm:{arm.name}"] = open_run(arm.path).fingerprint_all("selection")
         elif arm.change:
             terms = changed_selection(settings, arm).more_terms
             paths = {term.path for term in terms if term.path}
-            found |= {f"arms:{path}": digest_file(path, "content") for path in paths}
+            pins |= {f"arms:{path}": digest_file(path, "content") for path in paths}
     if evaluation.model not in PRESETS:
         configuration(evaluation, vocabulary=PRESETS["15M"].vocabulary)
-        found["training:model"] = digest_file(f"{evaluation.model}/config.json", "content")
+        pins["training:model"] = digest_file(f"{evaluation.model}/config.json", "content")
     if named := evaluation.tokenizer:
-        found["tokenizer:tokenizer"] = tokenizer_digest(named, "evaluation.tokenizer")
-    return found
+        pins["tokenizer:tokenizer"] = tokenizer_digest(named, "evaluation.tokenizer")
+    return pins
 
 
 def changed_selection(settings: Settings, arm: Arm) -> Selection:

@@ -76,14 +76,14 @@ def _ngram_bits(run: Run, held_out: pa.Table) -> npt.NDArray[np.float64]:
     separator = run.receipt("tokenizer").metrics["vocabulary"]
     texts = [np.asarray(tokens, np.int64) for tokens in held_out["tokens"].to_pylist()]
     prefixes = held_out["prefix"].to_pylist()
-    found = np.zeros((len(run.settings.evaluation.arms), len(texts)))
-    for arm in range(len(found)):
+    bits_of = np.zeros((len(run.settings.evaluation.arms), len(texts)))
+    for arm in range(len(bits_of)):
         tokens = drawn_tokens(run, arm, 0, separator)[:MOST_TOKENS]
         model = Trigrams(np.append(separator, tokens), separator + 1)
-        for place, text in enumerate(texts):
+        for document, text in enumerate(texts):
             bits = model.bits(text, (separator, separator))
-            found[arm, place] = bits[prefixes[place] :].sum()
-    return found
+            bits_of[arm, document] = bits[prefixes[document] :].sum()
+    return bits_of
 
 
 def read_results(run: Run) -> list[dict[str, Any]]:

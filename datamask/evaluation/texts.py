@@ -162,7 +162,7 @@ def _parse(definition: str) -> Any:
 
 def encode(tokenizer: Any, texts: list[str]) -> list[list[int]]:
     """The tokens of texts, without special ones."""
-    return [found.ids for found in tokenizer.encode_batch(texts, add_special_tokens=False)]
+    return [encoding.ids for encoding in tokenizer.encode_batch(texts, add_special_tokens=False)]
 
 
 def encode_held_out(run: Run, compute: Compute) -> None:
@@ -180,13 +180,13 @@ def encode_held_out(run: Run, compute: Compute) -> None:
     known = example_texts(run)
     drawn = [*_from_source(run, compute)]
     rows = [row for row in drawn if row["text"] not in known]
-    for one in evaluation.sets:
-        own = list(_from_set(run, one))
-        found = [row for row in own if row["text"] not in known]
-        if not found:
+    for own_set in evaluation.sets:
+        own = list(_from_set(run, own_set))
+        unknown = [row for row in own if row["text"] not in known]
+        if not unknown:
             problem = "no text in it that is not an example of a score" if own else "no text in it"
-            raise InputError(f"{problem}; check path and column", path=one.path)
-        drawn, rows = drawn + own, rows + found
+            raise InputError(f"{problem}; check path and column", path=own_set.path)
+        drawn, rows = drawn + own, rows + unknown
     if not rows:
         raise SettingsError(NOTHING_HELD_OUT)
     held_out = [_encoded(tokenizer, context, **row) for row in rows]
@@ -211,14 +211,14 @@ def _encoded(
         SettingsError: the tokenizer has no token for a part of the text.
     """
     before = tokenizer.encode(prompt, add_special_tokens=False).ids[-context // 2 :]
-    found = tokenizer.encode(text, add_special_tokens=False)
+    encoding = tokenizer.encode(text, add_special_tokens=False)
     unknown = getattr(tokenizer.model, "unk_token", None)
-    if unknown is not None and tokenizer.token_to_id(unknown) in found.ids:
+    if unknown is not None and tokenizer.token_to_id(unknown) in encoding.ids:
         raise SettingsError(
             f"evaluation.tokenizer: cannot encode a text of set {row['set']}; use one of bytes"
         )
-    tokens = found.ids[: context - len(before)]
-    end = found.offsets[len(tokens) - 1][1] if tokens else 0
+    tokens = encoding.ids[: context - len(before)]
+    end = encoding.offsets[len(tokens) - 1][1] if tokens else 0
     size = len(text[:end].encode())
     return {**row, "prefix": len(before), "tokens": [*before, *tokens], "bytes": size}
 
@@ -253,10 +253,10 @@ def _from_source(run: Run, compute: Compute) -> Iterator[dict[str, Any]]:
             yield {"set": group, "id": name, "in_all": in_all, "text": text}
 
 
-def _from_set(run: Run, one: HeldOutSet) -> Iterator[dict[str, Any]]:
+def _from_set(run: Run, own_set: HeldOutSet) -> Iterator[dict[str, Any]]:
     """The first documents of a set of the user's own."""
-    rows = rows_of(run, f"held_out:{one.name}", one.path, one.columns, MOST_DOCUMENTS)
+    rows = rows_of(run, f"held_out:{own_set.name}", own_set.path, own_set.columns, MOST_DOCUMENTS)
     for number, row in enumerate(rows):
-        text, prompt = (str(row.get(name) or "") for name in (one.column, one.prompt or ""))
-        shared = {"set": one.name, "id": str(number), "in_all": False, "text": text}
-        yield {**shared, "prompt": prompt} if one.prompt else shared
+        text, prompt = (str(row.get(name) or "") for name in (own_set.column, own_set.prompt or ""))
+        shared = {"set": own_set.name, "id": str(number), "in_all": False, "text": text}
+        yield {**shared, "prompt": prompt} if own_set.prompt else shared

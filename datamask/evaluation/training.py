@@ -110,8 +110,8 @@ def _sequences(run: Run, trial: Trial, separator: int) -> npt.NDArray[np.int64]:
     width = min(preset(run.settings.evaluation).context, len(stream) - 1)
     number = (len(stream) - 1) // width
     places = np.arange(number)[:, None] * width + np.arange(width + 1)
-    found: npt.NDArray[np.int64] = stream[places]
-    return found
+    sequences: npt.NDArray[np.int64] = stream[places]
+    return sequences
 
 
 class _Training:
@@ -156,9 +156,9 @@ class _Training:
         total = self.num_steps(sequences)
         per_epoch, batch = total // self.epochs, self.size.batch
         while self.step < total and math.isfinite(self.curve[-1][1]):
-            epoch, place = divmod(self.step, per_epoch)
+            epoch, at = divmod(self.step, per_epoch)
             order = np.random.Generator(np.random.PCG64([*self.seeds, epoch]))
-            chosen = order.permutation(len(sequences))[place * batch : (place + 1) * batch]
+            chosen = order.permutation(len(sequences))[at * batch : (at + 1) * batch]
             bits = self._step(torch.from_numpy(sequences[chosen]), self.step / total)
             self.step += 1
             if self.step > (1 - AVERAGED) * total:
@@ -181,8 +181,8 @@ class _Training:
             for group in optimizer.param_groups:
                 group["lr"] = self.rate * factor * rising * falling
         nats = 0.0
-        for part in torch.split(sequences, self.at_once):
-            loss = token_nats(self.model, part).sum() / (len(sequences) * (part.shape[1] - 1))
+        for some in torch.split(sequences, self.at_once):
+            loss = token_nats(self.model, some).sum() / (len(sequences) * (some.shape[1] - 1))
             loss.backward()  # type: ignore[no-untyped-call]
             nats += float(loss.detach())
         torch.nn.utils.clip_grad_norm_(self.weights, LARGEST_GRADIENT)
@@ -207,25 +207,25 @@ class _Training:
 
     def state(self) -> dict[str, np.ndarray]:
         """Everything that determines the steps to come, as arrays."""
-        found = {}
+        arrays = {}
         each = zip(self.weights, self.average, self.states, strict=True)
-        for place, (weight, mean, state) in enumerate(each):
+        for number, (weight, mean, state) in enumerate(each):
             for key, value in {"weight": weight.detach(), "average": mean, **state}.items():
-                found[f"{place}-{key}"] = torch.as_tensor(value).cpu().numpy()
+                arrays[f"{number}-{key}"] = torch.as_tensor(value).cpu().numpy()
         progress = np.array([self.step, self.averaged, *self.since])
-        return {**found, "progress": progress, "curve": np.array(self.curve)}
+        return {**arrays, "progress": progress, "curve": np.array(self.curve)}
 
     def resume(self, checkpoints: Checkpoints) -> None:
         """Go on from a checkpoint, if there is one."""
-        found = checkpoints.load("state")
-        if found is None:
+        arrays = checkpoints.load("state")
+        if arrays is None:
             return
-        progress, curve = found.pop("progress"), found.pop("curve")
+        progress, curve = arrays.pop("progress"), arrays.pop("curve")
         device = self.weights[0].device
         with torch.no_grad():
-            for name, value in found.items():
-                place, _, key = name.partition("-")
-                at, tensor = int(place), torch.from_numpy(value)
+            for name, value in arrays.items():
+                number, _, key = name.partition("-")
+                at, tensor = int(number), torch.from_numpy(value)
                 if key == "weight":
                     self.weights[at].copy_(tensor)
                 elif key == "average":
@@ -245,8 +245,8 @@ def _optimizers(model: Any) -> tuple[torch.optim.Optimizer, torch.optim.Optimize
     tables.append(model.get_output_embeddings() or tables[0])
     of_tokens = {id(module.weight) for module in tables}
     weights = list(model.parameters())
-    hidden = [one for one in weights if one.ndim == 2 and id(one) not in of_tokens]
-    others = [one for one in weights if one.ndim != 2 or id(one) in of_tokens]
+    hidden = [weight for weight in weights if weight.ndim == 2 and id(weight) not in of_tokens]
+    others = [weight for weight in weights if weight.ndim != 2 or id(weight) in of_tokens]
     muon = torch.optim.Muon(hidden, weight_decay=WEIGHT_DECAY, adjust_lr_fn="match_rms_adamw")
     return muon, torch.optim.AdamW(others, betas=BETAS, weight_decay=0.0)
 
@@ -280,17 +280,17 @@ def score(
     texts = held_out["tokens"].to_pylist()
     prefixes = held_out["prefix"].to_pylist()
     bits = np.zeros(len(texts))
-    order = sorted(range(len(texts)), key=lambda place: (-len(texts[place]), place))
+    order = sorted(range(len(texts)), key=lambda index: (-len(texts[index]), index))
     model.eval()
     while order:
         width = len(texts[order[0]]) + 1
         size = max(1, compute.working_set_bytes // (width * (separator + 1) * BYTES_PER_LOGIT))
         some, order = order[:size], order[size:]
         batch = torch.full((len(some), width), separator)
-        for row, place in enumerate(some):
-            batch[row, 1 : len(texts[place]) + 1] = torch.tensor(texts[place])
+        for row, index in enumerate(some):
+            batch[row, 1 : len(texts[index]) + 1] = torch.tensor(texts[index])
         with torch.inference_mode():
             nats = token_nats(model, batch).double().cpu().numpy()
-        for row, place in enumerate(some):
-            bits[place] = nats[row, prefixes[place] : len(texts[place])].sum() / math.log(2)
+        for row, index in enumerate(some):
+            bits[index] = nats[row, prefixes[index] : len(texts[index])].sum() / math.log(2)
     return bits

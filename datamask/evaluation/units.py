@@ -68,20 +68,20 @@ def trials_of(run: Run) -> list[Trial]:
     """
     evaluation = run.settings.evaluation
     arms = list(range(len(evaluation.arms)))
-    found: list[Trial] = []
+    trials: list[Trial] = []
     for seed in range(evaluation.last_seed):
         if seed >= evaluation.seeds:
-            units = [unit_of(run, trial) for trial in found]
+            units = [unit_of(run, trial) for trial in trials]
             if any(state != "done" for state in run.states_of("training", units)):
                 break
-            bits, sizes, _ = read_main_bits(run, found)
+            bits, sizes, _ = read_main_bits(run, trials)
             looks = evaluation.last_seed - evaluation.seeds
             arms = verdict.race(bits, sizes, evaluation.level, looks, evaluation.resolution)
             if not arms:
                 break
         rates = range(len(learning_rates(evaluation)))
-        found += [Trial(arm, seed, rate) for arm in arms for rate in rates]
-    return found
+        trials += [Trial(arm, seed, rate) for arm in arms for rate in rates]
+    return trials
 
 
 def training_units(run: Run) -> list[Unit]:
@@ -122,11 +122,11 @@ def read_bits(run: Run, wanted: list[Trial]) -> tuple[verdict.Bits, dict[str, st
     seeds = max(trial.seed for trial in wanted) + 1
     documents = max(len(bits) for _, bits in read)
     shape = (len(run.settings.evaluation.arms), seeds, len(left), documents)
-    found = np.full(shape, np.nan)
+    bits_of = np.full(shape, np.nan)
     for trial, (_, bits) in zip(wanted, read, strict=True):
         if trial.rate in left:
-            found[trial.arm, trial.seed, left.index(trial.rate)] = bits
-    return found, diverged
+            bits_of[trial.arm, trial.seed, left.index(trial.rate)] = bits
+    return bits_of, diverged
 
 
 def read_main_bits(

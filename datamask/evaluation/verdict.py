@@ -56,8 +56,8 @@ class Comparison:
 
 def bits_per_byte(bits: Bits, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
     """By arm, seed and learning rate: all bits divided by all bytes."""
-    found: npt.NDArray[np.float64] = bits.sum(axis=3) / sizes.sum()
-    return found
+    per_byte: npt.NDArray[np.float64] = bits.sum(axis=3) / sizes.sum()
+    return per_byte
 
 
 def seed_variance(values: npt.NDArray[np.float64]) -> tuple[float, int]:
@@ -73,12 +73,12 @@ def seed_variance(values: npt.NDArray[np.float64]) -> tuple[float, int]:
     design = np.zeros((len(arms), sum(values.shape)))
     design[np.arange(len(arms)), arms] = 1
     design[np.arange(len(arms)), values.shape[0] + seeds] = 1
-    found = values[arms, seeds]
-    means, _, rank, _ = np.linalg.lstsq(design, found, rcond=None)
-    freedom = len(found) - int(rank)
+    known = values[arms, seeds]
+    means, _, rank, _ = np.linalg.lstsq(design, known, rcond=None)
+    freedom = len(known) - int(rank)
     if freedom <= 0:
         return 0.0, 0
-    left = found - design @ means
+    left = known - design @ means
     return float(left @ left) / freedom, freedom
 
 
@@ -92,7 +92,7 @@ def compare(bits: Bits, sizes: npt.NDArray[np.int64], level: float) -> list[Comp
     """
     by_rate = bits_per_byte(bits, sizes)
     variance, freedom = seed_variance(by_rate.mean(axis=2))
-    found = []
+    pairs = []
     for arm, other in combinations(range(len(bits)), 2):
         seeds = np.flatnonzero(np.isfinite(by_rate[arm] - by_rate[other]).all(axis=1))
         apart = bits[arm, seeds].mean(axis=(0, 1)) - bits[other, seeds].mean(axis=(0, 1))
@@ -110,11 +110,11 @@ def compare(bits: Bits, sizes: npt.NDArray[np.int64], level: float) -> list[Comp
         if (np.sign(of_rates) == np.sign(difference)).all():
             verdict = "better" if difference < 0 else "worse"
         shape = (arm, other, len(seeds), difference, difference - width, difference + width)
-        found.append(Comparison(*shape, p_value, width * (1 + _POWER_RATIO), verdict))
-    corrected = _holm(np.array([one.p_value for one in found]))
+        pairs.append(Comparison(*shape, p_value, width * (1 + _POWER_RATIO), verdict))
+    corrected = _holm(np.array([pair.p_value for pair in pairs]))
     return [
-        replace(one, p_value=value, verdict=one.verdict if value < level else "undecided")
-        for one, value in zip(found, corrected, strict=True)
+        replace(pair, p_value=value, verdict=pair.verdict if value < level else "undecided")
+        for pair, value in zip(pairs, corrected, strict=True)
     ]
 
 
@@ -154,8 +154,8 @@ def _holm(p_values: npt.NDArray[np.float64]) -> list[float]:
     left = len(order) - np.arange(len(order))  # hypotheses that a step corrects for
     corrected = np.empty_like(p_values)
     corrected[order] = np.minimum(1, np.maximum.accumulate(left * p_values[order]))
-    found: list[float] = corrected.tolist()
-    return found
+    p_values_left: list[float] = corrected.tolist()
+    return p_values_left
 
 
 def race(
@@ -176,13 +176,13 @@ def race(
     """
     latest = np.isfinite(bits[:, -1]).all(axis=(1, 2))
     running = [int(arm) for arm in np.flatnonzero(latest)]
-    found = compare(bits, sizes, level / looks)
-    worse = {one.arm for one in found if one.verdict == "worse" and one.other in running}
-    worse |= {one.other for one in found if one.verdict == "better" and one.arm in running}
+    pairs = compare(bits, sizes, level / looks)
+    worse = {pair.arm for pair in pairs if pair.verdict == "worse" and pair.other in running}
+    worse |= {pair.other for pair in pairs if pair.verdict == "better" and pair.arm in running}
     left = [arm for arm in running if arm not in worse]
     wide = [
-        one
-        for one in found
-        if {one.arm, one.other} <= {*left} and (one.high - one.low) / 2 > resolution
+        pair
+        for pair in pairs
+        if {pair.arm, pair.other} <= {*left} and (pair.high - pair.low) / 2 > resolution
     ]
     return left if wide else []

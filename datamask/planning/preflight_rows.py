@@ -164,13 +164,13 @@ class _SourceRows:
             names = list(dict.fromkeys([column, *scores, *self.counted.values()]))
             for batch in file.iter_batches(batch_size=2**16, columns=names):
                 ids = batch.column(column).cast(pa.string())
-                if (place := invalid_text(ids)) is not None:
+                if (first := invalid_text(ids)) is not None:
                     problem = "not valid UTF-8; re-encode it"
-                    raise InputError(problem, path=path, row=row + place, column=column)
+                    raise InputError(problem, path=path, row=row + first, column=column)
                 absent = pc.fill_null(pc.equal(pc.binary_length(ids), 0), True)
-                if (place := pc.index(absent, True).as_py()) >= 0:
+                if (first := pc.index(absent, True).as_py()) >= 0:
                     problem = "null or empty; give every document an id"
-                    raise InputError(problem, path=path, row=row + place, column=column)
+                    raise InputError(problem, path=path, row=row + first, column=column)
                 for name in scores:
                     lacking = pc.invert(usable(batch.column(name)))
                     if count := pc.sum(lacking).as_py():
@@ -223,7 +223,7 @@ class _SourceRows:
     def missing_scores(self) -> Iterator[InputError]:
         """A problem for each score that is a column of the source and must not be missing."""
         for score in self.scores:
-            here = [one for one in self.missing if one[0] == score.column]
+            here = [missing for missing in self.missing if missing[0] == score.column]
             if here:
                 _, _, path, row = here[0]
                 yield missing_score(score, sum(count for _, count, _, _ in here), path, row)

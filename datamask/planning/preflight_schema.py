@@ -31,7 +31,7 @@ def _must_be(fits: Callable[[pa.DataType], bool], needed: str) -> _ProblemOf:
 def column_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskError]:
     """Columns of the source that are absent, have an unsuitable type, or a name that clashes."""
     source = settings.source
-    columns, place = source.columns, source.path
+    columns, path = source.columns, source.path
 
     def check(column: str, key: str, problem_of: _ProblemOf) -> Iterator[DatamaskError]:
         if schema.names.count(column) == 1:
@@ -40,7 +40,7 @@ def column_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskE
             many = "twice in the source" if column in schema.names else "absent from the source"
             problem = f"{many}; set {key} to one of: {', '.join(schema.names)}"
         if problem:
-            yield InputError(problem, path=place, column=column)
+            yield InputError(problem, path=path, column=column)
 
     is_key = _must_be(is_id, "text or integer")
     if source.layout == "documents":
@@ -76,16 +76,16 @@ def column_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskE
 
 def _name_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskError]:
     """Columns that DuckDB, which ignores case, would confuse with another of the subset."""
-    place = settings.source.path
+    path = settings.source.path
     taken = {name.lower(): "" for name in added_columns(settings).names}
     for name in schema.names:
         other = taken.setdefault(name.lower(), name)
         if not other:
             problem = "the subset adds a column of this name; set subset.column_prefix"
-            yield InputError(f"{problem} (as datamask_)", path=place, column=name)
+            yield InputError(f"{problem} (as datamask_)", path=path, column=name)
         elif other != name:
             problem = f"differs from column {other} in case only, which DuckDB ignores; rename one"
-            yield InputError(problem, path=place, column=name)
+            yield InputError(problem, path=path, column=name)
 
 
 def token_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskError]:

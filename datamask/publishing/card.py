@@ -168,10 +168,10 @@ def _metadata(
     from huggingface_hub import DatasetCardData
 
     # The Hub accepts codes of ISO 639 alone.
-    named = (name for name, part in languages.items() if part >= LEAST_LANGUAGE_SHARE)
-    found = [name for name in named if re.fullmatch(r"[a-z]{2,3}", name)]
+    named = (name for name, share in languages.items() if share >= LEAST_LANGUAGE_SHARE)
+    codes = [name for name in named if re.fullmatch(r"[a-z]{2,3}", name)]
     data = DatasetCardData(
-        language=list(publication.languages) or found or None,
+        language=list(publication.languages) or codes or None,
         license=publication.license,
         pretty_name=title,
         size_categories=[size_category(configs[0].rows)],
@@ -220,13 +220,13 @@ def _pictures(run: Run, names: Sequence[str]) -> list[dict[str, str]]:
     captions = read_captions(run)
     first = [name for name in _FIRST_PICTURES if name in names]
     others = sorted({*names} - {*first}, key=lambda name: (name.startswith("curve-"), name))
-    found = []
+    pictures = []
     for name in (*first, *others):
         title, note = captions.get(name, (name.replace("-", " "), ""))
         title = title[:1].upper() + title[1:]
         caption = f"{title}. {note}".strip() if name in captions else ""
-        found.append({"name": name, "alt": cell(title), "caption": cell(caption)})
-    return found
+        pictures.append({"name": name, "alt": cell(title), "caption": cell(caption)})
+    return pictures
 
 
 def _languages(run: Run) -> dict[str, float]:

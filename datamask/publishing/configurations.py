@@ -151,9 +151,9 @@ def _write_scores(run: Run, folder: Path) -> list[Path]:
     def batches() -> Iterator[pa.RecordBatch]:
         for shard in range(run.num_shards):
             table = read_columns(run.path("documents", shard), schema.names)
-            place = schema.get_field_index("dump")
+            column = schema.get_field_index("dump")
             is_none = pc.equal(table["dump"], NO_GROUP)
-            table = table.set_column(place, "dump", pc.if_else(is_none, None, table["dump"]))
+            table = table.set_column(column, "dump", pc.if_else(is_none, None, table["dump"]))
             yield from table.cast(schema).to_batches()
 
     files = -(-run.num_documents // SCORES_PER_FILE)
@@ -184,10 +184,10 @@ def _write(
             while due:
                 if not len(waiting):
                     waiting = next(batches)
-                part = waiting.slice(0, due)
-                waiting = waiting.slice(len(part))
-                due -= len(part)
-                output.add(part)
+                batch = waiting.slice(0, due)
+                waiting = waiting.slice(len(batch))
+                due -= len(batch)
+                output.add(batch)
             output.flush()
     return paths
 

@@ -123,12 +123,12 @@ def run_units(
     failures = failures_on_record(run, stage, units, reasons, force=force)
     if not failures:
         return
-    rows = [{"shard": run.unit_label(stage, one), "problem": failures[one]} for one in failures]
+    rows = [{"shard": run.unit_label(stage, unit), "problem": failures[unit]} for unit in failures]
     folder = run.folder_of(stage, units[0])
     key = artifact_key(folder, "failed")
     create_table_artifact(rows, key=key, description=f"{folder}: failed shards")
-    place = shlex.quote(f"root={run.address}")
-    command = f"prefect deployment run rerun-failed/local --param {place}"
+    parameter = shlex.quote(f"root={run.address}")
+    command = f"prefect deployment run rerun-failed/local --param {parameter}"
     if partitions > 1:
         command += f" --param partitions={partitions}"
     raise shards_failed(run, stage, failures, command)

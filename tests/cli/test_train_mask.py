@@ -158,5 +158,3 @@ def test_bad_input_is_one_line(
     shown = capsys.readouterr().err
     assert shown.startswith(f"datamask: file {source}, ") and message in shown
     assert shown.count("\n") == 1 and not output.exists()
-
-
