@@ -16,76 +16,70 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from datamask.cli.terminal import escaped_output
 from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
-from datamask.config.selection import Selection
-from datamask.embedding.vectors import COLUMN, normalise, to_matrix
-from datamask.errors import DatamaskError, InputError, SettingsError, exit_status, known, lines
+from datamask.config.settings import Settings
+from datamask.errors import DatamaskError, SettingsError, exit_status, known, lines
 from datamask.execution.devices import check_device
-from datamask.in_memory.containers import is_list
-from datamask.learning.learner import learn_mask
-from datamask.runs import budget, schemas
-from datamask.runs.files import write_parquet
-from datamask.runs.in_progress import advance, working
+from datamask.execution.pipeline import run_stage
+from datamask.planning.first_settings import look
+from datamask.planning.plan import plan_run
+from datamask.runs import schemas
+from datamask.runs.files import read_columns, write_parquet
+from datamask.runs.stages import stages_of
 from datamask.source.opening import list_files
 from datamask.source.pinned import open_parquet
+from datamask.storage.local import nearest_folder
 
 logger = logging.getLogger(__name__)
 
 ALGORITHMS = {"DiSF": "disf", "Facility": "facility_location", "Pair_simi": "pairwise"}
 """Metrics by their names in the published script."""
 
-ROWS_AT_ONCE = 16_384
-
 
 def train_mask(arguments: argparse.Namespace) -> tuple[int, int]:
     """Learn and write a mask; return the numbers of selected and of read documents.
+
+    A run of one shard does the work, in a temporary folder beside the output.
 
     Raises:
         InputError: the input is invalid; names file, row and column.
         SettingsError: a flag is out of range.
         StorageError: the output cannot be written.
     """
-    selection = selection_of(arguments)
+    settings = settings_of(arguments)
     compute: Compute = parse_settings({"device": arguments.device}, Compute)
-    check_device(compute)
     if arguments.output.is_dir():
         raise SettingsError(f"--output {arguments.output}: a folder; name a file")
-    ids, quality, features = read_features(arguments.input)
-    num_selected = budget.total_budget(selection, len(ids))
-    with working("mask"):
-        learned = learn_mask(
-            features,
-            quality,
-            selection,
-            num_selected,
-            seed=0,
-            ids=ids.cast(pa.string()).to_numpy(zero_copy_only=False),
-            compute=compute,
-            progress=lambda step, steps: advance(step, steps, "steps at most"),
-        )
+    with tempfile.TemporaryDirectory(dir=nearest_folder(arguments.output.parent)) as folder:
+        checks = [lambda: check_device(compute)]
+        run = plan_run(Path(folder) / "run", settings, compute, checks=checks)
+        for stage in stages_of(settings, last="selection"):
+            run_stage(run, stage, compute)
+        mask = read_columns(run.path("selection", 0), ["logit", "selected"])
+        terms = run.receipt("selection", 0).metrics["terms"]
+    ids = _read_ids(arguments.input)
     fields = [pa.field("chunk_id", ids.type, nullable=False)]
     schema = pa.schema([*fields, schemas.MASK.field("logit"), schemas.MASK.field("selected")])
-    columns = [ids, pa.array(learned.logits), pa.array(learned.selected)]
-    write_parquet(arguments.output, schema, [pa.Table.from_arrays(columns, schema=schema)])
-    for name, term in learned.metrics["terms"].items():
+    table = pa.Table.from_arrays([ids, mask["logit"], mask["selected"]], schema=schema)
+    write_parquet(arguments.output, schema, [table])
+    for name, term in terms.items():
         values = (term["selected"], term["random"], term["top_quality"])
         logger.info("%s: selected %.6g, random %.6g, top quality %.6g", name, *values)
-    return num_selected, len(ids)
+    return sum(mask["selected"].to_pylist()), len(ids)
 
 
-def selection_of(arguments: argparse.Namespace) -> Selection:
+def settings_of(arguments: argparse.Namespace) -> Settings:
     """The flags as settings; the published estimator takes all steps and has no swap refinement."""
-    values: dict[str, Any] = {
+    selection: dict[str, Any] = {
         "ratio": arguments.select_ratio,
         "metric": ALGORITHMS[arguments.algorithm],
         "quality_weight": arguments.lamb,
@@ -99,81 +93,29 @@ def selection_of(arguments: argparse.Namespace) -> Selection:
         "final_lr": arguments.min_lr,
     }
     if arguments.estimator == "policy_gradient":
-        values |= {"tolerance": 0.0, "swap_refinement": 0}
-    selection: Selection = parse_settings(values, Selection)
-    return selection
+        selection |= {"tolerance": 0.0, "swap_refinement": 0}
+    parse_settings({"selection": selection})  # before the input is looked at
+    width = look(arguments.input).settings["embedding"].get("dimension", 1)
+    settings: Settings = parse_settings(
+        {
+            "source": {"path": arguments.input, "layout": "features"},
+            "plan": {"rows_per_shard": 2**62, "bytes_per_shard": 2**62},
+            "embedding": {"dimension": width},
+            "selection": selection,
+        }
+    )
+    return settings
 
 
-def read_features(path: str) -> tuple[pa.Array, np.ndarray, np.ndarray]:
-    """Ids (in their own type), quality (float64) and unit vectors in their stored precision."""
-    names = list_files(path)
-    total = 0
-    for name in names:
+def _read_ids(path: str) -> pa.ChunkedArray:
+    """Ids in their own type; as text if files have several types."""
+    ids = []
+    for name in list_files(path):
         with open_parquet(name) as file:
-            for column in _COLUMNS:
-                if column not in file.schema_arrow.names:
-                    there = ", ".join(file.schema_arrow.names)
-                    raise InputError(f"missing; the file has {there}", path=name, column=column)
-            total += file.metadata.num_rows
-    if not total:
-        raise InputError("no documents", path=path)
-    ids: list[pa.Array] = []
-    quality = np.empty(total)
-    features: np.ndarray | None = None
-    at = 0
-    for name in names:
-        with open_parquet(name) as file:
-            start = at
-            for batch in file.iter_batches(ROWS_AT_ONCE, columns=_COLUMNS):
-                stop = at + batch.num_rows
-                try:
-                    keys, quality[at:stop], vectors = _read_batch(batch, features)
-                except InputError as error:
-                    row = None if error.row is None else at - start + error.row
-                    problem = error.problem
-                    raise InputError(problem, path=name, row=row, column=error.column) from None
-                if features is None:
-                    features = np.empty((total, vectors.shape[1]), vectors.dtype)
-                features[at:stop] = vectors
-                ids.append(keys)
-                at = stop
-    assert features is not None
-    if len({part.type for part in ids}) > 1:
-        ids = [part.cast(pa.string()) for part in ids]
-    joined = pa.chunked_array(ids).combine_chunks()
-    counts = joined.value_counts()
-    repeated = counts.filter(pc.greater(counts.field("counts"), 1))
-    if len(repeated):
-        key, times = repeated[0].values()
-        problem = f"{len(repeated)} ids are not unique ({key.as_py()!r} {times} times)"
-        raise InputError(problem, path=path, column="chunk_id")
-    return joined, quality, features
-
-
-_COLUMNS = ["chunk_id", "quality_score", COLUMN]
-
-
-def _read_batch(
-    batch: pa.RecordBatch, before: np.ndarray | None
-) -> tuple[pa.Array, np.ndarray, np.ndarray]:
-    ids, scores, lists = (batch.column(name) for name in _COLUMNS)
-    if ids.null_count:
-        row = pc.index(ids.is_null(), True).as_py()
-        raise InputError("null; give it an id", row=row, column="chunk_id")
-    if not (pa.types.is_floating(scores.type) or pa.types.is_integer(scores.type)):
-        raise InputError(f"type {scores.type}, needed numbers", column="quality_score")
-    quality = scores.cast(pa.float64()).to_numpy(zero_copy_only=False)
-    if not np.isfinite(quality).all():
-        row = int(np.flatnonzero(~np.isfinite(quality))[0])
-        raise InputError("null, NaN or infinite", row=row, column="quality_score")
-    width = 1  # `to_matrix` refuses nulls and other types
-    if before is not None:
-        width = before.shape[1]
-    elif is_list(lists.type) and len(lists):
-        width = pc.list_value_length(lists)[0].as_py() or 1
-    matrix = normalise(to_matrix(lists, width))
-    is_half = pa.types.is_float16(lists.type.value_type)
-    return ids, quality, matrix.astype(np.float16) if is_half else matrix
+            ids.append(file.read(["chunk_id"])["chunk_id"])
+    if len({column.type for column in ids}) > 1:
+        ids = [column.cast(pa.string()) for column in ids]
+    return pa.chunked_array([chunk for column in ids for chunk in column.chunks], ids[0].type)
 
 
 def parser() -> argparse.ArgumentParser:

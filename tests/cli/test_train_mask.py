@@ -129,32 +129,3 @@ def test_a_folder_is_one_shard(tmp_path: Path) -> None:
         flags = ["--estimator", "expected", "--n_epochs", "20"]
         assert main(["--input", str(given), "--output", str(tmp_path / name), *flags]) == 0
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
-
-
-SCORES = np.where(np.arange(ROWS) == 321, np.nan, 0.5)
-VECTORS = [[1.0] * DIMENSION if row != 160 else [1.0] * 5 for row in range(ROWS)]
-
-
-@pytest.mark.parametrize(
-    ("replaced", "message"),
-    [
-        ({"quality_score": pa.array(SCORES)}, "row 321, column quality_score: null, NaN"),
-        ({"feature_arr": pa.array(VECTORS)}, "row 160, column feature_arr: 5 numbers wide"),
-        ({"chunk_id": pa.array([1] * ROWS)}, "column chunk_id: 1 ids are not unique (1 400 times)"),
-    ],
-)
-def test_bad_input_is_one_line(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    replaced: dict[str, pa.Array],
-    message: str,
-) -> None:
-    """File, row of the file (not of the batch) and column; status 2; no output file."""
-    monkeypatch.setattr("datamask.cli.train_mask.ROWS_AT_ONCE", 100)
-    source = write_input(tmp_path / "in.parquet", **replaced)
-    output = tmp_path / "mask.parquet"
-    assert main(["--input", str(source), "--output", str(output)]) == 2
-    shown = capsys.readouterr().err
-    assert shown.startswith(f"datamask: file {source}, ") and message in shown
-    assert shown.count("\n") == 1 and not output.exists()
