@@ -24,6 +24,7 @@ from datamask.cli.options import (
 from datamask.cli.tables import print_rows
 from datamask.config.loading import load_settings
 from datamask.config.reference import described
+from datamask.embedding.loose_texts import embed_texts, read_texts
 from datamask.embedding.speed import embedding_speed
 from datamask.errors import CorruptFileError, SettingsError
 from datamask.execution.machine import checks
@@ -171,8 +172,6 @@ def embed_command(
     \b
     datamask embed benchmark.jsonl target.npy --config my.yaml
     """  # noqa: D301 - click wants the character itself
-    from datamask.embedding.loose_texts import embed_texts, read_texts
-
     if vectors.suffix != ".npy":
         raise SettingsError(f"{vectors}: name a file that ends in .npy")
     settings, compute = load_settings(config, overrides)

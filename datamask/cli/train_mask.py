@@ -100,6 +100,7 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         {
             "source": {"path": arguments.input, "layout": "features"},
             "plan": {"rows_per_shard": 2**62, "bytes_per_shard": 2**62},
+            "quality": {"prune_fraction": 0},
             "embedding": {"dimension": width},
             "selection": selection,
         }

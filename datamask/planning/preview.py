@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from datamask.config.inputs import Embedding, Score
 from datamask.config.settings import Settings
+from datamask.embedding.pinning import pin_model
 from datamask.errors import DatamaskError, InputError, SettingsError, gathering, together
 from datamask.evaluation.pinning import pin_evaluation
 from datamask.hygiene.references import reference_digest, references
@@ -23,6 +24,10 @@ from datamask.planning.preflight_schema import (
     token_problems,
 )
 from datamask.publishing.access import check_access
+from datamask.quality.classifier import pin_classifier
+from datamask.quality.examples import check_examples
+from datamask.quality.fasttext_model import pin_fasttext
+from datamask.quality.labels import read_labels
 from datamask.runs import budget
 from datamask.runs.run import Piece, Run
 from datamask.runs.schemas import SIGNATURE_BYTES, SKETCH_BYTES
@@ -30,6 +35,7 @@ from datamask.source.footers import SourceFile, read_footers
 from datamask.source.opening import SOURCE_PIN, pin_source, pinned_path, resolve_path
 from datamask.source.pinned import digest_file, digest_files
 from datamask.source.reading import unify_schemas
+from datamask.source.token_counts import tokenizer_digest
 
 _LEARNERS = ("corpus_statistics", "learning", "selection")
 """Stages that first read the objective: which of them a run has depends on its settings."""
@@ -232,8 +238,6 @@ def _other_pins(
             pins |= pin_model_of(settings, pins)
     if settings.source.tokenizer and not has_tokens:
         with gathering(problems):
-            from datamask.source.token_counts import tokenizer_digest
-
             pins["scores:tokenizer"] = tokenizer_digest(settings.source.tokenizer)
     return pins
 
@@ -266,8 +270,6 @@ def _embedding_pins(now: Embedding, before: Run | None) -> dict[str, str]:
         was = before.settings.embedding
         if planned := _kept_pins(before, "embeddings:", now, [was], "method"):
             return planned
-    from datamask.embedding.pinning import pin_model
-
     return dict(pin_model(now))
 
 
@@ -280,20 +282,14 @@ def _score_pin(score: Score, settings: Settings, before: Run | None) -> dict[str
     if score.kind == "file":
         return {f"file_scores:{score.name}": digest_files(score.path, how)}
     if score.kind == "probe":
-        from datamask.quality.labels import read_labels
-
         return {f"probe:{score.name}": read_labels(score, how)[1]}
     if settings.source.layout == "features":
         return {}
     if score.kind == "examples":
         if score.where:
             return {}
-        from datamask.quality.examples import check_examples
-
         return {f"example_models:{score.name}": check_examples(score, how)}
     if score.kind == "fasttext":
-        from datamask.quality.fasttext_model import pin_fasttext
-
         return {f"scores:{score.name}": pin_fasttext(score)}
     if score.kind != "classifier":
         return {}
@@ -302,8 +298,6 @@ def _score_pin(score: Score, settings: Settings, before: Run | None) -> dict[str
         was = [other for other in before.settings.scores if other.name == score.name]
         if planned := _kept_pins(before, key, score, was, "head"):
             return planned
-    from datamask.quality.classifier import pin_classifier
-
     return {key: pin_classifier(score)}
 
 

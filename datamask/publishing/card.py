@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 import yaml
+from huggingface_hub import DatasetCard, DatasetCardData
 
 from datamask.analysis.composition import open_composition, query
 from datamask.analysis.summary import near_duplicates
@@ -50,8 +51,6 @@ mostly errors of language identification."""
 
 def is_our_card(content: str) -> bool:
     """Whether `card_text` wrote a repository's README.md."""
-    from huggingface_hub import DatasetCard
-
     try:
         tags = DatasetCard(content, ignore_metadata_errors=True).data.get("tags")
     except (ValueError, TypeError, AttributeError, yaml.YAMLError):
@@ -165,8 +164,6 @@ def _metadata(
     title: str,
 ) -> str:
     """The YAML header."""
-    from huggingface_hub import DatasetCardData
-
     # The Hub accepts codes of ISO 639 alone.
     named = (name for name, share in languages.items() if share >= LEAST_LANGUAGE_SHARE)
     codes = [name for name in named if re.fullmatch(r"[a-z]{2,3}", name)]

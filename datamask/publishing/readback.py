@@ -9,6 +9,8 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from huggingface_hub import HfFileSystem
+
 from datamask.errors import PublicationError
 from datamask.publishing.folder import LocalFile
 
@@ -24,8 +26,6 @@ def read_back(api: Any, repository: str, commit: str, files: list[LocalFile]) ->
     Raises:
         PublicationError: the Hub serves other content, or a file is missing.
     """
-    from huggingface_hub import HfFileSystem
-
     revision = f"datasets/{repository}@{commit}"
     filesystem = HfFileSystem(endpoint=api.endpoint, token=api.token, skip_instance_cache=True)
     filesystem.find(revision)  # one listing instead of a request per file

@@ -19,6 +19,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub import CommitOperationCopy, CommitOperationDelete, HfApi
+
 from datamask.config.outputs import Publication
 from datamask.errors import PublicationError
 from datamask.publishing.card import is_our_card
@@ -43,8 +45,6 @@ class Upload:
     def __init__(
         self, publication: Publication, folder: Path, files: list[LocalFile], token: str
     ) -> None:
-        from huggingface_hub import HfApi
-
         self.publication, self.name = publication, publication.repository
         self.folder, self.files = folder, files
         self.api: Any = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None, token=token)
@@ -153,8 +153,6 @@ class Upload:
 
     def move_main(self, staged: str) -> str:
         """Copy what changed from the staged commit to `main`, in one commit that is returned."""
-        from huggingface_hub import CommitOperationCopy, CommitOperationDelete
-
         head, changes = self.look("main")
         if not any(changes.values()):
             return head

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
-from datamask.embedding import pinning
 from datamask.errors import InputError, RunError
 from datamask.planning.plan import plan_run
 from datamask.planning.preflight_folder import folder_problems
@@ -30,7 +29,8 @@ from datamask.source.reading import read_shard
 
 @pytest.fixture(autouse=True)
 def _pin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pinning, "pin_model", lambda embedding: {"embeddings:model": "pinned"})
+    pin = {"embeddings:model": "pinned"}
+    monkeypatch.setattr("datamask.planning.preview.pin_model", lambda embedding: pin)
 
 
 def write(folder: Path, sizes: list[int], *, group: int = 3, start: int = 0, **more: Any) -> Path:
