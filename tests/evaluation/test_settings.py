@@ -45,10 +45,6 @@ WRONG = [
         "evaluation.arms.1: kinds `run` and `ids` need `path`, others have none",
     ),
     (
-        {"arms": ["ours", {"name": "mine", "kind": "run"}]},
-        "evaluation.arms.1: kinds `run` and `ids` need `path`, others have none",
-    ),
-    (
         {"arms": ["ours", {"name": "mine", "path": "ids.txt"}]},
         "evaluation.arms.1: kinds `run` and `ids` need `path`, others have none",
     ),
@@ -57,7 +53,6 @@ WRONG = [
         "evaluation.arms.1: `change` is for kind `selection`",
     ),
     ({"learning_rates": [0.001, 1]}, "evaluation: learning_rates must be in (0, 1), got (0.001, 1"),
-    ({"learning_rates": [0]}, "evaluation: learning_rates must be in (0, 1), got (0.0,)"),
     ({"learning_rates": [0.1, 0.1]}, "evaluation: learning_rates must differ, got (0.1, 0.1)"),
     ({"seeds": 1}, "evaluation.seeds: Input should be greater than or equal to 2, got 1"),
     ({"level": 0}, "evaluation.level: "),
