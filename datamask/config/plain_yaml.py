@@ -62,4 +62,4 @@ def read_yaml(text: str | bytes, place: str) -> Any:
         reason = str(error.problem)
     except Exception as error:  # YAML's constructors raise errors of many kinds
         reason = str(error)
-    raise SettingsError(f"{place}{where}: not YAML ({one_line(reason)}); fix it")
+    raise SettingsError(f"{place}{where}: not YAML ({one_line(reason)[:200]}); fix it")
