@@ -24,7 +24,7 @@ from datamask.errors import CorruptFileError, InputError, RunError, SettingsErro
 from datamask.learning import published
 from datamask.learning.data import ShardData
 from datamask.learning.exchange import check_scope, gain_over_random
-from datamask.learning.mask_model import MaskModel, TermGain, mask_model
+from datamask.learning.mask_model import Judged, MaskModel, TermGain, mask_model
 from datamask.learning.moment_gradient import along
 from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import WeightedTerm, build_terms, formula, is_linear
@@ -109,7 +109,7 @@ def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any], str]:
     quality = run.receipt("quality", 0).metrics
     moments = read_moments(run, "outcome", shards)
     kept, candidates = float(moments.count), quality["kept_total"]
-    sample = Drawn.read(run, "outcome").data(0, stand_ins(run.settings.selection), compute)
+    sample = Drawn.read(run, "outcome").data(0, stand_ins(selection), compute)
     parts = [read_lists(run, "outcome", ("sample_selected",), shard) for shard in shards]
     is_kept = np.concatenate([part["sample_selected"] for part in parts])
     unit = published.unit(kept, candidates, selection.scale_terms)
@@ -132,19 +132,7 @@ def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any], str]:
     gained = gain_over_random(sample, logits, active, kept, kept / candidates)
     reason = "it would select worse than random: the documents are good together, not one by one"
     about = {
-        "terms": [
-            {
-                "name": term.name,
-                "kind": term.kind,
-                "options": dict(term.options),
-                "weight": weighted.weight,
-                "factor": term.factor,
-                "orders": [len(term.slope.first_D) > 0, len(term.slope.second_DD) > 0],
-                "mean": float(judged.gains[term.name].mean()),
-                "deviation": float(judged.gains[term.name].std()),
-            }
-            for term, weighted in zip(model.terms, active, strict=True)
-        ],
+        "terms": _about_terms(model, active, judged),
         "objective": formula(selection),
         "unit": model.unit,
         "threshold": model.threshold,
@@ -166,6 +154,25 @@ def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any], str]:
     }
     is_useless = selection.scale_terms and gained < LEAST_GAIN
     return model, about, reason if is_useless else ""
+
+
+def _about_terms(
+    model: MaskModel, terms: Sequence[WeightedTerm], judged: Judged
+) -> list[dict[str, Any]]:
+    """What model.json says of the terms with a weight, with their gains in a sample."""
+    return [
+        {
+            "name": term.name,
+            "kind": term.kind,
+            "options": dict(term.options),
+            "weight": weighted.weight,
+            "factor": term.factor,
+            "orders": [len(term.slope.first_D) > 0, len(term.slope.second_DD) > 0],
+            "mean": float(judged.gains[term.name].mean()),
+            "deviation": float(judged.gains[term.name].std()),
+        }
+        for term, weighted in zip(model.terms, terms, strict=True)
+    ]
 
 
 def _better(
