@@ -54,7 +54,7 @@ def import_scores(run: Run, shard: int, compute: Compute) -> Receipt:
         advance(done + batch.num_rows, run.shard_rows(shard))
     table = pa.Table.from_batches(batches)
     source = settings.source
-    if source.longer == "drop":  # their lengths tell `combined` which ones they are
+    if source.longer == "drop":  # their lengths tell `quality` which ones they are
         characters = table["characters"].to_numpy().copy()
         characters[list(long)] = list(long.values())
         place = table.column_names.index("characters")

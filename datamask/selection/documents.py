@@ -42,7 +42,7 @@ class ShardDocuments:
     Args:
         ids: text.
         quality: float64, finite.
-        centre: of the corpus's quality; the learner subtracts it (`quality.pruning`).
+        centre: of the corpus's quality; the learner subtracts it (`quality.dropping`).
         scores: float32, by name.
         features: float16, N x D, unit rows.
     """
