@@ -32,17 +32,17 @@ def apply_model(run: Run, shard: int, compute: Compute) -> Receipt:
     assert about is not None
     documents = read_documents(run, shard, compute, "selection")
     model = read_model(run.settings.selection.mask_model, about)
-    found = on_device(shard, documents, compute, model.judge)
-    selected = found.logits > 0
+    judgement = on_device(shard, documents, compute, model.judge)
+    selected = judgement.logits > 0
     metrics = judged(run, shard, documents, selected, compute)
-    gains = found.gains if len(documents.ids) else {}
+    gains = judgement.gains if len(documents.ids) else {}
     metrics["gains"] = {
         name: {"mean": float(gain.mean()), "deviation": float(gain.std())}
         for name, gain in gains.items()
     }
     metrics |= {"estimator": "mask_model", "steps": 0, "stopped_by": "complete"}
     write_curve(run, shard, {})
-    columns = {"logit": published.on_side(found.logits, selected), "selected": selected}
+    columns = {"logit": published.on_side(judgement.logits, selected), "selected": selected}
     return write_rows(run, "selection", shard, schemas.MASK, columns, metrics)
 
 

@@ -230,8 +230,8 @@ def read_quality(run: Run, shard: int) -> ShardDocuments:
     ids = np.asarray(read_ids(run, shard, table["row"]).to_pylist(), dtype=object)
     quality = table["quality"].to_numpy().astype(np.float64)
     if not np.isfinite(quality).all():
-        found = ids[~np.isfinite(quality)][0]
-        raise CorruptFileError(f"{path}: id {found} has no finite quality; delete it and relaunch")
+        name = ids[~np.isfinite(quality)][0]
+        raise CorruptFileError(f"{path}: id {name} has no finite quality; delete it and relaunch")
     scores = {name: table[name].to_numpy().astype(np.float32) for name in names}
     scores |= read_indicators(run, shard, table["row"])
     features = np.zeros((len(ids), 0), np.float16)

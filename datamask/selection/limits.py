@@ -28,17 +28,17 @@ def group_bounds(selection: Selection, total: int, names: Iterable[str]) -> dict
         limit.value: Bounds(round(limit.floor * total), round(limit.cap * total))
         for limit in selection.limits
     }
-    found = {name: own.get(name, own.get(None)) for name in names}
-    return {name: bounds for name, bounds in found.items() if bounds is not None}
+    bounds_of = {name: own.get(name, own.get(None)) for name in names}
+    return {name: bounds for name, bounds in bounds_of.items() if bounds is not None}
 
 
-def check_limits(selection: Selection, total: int, found: Mapping[str, int]) -> None:
+def check_limits(selection: Selection, total: int, units_of: Mapping[str, int]) -> None:
     """Check that floors and caps can be met.
 
     Args:
         selection: with its limits.
         total: the whole budget, in documents or tokens.
-        found: documents or tokens of each group, without documents longer than the group's cap.
+        units_of: documents or tokens of each group, without documents longer than the group's cap.
 
     Raises:
         SettingsError: a group has less than its floor, the floors exceed the budget (small
@@ -49,7 +49,7 @@ def check_limits(selection: Selection, total: int, found: Mapping[str, int]) -> 
     for limit in selection.limits:
         if limit.value is None:
             continue
-        due, there = round(limit.floor * total), found.get(limit.value, 0)
+        due, there = round(limit.floor * total), units_of.get(limit.value, 0)
         least += due
         if there < due:
             raise SettingsError(
@@ -61,8 +61,8 @@ def check_limits(selection: Selection, total: int, found: Mapping[str, int]) -> 
             f"selection.limits: the floors add up to {least} {unit}, {total} are to be kept; lower "
             "them"
         )
-    caps = {name: one.cap for name, one in group_bounds(selection, total, found).items()}
-    most = sum(min(there, caps.get(name, there)) for name, there in found.items())
+    caps = {name: one.cap for name, one in group_bounds(selection, total, units_of).items()}
+    most = sum(min(there, caps.get(name, there)) for name, there in units_of.items())
     if most < total:
         raise too_little(selection, most, total, caps)
 
@@ -126,8 +126,8 @@ def make_bounds(connection: Any, selection: Selection, total: int, table: str) -
         SettingsError: the limits cannot be met.
     """
     names = [name for (name,) in execute(connection, f"SELECT DISTINCT name FROM {table}")]
-    found = group_bounds(selection, total, names)
-    rows = [{"name": name, **asdict(bounds)} for name, bounds in found.items()]
+    bounds_of = group_bounds(selection, total, names)
+    rows = [{"name": name, **asdict(bounds)} for name, bounds in bounds_of.items()]
     schema = pa.schema([("name", pa.string()), ("floor", pa.int64()), ("cap", pa.int64())])
     given = pa.Table.from_pylist(rows, schema=schema)
     execute_with(connection, given, "CREATE TEMP TABLE bounds AS FROM arriving")
@@ -137,4 +137,4 @@ def make_bounds(connection: Any, selection: Selection, total: int, table: str) -
         "WHERE cap IS NULL OR units <= cap GROUP BY name",
     )
     check_limits(selection, total, dict.fromkeys(names, 0) | dict(units))
-    return {name: bounds.cap for name, bounds in found.items()}
+    return {name: bounds.cap for name, bounds in bounds_of.items()}

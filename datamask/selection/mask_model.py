@@ -67,10 +67,10 @@ def make_mask_model(run: Run, compute: Compute) -> None:
     about: dict[str, Any] = {"format": FORMAT, "unavailable": _unavailable(run)}
     place = run.local_path("mask_model")
     if not about["unavailable"]:
-        model, found, about["unavailable"] = _build(run, compute)
+        model, facts, about["unavailable"] = _build(run, compute)
     if not about["unavailable"]:
         tensors = _to_bytes(model)
-        about |= found | {"tensors_sha256": hashlib.sha256(tensors).hexdigest()}
+        about |= facts | {"tensors_sha256": hashlib.sha256(tensors).hexdigest()}
         with replace_file(place.with_name(TENSORS), run.storage) as temporary:
             temporary.write_bytes(tensors)
     rows = about.get("documents", 0)
@@ -213,16 +213,16 @@ def _terms_of_shards(run: Run, unit: float, kept: float) -> tuple[WeightedTerm, 
     A gradient is inversely proportional to the number of documents selected, so the mean over
     shards is of unit / (scale · number). For one shard the scales are its own.
     """
-    found, terms = [], []
+    units_of_shards, terms = [], []
     for shard in range(run.num_shards):
         receipt = run.receipt("selection", shard)
         count = receipt.metrics["num_selected"]
         own = published.unit(count, max(receipt.rows, 1), run.settings.selection.scale_terms)
         if own > 0:
-            found.append((own / count, count, receipt.metrics["scales"]))
-    number = sum(count for _, count, _ in found)
+            units_of_shards.append((own / count, count, receipt.metrics["scales"]))
+    number = sum(count for _, count, _ in units_of_shards)
     for term in terms_of(run):
-        sums = sum(n * each / scales[term.objective.name] for each, n, scales in found)
+        sums = sum(n * each / scales[term.objective.name] for each, n, scales in units_of_shards)
         terms.append(replace(term, scale=unit / kept * number / sums if sums else 1.0))
     return tuple(terms)
 
@@ -235,11 +235,11 @@ def about_scores(settings: Settings, pinned_revisions: Mapping[str, str]) -> dic
         keys = (f"classifier_scores:{score.name}", f"scores:{score.name}")
         of_model = score.kind in ("classifier", "fasttext")
         revision = next((pinned_revisions[k] for k in keys if k in pinned_revisions), "")
-        found = score.model_dump(mode="json", include=compared)
-        found["fill_value"] = score.fill_value if score.missing == "fill" else 0.0
-        found["head"] = score.head if score.kind == "classifier" else ""
-        found["label"] = score.label if score.kind == "fasttext" else ""
-        scores.append(found | {"revision": revision if of_model else ""})
+        facts = score.model_dump(mode="json", include=compared)
+        facts["fill_value"] = score.fill_value if score.missing == "fill" else 0.0
+        facts["head"] = score.head if score.kind == "classifier" else ""
+        facts["label"] = score.label if score.kind == "fasttext" else ""
+        scores.append(facts | {"revision": revision if of_model else ""})
     return {"scores": scores, "indicators": list(indicator_names(settings.selection))}
 
 
@@ -248,12 +248,12 @@ def about_embedding(settings: Settings, pinned_revisions: Mapping[str, str]) -> 
     embedding = settings.embedding
     if settings.source.layout == "features":
         return {"method": "features", "dimension": embedding.dimension}
-    found = {"method": embedding.method, "dimension": embedding.dimension}
+    facts = {"method": embedding.method, "dimension": embedding.dimension}
     if embedding.has_model:
         # The name of a folder says nothing on another machine; its digest does.
-        found |= {"model": embedding.model if not Path(embedding.model).is_absolute() else ""}
-        found |= embedding.model_dump(mode="json", include={"prefix", "max_tokens", "truncate"})
-    return found | {"revision": pinned_revisions.get("embeddings:model", "")}
+        facts |= {"model": embedding.model if not Path(embedding.model).is_absolute() else ""}
+        facts |= embedding.model_dump(mode="json", include={"prefix", "max_tokens", "truncate"})
+    return facts | {"revision": pinned_revisions.get("embeddings:model", "")}
 
 
 def _unpack(tensors: Mapping[str, np.ndarray], name: str, names: list[str]) -> Moments:
@@ -335,7 +335,7 @@ def read_model(folder: str, about: dict[str, Any]) -> MaskModel:
 
     Args:
         folder: as for `read_about`.
-        about: what `read_about` found.
+        about: what `read_about` returned.
 
     Raises:
         InputError: model.safetensors is missing.

@@ -57,8 +57,8 @@ def make_mask(run: Run, shard: int, compute: Compute) -> Receipt:
     is_judged = selection.scope == "shard"
     documents = read_documents(run, shard, compute) if is_judged else read_quality(run, shard)
     if selection.has_cut:
-        found = run.receipt("learning", shard).metrics
-        metrics = {name: found[name] for name in LEARNED_METRICS}
+        how = run.receipt("learning", shard).metrics
+        metrics = {name: how[name] for name in LEARNED_METRICS}
         logits = read_column(run, "learning", shard, "logit", len(documents.ids))
         selected = kept_of_shard(run, shard, compute)
         logits = (logits - run.receipt("threshold").metrics["threshold"]).astype(np.float32)
@@ -134,8 +134,8 @@ def selected_alone(run: Run, shard: int, compute: Compute) -> np.ndarray:
     learned, logits = _learn_to_budget(run, shard, documents, compute)
     Checkpoints(run, "learning", shard, None, 0).clear()
     is_met = run.settings.selection.tokens is None
-    found: np.ndarray = documents.ids[learned.selected if is_met else logits > 0]
-    return found
+    selected: np.ndarray = documents.ids[learned.selected if is_met else logits > 0]
+    return selected
 
 
 def _comparable(run: Run, shard: int, documents: ShardDocuments) -> np.ndarray:

@@ -218,7 +218,7 @@ def learn_judge(
         compute: memory.
 
     Returns:
-        The judge, and how it was found: `documents` of the sample, and the `shortfall` of the judge
+        The judge, and its origin: `documents` of the sample, and the `shortfall` of the judge
         on a second one (`exchange.shortfall`), null if too few documents are left for one.
     """
     run, active = drawn.run, [term for term in terms if term.weight]
@@ -228,13 +228,13 @@ def learn_judge(
     sample = drawn.data(start, start + size, compute)
     fast = replace(sample, matmul=precision_of(compute, sample.device))
     judge = exchange.learn_sample(terms, totals, fast, num_selected, generator)
-    found: dict[str, Any] = {"documents": sample.num_documents, "shortfall": None}
+    origin: dict[str, Any] = {"documents": sample.num_documents, "shortfall": None}
     if is_linear(active):  # every sample gives the same gains
-        return judge, found | {"shortfall": 0.0}
+        return judge, origin | {"shortfall": 0.0}
     if size + step > number:
         others = "too few others to confirm it" if size < number else "the whole corpus"
-        logger.info("sample: %d documents; %s", found["documents"], others)
-        return judge, found
+        logger.info("sample: %d documents; %s", origin["documents"], others)
+        return judge, origin
     share, other = num_selected / number, 0 if start else size
     own, second = (drawn.data(at, at + step, compute) for at in (start, other))
     if start and selection.num_rounds != 1:  # else, gains choose from those that it keeps
@@ -242,4 +242,4 @@ def learn_judge(
         judge = exchange.keeping(judge.slope, num_selected, (sample, 1.0), (second, weight))
     lost = exchange.shortfall(judge, active, num_selected, share, own, second)
     logger.info("sample: %d documents; %.1f %% of the gain lost on others", size, 100 * lost)
-    return judge, found | {"shortfall": lost}
+    return judge, origin | {"shortfall": lost}

@@ -52,16 +52,16 @@ def swap_shard(run: Run, shard: int, compute: Compute) -> Receipt:
         inclusion = inclusion_of(state.logits[rows])
         refined = _refined(run, data, mask, inclusion)
         changes = [(one.float() - inclusion).to(data.device) for one in (refined, mask)]
-        found = [moments_of(data, one, moment_order(run)) for one in changes]
-        return refined, [map_moments(lambda a, b: a + b.cpu(), state.moments, one) for one in found]
+        added = [moments_of(data, one, moment_order(run)) for one in changes]
+        return refined, [map_moments(lambda a, b: a + b.cpu(), state.moments, one) for one in added]
 
     refined, sums = on_device(shard, documents, compute, work)
-    found = [moment_row(one) for one in sums]
-    found[0] |= {
+    rows_of_sums = [moment_row(one) for one in sums]
+    rows_of_sums[0] |= {
         "leaving": rows[(mask & ~refined).numpy()],
         "coming": rows[(refined & ~mask).numpy()],
     }
-    return write_sums(run, "swaps", shard, schemas.SWAPS, found, {})
+    return write_sums(run, "swaps", shard, schemas.SWAPS, rows_of_sums, {})
 
 
 def _refined(

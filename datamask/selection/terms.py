@@ -38,8 +38,8 @@ def terms_of(run: Run) -> tuple[WeightedTerm, ...]:
 def indicator_names(selection: Selection) -> tuple[str, ...]:
     """Names of the indicators that the objective reads, in the order of its terms."""
     terms = [term.objective for term in build_terms(selection)]
-    found = [name for term in terms if isinstance(term, GroupBalance) for name in term.indicators]
-    return tuple(dict.fromkeys(found))
+    names = [name for term in terms if isinstance(term, GroupBalance) for name in term.indicators]
+    return tuple(dict.fromkeys(names))
 
 
 def score_names(run: Run) -> list[str]:
@@ -61,8 +61,8 @@ def read_indicators(run: Run, shard: int, rows: pa.ChunkedArray) -> dict[str, np
         edges = run.receipt("quality", shard).metrics["length_edges"]
         bins = np.searchsorted(edges, table["characters"].to_numpy(), side="right")
         groups["length"] = bins.astype(str)
-    found = {}
+    indicators = {}
     for name in names:
         column, _, group = name.partition("=")
-        found[name] = (groups[column] == group).astype(np.float32)
-    return found
+        indicators[name] = (groups[column] == group).astype(np.float32)
+    return indicators
