@@ -40,7 +40,7 @@ evaluate: demo ## train small language models on the demo's selection, random an
 pictures: demo-semantic ## make the documentation's pictures from the semantic demo (docs/pictures)
 	$(BIN)/datamask sweep runs/demo-semantic
 	mkdir -p docs/pictures
-	cd runs/demo-semantic && cp $(addprefix pictures/,map.png kept.png lengths.png neighbours.png composition-dump.png) \
+	cd runs/demo-semantic && cp pictures/map.png pictures/tradeoff.png \
 		sweep/pictures/frontier.png $(CURDIR)/docs/pictures
 
 screenshots: evaluate ## photograph every page of the demo, wide and narrow, light and dark (runs/screenshots)

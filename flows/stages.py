@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from prefect import Flow, flow
+from prefect.runtime import flow_run
 
 from datamask.config.compute import Compute
 from datamask.config.evaluation import Evaluation
@@ -29,7 +30,7 @@ from datamask.runs.stages import (
 )
 from datamask.storage.location import RootParameter
 from datamask.storage.temporary import remove_orphans
-from flows.orchestration.artifacts import show_publication, show_report, show_verdict
+from flows.orchestration.artifacts import show_publication, show_report
 from flows.orchestration.fan_out import ends_in_one_line, fan_out, run_units, with_settings
 from flows.orchestration.partitions import FLOW, Partitions
 
@@ -160,7 +161,7 @@ report = _flow_of(
     lambda settings: ["report"],
     "Write the run's page and pictures, and show them as artifacts of the flow run.",
     ("force",),
-    show_report,
+    lambda run: None if flow_run.parent_flow_run_id else show_report(run),
 )
 publish_subset = _flow_of(
     "publish-subset",
@@ -216,6 +217,6 @@ def finish(run: Run, compute: Compute, partitions: int = 1) -> None:
         if run.settings.evaluation.arms:
             evaluate(root, compute=compute, partitions=partitions)
         report(root, compute=compute)
-        show_verdict(run)
+        show_report(run)
         if run.settings.publication is not None:
             publish_subset(root, compute=compute)

@@ -21,7 +21,6 @@ from datamask.runs.run import Run
 from datamask.source.texts import with_beginnings
 from datamask.storage.duckdb_scratch import execute, temporary_duckdb
 
-BANDS = 10
 MOST_NAMES = 10
 MOST_EXAMPLES = 10
 
@@ -37,9 +36,6 @@ class Pair:
         both: selected by both.
         only_first: selected by the first alone.
         only_second: selected by the second alone.
-        bands: by tenth of the first run's quality (`band` 1 is the lowest): `low` and `high`
-            quality, documents selected by `first`, `second` and `both`, and `jaccard` (None if
-            neither selects any). Documents without quality are in no band.
         missing: for each run, what it alone selects: `keeper` (its name), `documents`,
             `mean_quality` (the first run's; None without documents), `mean_characters` (None
             without text), `groups` (by kind: names and documents, the largest first), `examples`
@@ -52,7 +48,6 @@ class Pair:
     both: int
     only_first: int
     only_second: int
-    bands: list[dict[str, Any]]
     missing: list[dict[str, Any]]
 
     @property
@@ -145,22 +140,7 @@ def _pair(connection: Any, runs: Sequence[Run], names: Sequence[str], one: int, 
         _missing(connection, runs[one], names[other], "second AND NOT first"),
     ]
     pair = (names[one], names[other], documents, both, first, second)
-    return Pair(*pair, _bands(connection), missing)
-
-
-def _bands(connection: Any) -> list[dict[str, Any]]:
-    points = ", ".join(str(place / BANDS) for place in range(1, BANDS))
-    found = connection.execute(
-        f"WITH cuts AS (SELECT quantile_disc(quality, [{points}]) AS cut FROM matched "
-        "WHERE quality IS NOT NULL) "
-        "SELECT 1 + len(list_filter(cut, lambda c: c < quality)) AS band, "
-        "min(quality) AS low, max(quality) AS high, "
-        "count(*) FILTER (matched.first) AS first, count(*) FILTER (matched.second) AS second, "
-        'count(*) FILTER (matched.first AND matched.second) AS "both", '
-        '"both" / nullif(count(*) FILTER (matched.first OR matched.second), 0) AS jaccard '
-        "FROM matched, cuts WHERE quality IS NOT NULL GROUP BY band ORDER BY band"
-    )
-    return rows_of(found)
+    return Pair(*pair, missing)
 
 
 def _missing(connection: Any, run: Run, keeper: str, where: str) -> dict[str, Any]:

@@ -8,9 +8,9 @@ Of table `terms`, row `objective` is the sum of the weighted terms, each divided
 `shard`: means over shards, weighted by selected documents; each shard has its own scales. Scope
 `corpus`: values of the corpus, and the `scale` of each term. Shards then have no objectives.
 
-Computed from what adds up over shards: the receipts of `documents/` and `selection/`, `tallies/`,
-`curves/` and, in scope `corpus`, sums over embeddings. No documents are read. Sums are of integers,
-or of shards in their order, so that equal runs give equal values.
+Computed from what adds up over shards: the receipts of `documents/` and `selection/`, `tallies/`
+and, in scope `corpus`, sums over embeddings. No documents are read. Sums are of integers, or of
+shards in their order, so that equal runs give equal values.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from datamask.config.selection import NO_GROUP
 from datamask.errors import RunError
 from datamask.runs.files import replace_file
 from datamask.runs.run import Run
+from datamask.runs.schemas import DROP_REASONS
 from datamask.runs.stages import companions
-from datamask.storage.duckdb_scratch import execute_with, read_only_duckdb, temporary_duckdb
+from datamask.storage.duckdb_scratch import (
+    execute,
+    execute_with,
+    read_only_duckdb,
+    temporary_duckdb,
+)
 from datamask.storage.names import inside
 
 KINDS = {"dump": "dumps", "language": "languages", "domain": "domains"}
 """Kinds of groups, with their plurals; documents without a group are in the group `NO_GROUP`."""
 
-GROUP_LIMIT = 200
-"""Most groups of a kind listed for their documents in the source."""
-
-CHANGE_LIMIT = 50
-"""Most groups of a kind listed for the change of their share."""
-
-QUANTILES = (1, 5, 10, 20, 25, 30, 40, 50, 60, 70, 75, 80, 90, 95, 99)
-"""Percentages in table `lengths`."""
+GROUP_LIMIT = 1000
+"""Most groups of a kind that are listed: the largest of the source. There may be millions."""
 
 SELECTIONS = {
     "source": "true",
@@ -73,8 +73,7 @@ def compose(run: Run, compute: Compute) -> None:
         quoted = str(temporary).replace("'", "''")
         connection.execute(f"ATTACH '{quoted}' AS made")
         _load(connection, run, totals)
-        _lengths(connection)
-        _groups(connection)
+        _funnel(connection)
         # Sums of floats depend on how threads divide the rows.
         connection.execute("SET threads = 1")
         _totals(connection, run.settings.selection.scope)
@@ -90,7 +89,6 @@ def compose(run: Run, compute: Compute) -> None:
         }
         for name, found in rows.items():
             _fill(connection, f"made.{name}", _TABLES[name], found)
-        learning_tables.insert_curves(connection, run)
         _views(connection, run)
         receipt = run.make_receipt("composition", 0, run.num_documents)
         connection.execute("CREATE TABLE made.receipt AS SELECT ? AS receipt", [receipt.to_json()])
@@ -118,11 +116,15 @@ def _load(connection: Any, run: Run, totals: list[dict[str, Any]]) -> None:
     sum_tallies(connection, [str(run.fetch(path)) for path in tallies])
 
 
+SUMS = ("documents", "characters", "tokens", "scored", "quality")
+"""Columns of tallies that add up."""
+
+
 def sum_tallies(connection: Any, paths: list[str]) -> None:
-    """Make table `tallies`: documents of each length and group, from the tallies of shards."""
-    counts = ", ".join(f"sum({name})::BIGINT AS {name}" for name in SELECTIONS)
+    """Make table `tallies`: documents by group and fate, from the tallies of shards."""
+    sums = ", ".join(f"sum({name})::BIGINT AS {name}" for name in SUMS)
     connection.execute(
-        f"CREATE TABLE tallies AS SELECT kind, name, characters, {counts} FROM read_parquet($paths)"
+        f"CREATE TABLE tallies AS SELECT kind, name, fate, {sums} FROM read_parquet($paths)"
         " GROUP BY ALL",
         {"paths": paths},
     ).fetchall()
@@ -185,18 +187,6 @@ def _totals(connection: Any, scope: str) -> None:
     )
 
 
-def _lengths(connection: Any) -> None:
-    columns = ", ".join(
-        f"min(characters) FILTER (100 * below >= {p} * total) AS q{p}" for p in QUANTILES
-    )
-    one = (
-        f"SELECT '{{name}}' AS selection, {columns} FROM (SELECT characters, "
-        "sum(n) OVER (ORDER BY characters) AS below, sum(n) OVER () AS total FROM "
-        "(SELECT characters, {name} AS n FROM tallies WHERE kind = 'length' AND {name} > 0))"
-    )
-    connection.execute(f"CREATE TABLE made.lengths AS {_each_selection(one)}")
-
-
 def _scores(run: Run, totals: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Table `score_summary`, from the shards' in order."""
     rows = []
@@ -219,33 +209,47 @@ def _scores(run: Run, totals: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
-def _groups(connection: Any) -> None:
-    parts = [
-        "SELECT kind, name, source AS documents_before, selected AS documents_after "
-        f"FROM tallies WHERE kind = '{kind}' AND (SELECT bool_or(name <> '{NO_GROUP}') "
-        f"FROM tallies WHERE kind = '{kind}')"
-        for kind in KINDS
-    ]
-    connection.execute(
-        "CREATE TEMP VIEW shares AS SELECT g.*, "
-        "documents_before / n.before AS share_before, documents_after / n.after AS share_after "
-        f"FROM ({' UNION ALL '.join(parts)}) g, (SELECT "
-        "sum(documents) FILTER (selection = 'source') AS before, "
-        "greatest(sum(documents) FILTER (selection = 'selected'), 1) AS after FROM parts) n"
-    )
-    # There may be millions of domains: they are not sorted.
-    most = " UNION ".join(
-        f"(FROM shares WHERE kind = '{kind}' ORDER BY {order} DESC, name LIMIT {limit})"
-        for kind in KINDS
-        for order, limit in (
-            ("documents_before", GROUP_LIMIT),
-            ("abs(share_after - share_before)", CHANGE_LIMIT),
-        )
-    )
-    connection.execute(
-        f"CREATE TABLE made.groups AS FROM ({most} UNION FROM shares WHERE name = '{NO_GROUP}') "
-        "ORDER BY kind, documents_before DESC, name"
-    )
+_FUNNEL = f"""
+CREATE TABLE made.funnel AS WITH largest AS (
+    SELECT kind, name FROM tallies
+    WHERE kind IN (SELECT kind FROM tallies WHERE name <> '{NO_GROUP}') GROUP BY kind, name
+    QUALIFY name = '{NO_GROUP}'
+        OR row_number() OVER (PARTITION BY kind ORDER BY sum(documents) DESC, name) <= {GROUP_LIMIT}
+), counted AS (
+    SELECT kind, name, number, step,
+        coalesce(sum(documents) FILTER (gone > number), 0)::BIGINT AS documents,
+        (sum(characters) FILTER (gone > number))::BIGINT AS characters,
+        (sum(tokens) FILTER (gone > number))::BIGINT AS tokens,
+        round(sum(quality) FILTER (gone > number) / 1e6
+            / nullif(sum(scored) FILTER (gone > number), 0), 6) AS mean_quality
+    FROM largest JOIN tallies USING (kind, name) JOIN fates USING (fate) CROSS JOIN steps
+    GROUP BY kind, name, number, step
+)
+SELECT *, characters / nullif(documents, 0) AS mean_characters,
+    tokens / nullif(documents, 0) AS mean_tokens
+FROM counted ORDER BY kind, name, number;
+CREATE TABLE made.groups AS SELECT s.kind, s.name, s.documents AS documents_before,
+    k.documents AS documents_after, s.documents / (all_s.documents) AS share_before,
+    k.documents / greatest(all_k.documents, 1) AS share_after
+FROM made.funnel s JOIN made.funnel k USING (kind, name)
+JOIN made.funnel all_s ON all_s.kind = 'all' AND all_s.step = 'source'
+JOIN made.funnel all_k ON all_k.kind = 'all' AND all_k.step = 'selected'
+WHERE s.step = 'source' AND k.step = 'selected' AND s.kind <> 'all'
+ORDER BY kind, documents_before DESC, name
+"""
+
+
+def _funnel(connection: Any) -> None:
+    """Tables `funnel` and `groups`: what is left of each group after each step."""
+    fates = {fate for (fate,) in execute(connection, "SELECT DISTINCT fate FROM tallies")}
+    steps = ["source", *(reason for reason in DROP_REASONS if reason in fates), "selected"]
+    rows = [{"number": number, "step": step} for number, step in enumerate(steps)]
+    _fill(connection, "steps", "number BIGINT, step VARCHAR", rows)
+    gone = {step: number for number, step in enumerate(steps[1:-1], 1)}
+    gone |= {"left out": len(steps) - 1, "selected": len(steps)}
+    rows = [{"fate": fate, "gone": number} for fate, number in gone.items()]
+    _fill(connection, "fates", "fate VARCHAR, gone BIGINT", rows)
+    connection.execute(_FUNNEL)
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 `documents/NNNNN.parquet` has a row per document. The subset, the published scores and the views
 `documents` and `selection` of `datamask query` are made of these rows. What adds up over shards is
 in the metrics of its receipt (documents, characters, tokens, sums and extremes of scores) and, by
-group and by length, in `tallies/NNNNN.parquet`. `analysis.composition` adds it up; it reads no
+group and fate, in `tallies/NNNNN.parquet`. `analysis.composition` adds it up; it reads no
 documents.
 
 Computed from `scores/`, `quality/` and `selection/`. Sums are of integers or on one thread, so that
@@ -124,16 +124,25 @@ def _expected(run: Run, shard: int) -> int:
     return budget.shard_units(selection, run.num_documents, left)
 
 
-_COUNTS = ", ".join(f"count(*) FILTER ({where}) AS {name}" for name, where in SELECTIONS.items())
+_BAND = (
+    "CASE WHEN characters < 64 THEN 'below 64' WHEN characters >= 64 THEN format('{:,} to {:,}', "
+    "1::BIGINT << floor(log2(characters))::INT, "
+    "(2::BIGINT << floor(log2(characters))::INT) - 1) END"
+)
+_GROUPS = {"all": "'all'", **{kind: kind for kind in KINDS}, "length": _BAND}
+"""The groups of a document, as SQL, by their kind; null: none."""
 _TALLIES = (
     " UNION ALL ".join(
-        f"SELECT '{kind}' AS kind, {kind} AS name, NULL::BIGINT AS characters, {_COUNTS} "
-        "FROM documents GROUP BY ALL"
-        for kind in KINDS
+        f"SELECT '{kind}' AS kind, {name} AS name, CASE WHEN selected THEN 'selected' "
+        "ELSE coalesce(dropped, 'left out') END AS fate, count(*) AS documents, "
+        "sum(characters)::BIGINT AS characters, sum(tokens)::BIGINT AS tokens, "
+        "count(quality) AS scored, sum(round(1e6 * quality)::BIGINT)::BIGINT AS quality "
+        f"FROM documents WHERE {name} IS NOT NULL GROUP BY ALL"
+        for kind, name in _GROUPS.items()
     )
-    + f" UNION ALL SELECT 'length', NULL, characters, {_COUNTS} FROM documents "
-    "WHERE characters IS NOT NULL GROUP BY ALL ORDER BY kind, name, characters"
+    + " ORDER BY kind, name, fate"
 )
+"""Sums of whole numbers do not depend on their order, unlike those of floats."""
 
 
 def _totals(connection: Any, where: str, scores: list[str]) -> dict[str, Any]:

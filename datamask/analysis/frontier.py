@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from datamask.analysis.composition import KINDS
-from datamask.analysis.sweep_trials import QUANTILES, trial_metrics, trials
+from datamask.analysis.sweep_trials import trial_metrics, trials
 from datamask.config.outputs import Sweep
 from datamask.runs.run import Run
-
-MOST_NAMES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +25,9 @@ class Point:
         quality_range: minimum and maximum over the seeds.
         diversity_range: minimum and maximum over the seeds.
         seeds: (quality, diversity) of every seed.
+        gains: of quality and diversity, in the units of the terms; positive is better.
         mean_characters: of the selected documents; None without text.
         mean_tokens: of the selected documents; None without token counts.
-        length_quantiles: of characters, by percentage.
-        shift: by kind, total variation distance between the compositions of the selected documents
-            and of the sample, in [0, 1].
-        groups: by kind and name, change of share, in [-1, 1]: the largest changes.
     """
 
     variant: str
@@ -44,11 +37,9 @@ class Point:
     quality_range: tuple[float, float]
     diversity_range: tuple[float, float]
     seeds: tuple[tuple[float, float], ...]
+    gains: tuple[float, float]
     mean_characters: float | None
     mean_tokens: float | None
-    length_quantiles: dict[str, float]
-    shift: dict[str, float]
-    groups: dict[str, dict[str, float]]
 
 
 def frontier(run: Run, sweep: Sweep) -> list[Point]:
@@ -75,9 +66,7 @@ def _point(
     pairs = tuple((_gain(records, "quality"), _gain(records, metric)) for records in seeds.values())
     quality, diversity = zip(*pairs, strict=True)
     records = [record for part in seeds.values() for record in part]
-    quantiles = [record["kept"].get("quantiles") for record in records]
-    shares = {kind: _changes(records, kind) for kind in KINDS}
-    shares = {kind: changes for kind, changes in shares.items() if len(changes) > 1}
+    unscaled = [_gain(records, name, scaled=False) for name in ("quality", metric)]
     return Point(
         variant,
         weight,
@@ -86,19 +75,14 @@ def _point(
         (min(quality), max(quality)),
         (min(diversity), max(diversity)),
         pairs,
+        (unscaled[0], unscaled[1]),
         _mean_length(records, "characters"),
         _mean_length(records, "tokens"),
-        {q: float(np.mean([one[q] for one in quantiles])) for q in QUANTILES if all(quantiles)},
-        {kind: sum(map(abs, changes.values())) / 2 for kind, changes in shares.items()},
-        {
-            kind: dict(sorted(changes.items(), key=lambda one: (-abs(one[1]), one[0]))[:MOST_NAMES])
-            for kind, changes in shares.items()
-        },
     )
 
 
-def _gain(records: Sequence[dict[str, Any]], name: str) -> float:
-    """Gain of a term over random in standard deviations: mean over shards by selected documents."""
+def _gain(records: Sequence[dict[str, Any]], name: str, *, scaled: bool = True) -> float:
+    """Gain of a term over random, in standard deviations or not: mean by selected documents."""
     total = sum(record["selected"] for record in records)
     gain = 0.0
     for record in records:
@@ -106,7 +90,8 @@ def _gain(records: Sequence[dict[str, Any]], name: str) -> float:
         sign = 1.0 if term["maximise"] else -1.0
         if term["random_std"]:
             share = record["selected"] / total
-            gain += share * sign * (term["selected"] - term["random"]) / term["random_std"]
+            unit = term["random_std"] if scaled else 1.0
+            gain += share * sign * (term["selected"] - term["random"]) / unit
     return gain
 
 
@@ -114,16 +99,6 @@ def _mean_length(records: Sequence[dict[str, Any]], unit: str) -> float | None:
     known = [record["kept"] for record in records if record["kept"][unit] is not None]
     documents = sum(facts["documents"] for facts in known)
     return sum(facts[unit] for facts in known) / documents if documents else None
-
-
-def _changes(records: Sequence[dict[str, Any]], kind: str) -> dict[str, float]:
-    """Share in the selection less share in the sample, by name."""
-    kept: Counter[str] = sum((Counter(record["kept"][kind]) for record in records), Counter())
-    source: Counter[str] = sum((Counter(record["source"][kind]) for record in records), Counter())
-    return {
-        name: kept[name] / (kept.total() or 1) - source[name] / (source.total() or 1)
-        for name in sorted({*kept, *source})
-    }
 
 
 def knee(points: Sequence[Point]) -> Point:

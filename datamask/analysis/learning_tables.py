@@ -1,4 +1,4 @@
-"""What learning reported, as rows of tables of `composition.duckdb`: from receipts and sums."""
+"""What learning reported, as rows of tables of `composition.duckdb`: from receipts."""
 
 from __future__ import annotations
 
@@ -62,26 +62,6 @@ def shards(run: Run, receipts: list[Receipt]) -> list[dict[str, Any]]:
         }
         rows.append(receipt.metrics | facts)
     return rows
-
-
-def insert_curves(connection: Any, run: Run) -> None:
-    """Make table `curves` in the database `made`."""
-    connection.execute(
-        "CREATE TABLE made.curves "
-        "(shard BIGINT, step BIGINT, seconds DOUBLE, term VARCHAR, value DOUBLE)"
-    )
-    # The rounds across shards have one curve, of which every shard has a copy.
-    shards = range(1 if run.settings.selection.num_rounds else run.num_shards)
-    found = [run.fetch(run.curve_path(shard)) for shard in shards]
-    if paths := [str(path) for path in found if path.exists()]:
-        connection.execute(
-            "INSERT INTO made.curves SELECT regexp_extract(filename, '([0-9]+).parquet$', 1), "
-            "step, seconds, term, value "
-            "FROM (FROM read_parquet($paths, filename = true, union_by_name = true)) "
-            "UNPIVOT INCLUDE NULLS "
-            "(value FOR term IN (COLUMNS(* EXCLUDE (step, seconds, filename))))",
-            {"paths": paths},
-        ).fetchall()
 
 
 def rounds(run: Run) -> list[dict[str, Any]]:

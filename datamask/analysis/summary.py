@@ -1,7 +1,4 @@
-"""Results of a run for report, card and terminal: terms, repeats, screening, drift.
-
-The selection is compared with random and top quality, term by term.
-"""
+"""Results of a run for report, card and terminal: gains, repeats, screening, drift."""
 
 from __future__ import annotations
 
@@ -36,24 +33,28 @@ class Comparison:
     better: str
 
 
-def summary(run: Run) -> list[Comparison]:
-    """Each term of the objective, the objective, then the mean length.
+def gains(run: Run) -> dict[str, dict[str, float]]:
+    """The gain of `selected` and `top_quality` over random, by term of the objective.
+
+    It is in standard deviations of random selections of as many candidates; above 0 is better than
+    random, also for terms to minimise. Terms that do not vary are left out.
 
     Raises:
         RunError: the composition is missing.
     """
     rows = query(
         run,
-        "SELECT term AS name, selected, random, top_quality, "
-        "if(maximise, 'higher', 'lower') AS better FROM terms",
+        "SELECT term, if(maximise, 1, -1) / random_std AS unit, selected, random, top_quality "
+        "FROM terms WHERE term <> 'objective' AND random_std > 0",
     )
-    totals = totals_of(run)
-    for unit in ("characters", "tokens"):
-        names = ("selected", "random", "top_quality")
-        means = {name: totals[name][f"mean_{unit}"] for name in names}
-        if means["selected"] is not None:
-            rows.append({"name": f"mean length, {unit}", **means, "better": ""})
-    return [Comparison(**row) for row in rows]
+    return {
+        row["term"]: {
+            name: (row[name] - row["random"]) * row["unit"]
+            for name in ("selected", "top_quality")
+            if row[name] is not None
+        }
+        for row in rows
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,14 +171,6 @@ def drift(run: Run) -> list[dict[str, Any]]:
     return query(run, "SELECT * FROM drift") if run.settings.selection.mask_model else []
 
 
-def summary_text(run: Run) -> str:
-    """`summary` as plain text for a terminal, after a line of totals."""
-    totals = totals_of(run)
-    before, after = (int(totals[name]["documents"]) for name in ("source", "selected"))
-    lines = [f"{after:,d} of {before:,d} documents kept"]
-    return "\n".join([*lines, *comparison_text(summary(run))])
-
-
 def comparison_rows(rows: Iterable[Comparison]) -> Iterator[tuple[str, ...]]:
     """The cells of a table of comparisons: name, a value of each of `COMPARED`, what is better."""
     for row in rows:
@@ -191,14 +184,3 @@ def comparison_text(rows: Iterable[Comparison]) -> list[str]:
     for name, *values, better in (("", *COMPARED, "better"), *comparison_rows(rows)):
         lines.append(f"{name:26s}{''.join(f'{v:>14s}' for v in values)}  {better}".rstrip())
     return lines
-
-
-def drift_text(run: Run) -> list[str]:
-    """`drift` as lines for a terminal."""
-    rows = drift(run)
-    return [
-        f"share kept   {row['now']:.3%}, {row['then']:.3%} where the model was learnt"
-        if row["deviation_then"] is None
-        else f"drift        {row['term']}: mean gain {row['shift']:+.2f} deviations"
-        for row in rows
-    ]

@@ -19,7 +19,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from datamask.analysis.composition import KINDS
 from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
 from datamask.config.outputs import Sweep
@@ -36,7 +35,7 @@ from datamask.storage.location import Root
 
 logger = logging.getLogger(__name__)
 
-VERSION = 9
+VERSION = 10
 
 DOCUMENTS = 5000
 """Most sampled documents of a shard."""
@@ -45,8 +44,6 @@ STEPS = 100
 """Most steps of a trial: enough to compare."""
 
 BASE = "as in the run"
-QUANTILES = ("10", "25", "50", "75", "90")
-"""Percentages at which lengths are recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +229,6 @@ def try_choice(run: Run, sweep: Sweep, trial: Trial, compute: Compute) -> None:
         "stopped_by": learned.metrics["stopped_by"],
         "terms": judge(random, learned.selected)["terms"],
         "kept": _facts(table.filter(pa.array(learned.selected))),
-        "source": _facts(table),
     }
     path = trial_path(run, sweep, trial)
     receipt = Receipt("sweep", trial.shard, path.stem, len(quality), metrics)
@@ -245,7 +241,7 @@ def try_choice(run: Run, sweep: Sweep, trial: Trial, compute: Compute) -> None:
 def _documents(
     root: Root, made_from: str, shard: int
 ) -> tuple[pa.Table, np.ndarray, dict[str, np.ndarray]]:
-    """Lengths, groups and quality, vectors, and scores of a seeded draw of a shard's candidates.
+    """Lengths and quality, vectors, and scores of a seeded draw of a shard's candidates.
 
     The cache keeps the last shard, because the trials of a shard follow each other; *made_from* is
     part of its key because the files may change.
@@ -257,7 +253,7 @@ def _documents(
     generator = np.random.Generator(np.random.PCG64(shard_seed(run.settings.seed, shard)))
     places = np.sort(generator.permutation(len(rows))[:DOCUMENTS])
     documents = read_documents(run, shard, Compute(), rows=places)
-    facts = read_columns(run.path("scores", shard), ["characters", "tokens", *KINDS])
+    facts = read_columns(run.path("scores", shard), ["characters", "tokens"])
     facts = facts.take(rows.combine_chunks().take(pa.array(places)))
     facts = facts.append_column("quality", pa.array(documents.quality))
     return facts, documents.features, documents.scores
@@ -272,15 +268,6 @@ def _count(run: Run, shard: int, size: int, selection: Selection) -> int:
 
 
 def _facts(table: pa.Table) -> dict[str, Any]:
-    """Number, lengths and groups of documents; of each kind the thousand largest groups."""
-    found: dict[str, Any] = {"documents": table.num_rows}
-    found |= {unit: pc.sum(table[unit]).as_py() for unit in ("characters", "tokens")}
-    lengths = table["characters"].drop_null()
-    if len(lengths):
-        points = pc.quantile(lengths, [int(q) / 100 for q in QUANTILES], interpolation="lower")
-        found["quantiles"] = dict(zip(QUANTILES, points.to_pylist(), strict=True))
-    for kind in KINDS:
-        counted = pc.value_counts(table[kind].drop_null()).to_pylist()
-        counted.sort(key=lambda pair: (-pair["counts"], pair["values"]))
-        found[kind] = {pair["values"]: pair["counts"] for pair in counted[:1000]}
-    return found
+    """Number of documents, and their characters and tokens; None if unknown."""
+    totals = {unit: pc.sum(table[unit]).as_py() for unit in ("characters", "tokens")}
+    return {"documents": table.num_rows, **totals}

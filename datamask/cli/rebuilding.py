@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 import click
 
 from datamask.analysis.frontier import frontier
-from datamask.analysis.summary import drift_text, summary_text
 from datamask.cli.options import (
     RunPlace,
     accept_only,
@@ -29,9 +28,9 @@ from datamask.execution.pipeline import rebuild as rebuild_run
 from datamask.execution.pipeline import rewrite_report
 from datamask.planning.applying import check_source, settings_to_apply
 from datamask.planning.plan import Change
+from datamask.report.answer import answer_lines
 from datamask.report.evaluation import evaluation_markdown
 from datamask.report.sweep_page import recommend, recommendation_text, run_sweep, sweep_rows
-from datamask.report.warnings import warnings
 from datamask.runs.locks import working_on
 from datamask.runs.opening import open_run
 from datamask.runs.run import Run
@@ -210,12 +209,7 @@ def rebuild_and_show(
     extend: bool = False,
 ) -> None:
     """Run every stage, then print the summary, warnings and output files."""
-
-    def results(run: Run) -> list[str]:
-        told = [summary_text(run), *drift_text(run)]
-        return told + [f"warning      {line}" for line in warnings(run)]
-
-    run, told = _rebuilt(results, root, settings, compute, origin=origin, extend=extend)
+    run, told = _rebuilt(answer_lines, root, settings, compute, origin=origin, extend=extend)
     click.echo("\n".join(told))
     click.echo(f"report       {run.address}/report.html")
     click.echo(f"subset       {run.address}/subset")

@@ -25,13 +25,11 @@ from datamask.config.settings import Settings
 from datamask.objectives.weighted import formula
 from datamask.publishing.configurations import Configuration
 from datamask.quality.examples import example_figures
+from datamask.report.answer import answer_markdown
 from datamask.report.evaluation import evaluation_markdown
 from datamask.report.markdown import report_markdown
 from datamask.report.pictures import read_captions
-from datamask.report.redundancy import near_duplicates_markdown
 from datamask.report.rendering import cell, render
-from datamask.report.verdict import verdict, verdict_text
-from datamask.report.warnings import warnings_markdown
 from datamask.runs.run import Run
 from datamask.runs.schemas import added_columns
 from datamask.source.opening import SOURCE_PIN
@@ -94,8 +92,7 @@ def card_text(
             logit=logit,
             shard=shard,
             repeat=repeat[0] if repeat else "",
-            verdict=verdict_text(verdict(run)),
-            warnings=warnings_markdown(run).strip(),
+            answer=answer_markdown(run),
             configurations=configs,
             num_dumps=query(run, count_dumps)[0]["n"],
             languages=languages,
@@ -105,9 +102,7 @@ def card_text(
             path=f"hf://datasets/{repository}@{publication.tag}/{configs[0].pattern}",
             recipe=recipe(run).strip(),
             trained=evaluation_markdown(run).strip(),
-            near_duplicates=near_duplicates_markdown(run).strip(),
             report=report_markdown(run).strip(),
-            lengths=query(run, _LENGTH_BIAS),
             pictures=_pictures(run, pictures),
             version=_versions(run).get("datamask-pipeline", ""),
             settings=_settings(run),
@@ -209,14 +204,14 @@ def size_category(documents: int) -> str:
     return f"n>{_SIZES[-1]}"
 
 
-_FIRST_PICTURES = ("neighbours", "map", "kept", "lengths")
+_FIRST_PICTURES = ("tradeoff", "map")
 
 
 def _pictures(run: Run, names: Sequence[str]) -> list[dict[str, str]]:
-    """Name, alternative text and caption of each picture, those of learning last."""
+    """Name, alternative text and caption of each picture."""
     captions = read_captions(run)
     first = [name for name in _FIRST_PICTURES if name in names]
-    others = sorted({*names} - {*first}, key=lambda name: (name.startswith("curve-"), name))
+    others = sorted({*names} - {*first})
     pictures = []
     for name in (*first, *others):
         title, note = captions.get(name, (name.replace("-", " "), ""))
@@ -234,24 +229,6 @@ def _languages(run: Run) -> dict[str, float]:
         "ORDER BY documents_after DESC, name",
     )
     return {row["name"]: row["share_after"] for row in rows}
-
-
-_LENGTH_BIAS = """
-WITH edges AS (SELECT q20, q40, q60, q80 FROM lengths WHERE selection = 'source'),
-banded AS (
-    SELECT (characters > q20)::INT + (characters > q40)::INT + (characters > q60)::INT
-        + (characters > q80)::INT AS band, *
-    FROM documents, edges WHERE characters IS NOT NULL
-)
-SELECT format('{:,} – {:,}', min(characters), max(characters)) AS characters,
-    count(*) / sum(count(*)) OVER () AS source,
-    count(*) FILTER (dropped IS NULL) / sum(count(*) FILTER (dropped IS NULL)) OVER ()
-        AS candidates,
-    count(*) FILTER (selected) / sum(count(*) FILTER (selected)) OVER () AS selected,
-    count(*) FILTER (top_quality) / sum(count(*) FILTER (top_quality)) OVER () AS top_quality
-FROM banded GROUP BY band ORDER BY band
-"""
-"""Shares of documents in five bands of length of equal size in the source; none without text."""
 
 
 def shown_path(path: str) -> str:

@@ -20,9 +20,6 @@ DASHES = ((1, 0), (6, 4), (2, 2), (6, 3, 2, 3))
 MARKERS = ("circle", "square", "diamond", "cross", "triangle-up", "triangle-down", "triangle-right")
 GLYPHS = "●■◆✚▲▼▶"
 """The markers as text, for the legend of a page."""
-SCALE = ("#3B2F5C", "#2A7F8E", "#B8DE60")
-"""Colours of a heat map, from dark to light: readable on a light and on a dark page."""
-
 VEGA_LITE = "6.1"
 MOST_IN_LEGEND = 8
 MOST_VISIBLE_POINTS = 40
@@ -63,7 +60,7 @@ class Series:
         style: index into dashes or markers.
         hover: the text of each value for pointer and keyboard; None shows x and y.
         ranges: lower and upper end of the error bar of each value; empty without error bars.
-        other_x: x values on the chart's other axis.
+        labels: written at the values; empty without.
         size: width of a marker in pixels.
         hollow: whether markers are outlines, which leave those beneath visible.
     """
@@ -75,7 +72,7 @@ class Series:
     style: int = 0
     hover: Sequence[str] | None = None
     ranges: Sequence[tuple[float, float]] = ()
-    other_x: Sequence[Any] | None = None
+    labels: Sequence[str] = ()
     size: int = 6
     hollow: bool = False
 
@@ -85,8 +82,13 @@ class Series:
         return DASHES[self.style % len(DASHES)]
 
     @property
+    def marker(self) -> str:
+        """The marker's name in Vega."""
+        return MARKERS[self.style % len(MARKERS)]
+
+    @property
     def glyph(self) -> str:
-        """The marker as text."""
+        """The marker as text, for the legend of a page."""
         return GLYPHS[self.style % len(GLYPHS)]
 
 
@@ -102,49 +104,44 @@ class Chart:
     Args:
         key: name of the figure in the page and of the picture.
         title: what the chart shows.
-        kind: how values become marks; `cells` is a heat map of `z`.
+        kind: how values become marks.
         x: label of the x axis, with its unit.
         y: label of the y axis.
         series: drawn in this order.
         note: how to read the chart.
-        other_x: label of the other x axis that readers can switch to.
-        log_y: whether the y axis is logarithmic.
         equal: whether both axes have the same scale and no numbers (a map).
-        z: for `cells`: rows of kept shares in [0, 1]; None for an empty cell.
-        z_counts: for `cells`: documents in each cell.
     """
 
     key: str
     title: str
-    kind: Literal["lines", "points", "bars", "cells"]
+    kind: Literal["lines", "points", "bars"]
     x: str
     y: str
     series: tuple[Series, ...] = ()
     note: str = ""
-    other_x: str = ""
-    log_y: bool = False
     equal: bool = False
-    z: Sequence[Sequence[float | None]] = ()
-    z_counts: Sequence[Sequence[int]] = ()
 
     @property
     def has_values(self) -> bool:
         """Whether the chart has anything to draw."""
-        return bool(self.series or self.z)
+        return bool(self.series)
+
+    @property
+    def is_labelled(self) -> bool:
+        """Whether values have their names next to them, so that no legend is needed."""
+        return any(series.labels for series in self.series)
 
     @property
     def widths(self) -> tuple[int, ...]:
         """Widths in pixels of a page's drawings: a wide and a narrow one, or one for both."""
-        return (440,) if self.equal or self.kind == "cells" else (560, 300)
+        return (440,) if self.equal else (560, 300)
 
     def _repr_png_(self) -> bytes:
         """What notebooks show."""
         return png(self)
 
 
-def specification(
-    chart: Chart, theme: Theme, width: int, *, other_x: bool = False
-) -> dict[str, Any]:
+def specification(chart: Chart, theme: Theme, width: int) -> dict[str, Any]:
     """The chart in Vega-Lite 6, with its values.
 
     The layer of series number i has the name `seriesI`, by which the page's script finds its marks.
@@ -153,7 +150,6 @@ def specification(
         chart: what is shown.
         theme: colours, font and legend.
         width: of the plotting area, in pixels.
-        other_x: whether the chart's other x axis is used.
     """
     height: int | dict[str, int] = width if chart.equal else 300
     found: dict[str, Any] = {
@@ -167,14 +163,10 @@ def specification(
         # Vega draws text with line breaks as a block.
         found["title"] = {"text": one_line(chart.title), "anchor": "start", "fontSize": 15}
     names = {series.name for series in chart.series}
-    has_legend = theme.has_legend and 1 < len(names) <= MOST_IN_LEGEND
-    if chart.kind == "cells":
-        found |= _cells(chart, theme)
-    else:
-        found["layer"] = [
-            _series(chart, number, has_legend=has_legend, other_x=other_x)
-            for number in range(len(chart.series))
-        ]
+    has_legend = theme.has_legend and 1 < len(names) <= MOST_IN_LEGEND and not chart.is_labelled
+    found["layer"] = [
+        _series(chart, number, theme, has_legend=has_legend) for number in range(len(chart.series))
+    ]
     if chart.kind == "bars":
         zero = {"mark": {"type": "rule", "aria": False}, "encoding": {"x": {"datum": 0}}}
         found["layer"].append(zero)
@@ -209,27 +201,33 @@ def _config(theme: Theme, width: int) -> dict[str, Any]:
     }
 
 
-def _series(chart: Chart, number: int, *, has_legend: bool, other_x: bool) -> dict[str, Any]:
+def _series(chart: Chart, number: int, theme: Theme, *, has_legend: bool) -> dict[str, Any]:
     """One layer: the line or bars of a series, its points and its error bars."""
     series = chart.series[number]
-    x_values = series.other_x if other_x and series.other_x is not None else series.x
     rows = [
         {"x": x, "y": y, "t": text}
-        for x, y, text in zip(x_values, series.y, hover_texts(chart, series), strict=True)
+        for x, y, text in zip(series.x, series.y, hover_texts(chart, series), strict=True)
     ]
-    across, up = _positions(chart, other_x=other_x)
+    across, up = _positions(chart)
     encoding: dict[str, Any] = {"x": across, "y": up}
     looks: dict[str, Any] = {"color": series.colour}
     if has_legend:
-        names = [one.name for one in chart.series]
-        colours = [one.colour for one in chart.series]
-        scale = {"domain": names, "range": colours}
+        # Legends of the same names become one, with colour and marker or dash.
         legend = {"orient": "bottom", "title": None, "symbolOpacity": 1, "columns": 4}
-        encoding["color"] = {"datum": series.name, "scale": scale, "legend": legend}
+        values: dict[str, list[Any]] = {"color": [one.colour for one in chart.series]}
+        if chart.kind != "bars":
+            values["shape"] = [one.marker for one in chart.series]
+        if chart.kind == "lines":
+            values["strokeDash"] = [list(one.dashes) for one in chart.series]
+        for channel, choices in values.items():
+            scale = {"domain": [one.name for one in chart.series], "range": choices}
+            encoding[channel] = {"datum": series.name, "scale": scale, "legend": legend}
         looks = {}
     description = {"description": {"field": "t"}}
     if chart.kind == "bars":
-        layers = [{"mark": {"type": "bar"} | looks, "encoding": description}]
+        # An interval belongs to a value, not to a distance from zero.
+        mark = {"type": "point", "filled": True, "size": 90} if series.ranges else {"type": "bar"}
+        layers = [{"mark": mark | looks, "encoding": description}]
     else:
         layers = []
         if chart.kind == "lines":
@@ -238,7 +236,7 @@ def _series(chart: Chart, number: int, *, has_legend: bool, other_x: bool) -> di
         point = {
             "type": "point",
             "filled": not series.hollow,
-            "shape": MARKERS[series.style % len(MARKERS)],
+            "shape": series.marker,
             "size": series.size**2,
             # Vega's own default is an opacity, which a group of marks cannot have for each of them.
             "opacity": 1,
@@ -246,13 +244,19 @@ def _series(chart: Chart, number: int, *, has_legend: bool, other_x: bool) -> di
             "strokeWidth": 1 if series.hollow else 0,
         }
         layers.append({"mark": point | looks, "encoding": description})
+    if series.labels:
+        for row, label in zip(rows, series.labels, strict=True):
+            row["label"] = label
+        words = {"type": "text", "align": "left", "dx": 9, "dy": -7, "aria": False}
+        text = {"field": "label", "type": "nominal"}
+        layers.append({"mark": words | {"color": theme.ink}, "encoding": {"text": text}})
     if series.ranges:
         for row, (low, high) in zip(rows, series.ranges, strict=True):
             row |= {"low": low, "high": high}
         along, axis = ("x", across) if chart.kind == "bars" else ("y", up)
         bar = {along: axis | {"field": "low"}, f"{along}2": {"field": "high"}}
         # On a bar of the same colour it could not be seen.
-        line = {"color": PAGE.ink, "strokeWidth": 2} if chart.kind == "bars" else looks
+        line = {"color": theme.ink, "strokeWidth": 2} if chart.kind == "bars" else looks
         layers.append({"mark": {"type": "rule", "aria": False} | line, "encoding": bar})
     name = f"series{number}"
     return {"name": name, "data": {"values": rows}, "encoding": encoding, "layer": layers}
@@ -265,19 +269,18 @@ def _opacity(chart: Chart, series: Series) -> float:
     return 0.45 if series.colour == GREY else 0.85
 
 
-def _positions(chart: Chart, *, other_x: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+def _positions(chart: Chart) -> tuple[dict[str, Any], dict[str, Any]]:
     """The encodings of x and y: field, type, scale and axis."""
-    label = chart.other_x if other_x else chart.x
-    across: dict[str, Any] = {"field": "x", "type": "quantitative", "title": one_line(label)}
+    across: dict[str, Any] = {"field": "x", "type": "quantitative", "title": one_line(chart.x)}
     up: dict[str, Any] = {"field": "y", "type": "quantitative", "title": one_line(chart.y) or None}
     if chart.kind == "bars":
         names = [one_line(name) for series in chart.series for name in series.x]
         up = {"field": "x", "type": "nominal", "sort": names, "title": None}
         return {**across, "field": "y", "axis": {"tickCount": 6, "labelOverlap": True}}, up
-    for encoding, logarithmic in ((across, False), (up, chart.log_y)):
-        encoding["scale"] = {"type": "log"} if logarithmic else {"zero": False}
+    for encoding in (across, up):
+        encoding["scale"] = {"zero": False}
         encoding["axis"] = {"format": ",.6~g", "tickCount": 6}
-    if all(isinstance(x, int) for series in chart.series for x in series.x) and not other_x:
+    if all(isinstance(x, int) for series in chart.series for x in series.x):
         across["axis"] = across["axis"] | {"tickMinStep": 1}
     if chart.equal:
         bare = {"labels": False, "ticks": False, "grid": False}
@@ -300,53 +303,16 @@ def hover_texts(chart: Chart, series: Series) -> list[str]:
     """The text of each value that pointer, keyboard and screen reader present."""
     texts = list(series.hover or ())
     if not texts:
-        seconds = series.other_x or ()
-        texts = [
-            f"step {x}, {seconds[place]} s: {y:.5g}" if seconds else f"{x}: {y:.5g}"
-            for place, (x, y) in enumerate(zip(series.x, series.y, strict=True))
-        ]
+        texts = [f"{x}: {y:.5g}" for x, y in zip(series.x, series.y, strict=True)]
     has_names = len(chart.series) > 1 or chart.kind == "bars"
     return [f"{series.name}: {text}" if has_names else text for text in texts]
 
 
-def _cells(chart: Chart, theme: Theme) -> dict[str, Any]:
-    """A heat map: one rectangle per cell, grey if it has no documents."""
-    rows = []
-    for i, shares in enumerate(chart.z):
-        for j, share in enumerate(shares):
-            where = f"quality tenth {i + 1}, density tenth {j + 1}"
-            kept = "no document" if share is None else f"{share:.1%} of {chart.z_counts[i][j]} kept"
-            rows.append({"x": j + 1, "y": i + 1, "z": share, "t": f"{where}: {kept}"})
-    bare = {"labelAngle": 0, "grid": False, "domain": False, "ticks": False}
-    axis = {"type": "ordinal", "axis": bare}
-    legend = {"title": "kept", "format": ".0%", "gradientLength": 200}
-    scale = {"domain": [0, 1], "range": list(SCALE)}
-    return {
-        "name": "series0",
-        "data": {"values": rows},
-        "mark": {"type": "rect", "stroke": theme.line, "strokeWidth": 0.5, "invalid": None},
-        "encoding": {
-            "x": axis | {"field": "x", "title": one_line(chart.x)},
-            "y": axis | {"field": "y", "title": one_line(chart.y), "sort": "descending"},
-            "color": {
-                "condition": {"test": "datum.z === null", "value": theme.line},
-                "field": "z",
-                "type": "quantitative",
-                "scale": scale,
-                "legend": legend,
-            },
-            "description": {"field": "t"},
-        },
-    }
-
-
-def svg(chart: Chart, width: int, *, other_x: bool = False) -> str:
+def svg(chart: Chart, width: int) -> str:
     """The chart as an SVG element that uses the page's colours; each mark has an `aria-label`."""
     import vl_convert
 
-    drawn: str = vl_convert.vegalite_to_svg(
-        specification(chart, PAGE, width, other_x=other_x), vl_version=VEGA_LITE
-    )
+    drawn: str = vl_convert.vegalite_to_svg(specification(chart, PAGE, width), vl_version=VEGA_LITE)
     # Hundredths of a pixel are precise enough and halve the size.
     drawn = re.sub(
         r' (?:d|transform)="[^"]*"', lambda found: re.sub(r"(\.\d\d)\d+", r"\1", found[0]), drawn

@@ -7,19 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from datamask.analysis.composition import KINDS, query
-from datamask.analysis.summary import benchmarks, drift, repeats_of, summary, totals_of
+from datamask.analysis.composition import query
+from datamask.analysis.summary import benchmarks, drift, repeats_of
+from datamask.report.page_data import TABS
 from datamask.report.rendering import render
 from datamask.runs.run import Run
-
-SELECTIONS = {
-    "source": "source",
-    "candidates": "left by pruning",
-    "selected": "ours",
-    "top_quality": "top quality",
-    "random": "random",
-}
-"""Displayed name of each selection of the tables."""
 
 
 def score_coverage(run: Run) -> dict[str, float]:
@@ -43,7 +35,7 @@ def moved_groups(run: Run, most: int) -> list[dict[str, Any]]:
 
 
 def report_markdown(run: Run) -> str:
-    """Totals, terms, and the groups whose share changed most.
+    """What is left after each step, scores, screening, and the groups that changed most.
 
     Raises:
         RunError: the composition is missing.
@@ -52,9 +44,7 @@ def report_markdown(run: Run) -> str:
     return render(
         "results.md",
         settings=run.settings,
-        names=SELECTIONS,
-        totals=totals_of(run),
-        terms=summary(run),
+        funnel=query(run, "SELECT * FROM funnel WHERE kind = 'all' ORDER BY number"),
         benchmarks=benchmarks(run),
         drift=drift(run),
         repeats=repeats_of(run),
@@ -65,6 +55,6 @@ def report_markdown(run: Run) -> str:
         moved=moved_groups(run, 10),
         groups={
             title: query(run, f"SELECT * FROM groups WHERE kind = '{kind}' {most_changed}")
-            for kind, title in KINDS.items()
+            for kind, title in TABS.items()
         },
     )

@@ -32,6 +32,21 @@ _NOTES = {
 }
 
 
+STEPS = {
+    "source": "source",
+    "empty": "without empty documents",
+    "too_long": "without too long documents",
+    "held_out": "without held-out documents",
+    "missing-score": "without documents that lack a score",
+    "duplicate": "without duplicates",
+    "contaminated": "without contaminated documents",
+    "near_duplicate": "without near-duplicates",
+    "pruned": "without the worst (pruned)",
+    "selected": "selected",
+}
+"""What is left after each step, in words."""
+
+
 def render(template: str, folder: Path = TEMPLATES, **values: Any) -> str:
     """The text that a template in a folder makes of values; a self-contained page if it is HTML."""
     return _environment(folder).get_template(template).render(values)
@@ -52,6 +67,7 @@ def _environment(folder: Path) -> Environment:
         "number": number,
         "share": "{:.2%}".format,
         "explained": explained,
+        "step": STEPS.__getitem__,
         "svg": lambda chart, width, **options: Markup(svg(chart, width, **options)),
     }
     environment.globals |= _NOTES | {
@@ -91,16 +107,18 @@ def explanations() -> dict[str, str]:
     return found
 
 
-def explained(text: object, table: str = "", key: str = "") -> Markup:
+def explained(text: object, table: str = "", key: str = "", *, is_button: bool = False) -> Markup:
     """The text with its explanation for pointer and keyboard; alone if there is none.
 
     Args:
         text: what is shown, escaped.
         table: name of the table that it is in.
         key: of the explanation; the text if empty.
+        is_button: whether it is in a button, which has the focus in its place.
     """
     name, known = key or str(text), explanations()
     found = known.get(f"{table}: {name}", known.get(name))
     if found is None:
         return Markup("{}").format(text)
-    return Markup('<abbr tabindex="0" title="{}">{}</abbr>').format(found, text)
+    focus = Markup("" if is_button else ' tabindex="0"')
+    return Markup('<abbr{} title="{}">{}</abbr>').format(focus, found, text)

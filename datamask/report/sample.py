@@ -1,20 +1,19 @@
-"""The report's sample of documents, with a map and nearest neighbours.
+"""The report's sample of documents, with a map, texts, and nearest neighbours.
 
 Counts and means of the report cover every document. What needs embeddings covers a seeded sample
 from at most 32 shards, because comparing all pairs of 10⁸ documents is infeasible. For its nearest
-neighbour, a document is compared with *all* documents of its shard, so it is exact within the
-shard; the embeddings of one shard are in memory. The density is a coordinate of charts, for which a
-seeded draw of the shard's documents is enough. A run that keeps no embeddings embeds the sampled
-documents again and compares them with each other only.
+neighbour, a document is compared with *all* documents of its selection and shard, so it is exact
+within the shard; the embeddings of one shard are in memory. A run that keeps no embeddings embeds
+the sampled documents again and compares them with each other only.
 
 `SAMPLE` and `NEIGHBOUR` are the columns of the two files in `RUN/report/`. The receipt of the
-sample has `mean_cosine`, the mean over all pairs.
+sample has `mean_cosine`, the mean over all pairs of random candidates, and `most_diverse`, the gain
+of the most diverse subset over random subsets of the sample, by term and in its unit.
 """
 
 from __future__ import annotations
 
 import itertools
-import logging
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,27 +25,17 @@ from torch import Tensor
 from datamask.analysis.composition import query
 from datamask.config.compute import Compute
 from datamask.config.outputs import SAMPLED_SHARDS
-from datamask.learning.data import Problem
-from datamask.learning.learner import fastest_products, learn, shard_data
+from datamask.learning.learner import judge, learn, scale, shard_data
 from datamask.learning.resuming import Curve
-from datamask.objectives.weighted import WeightedObjective, build_terms
 from datamask.report.redundancy import SETS, neighbours_path, sample_path
 from datamask.runs.files import read_columns, write_parquet
 from datamask.runs.run import Run, shard_seed
 from datamask.selection.documents import read_documents
 from datamask.source.texts import beginnings
 
-logger = logging.getLogger(__name__)
-
-NEIGHBOURS, COMPARED_FOR_DENSITY = 10, 25_000
-"""The density of a document: of so many nearest, among so many (docs/log.md#report)."""
-
-QUERIES, BLOCK, SPARE = 8192, 64, 13
-"""Documents whose nearest are sought together, others per document kept of a block, and documents
-kept beyond three times those needed (docs/log.md#report)."""
-
-ROUNDING = 2**-8
-"""Most by which bfloat16 changes a number, as a share of it (docs/log.md#report)."""
+QUERIES, BLOCK, CHECKED = 512, 65_536, 8
+"""Documents whose nearest are sought together, others compared at a time, and the nearest by
+float32 of which the exact cosines are computed (docs/log.md#report)."""
 
 PRINCIPAL_COMPONENTS, PERPLEXITY, ITERATIONS, ANGLE = 50, 20, 400, 1.0
 """Of t-SNE (docs/log.md#report)."""
@@ -62,13 +51,14 @@ SAMPLE = pa.schema(
         pa.field("shard", pa.int32(), nullable=False),
         pa.field("row", pa.int64(), nullable=False),
         pa.field("id", pa.string(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),  # `random`, or the extreme that it shows
         pa.field("x", pa.float32()),  # on the map; null if not on it
         pa.field("y", pa.float32()),
-        # Mean cosine to the ten nearest of at most 25,000 documents of the shard.
-        pa.field("density", pa.float32(), nullable=False),
-        # In the most diverse subset of the sample: the same metric, lambda 0, the run's ratio.
-        pa.field("diverse", pa.bool_(), nullable=False),
-        pa.field("beginning", pa.string()),
+        # Of random ones: in their most diverse subset, with the same metric and the run's ratio.
+        pa.field("diverse", pa.bool_()),
+        pa.field("nearest", pa.string()),  # id of the nearest other document that is selected
+        pa.field("cosine", pa.float32()),
+        pa.field("text", pa.string()),  # its beginning
     ]
 )
 NEIGHBOUR = pa.schema(
@@ -79,6 +69,7 @@ NEIGHBOUR = pa.schema(
         pa.field("cosine", pa.float32(), nullable=False),  # to the nearest other of set and shard
     ]
 )
+RANDOM = "random"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +77,8 @@ class ShardSample:
     """The sample of a shard.
 
     Args:
-        documents: shard, row, id, quality and density of n documents.
-        features: float32, n x D.
+        documents: the columns of `SAMPLE` that a shard knows, and quality.
+        features: of the random ones among them; float32, n x D.
         neighbours: the shard's part of `neighbours.parquet`.
     """
 
@@ -113,18 +104,20 @@ def write_sample(run: Run, compute: Compute) -> None:
     sizes = [candidates for _, candidates in shards]
     counts = _shares(sizes, settings.sample_documents)
     queries = _shares(sizes, settings.sample_documents // ASKED)
+    extremes = -(-settings.examples // max(len(shards), 1))
     found = [
-        _sample_shard(run, shard, count, asked, compute)
+        _sample_shard(run, shard, count, asked, extremes, compute)
         for (shard, _), count, asked in zip(shards, counts, queries, strict=True)
         if count or asked
     ]
     features = np.concatenate([one.features for one in found])
     documents = pa.concat_tables([one.documents for one in found])
-    metrics = {"mean_cosine": mean_cosine(features)}
+    table, gain = _sample_table(run, documents, features, compute)
+    metrics = {"mean_cosine": mean_cosine(features), "most_diverse": gain}
     write_parquet(
         sample_path(run),
         SAMPLE,
-        [_sample_table(run, documents, features, compute)],
+        [table],
         lambda rows: run.make_receipt("report", 0, rows, metrics),
         storage=run.storage,
     )
@@ -144,131 +137,132 @@ def _shares(sizes: list[int], total: int) -> list[int]:
     return [after - before for before, after in itertools.pairwise(cuts)]
 
 
-def _sample_shard(run: Run, shard: int, count: int, queries: int, compute: Compute) -> ShardSample:
-    """Sample *count* documents of a shard, and *queries* of each set for their neighbours."""
-    columns = ["shard", "row", "id", "quality", "selected", "top_quality", "dropped"]
-    table = read_columns(run.path("documents", shard), columns)
-    table = table.filter(pc.field("dropped").is_null()).drop_columns("dropped").combine_chunks()
-    size = table.num_rows
+def _sample_shard(
+    run: Run, shard: int, count: int, queries: int, extremes: int, compute: Compute
+) -> ShardSample:
+    """Sample *count* random documents of a shard, *extremes* of a kind, *queries* of a set."""
+    columns = ["shard", "row", "id", "quality", "logit", "selected", "top_quality", "dropped"]
+    everything = read_columns(run.path("documents", shard), columns).combine_chunks()
+    table = everything.filter(pc.field("dropped").is_null()).combine_chunks()
+    size, selected = table.num_rows, table["selected"].to_numpy()
     generator = np.random.Generator(np.random.PCG64(shard_seed(run.settings.seed, shard)))
-    selected = table["selected"].to_numpy()
     members = {
-        "candidates": np.arange(size),
         "selected": np.flatnonzero(selected),
         "top_quality": np.flatnonzero(table["top_quality"].to_numpy()),
         "random": np.sort(generator.permutation(size)[: int(selected.sum())]),
     }
-    drawn = generator.permutation(size)
-    sampled, compared = np.sort(drawn[:count]), np.sort(drawn[:COMPARED_FOR_DENSITY])
+    sampled = np.sort(generator.permutation(size)[:count])
     asked = {name: np.sort(generator.permutation(rows)[:queries]) for name, rows in members.items()}
-    places, rows = np.arange(size), None
+    kinds = {RANDOM: sampled} | _extremes(table, extremes)
+    shown = np.concatenate([*kinds.values()])
+    places, rows, kept = np.arange(size), None, members["selected"]
     if not run.settings.embedding.keep:
         # No other documents are embedded again, so they are compared with each other only.
-        places = rows = np.unique(np.concatenate([sampled, *asked.values()]))
-        compared, members = sampled, asked
+        places = rows = np.unique(np.concatenate([shown, *asked.values()]))
+        members, kept = asked, rows[selected[rows]]
     features = read_documents(run, shard, compute, rows=rows).features
     device = shard_data(np.zeros((1, 1)), np.zeros(1), {}, compute).device
 
-    def nearest(rows: np.ndarray, others: np.ndarray, number: int) -> pa.Array:
-        rows, others = np.searchsorted(places, rows), np.searchsorted(places, others)
-        parts = np.array_split(rows, -(-len(rows) // QUERIES) or 1)
-        found = [mean_of_nearest(features, part, others, number, device) for part in parts]
-        return pa.array(np.concatenate(found))
+    def near(rows: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        cosines, at = nearest(
+            features, np.searchsorted(places, rows), np.searchsorted(places, others), device
+        )
+        return cosines, np.where(at < 0, -1, places[at])
 
-    cosines = {name: nearest(asked[name], members[name], 1) for name in SETS}
-    density = nearest(sampled, compared, NEIGHBOURS)
-    logger.info("report: shard %05d: neighbours of %d of %d documents", shard, count, size)
     keys = table.select(["shard", "row"])
     neighbours = [
         keys.take(asked[name])
         .add_column(0, "set", pa.array([name] * len(asked[name]), pa.string()))
-        .append_column("cosine", cosines[name])
+        .append_column("cosine", pa.array(near(asked[name], members[name])[0]))
         .cast(NEIGHBOUR)
         for name in SETS
     ]
-    documents = table.select(["shard", "row", "id", "quality"]).take(sampled)
+    cosines, at = near(shown, kept)
+    absent = at < 0
+    documents = table.select(["shard", "row", "id", "quality"]).take(shown)
+    facts = {
+        "kind": pa.array([name for name, rows in kinds.items() for _ in rows], pa.string()),
+        "nearest": table["id"].take(pa.array(at, pa.int64(), mask=absent)),
+        "cosine": pa.array(cosines, pa.float32(), mask=absent),
+    }
+    for name, values in facts.items():
+        documents = documents.append_column(name, values)
+    dropped = _dropped(everything, extremes, generator)
     return ShardSample(
-        documents.append_column("density", density),
+        pa.concat_tables([documents, dropped], promote_options="default"),
         features[np.searchsorted(places, sampled)].astype(np.float32),
         pa.concat_tables(neighbours),
     )
 
 
-def mean_of_nearest(
-    features: np.ndarray, rows: np.ndarray, others: np.ndarray, number: int, device: torch.device
-) -> np.ndarray:
-    """The mean of a document's largest cosines to other documents; 0 if there are no others.
+def _extremes(table: pa.Table, most: int) -> dict[str, np.ndarray]:
+    """Rows of documents that show what the selection decides, *most* of each kind."""
+    selected = table["selected"].to_numpy()
+    logit, quality = (table[name].to_numpy() for name in ("logit", "quality"))
+    kept, left = np.flatnonzero(selected), np.flatnonzero(~selected)
+    return {
+        "kept, near the threshold": kept[np.argsort(logit[kept], kind="stable")[:most]],
+        "left out, near the threshold": left[np.argsort(-logit[left], kind="stable")[:most]],
+        "kept, highest logit": kept[np.argsort(-logit[kept], kind="stable")[:most]],
+        "left out, best quality": left[np.argsort(-quality[left], kind="stable")[:most]],
+    }
 
-    On a CPU that multiplies bfloat16 in hardware, these faster products find more documents than
-    needed. If the exact cosines of these exceed what rounding may hide, no other document is
-    nearer; the few documents for which one may be are searched again in float32.
+
+def _dropped(table: pa.Table, most: int, generator: np.random.Generator) -> pa.Table:
+    """Documents that were dropped before embedding, up to *most* for each reason."""
+    table = table.select(["shard", "row", "id", "quality", "dropped"])
+    parts = []
+    for reason in sorted(table["dropped"].drop_null().unique().to_pylist()):
+        rows = np.flatnonzero(pc.equal(table["dropped"], reason).fill_null(False).to_numpy())
+        rows = np.sort(generator.permutation(rows)[:most])
+        parts.append(table.take(rows).rename_columns({"dropped": "kind"}))
+    return pa.concat_tables(parts) if parts else table[:0].rename_columns({"dropped": "kind"})
+
+
+def nearest(
+    features: np.ndarray, rows: np.ndarray, others: np.ndarray, device: torch.device
+) -> tuple[np.ndarray, np.ndarray]:
+    """The largest cosine of documents to others, and the row of that other.
+
+    Products in float32, which depend on the number of threads, find candidates; exact sums order
+    them.
 
     Args:
         features: float16, N x D, unit rows.
         rows: of the Q documents.
         others: of the documents that they are compared with, ascending.
-        number: of cosines that the mean is over; all if there are fewer others.
         device: multiplies.
 
     Returns:
-        float64, shape Q.
+        Float64 and int64, shape Q; 0 and -1 without others.
     """
-    mean, left = np.zeros(len(rows)), np.arange(len(rows))
-    has_fast_bfloat16 = device.type == "cpu" and fastest_products(device) == "bfloat16"
-    for product in (torch.bfloat16, torch.float32)[not has_fast_bfloat16 :]:
-        rough_QK, places_QK = _nearest(features, rows[left], others, number, device, product)
-        # Products depend on the number of threads; these sums do not.
-        queries = features[rows[left]].astype(np.float64)
-        nearest = (features[one].astype(np.float64) for one in places_QK.T)
-        exact_QK = np.stack([np.einsum("qd,qd->q", queries, one) for one in nearest], axis=1)
-        exact_QK = np.where(np.isfinite(rough_QK), exact_QK, -np.inf)
-        best = np.sort(exact_QK, axis=1)[:, -number:]
-        count = np.maximum(np.isfinite(best).sum(1), 1)
-        mean[left] = np.where(np.isfinite(best), best, 0.0).sum(1) / count
-        last = rough_QK[:, -1]  # no other document has a higher one
-        left = left[last + ROUNDING * (2 + np.abs(np.maximum(last, -1))) > best[:, 0]]
-    return mean
-
-
-def _nearest(
-    features: np.ndarray,
-    rows: np.ndarray,
-    others: np.ndarray,
-    number: int,
-    device: torch.device,
-    product: torch.dtype,
-) -> tuple[np.ndarray, np.ndarray]:
-    """The K highest cosines to others, as *product* finds them, and their rows; both Q x K.
-
-    K is `SPARE` + 3 *number*. Places without a document have minus infinity.
-    """
+    cosines, at = np.zeros(len(rows)), np.full(len(rows), -1)
 
     def vectors(rows: np.ndarray) -> Tensor:
-        return torch.from_numpy(features[rows]).to(device).to(product)
+        return torch.from_numpy(features[rows]).to(device).to(torch.float32)
 
-    queries_QD, kept = vectors(rows), SPARE + 3 * number
-    best_QK = queries_QD.new_full((len(rows), kept), -torch.inf)
-    best_rows_QK = np.zeros((len(rows), kept), np.int64)
-    width = BLOCK * kept  # `topk` of a larger share is slower
-    for start in range(0, len(others), width):
-        block = others[start : start + width]
-        cosines_QB = _without_own(queries_QD @ vectors(block).T, rows, block)
-        found = (cosines_QB.amax(1) > best_QK[:, -1]).nonzero()[:, 0]
-        highest, column = cosines_QB[found].topk(min(kept, len(block)), dim=1)
-        left = found.cpu().numpy()
-        both_rows = np.hstack([best_rows_QK[left], block[column.cpu().numpy()]])
-        best_QK[found], place = torch.cat([best_QK[found], highest], dim=1).topk(kept, dim=1)
-        best_rows_QK[left] = np.take_along_axis(both_rows, place.cpu().numpy(), axis=1)
-    return best_QK.float().cpu().numpy(), best_rows_QK
-
-
-def _without_own(cosines_QB: Tensor, rows: np.ndarray, others: np.ndarray) -> Tensor:
-    """Set the cosine of each document to itself to minus infinity."""
-    column = np.searchsorted(others, rows)
-    own = np.flatnonzero(others[np.minimum(column, len(others) - 1)] == rows)
-    at = tuple(torch.from_numpy(index).to(cosines_QB.device) for index in (own, column[own]))
-    cosines_QB[at] = -torch.inf
-    return cosines_QB
+    for start in range(0, len(rows), QUERIES):
+        part = rows[start : start + QUERIES]
+        rough, found = [], []
+        for block in np.split(others, range(BLOCK, len(others), BLOCK)):
+            products = vectors(part) @ vectors(block).T
+            products[torch.from_numpy(part[:, None] == block).to(device)] = -torch.inf
+            best, column = products.topk(min(CHECKED, len(block)), dim=1)
+            rough.append(best.cpu().numpy())
+            found.append(block[column.cpu().numpy()])
+        rough_QK, found_QK = np.hstack(rough), np.hstack(found)
+        queries = features[part].astype(np.float64)
+        exact_QK = np.einsum("qd,qkd->qk", queries, features[found_QK].astype(np.float64))
+        exact_QK[~np.isfinite(rough_QK)] = -np.inf
+        if not exact_QK.shape[1]:
+            continue
+        # Of equal ones the first in the source.
+        best = exact_QK.max(1, keepdims=True)
+        first = np.where(exact_QK == best, found_QK, np.iinfo(np.int64).max).min(1)
+        has = np.isfinite(best[:, 0])
+        cosines[start : start + len(part)][has] = best[has, 0]
+        at[start : start + len(part)][has] = first[has]
+    return cosines, at
 
 
 def mean_cosine(features: np.ndarray) -> float:
@@ -284,27 +278,33 @@ def mean_cosine(features: np.ndarray) -> float:
 
 def _sample_table(
     run: Run, documents: pa.Table, features: np.ndarray, compute: Compute
-) -> pa.Table:
-    """The sample with a map of some of its documents, and the beginnings of their texts."""
-    size = documents.num_rows
+) -> tuple[pa.Table, dict[str, float]]:
+    """The sample with a map and texts, and the gain of its most diverse subset by term."""
+    kinds = documents["kind"].to_numpy(zero_copy_only=False)
+    random = np.flatnonzero(kinds == RANDOM)
     generator = np.random.Generator(np.random.PCG64(run.settings.seed))
-    mapped = np.sort(generator.permutation(size)[: run.settings.report.map_documents])
-    places = np.zeros((size, 2), dtype=np.float32)
-    places[mapped] = embedding_map(features[mapped], run.settings.seed)
-    absent = ~np.isin(np.arange(size), mapped)
+    mapped = np.sort(generator.permutation(len(random))[: run.settings.report.map_documents])
+    places = np.full((len(kinds), 2), np.nan, dtype=np.float32)
+    places[random[mapped]] = embedding_map(features[mapped], run.settings.seed)
+    is_mapped = np.isfinite(places[:, 0])
     keys = list(zip(*(documents[name].to_pylist() for name in ("shard", "row")), strict=True))
-    texts = beginnings(run, [keys[place] for place in mapped])
-    columns = {name: documents[name] for name in ("shard", "row", "id", "density")} | {
-        "x": pa.array(places[:, 0], mask=absent),
-        "y": pa.array(places[:, 1], mask=absent),
-        "diverse": pa.array(_diverse(run, documents["quality"].to_numpy(), features, compute)),
-        "beginning": pa.array([texts.get(key) for key in keys], pa.string()),
+    texts = beginnings(run, [keys[at] for at in np.flatnonzero(is_mapped | (kinds != RANDOM))])
+    diverse, is_random = np.zeros(len(kinds), bool), kinds == RANDOM
+    quality = documents["quality"].to_numpy()[is_random]
+    diverse[is_random], gain = _diverse(run, quality, features, compute)
+    columns = {name: documents[name] for name in documents.column_names if name != "quality"} | {
+        "x": pa.array(places[:, 0], mask=~is_mapped),
+        "y": pa.array(places[:, 1], mask=~is_mapped),
+        "diverse": pa.array(diverse, mask=~is_random),
+        "text": pa.array([texts.get(key) for key in keys], pa.string()),
     }
-    return pa.table(columns).select(SAMPLE.names).cast(SAMPLE)
+    return pa.table(columns).select(SAMPLE.names).cast(SAMPLE), gain
 
 
-def _diverse(run: Run, quality: np.ndarray, features: np.ndarray, compute: Compute) -> np.ndarray:
-    """Which documents are in the most diverse subset of the sample, at the run's ratio."""
+def _diverse(
+    run: Run, quality: np.ndarray, features: np.ndarray, compute: Compute
+) -> tuple[np.ndarray, dict[str, float]]:
+    """The most diverse subset of the random documents, at the run's ratio, and its gains."""
     from threadpoolctl import threadpool_limits
 
     kept, left = query(run, "SELECT sum(selected), sum(candidates) FROM shards")[0].values()
@@ -317,13 +317,11 @@ def _diverse(run: Run, quality: np.ndarray, features: np.ndarray, compute: Compu
         }
     )
     count = len(features) * int(kept) // int(left)
-    seed = run.settings.seed
-    # One term needs no scale, which takes longer to measure than some masks to learn.
-    objective = WeightedObjective(build_terms(selection))
-    data, order = shard_data(features, quality, {}, compute), np.arange(len(features))
-    problem = Problem(data, quality, order, selection, count, seed, objective, random={})
     with threadpool_limits(1):  # as for t-SNE
-        return problem.top(learn(problem, Curve(objective, selection.steps)).logits)
+        problem = scale(features, quality, selection, count, run.settings.seed, {}, compute)
+        chosen = problem.top(learn(problem, Curve(problem.objective, selection.steps)).logits)
+        terms = judge(problem, chosen)["terms"] if 0 < count < len(features) else {}
+    return chosen, {name: term["selected"] - term["random"] for name, term in terms.items()}
 
 
 def embedding_map(features: np.ndarray, seed: int) -> np.ndarray:

@@ -1,8 +1,9 @@
-"""Running a sweep, and its page: the frontier of quality and diversity, its knee, and groups."""
+"""Running a sweep, and its page: the frontier of quality and diversity, and its knee."""
 
 from __future__ import annotations
 
 import functools
+import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,12 +12,12 @@ from typing import Any
 
 import yaml
 
-from datamask.analysis.composition import KINDS
 from datamask.analysis.frontier import Point, frontier, knee, knee_by_seed
 from datamask.analysis.sweep_trials import BASE, chosen_shards, trials, try_choice
 from datamask.config.compute import Compute
 from datamask.config.outputs import Sweep
 from datamask.evaluation.weights import TrainedWeight, trained_weights
+from datamask.report.chart_data import SWEEP_POINTS
 from datamask.report.charts import Chart, Series, look
 from datamask.report.pictures import write_pictures
 from datamask.report.rendering import render
@@ -111,118 +112,31 @@ def by_variant(points: Sequence[Point]) -> dict[str, list[Point]]:
     return found
 
 
-def sweep_charts(points: Sequence[Point], metric: str) -> list[Chart]:
-    """Frontier, and gains, lengths and composition over lambda; *metric* measures diversity."""
-    variants = by_variant(points)
-    base = variants[BASE]
-    deviations = "{:.2f} deviations"
-    quality = [p.quality for p in base], [p.quality_range for p in base]
-    diversity = [p.diversity for p in base], [p.diversity_range for p in base]
-    charts = [
-        _frontier(variants, metric),
-        _over_lambda(
-            "sweep-gains",
-            "gain of each term",
-            "gain over random (σ)",
-            [
-                _series(base, "quality", 1, deviations, *quality),
-                _series(base, _diversity(metric), 2, deviations, *diversity),
-            ],
-            f"Selection as in the run; bars span the seeds. {SIGMA}",
-        ),
-    ]
-    lengths = [
-        _series(part, name, place, "{:,.0f} characters", [p.mean_characters for p in part])
-        for place, (name, part) in enumerate(variants.items())
-        if all(point.mean_characters is not None for point in part)
-    ]
-    if lengths:
-        title = "mean length of what is kept"
-        charts.append(_over_lambda("sweep-length", title, "characters", lengths))
-    kinds = [kind for kind in KINDS if any(kind in point.shift for point in points)]
-    if kinds:
-        charts.append(
-            _over_lambda(
-                "sweep-composition",
-                "change of composition",
-                "documents moved (%)",
-                [
-                    _series(base, KINDS[kind], i, "{:.2f}%", [100 * p.shift[kind] for p in base])
-                    for i, kind in enumerate(kinds)
-                ],
-                "Share of the selected documents that would have to change groups to match the "
-                "composition of the candidates; selection as in the run.",
-            )
-        )
-    return charts
-
-
-def _series(
-    points: Sequence[Point],
-    name: str,
-    place: int,
-    shown: str,
-    values: Sequence[float | None],
-    ranges: Sequence[tuple[float, float]] = (),
-) -> Series:
-    """Values over lambda, with their ranges over the seeds if given."""
-    weights = [point.quality_weight for point in points]
-    return Series(
-        name=name,
-        x=weights,
-        y=values,
-        ranges=ranges,
-        hover=[f"λ {x:g}: {shown.format(y)}" for x, y in zip(weights, values, strict=True)],
-        **look(place),
-    )
-
-
-def _over_lambda(key: str, title: str, y: str, series: list[Series], note: str = "") -> Chart:
-    x = "λ (1: quality alone, 0: diversity alone)"
-    return Chart(key=key, title=title, kind="lines", x=x, y=y, note=note, series=tuple(series))
-
-
-SIGMA = "σ: the standard deviation over random subsets of the same size."
-
-
-def _diversity(metric: str) -> str:
-    """The name of a gain in diversity: more than one metric may be swept."""
-    return f"diversity by {metric}"
-
-
-def _frontier(variants: dict[str, list[Point]], metric: str) -> Chart:
+def frontier_chart(points: Sequence[Point], metric: str) -> Chart:
+    """Quality against diversity, a line per variant with lambda at its points."""
     series = []
-    for place, (name, points) in enumerate(variants.items()):
-        best = knee(points)
+    for place, (name, part) in enumerate(by_variant(points).items()):
+        best = knee(part)
+        labels = [
+            f"λ {point.quality_weight:g}{' (knee)' if point is best else ''}" for point in part
+        ]
         series.append(
             Series(
                 name=name,
-                x=[point.quality for point in points],
-                y=[point.diversity for point in points],
-                ranges=[point.diversity_range for point in points],
+                x=[point.quality for point in part],
+                y=[point.diversity for point in part],
+                ranges=[point.diversity_range for point in part],
+                labels=labels,
                 hover=[
-                    f"λ {point.quality_weight:g}{' (knee)' if point is best else ''}\n"
-                    f"quality {point.quality:.2f} "
+                    f"{label}\nquality {point.quality:.2f} "
                     f"({point.quality_range[0]:.2f} to {point.quality_range[1]:.2f})\n"
                     f"{_diversity(metric)} {point.diversity:.2f} "
                     f"({point.diversity_range[0]:.2f} to {point.diversity_range[1]:.2f})"
-                    for point in points
+                    for label, point in zip(labels, part, strict=True)
                 ],
                 **look(place),
             )
         )
-    best = knee(variants[BASE])
-    series.append(
-        Series(
-            name=f"knee, λ {best.quality_weight:g}",
-            x=[best.quality],
-            y=[best.diversity],
-            colour="#D55E00",
-            style=6,
-            size=12,
-            hover=[f"knee: λ {best.quality_weight:g}"],
-        )
-    )
     return Chart(
         key="frontier",
         title="quality against diversity",
@@ -230,10 +144,15 @@ def _frontier(variants: dict[str, list[Point]], metric: str) -> Chart:
         x="quality (gain over random, σ)",
         y=f"{_diversity(metric)} (gain over random, σ)",
         series=tuple(series),
-        note=f"One point per λ; bars span the seeds. Up and right is better. {SIGMA} The run's "
-        f"metric, {metric}, measures the diversity of every selection, also of those that were "
-        "learned with another metric.",
+        note="One point per λ; bars span the seeds. Up and right is better. σ: the standard "
+        f"deviation over random subsets of the same size. The run's metric, {metric}, measures the "
+        "diversity of every selection, also of those that were learned with another metric.",
     )
+
+
+def _diversity(metric: str) -> str:
+    """The name of a gain in diversity: more than one metric may be swept."""
+    return f"diversity by {metric}"
 
 
 def write_sweep(run: Run, sweep: Sweep) -> Path:
@@ -244,11 +163,10 @@ def write_sweep(run: Run, sweep: Sweep) -> Path:
     """
     points, selection = frontier(run, sweep), run.settings.selection
     variants, recommended = by_variant(points), recommend(run, sweep, points)
-    base, charts = variants[BASE], sweep_charts(points, selection.metric)
-    changes = {title: _changes(base, kind) for kind, title in KINDS.items()}
+    base, chart = variants[BASE], frontier_chart(points, selection.metric)
     page = render(
         "sweep.html",
-        charts=charts,
+        chart=chart,
         title=run.root.absolute().name,
         recommended=recommended,
         by_weight={point.quality_weight: point for point in base},
@@ -259,25 +177,16 @@ def write_sweep(run: Run, sweep: Sweep) -> Path:
         num_shards=len(chosen_shards(run, sweep)),
         of_shards=run.num_shards,
         num_seeds=len(sweep.seeds),
-        changes={title: rows for title, rows in changes.items() if rows},
-        weights=[f"λ = {point.quality_weight:g}" for point in base],
         settings=yaml.safe_dump(sweep.model_dump(mode="json"), sort_keys=False),
     )
-    write_pictures(run.storage, "sweep/pictures", charts)
+    write_pictures(run.storage, "sweep/pictures", [chart])
+    swept = {"metric": selection.metric, "points": [(p.quality_weight, *p.gains) for p in base]}
+    with replace_file(run.root / SWEEP_POINTS, run.storage) as temporary:
+        temporary.write_text(json.dumps(swept), encoding="utf-8")
     path = run.root / "sweep" / "sweep.html"
     with replace_file(path, run.storage) as temporary:
         temporary.write_text(page, encoding="utf-8")
     return path
-
-
-def _changes(points: Sequence[Point], kind: str) -> list[tuple[str, list[float | None]]]:
-    """By name, the change of share at each lambda; the ten names with the largest change."""
-    size: dict[str, float] = {}
-    for point in points:
-        for name, change in point.groups.get(kind, {}).items():
-            size[name] = max(size.get(name, 0.0), abs(change))
-    names = sorted(size, key=lambda name: (-size[name], name))[:10]
-    return [(name, [point.groups[kind].get(name) for point in points]) for name in names]
 
 
 def sweep_rows(points: Sequence[Point], metric: str) -> list[dict[str, Any]]:

@@ -245,14 +245,14 @@ def documents(names: Iterable[str], has_repeats: bool = False) -> pa.Schema:
 
 TALLIES = pa.schema(
     [
-        *_never_null(kind=_TEXT),
-        *(("name", _TEXT), ("characters", _WHOLE)),
-        *_never_null(source=_WHOLE, candidates=_WHOLE, selected=_WHOLE, top_quality=_WHOLE),
+        *_never_null(kind=_TEXT, name=_TEXT, fate=_TEXT, documents=_WHOLE),
+        *((name, _WHOLE) for name in ("characters", "tokens", "scored", "quality")),
     ]
 )
-"""`tallies/`: number of documents of a shard, by `kind` (dump, language, domain) and `name`, and by
-number of characters (kind `length`): in the source, left by pruning, selected, and among as many of
-the highest quality."""
+"""`tallies/`: what became of a shard's documents, by `kind` (all, dump, language, domain, length)
+and `name` of their group. `fate` is `selected`, `left out`, or one of `DROP_REASONS`; `scored` are
+the documents with a quality, `quality` is its sum in millionths. A length is a band of characters
+whose upper end is twice the lower one."""
 
 
 def embeddings(dimension: int, storage: str = "float16") -> pa.Schema:

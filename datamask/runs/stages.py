@@ -257,7 +257,7 @@ STAGES = {
         ),
         Stage(
             "documents",
-            2,
+            3,
             "datamask.analysis.documents:tabulate",
             "shard",
             after=("scores", "quality", "probed_quality", "selection"),
@@ -273,7 +273,7 @@ STAGES = {
         ),
         Stage(
             "composition",
-            6,
+            7,
             "datamask.analysis.composition:compose",
             after_all=("documents", "outcome", "round_total"),
             file="composition.duckdb",
@@ -281,7 +281,7 @@ STAGES = {
         *EVALUATION,
         Stage(
             "report",
-            10,
+            11,
             "datamask.report.page:write_report",
             settings=lambda s: s.model_dump(mode="json", exclude={"subset", "publication"}),
             after_all=("composition", "evaluation"),

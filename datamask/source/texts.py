@@ -24,7 +24,7 @@ from datamask.source.reading import groups_with
 
 logger = logging.getLogger(__name__)
 
-MOST_CHARACTERS = 240
+MOST_CHARACTERS = 1000
 """Characters of a document that are shown."""
 
 MOST_TEXT_BYTES = 2 * 2**30
@@ -38,7 +38,7 @@ def with_beginnings(run: Run, rows: list[dict[str, Any]]) -> list[dict[str, Any]
 
 
 def beginnings(run: Run, wanted: Sequence[tuple[int, int]]) -> dict[tuple[int, int], str]:
-    """The first `MOST_CHARACTERS` characters of documents, on one line, by shard and row.
+    """The first `MOST_CHARACTERS` characters of documents, by shard and row, blank lines left out.
 
     *wanted* are shards and rows within them, the most wanted first. Documents whose text was not
     read are absent; in layout `features`, which has no text, all are.
@@ -88,7 +88,7 @@ def _text_bytes(file: pq.ParquetFile, group: int, column: str) -> int:
 
 
 def _beginnings(texts: pa.ChunkedArray, length: int) -> Iterator[str]:
-    # Text shrinks on one line, so the cut keeps more than is shown.
+    # White space shrinks, so the cut keeps more than is shown.
     for text in pc.utf8_slice_codeunits(texts, 0, 4 * length).to_pylist():
-        line = one_line(text or "")
+        line = "\n".join(filter(None, map(one_line, (text or "").splitlines())))
         yield line if len(line) <= length else line[: length - 1].rstrip() + "…"

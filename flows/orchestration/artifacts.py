@@ -14,50 +14,22 @@ from prefect.artifacts import (
     create_table_artifact,
 )
 
-from datamask.analysis.composition import query
 from datamask.analysis.frontier import frontier
-from datamask.analysis.summary import summary
 from datamask.config.outputs import Sweep
-from datamask.execution.status import LISTED_SHARDS
+from datamask.report.answer import answer_markdown
 from datamask.report.evaluation import evaluation_markdown
 from datamask.report.markdown import report_markdown
-from datamask.report.redundancy import near_duplicates_markdown
 from datamask.report.sweep_page import sweep_markdown, sweep_rows
-from datamask.report.verdict import verdict, verdict_text
-from datamask.report.warnings import warnings_markdown
 from datamask.runs.run import Run, digest
 
 
 def show_report(run: Run) -> None:
-    """Markdown, tables of terms, groups and shards, the pictures, and the way to the pages."""
-    show_verdict(run)
-    columns = {"term": "name", "ours": "selected", "random": "random"}
-    columns |= {"top quality": "top_quality", "better": "better"}
-    terms = [{name: getattr(row, of) for name, of in columns.items()} for row in summary(run)]
-    create_table_artifact(terms, **_titled(run, "terms", ": against random and top quality"))
-    groups = query(
-        run,
-        "SELECT kind, name, documents_before, documents_after, share_before, share_after "
-        "FROM groups ORDER BY abs(share_after - share_before) DESC, kind, name LIMIT 100",
-    )
-    if groups:
-        create_table_artifact(groups, **_titled(run, "composition", ": largest changes"))
-    shards = query(
-        run,
-        f"SELECT * FROM shards ORDER BY objective - objective_random, shard LIMIT {LISTED_SHARDS}",
-    )
-    order = ": least gain over random first" if run.settings.selection.scope == "shard" else ""
-    create_table_artifact(shards, **_titled(run, "shards-learned", order))
+    """The answer, trained models, tables and the way to the pages, as one artifact; pictures."""
+    pages = ["report.html", *(["evaluation.html"] if run.settings.evaluation.arms else [])]
+    texts = (answer_markdown(run), evaluation_markdown(run), report_markdown(run))
+    text = "\n\n".join(filter(None, (*texts, way_to_pages(run, *pages))))
+    create_markdown_artifact(text, **_titled(run, "report"))
     show_pictures(run, "pictures")
-    models = ["evaluation.html"] if run.settings.evaluation.arms else []
-    show_pages(run, "report-page", "report.html", *models)
-
-
-def show_verdict(run: Run) -> None:
-    """The verdict, warnings, near-duplicates, trained models and tables as Markdown."""
-    made = (warnings_markdown, near_duplicates_markdown, evaluation_markdown, report_markdown)
-    texts = (verdict_text(verdict(run)), *(make(run) for make in made))
-    create_markdown_artifact("\n\n".join(filter(None, texts)), **_titled(run, "report"))
 
 
 def _titled(run: Run, name: str, about: str = "") -> dict[str, Any]:
@@ -73,11 +45,12 @@ def _titled(run: Run, name: str, about: str = "") -> dict[str, Any]:
 def show_sweep(run: Run, sweep: Sweep, page: Path) -> None:
     """The recommendation, every choice, the pictures, and the way to the page."""
     points = frontier(run, sweep)
-    create_markdown_artifact(sweep_markdown(run, sweep, points), **_titled(run, "sweep"))
+    pages = way_to_pages(run, str(page.relative_to(run.root)))
+    text = f"{sweep_markdown(run, sweep, points)}\n\n{pages}"
+    create_markdown_artifact(text, **_titled(run, "sweep"))
     rows = sweep_rows(points, run.settings.selection.metric)
     create_table_artifact(rows, **_titled(run, "sweep-choices"))
     show_pictures(run, "sweep/pictures")
-    show_pages(run, "sweep-page", str(page.relative_to(run.root)))
 
 
 def show_pictures(run: Run, folder: str) -> None:
@@ -94,12 +67,12 @@ SERVED = "http://127.0.0.1:8000"
 """The address of `datamask open RUN --serve`."""
 
 
-def show_pages(run: Run, key: str, *names: str) -> None:
+def way_to_pages(run: Run, *names: str) -> str:
     """How to read pages of a run: a browser opens no file:// link from another page."""
     links = ", ".join(f"[{name}]({SERVED}/{name})" for name in names)
     command = f"datamask open {shlex.quote(run.address)} --serve"
     text = f"While this command runs on the machine of your browser, these links open: {links}"
-    create_markdown_artifact(f"{text}\n\n```\n{command}\n```\n", **_titled(run, key))
+    return f"{text}\n\n```\n{command}\n```\n"
 
 
 def show_publication(run: Run) -> None:

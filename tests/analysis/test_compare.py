@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from datamask.analysis.compare import compare
-from datamask.analysis.summary import summary
+from datamask.analysis.summary import gains
 from datamask.errors import RunError
 from datamask.report.compare_page import better_in, compare_page, compare_text, term_rows
 from datamask.runs.run import Run
@@ -70,27 +69,6 @@ def test_overlap_of_every_pair(runs: list[Run]) -> None:
         assert pair.jaccard < 1
 
 
-def test_overlap_by_band_of_the_first_runs_quality(runs: list[Run]) -> None:
-    """Tenths of quality cut in Python; the bands hold all that either keeps."""
-    first, second = selected(runs[0]), selected(runs[1])
-    quality = {name: value for name, value in qualities(runs[0]).items() if value is not None}
-    ordered = sorted(quality.values())
-    cuts = [ordered[math.ceil(place * len(ordered) / 10) - 1] for place in range(1, 10)]
-    bands = compare(runs[:2]).pairs[0].bands
-    for band in bands:
-        members = {
-            name
-            for name, value in quality.items()
-            if sum(cut < value for cut in cuts) == band["band"] - 1
-        }
-        assert (band["first"], band["second"]) == (len(members & first), len(members & second))
-        assert band["both"] == len(members & first & second)
-        union = members & (first | second)
-        expected = len(members & first & second) / len(union) if union else None
-        assert band["jaccard"] == (expected if expected is None else pytest.approx(expected))
-    assert sum(band["first"] for band in bands) == len(first)
-
-
 def test_what_one_has_and_the_other_lacks(runs: list[Run]) -> None:
     """Numbers, mean quality, groups, and the best as examples."""
     quality = qualities(runs[0])
@@ -110,8 +88,8 @@ def test_terms_and_settings_side_by_side(runs: list[Run]) -> None:
     found = compare(runs)
     columns: dict[str, list[Any]] = {name: values for name, values, _ in term_rows(found)}
     for place, run in enumerate(runs):
-        for row in summary(run):
-            assert row.name == "objective" or columns[row.name][place] == row.selected
+        for name, gain in gains(run).items():
+            assert columns[name][place] == gain["selected"]
     assert {key for key, _ in found.settings} == {
         "selection.quality_weight",
         "plan.rows_per_shard",

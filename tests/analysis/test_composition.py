@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -14,7 +13,6 @@ import pytest
 
 from datamask.analysis.composition import compose, query
 from datamask.analysis.documents import tabulate
-from datamask.analysis.summary import summary, summary_text
 from datamask.config.compute import Compute
 from datamask.config.settings import Settings
 from datamask.errors import CorruptFileError, RunError
@@ -23,6 +21,7 @@ from datamask.runs.files import write_parquet
 from datamask.runs.opening import open_run, run_storage
 from datamask.runs.receipt import read_receipt
 from datamask.runs.run import Run
+from datamask.runs.schemas import DROP_REASONS
 from tests.finished import corpus, finish, rows_of, settings
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
@@ -118,14 +117,44 @@ def test_totals_are_sums_over_documents(made: tuple[Run, list[dict[str, Any]]]) 
     assert totals["random"]["tokens"] == pytest.approx(expected)
 
 
-def test_lengths_are_quantiles_of_characters(made: tuple[Run, list[dict[str, Any]]]) -> None:
-    """The least length that at least this share of the documents does not exceed."""
+def test_the_funnel_is_what_each_step_leaves(made: tuple[Run, list[dict[str, Any]]]) -> None:
+    """Of every group and in total: documents, lengths and quality after each reason to drop."""
     run, documents = made
-    for row in query(run, "SELECT * FROM lengths"):
-        lengths = sorted(d["characters"] for d in chosen(documents, row["selection"]))
-        for percent in (1, 10, 25, 50, 75, 90, 99):
-            rank = max(math.ceil(percent * len(lengths) / 100), 1)
-            assert row[f"q{percent}"] == lengths[rank - 1]
+    steps = ["source", *(r for r in DROP_REASONS if any(d["dropped"] == r for d in documents))]
+    steps.append("selected")
+    for kind in ("all", "dump", "language", "domain"):
+        names = {"all"} if kind == "all" else {document[kind] for document in documents}
+        found = query(run, f"SELECT * FROM funnel WHERE kind = '{kind}' ORDER BY name, number")
+        assert [(r["name"], r["step"]) for r in found] == [
+            (n, s) for n in sorted(names) for s in steps
+        ]
+        for row in found:
+            gone = steps[1 : row["number"] + 1]
+            left = [d for d in documents if kind == "all" or d[kind] == row["name"]]
+            left = [d for d in left if d["dropped"] not in gone]
+            if row["step"] == "selected":
+                left = [d for d in left if d["selected"]]
+            assert row["documents"] == len(left)
+            for unit in ("characters", "tokens"):
+                total = sum(document[unit] for document in left)
+                assert (row[unit] or 0) == total
+                assert row[f"mean_{unit}"] == (pytest.approx(total / len(left)) if left else None)
+            known = [d["quality"] for d in left if d["quality"] is not None]
+            mean = pytest.approx(sum(known) / len(known), abs=2e-6) if known else None
+            assert row["mean_quality"] == mean
+
+
+def test_length_bands_hold_every_document_once(made: tuple[Run, list[dict[str, Any]]]) -> None:
+    """Bands are fixed, so that ties do not make them uneven; their ends are powers of two."""
+    run, documents = made
+    found = query(run, "SELECT * FROM groups WHERE kind = 'length'")
+    assert sum(row["documents_before"] for row in found) == len(documents)
+    for row in found:
+        low, high = (0, 63) if row["name"] == "below 64" else map(int, row["name"].split(" to "))
+        assert high == 63 or high == 2 * low - 1
+        inside = [d for d in documents if low <= d["characters"] <= high]
+        assert row["documents_before"] == len(inside)
+        assert row["documents_after"] == sum(document["selected"] for document in inside)
 
 
 @pytest.mark.parametrize("score", ["quality", "edu"])
@@ -179,38 +208,14 @@ def test_terms_are_means_over_what_shards_keep(made: tuple[Run, list[dict[str, A
     assert [terms[name]["maximise"] for name in ("disf", "quality", "objective")] == [0, 1, 1]
 
 
-def test_curves_and_shards_are_those_of_learning(made: tuple[Run, list[dict[str, Any]]]) -> None:
-    """One row per value of each curve, and what each mask's receipt says."""
+def test_shards_are_those_of_learning(made: tuple[Run, list[dict[str, Any]]]) -> None:
+    """What each mask's receipt says."""
     run, _ = made
-    found = query(run, "SELECT * FROM curves")
-    expected = []
-    for shard in range(run.num_shards):
-        curve = pq.read_table(run.curve_path(shard))
-        for name in curve.column_names[2:]:
-            expected += [
-                (shard, row["step"], name, row[name])
-                for row in curve.select(["step", name]).to_pylist()
-            ]
-    assert sorted((r["shard"], r["step"], r["term"], r["value"]) for r in found) == sorted(expected)
     for row in query(run, "SELECT * FROM shards"):
         metrics = run.receipt("selection", row["shard"]).metrics
         assert row["documents"] == run.shard_rows(row["shard"])
         assert row["selected"] == metrics["num_selected"]
         assert row["objective"] == metrics["objective"]["selected"]
-
-
-def test_summary_is_the_small_table(made: tuple[Run, list[dict[str, Any]]]) -> None:
-    """Terms, then mean lengths; the text has the same figures."""
-    run, documents = made
-    rows = {row.name: row for row in summary(run)}
-    lengths = ["mean length, characters", "mean length, tokens"]
-    assert list(rows) == ["disf", "quality", "objective", *lengths]
-    kept = chosen(documents, "selected")
-    mean = sum(row["tokens"] for row in kept) / len(kept)
-    assert rows["mean length, tokens"].selected == pytest.approx(mean)
-    assert [row.better for row in rows.values()] == ["lower", *["higher"] * 2, "", ""]
-    assert f"{len(kept)} of {len(documents)} documents kept" in summary_text(run)
-    assert f"{mean:.5g}" in summary_text(run)
 
 
 def test_the_file_stands_alone(made: tuple[Run, list[dict[str, Any]]], tmp_path: Path) -> None:
@@ -233,7 +238,7 @@ def test_the_file_stands_alone(made: tuple[Run, list[dict[str, Any]]], tmp_path:
 def test_equal_runs_have_equal_tables(made: tuple[Run, list[dict[str, Any]]]) -> None:
     """Threads and memory do not change one figure."""
     run, _ = made
-    names = ("documents", "totals", "lengths", "score_summary", "groups", "terms", "shards")
+    names = ("documents", "totals", "funnel", "score_summary", "groups", "terms", "shards")
     before = [query(run, f"SELECT * FROM {name}") for name in names]
     for stage in ("documents", "composition"):
         run_stage(run, stage, Compute(duckdb_memory="256MB"), force=True)

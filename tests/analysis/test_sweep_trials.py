@@ -169,7 +169,7 @@ def test_what_a_trial_does_not_use_is_refused(key: str) -> None:
 def points(gains: list[tuple[float, float, float]]) -> list[Point]:
     """Points of lambda, quality and diversity; the second seed mirrors the gains."""
     return [
-        Point("x", w, q, d, (q, q), (d, d), ((q, d), (d, q)), None, None, {}, {}, {})
+        Point("x", w, q, d, (q, q), (d, d), ((q, d), (d, q)), (q, d), None, None)
         for w, q, d in gains
     ]
 

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("undrawn")
 def test_help_answers_at_once() -> None:
     """No heavy import delays the help, the end of a rebuild with nothing to do, or a flow."""
     code = (
-        "import sys, datamask.cli.main, datamask.execution.pipeline, datamask.report.warnings\n"
+        "import sys, datamask.cli.main, datamask.execution.pipeline, datamask.report.answer\n"
         "import datamask.analysis.frontier, datamask.report.evaluation\n"
         "heavy = {'torch', 'duckdb', 'sentence_transformers', 'vl_convert', 'sklearn', 'prefect'}\n"
         "print(sorted(heavy & set(sys.modules)))"

@@ -43,15 +43,14 @@ def test_sweep_and_report_show_themselves_on_the_flow_run(tmp_path: Path, corpus
     assert kinds == {"markdown", "table", "progress", "image"}
     assert "Recommended: `selection.quality_weight=" in found["sweep"].data
     assert found["sweep-progress"].data == 100.0
-    assert "(http://127.0.0.1:8000/sweep/sweep.html)" in found["sweep-page"].data
-    assert f"datamask open {run.address} --serve" in found["sweep-page"].data
+    assert "(http://127.0.0.1:8000/sweep/sweep.html)" in found["sweep"].data
+    assert f"datamask open {run.address} --serve" in found["sweep"].data
     assert found["picture-frontier"].data.startswith("data:image/png;base64,")
 
     for stage in ("selection", "documents", "composition"):
         run_stage(run, stage, Compute())
     assert report(run.root, return_state=True).is_completed()
     found = artifacts(f"report of {run.root}")
-    assert {"report", "terms", "shards-learned", "report-page", "picture-map"} <= set(found)
-    assert "picture-curve-objective" in found
-    assert "(http://127.0.0.1:8000/report.html)" in found["report-page"].data
+    assert {"report", "picture-map", "picture-tradeoff"} <= set(found)
+    assert "(http://127.0.0.1:8000/report.html)" in found["report"].data
     assert not any("file://" in str(artifact.data) for artifact in found.values())

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
+import html
+import json
 import re
 import shutil
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from datamask.analysis.composition import query
-from datamask.analysis.summary import summary
 from datamask.config.compute import Compute
 from datamask.errors import RunError
 from datamask.publishing.folder import write_folder
 from datamask.report import page as report_page
 from datamask.report import sample
-from datamask.report.markdown import SELECTIONS, report_markdown
+from datamask.report.answer import warnings
+from datamask.report.markdown import report_markdown
 from datamask.report.page import write_report
-from datamask.report.redundancy import redundancy
 from datamask.report.rendering import cell, number
-from datamask.report.warnings import warnings
 from datamask.runs.files import write_parquet
 from datamask.runs.opening import open_run
 from datamask.runs.receipt import read_receipt
@@ -99,52 +102,66 @@ def test_the_page_fetches_nothing_and_carries_its_receipt(made: tuple[Run, Page]
 
 
 def test_tables_show_the_runs_figures(made: tuple[Run, Page]) -> None:
-    """Terms, totals and scores stand in the page as an own query finds them."""
+    """Funnel and scores stand in the page as an own query of the documents finds them."""
     run, page = made
-    assert "Warning:" not in run.path("report").read_text(encoding="utf-8").split("<script>")[0]
     shown = {row[0]: row for row in reversed(page.rows) if row}  # a name's first row
-    for row in query(run, "SELECT * FROM terms"):
-        for place, key in enumerate(("selected", "random", "top_quality"), 1):
-            assert shown[row["term"]][place].startswith(number(row[key]))
-    kept = query(run, "SELECT count(*) AS n, sum(tokens) AS t FROM documents WHERE selected")
-    totals = next(row for row in page.rows if row[0] == "ours" and len(row) == 5)
-    assert totals[1:3] == [str(kept[0]["n"]), number(int(kept[0]["t"]))]
+    for name, where in (
+        ("source", "true"),
+        ("without the worst (pruned)", "dropped IS NULL"),
+        ("selected", "selected"),
+    ):
+        sql = "SELECT count(*) AS n, sum(tokens) AS tokens, avg(quality) AS quality FROM documents"
+        (row,) = query(run, f"{sql} WHERE {where}")
+        assert shown[name][1] == number(row["n"]) and shown[name][3] == number(int(row["tokens"]))
+        assert float(shown[name][6]) == pytest.approx(row["quality"], abs=1e-3)
     scores = query(run, "SELECT max(edu) AS top FROM documents")[0]
     assert any(
         row[:2] == ["edu", "source"] and row[4] == number(scores["top"]) for row in page.rows
     )
 
 
-def test_hostile_names_are_text(made: tuple[Run, Page]) -> None:
-    """A dump named as a script tag is a cell with these letters and no script."""
-    _, page = made
-    cells = [row[0] for row in page.rows if row]
-    assert set(DUMPS) <= set(cells)
-    assert not any(script.startswith("alert") for script in page.scripts)
-
-
-def test_charts_hold_the_curves(made: tuple[Run, Page]) -> None:
-    """Each point of each curve is in the page, with its step, seconds and value."""
+def test_the_data_has_groups_and_documents(made: tuple[Run, Page]) -> None:
+    """Every group of several, named as in the source; texts and nearest selected documents."""
     run, page = made
-    rows = query(run, "SELECT * FROM curves WHERE isfinite(value)")
-    wanted = {
-        f"shard {row['shard']:05d}: step {row['step']}, {round(row['seconds'], 3)} s: "
-        f"{row['value']:.5g}"
-        for row in rows
-    }
-    assert wanted and wanted <= set(page.labels)
+    data = unpacked(page.scripts)
+    assert not any(script.startswith("alert") for script in page.scripts)
+    assert {row[1] for row in data["groups"] if row[0] == "dump"} == set(DUMPS)
+    known = {row["id"]: row for row in query(run, "SELECT * FROM documents")}
+    kept = sum(row["selected"] for row in known.values())
+    for kind, name, before, after, retention, steps in data["groups"]:
+        if kind != "length":
+            rows = [row for row in known.values() if row[kind] == name]
+            assert before == len(rows) == steps[0]
+            assert after == sum(row["selected"] for row in rows) == steps[-1]
+            assert retention == pytest.approx(after / kept / (before / len(known)), abs=1e-5)
+    assert sum(row[2] for row in data["groups"] if row[0] == "length") == len(known)
+    assert {row[1] for row in data["documents"]} == {"kept", "left out", "dropped"}
+    for row in data["documents"]:
+        own = known[row[0]]
+        assert row[1] == (
+            "kept" if own["selected"] else "dropped" if own["dropped"] else "left out"
+        )
+        assert row[5] is None or (known[row[5]]["selected"] and row[5] != row[0])
+        assert (row[5] is None) == (own["dropped"] is not None) and row[8] is not None
+
+
+def unpacked(scripts: list[str]) -> dict[str, Any]:
+    """The data of a page, from its script elements."""
+    (packed,) = (text for text in scripts if text.startswith("H4sI"))
+    found: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(packed)))
+    return found
 
 
 def test_markdown_has_the_summary_and_no_markup(made: tuple[Run, Page]) -> None:
     """The same figures for card and artifact; names cannot end a cell or open a tag."""
     run, _ = made
     text = report_markdown(run)
-    for row in summary(run):
-        assert f"| {number(row.selected)} | {number(row.random)} |" in text
+    for row in query(run, "SELECT * FROM funnel WHERE kind = 'all'"):
+        assert f"| {number(row['documents'])} | {number(row['tokens'])} |" in text
     assert "<script>" not in text
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     unescaped = [len(re.findall(r"(?<!\\)\|", line)) for line in rows]
-    assert set(unescaped) == {6}
+    assert set(unescaped) == {6, 7}
 
 
 def test_a_score_that_most_documents_lack_is_a_warning(
@@ -165,21 +182,15 @@ def test_a_score_that_most_documents_lack_is_a_warning(
     publication = {"license": "mit", "dry_run": True}
     chosen = settings(source, quality={"scores": [score]}, publication=publication)
     run = finish(tmp_path / "run", chosen)
-    said = f"{1 - 47 / len(ids):.1%} of the source's documents, filled with 0"
-    assert any(said in line for line in warnings(run))
-    assert f"</strong> Score edu is missing for {said}".replace("'", "&#39;") in run.path(
-        "report"
-    ).read_text(encoding="utf-8")
+    said = f"Score edu is missing for {1 - 47 / len(ids):.1%} of the source's documents"
+    assert any(line.startswith(said) for line in warnings(run))
+    page = html.unescape(run.path("report").read_text(encoding="utf-8"))
+    assert said in page.split('<h2 id="next">')[0]
     assert run.settings.publication is not None
     write_folder(run, run.settings.publication)
     card = (run.root / "publication" / "README.md").read_text(encoding="utf-8")
-    assert f"> - Score edu is missing for {said}" in card.split("## ")[0]
-    first, second, *_ = card.split("\n## ")[1:]
-    assert first.startswith("Before and after") and second.startswith("What is in it")
-    for name, row in redundancy(run).items():
-        line = f"| {SELECTIONS[name]} | {row['documents']} | {number(row['mean'])} "
-        assert f"{line}| {row['near_duplicates']:.1%} ± {row['error']:.1%} |" in first
-    assert first.index("near-duplicate") < first.index("| source |")
+    first, *_ = card.split("\n## ")
+    assert html.escape(said) in first and "datamask evaluate RUN" in first
     assert "![Map of the embedding space](pictures/map.png)" in card
 
 
@@ -209,10 +220,10 @@ def test_a_sample_may_miss_small_shards_and_sets(
     rows = pq.read_table(sample.sample_path(run)).to_pylist()
     assert {row["shard"] for row in rows} == {*range(1, run.num_shards)}
     left = pq.read_table(sample.neighbours_path(run)).to_pylist()
-    left = [row for row in left if row["set"] not in ("top_quality", "random")]
+    left = [row for row in left if row["set"] != "random"]
     table = pa.Table.from_pylist(left, sample.NEIGHBOUR)
     write_parquet(sample.neighbours_path(run), table.schema, [table], storage=run.storage)
     monkeypatch.setattr(report_page, "write_sample", lambda run, compute: None)
     write_report(run, Compute())
     shown = run.path("report").read_text(encoding="utf-8")
-    assert "near-duplicates in the selection" not in shown
+    assert "at a cosine of at least" not in shown

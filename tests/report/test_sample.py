@@ -1,7 +1,8 @@
-"""The report's sample, worked out again by brute force: density, neighbours, beginnings, map."""
+"""The report's sample, worked out again by brute force: extremes, neighbours, texts, map."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from datamask.config.compute import Compute
-from datamask.report import chart_data, redundancy, sample
-from datamask.report.redundancy import neighbours_path, sample_path
+from datamask.report import redundancy, sample
+from datamask.report.redundancy import SETS, neighbours_path, sample_path
 from datamask.report.sample import embedding_map
-from datamask.runs.run import Run, shard_seed
+from datamask.runs.run import Run
 from datamask.source.texts import MOST_CHARACTERS
 from tests.report.figures import REPORT, by_place, candidates, texts
 
@@ -22,7 +22,7 @@ def test_the_sample_is_of_candidates_in_proportion(
     run: Run, documents: list[dict[str, Any]]
 ) -> None:
     """As many as asked for, each once, none that pruning dropped; shards by their size."""
-    rows = pq.read_table(sample_path(run)).to_pylist()
+    rows = [row for row in pq.read_table(sample_path(run)).to_pylist() if row["kind"] == "random"]
     places = [(row["shard"], row["row"]) for row in rows]
     known = by_place(documents)
     assert len(set(places)) == len(places) == REPORT["sample_documents"]
@@ -37,52 +37,59 @@ def test_the_sample_is_of_candidates_in_proportion(
     assert sum(row["diverse"] for row in rows) == len(rows) * kept // total
 
 
-def test_density_is_the_mean_cosine_to_ten_neighbours(
-    run: Run, documents: list[dict[str, Any]]
-) -> None:
-    """By brute force over all documents of the shard."""
+def test_extremes_are_those_of_the_shard(run: Run, documents: list[dict[str, Any]]) -> None:
+    """Nearest to the threshold on both sides, surest, best left out, and dropped by reason."""
+    rows = [row for row in pq.read_table(sample_path(run)).to_pylist() if row["kind"] != "random"]
+    most = -(-REPORT["examples"] // run.num_shards)
+    known = by_place(documents)
+    for shard in range(run.num_shards):
+        kept = [row for row in candidates(documents, shard) if row["selected"]]
+        left = [row for row in candidates(documents, shard) if not row["selected"]]
+        expected = {
+            "kept, near the threshold": sorted(row["logit"] for row in kept),
+            "left out, near the threshold": sorted((row["logit"] for row in left), reverse=True),
+            "kept, highest logit": sorted((row["logit"] for row in kept), reverse=True),
+            "left out, best quality": sorted((row["quality"] for row in left), reverse=True),
+        }
+        for kind, values in expected.items():
+            some = [
+                known[shard, r["row"]] for r in rows if (r["shard"], r["kind"]) == (shard, kind)
+            ]
+            key = "quality" if "quality" in kind else "logit"
+            assert [row[key] for row in some] == pytest.approx(values[:most])
+        gone = Counter(row["dropped"] for row in documents if row["shard"] == shard)
+        shown = Counter(
+            r["kind"] for r in rows if r["shard"] == shard and known[shard, r["row"]]["dropped"]
+        )
+        assert shown == {reason: min(n, most) for reason, n in gone.items() if reason}
+
+
+def test_the_nearest_is_a_selected_document(run: Run, documents: list[dict[str, Any]]) -> None:
+    """By brute force over all selected documents of the shard, the document itself left out."""
     known = by_place(documents)
     for row in pq.read_table(sample_path(run)).to_pylist():
         own = known[row["shard"], row["row"]]
-        cosines = sorted(
-            float(own["vector"] @ other["vector"])
+        if own["dropped"]:
+            assert row["nearest"] is None and row["cosine"] is None
+            continue
+        cosines = {
+            other["id"]: float(own["vector"] @ other["vector"])
             for other in candidates(documents, row["shard"])
-            if other["id"] != own["id"]
-        )
-        assert row["density"] == pytest.approx(np.mean(cosines[-10:]), abs=1e-5)
+            if other["selected"] and other["id"] != own["id"]
+        }
+        assert row["cosine"] == pytest.approx(max(cosines.values()), abs=1e-5)
+        assert cosines[row["nearest"]] == pytest.approx(row["cosine"], abs=1e-5)
 
 
-def test_density_in_a_large_shard_is_among_a_draw(
-    run: Run, documents: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The nearest of the documents drawn with the shard's seed, the document itself left out."""
-    monkeypatch.setattr(sample, "COMPARED_FOR_DENSITY", 14)
-    rows = candidates(documents, 0)
-    generator = np.random.Generator(np.random.PCG64(shard_seed(run.settings.seed, 0)))
-    generator.permutation(len(rows))  # the random selection
-    drawn = [rows[place] for place in generator.permutation(len(rows))[:14]]
-    found = sample._sample_shard(run, 0, 20, 5, Compute()).documents.to_pylist()
-    assert len(found) == 20
-    for row in found:
-        own = by_place(documents)[0, row["row"]]
-        others = [other for other in drawn if other["id"] != own["id"]]
-        cosines = sorted(float(own["vector"] @ other["vector"]) for other in others)
-        assert row["density"] == pytest.approx(np.mean(cosines[-10:]), abs=1e-5)
-
-
-def test_the_beginning_is_the_texts_own(run: Run, documents: list[dict[str, Any]]) -> None:
-    """On one line, cut at the length set; only for documents on the map."""
+def test_the_text_is_the_beginning_of_the_documents(run: Run) -> None:
+    """Cut at the length set; of documents on the map, and of extremes."""
     source = texts(run)
     for row in pq.read_table(sample_path(run)).to_pylist():
-        if row["x"] is None:
-            assert row["beginning"] is None
+        if row["text"] is None:
+            assert row["x"] is None and row["kind"] == "random"
             continue
         whole = " ".join(source[row["id"]].split())
-        if len(whole) <= MOST_CHARACTERS:
-            assert row["beginning"] == whole
-        else:
-            assert len(row["beginning"]) <= MOST_CHARACTERS
-            assert whole.startswith(row["beginning"].removesuffix("…"))
+        assert len(row["text"]) <= MOST_CHARACTERS and whole.startswith(row["text"].rstrip("…"))
 
 
 def test_neighbours_are_the_nearest_of_their_own_set(
@@ -96,45 +103,32 @@ def test_neighbours_are_the_nearest_of_their_own_set(
         own = known[row["shard"], row["row"]]
         if row["set"] == "random":
             continue
-        key = {"candidates": "quality"}.get(row["set"], row["set"])
+        key = row["set"]
         others = [
             other
             for other in candidates(documents, row["shard"])
-            if other["id"] != own["id"] and (key == "quality" or other[key])
+            if other["id"] != own["id"] and other[key]
         ]
-        assert key == "quality" or own[key]
+        assert own[key]
         best = max((float(own["vector"] @ other["vector"]) for other in others), default=0.0)
         assert row["cosine"] == pytest.approx(best, abs=1e-5)
     shown = redundancy.redundancy(run)
-    chart = redundancy.neighbours(run)
-    for series in chart.series:
-        name = next(key for key, text in chart_data.NAMES.items() if text == series.name)
+    size = sum(row["selected"] for row in documents)
+    for name in SETS:
         cosines = [row["cosine"] for row in rows if row["set"] == name]
         assert shown[name]["documents"] == len(cosines)
         assert shown[name]["mean"] == pytest.approx(sum(cosines) / len(cosines))
-        near = sum(cosine >= redundancy.NEAR_DUPLICATE_COSINE for cosine in cosines)
-        share = near / len(cosines)
+        share = sum(cosine >= redundancy.NEAR_DUPLICATE_COSINE for cosine in cosines) / len(cosines)
         assert shown[name]["near_duplicates"] == pytest.approx(share)
-        size = sum(
-            row["dropped"] is None if name == "candidates" else row["selected"] for row in documents
-        )
         variance = share * (1 - share) / len(cosines) * (size - len(cosines)) / (size - 1)
         assert shown[name]["error"] == pytest.approx(variance**0.5)
-        for place in (20, 50, 80):
-            share = 100 * sum(cosine >= place / 100 for cosine in cosines) / len(cosines)
-            assert series.y[place] == pytest.approx(share)
 
 
-@pytest.mark.parametrize("product", ["float32", "bfloat16"])
-@pytest.mark.parametrize("number", [1, 10])
-def test_nearest_documents_are_those_of_all_cosines(
-    product: str, number: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Over many blocks, with copies and near-ties, in either product; a document has no own."""
-    monkeypatch.setattr(sample, "BLOCK", 1)
-    monkeypatch.setattr(sample, "fastest_products", lambda device: product)
+def test_nearest_documents_are_those_of_all_cosines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over many blocks, with copies and near-ties, alone and together; a document has no own."""
+    monkeypatch.setattr(sample, "BLOCK", 17)
+    monkeypatch.setattr(sample, "QUERIES", 50)
     generator = np.random.default_rng(0)
-    # Each document has more copies than are kept, which bfloat16 cannot put in order.
     vectors = np.repeat(generator.standard_normal((4, 24)), 80, axis=0)
     vectors += np.tile(np.logspace(-5, 0, 80), 4)[:, None] * generator.standard_normal((320, 24))
     vectors = generator.permutation(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
@@ -143,26 +137,16 @@ def test_nearest_documents_are_those_of_all_cosines(
     exact = vectors.astype(np.float64)
     cosines = exact[rows] @ exact[others].T
     cosines[rows[:, None] == others] = -2
-    expected = np.sort(cosines)[:, -number:].mean(1)
-    found = sample.mean_of_nearest(vectors, rows, others, number, torch.device("cpu"))
-    assert found == pytest.approx(expected, abs=1e-6)
-    alone = sample.mean_of_nearest(vectors, rows[:1], rows[:1], number, torch.device("cpu"))
-    assert alone.tolist() == [0]
-
-
-def test_nearest_documents_do_not_depend_on_how_products_are_divided() -> None:
-    """The same bytes together with one thread as one by one with two."""
-    vectors = np.random.default_rng(0).standard_normal((1500, 768))
-    vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float16)
-    rows, device, before = np.arange(1500), torch.device("cpu"), torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)
-        together = sample.mean_of_nearest(vectors, rows[:50], rows, 3, device)
-        torch.set_num_threads(2)
-        alone = [sample.mean_of_nearest(vectors, rows[[row]], rows, 3, device) for row in rows[:50]]
-    finally:
-        torch.set_num_threads(before)
-    assert together.tolist() == np.concatenate(alone).tolist()
+    device = torch.device("cpu")
+    found, at = sample.nearest(vectors, rows, others, device)
+    assert found == pytest.approx(cosines.max(1), abs=1e-6)
+    assert np.einsum("qd,qd->q", exact[rows], exact[at]) == pytest.approx(found)
+    assert not (at == rows).any() and np.isin(at, others).all()
+    alone = [sample.nearest(vectors, rows[[one]], others, device) for one in range(20)]
+    assert [float(part[0][0]) for part in alone] == found[:20].tolist()
+    for nobody in (rows[:1], rows[:0]):
+        found, at = sample.nearest(vectors, rows[:1], nobody, device)
+        assert (found.tolist(), at.tolist()) == ([0], [-1])
 
 
 def test_equal_documents_are_near_on_the_map() -> None:

@@ -14,8 +14,9 @@ import pytest
 
 from datamask.config.loading import parse_settings
 from datamask.execution.pipeline import rebuild
+from datamask.report.answer import warnings
+from datamask.report.rendering import cell
 from datamask.report.sample import mean_cosine
-from datamask.report.warnings import warnings
 from datamask.runs.run import Run
 from tests.finished import WORDS
 
@@ -97,12 +98,12 @@ def told(run: Run, caplog: pytest.LogCaptureFixture) -> list[str]:
     page = html.unescape((run.root / "report.html").read_text(encoding="utf-8"))
     card = (run.root / "publication" / "README.md").read_text(encoding="utf-8")
     assert [record.getMessage() for record in caplog.records] == found
-    listed = page.partition('role="alert">')[2].partition("</ul>")[0]
-    assert listed.count("<li>") == len(found)
-    assert ("> [!WARNING]" in card) == bool(found)
+    listed = page.partition('class="findings"')[2].partition("</ul>")[0]
+    assert listed.count('<li class="warning">') == len(found)
+    assert card.partition("\n## ")[0].count("- ⚠ ") == len(found)
     for line in found:
-        assert line in card.partition("## What is in it")[0]
-        assert line in page.partition("<nav")[0]
+        assert cell(line) in card.partition("\n## ")[0]
+        assert line in listed
     return found
 
 

@@ -14,8 +14,6 @@ from datamask.analysis.composition import query
 from datamask.config.compute import Compute
 from datamask.execution.pipeline import run_stage
 from datamask.learning import scales
-from datamask.report.markdown import report_markdown
-from datamask.report.rendering import number
 from datamask.runs.stages import learning_stages
 from datamask.selection import sampling, sums
 from tests.finished import corpus, rows_of
@@ -248,5 +246,3 @@ def test_terms_are_those_of_the_corpus(
     (totals,) = query(run, "SELECT * FROM totals WHERE selection = 'random'")
     characters = query(run, "SELECT avg(characters) AS mean FROM documents WHERE dropped IS NULL")
     assert totals["mean_characters"] == pytest.approx(characters[0]["mean"])
-    rendered = report_markdown(run)
-    assert f"| objective | {number(table['objective']['selected'])} |" in rendered

@@ -17,7 +17,7 @@ from datamask.config.compute import Compute
 from datamask.errors import DatamaskError
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
-from datamask.report.warnings import warnings
+from datamask.report.answer import warnings
 from datamask.runs.opening import open_run
 from datamask.runs.run import Run, digest
 from tests.finished import corpus, finish, rows_of, settings

@@ -21,7 +21,7 @@ from datamask.embedding.vectors import read_vectors
 from datamask.errors import DatamaskError
 from datamask.execution.pipeline import rebuild, run_stage
 from datamask.planning.applying import settings_to_apply
-from datamask.report.warnings import warnings
+from datamask.report.answer import warnings
 from datamask.runs.records import read_record
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of

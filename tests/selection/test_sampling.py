@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from datamask.learning import exchange
-from datamask.report.warnings import warnings
+from datamask.report.answer import warnings
 from datamask.runs.run import Run
 from datamask.runs.stages import learning_stages
 from datamask.selection import sampling

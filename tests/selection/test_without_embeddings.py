@@ -17,9 +17,9 @@ from datamask.embedding.vectors import read_vectors
 from datamask.errors import RunError
 from datamask.execution.pipeline import rebuild
 from datamask.planning.applying import settings_to_apply
+from datamask.report.answer import warnings
 from datamask.report.redundancy import neighbours_path, sample_path
 from datamask.report.sweep_page import run_sweep
-from datamask.report.warnings import warnings
 from datamask.runs.opening import open_run
 from datamask.runs.receipt import read_receipt
 from datamask.runs.run import Run

@@ -14,8 +14,8 @@ function show(mark, text) {
 
 function hide() { tip.hidden = true; }
 
-// The visible drawing, for the current width and axis.
-function drawing(plot) { return [...plot.children].find((one) => !one.hidden && getComputedStyle(one).display !== "none"); }
+// The visible drawing, for the current width.
+function drawing(plot) { return [...plot.children].find((one) => getComputedStyle(one).display !== "none"); }
 
 function groups(element, number) { return [...element.querySelectorAll(`g[class*=" series${number}_"]`)]; }
 
@@ -27,21 +27,14 @@ function toggle(figure, button, number) {
   groups(figure, number).forEach((group) => { group.style.display = visible ? "" : "none"; });
 }
 
-function switchAxis(plot, buttons, chosen) {
-  buttons.forEach((button, which) => button.setAttribute("aria-pressed", String(which === chosen)));
-  [...plot.children].forEach((one) => { one.hidden = one.dataset.axis !== String(chosen); });
-}
-
-// Arrow keys select values: left and right within a series, up and down between series or rows.
+// Arrow keys select values: left and right within a series, up and down between series.
 function keyboard(figure, plot) {
   let series = 0, place = -1;
-  const columns = Number(figure.dataset.columns ?? 0), count = figure.querySelectorAll(".keys.series button").length || 1;
+  const count = Number(plot.dataset.series);
   plot.addEventListener("keydown", (event) => {
     const steps = { ArrowRight: 1, ArrowLeft: -1, Home: -Infinity, End: Infinity };
     if (event.key === "ArrowUp" || event.key === "ArrowDown") {
-      const by = event.key === "ArrowUp" ? 1 : -1;
-      if (columns) place += by * columns;
-      else series = (series - by + count) % count;
+      series = (series + (event.key === "ArrowUp" ? -1 : 1) + count) % count;
     } else if (event.key in steps) place += steps[event.key];
     else return;
     event.preventDefault();
@@ -57,8 +50,6 @@ for (const plot of document.querySelectorAll(".plot")) {
   const figure = plot.closest("figure");
   plot.addEventListener("blur", hide);
   figure.querySelectorAll(".keys.series button").forEach((button, number) => button.addEventListener("click", () => toggle(figure, button, number)));
-  const axes = [...figure.querySelectorAll(".keys.switch button")];
-  axes.forEach((button, which) => button.addEventListener("click", () => switchAxis(plot, axes, which)));
   keyboard(figure, plot);
 }
 
@@ -87,3 +78,130 @@ document.addEventListener("pointerover", (event) => {
 });
 document.addEventListener("focusin", (event) => { if (event.target.matches("abbr")) show(event.target, explanation(event.target)); else hide(); });
 document.addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
+
+// A copied command is one that was seen: no clipboard API on file:// in every browser.
+for (const button of document.querySelectorAll("button.copy")) {
+  button.addEventListener("click", () => {
+    const range = document.createRange();
+    range.selectNodeContents(button.previousElementSibling);
+    getSelection().removeAllRanges();
+    getSelection().addRange(range);
+    button.textContent = document.execCommand("copy") ? "copied" : "selected";
+  });
+}
+
+// Tables of the page's data. A row is {cells, search, kind, open}; `open` makes what it shows below.
+const MOST_ROWS = 60;
+const make = (name, text = "", values = {}) => Object.assign(document.createElement(name), { textContent: text }, values);
+const shown = (value) => value === null ? "–" : typeof value === "number" && !Number.isInteger(value) ? value.toFixed(3) : value.toLocaleString("en");
+
+class Rows {
+  constructor(key, rows) {
+    Object.assign(this, { key, rows, body: document.getElementById(key), words: "", kind: "", column: -1, down: true, most: MOST_ROWS });
+    this.search = document.querySelector(`[data-search="${key}"]`);
+    this.filter = document.querySelector(`[data-filter="${key}"]`);
+    this.search.addEventListener("input", () => this.draw());
+    this.filter?.addEventListener("change", () => this.draw());
+    this.heads = [...this.body.closest("table").tHead.rows[0].cells];
+    this.heads.forEach((head, column) => head.firstChild.addEventListener("click", () => this.sort(column)));
+    this.draw();
+  }
+
+  sort(column) {
+    this.down = this.column === column ? !this.down : true;
+    this.column = column;
+    this.heads.forEach((head, at) => head.setAttribute("aria-sort", at !== column ? "none" : this.down ? "descending" : "ascending"));
+    this.draw();
+  }
+
+  draw() {
+    const words = this.search.value.toLowerCase().split(/\s+/).filter(Boolean), kind = this.filter?.value ?? "";
+    const found = this.rows.filter((row) => (!kind || row.kinds.includes(kind)) && words.every((word) => row.search.includes(word)));
+    if (this.column >= 0) {
+      const value = (row) => row.cells[this.column], sign = this.down ? -1 : 1;
+      found.sort((a, b) => (value(a) === null) - (value(b) === null) || sign * (value(a) < value(b) ? -1 : value(a) > value(b) ? 1 : 0));
+    }
+    document.getElementById(`${this.key}-count`).textContent = `${found.length.toLocaleString("en")} of ${this.rows.length.toLocaleString("en")}`;
+    this.body.replaceChildren(...found.slice(0, this.most).map((row) => this.line(row)));
+    if (found.length > this.most) {
+      const more = make("button", "more"), line = make("tr"), cell = make("td", "", { colSpan: this.heads.length });
+      more.addEventListener("click", () => { this.most *= 3; this.draw(); });
+      cell.append(more);
+      line.append(cell);
+      this.body.append(line);
+    }
+  }
+
+  line(row) {
+    const line = make("tr"), button = make("button", row.cells[0], { type: "button", dir: "auto" });
+    button.setAttribute("aria-expanded", "false");
+    button.addEventListener("click", () => {
+      const open = button.getAttribute("aria-expanded") !== "true";
+      button.setAttribute("aria-expanded", String(open));
+      if (!open) { line.nextSibling.remove(); return; }
+      const below = make("tr"), cell = make("td", "", { colSpan: row.cells.length, className: "opened" });
+      cell.append(...row.open());
+      below.append(cell);
+      line.after(below);
+    });
+    row.cells.forEach((value, column) => {
+      const cell = make("td", column ? shown(value) : "");
+      if (!column) cell.append(button);
+      else if (row.dot && column === 1 && value !== null) cell.append(row.dot());
+      line.append(cell);
+    });
+    return line;
+  }
+
+  // Show the row with this name, whatever was searched before.
+  open(name) {
+    this.search.value = name.toLowerCase();
+    if (this.filter) this.filter.value = "";
+    this.draw();
+    const button = this.body.querySelector("button");
+    if (button?.getAttribute("aria-expanded") === "false") button.click();
+    button?.scrollIntoView({ block: "center" });
+    button?.focus();
+  }
+}
+
+function groupRow([kind, name, before, after, retention, steps], names) {
+  const dot = () => {
+    const box = make("span", "", { className: "dot" }), mark = make("i"), place = Math.min(Math.max(Math.log2(retention || 0.01), -4), 4);
+    const size = 4 + 2 * Math.log10(before + 1);
+    mark.style.cssText = `left:${(100 * (place + 4)) / 8}%;width:${size}px;height:${size}px`;
+    box.append(mark);
+    return box;
+  };
+  const open = () => [make("p", steps.map((count, at) => `${names[at]}: ${count.toLocaleString("en")}`).join(" → "))];
+  return { cells: [name, retention, before, after], search: name.toLowerCase(), kinds: [kind], dot, open };
+}
+
+function documentRow([id, state, kind, quality, logit, nearest, cosine, characters, text, facts], texts, near) {
+  const open = () => {
+    const parts = [make("p", `${kind} · ${facts}`, { className: "facts" }), make("p", text ?? "(no text)", { className: "text", dir: "auto" })];
+    if (nearest !== null) {
+      const other = texts.get(nearest);
+      parts.push(make("p", `Nearest document that was selected, cosine ${cosine.toFixed(3)}: ${nearest}`, { className: "facts" }));
+      parts.push(make("p", other ?? "(not among the documents of this page)", { className: "text other", dir: "auto" }));
+    }
+    return parts;
+  };
+  return { cells: [id, state, quality, logit, cosine, characters], search: `${id} ${kind} ${text ?? ""}`.toLowerCase(), kinds: [state, kind, state === "left out" && cosine >= near ? "near-copy" : ""], open };
+}
+
+async function tables() {
+  const packed = document.getElementById("data");
+  if (!packed) return;
+  const bytes = Uint8Array.from(atob(packed.textContent), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const data = JSON.parse(await new Response(stream).text());
+  if (document.getElementById("groups")) new Rows("groups", data.groups.map((row) => groupRow(row, data.steps)));
+  const texts = new Map(data.documents.map((row) => [row[0], row[8]]));
+  const read = new Rows("read", data.documents.map((row) => documentRow(row, texts, data.near)));
+  document.getElementById("map")?.addEventListener("click", (event) => {
+    const said = event.target.closest("[aria-label]")?.getAttribute("aria-label");
+    if (said) read.open(said.slice(said.indexOf(": ") + 2));
+  });
+}
+tables();

@@ -1,0 +1,350 @@
+"""The graded findings of a report: whether a selection can be trusted, question by question.
+
+They are computed from `composition.duckdb`, receipts and the report's sample. Those of grade
+`warning` say that a result should not be believed as it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from datamask.analysis.composition import KINDS, query
+from datamask.analysis.summary import MOST_CHANGE, benchmarks, drift, gains, long_texts, totals_of
+from datamask.report.redundancy import NEAR_DUPLICATE_COSINE, redundancy, sample_path
+from datamask.runs.receipt import read_receipt
+from datamask.runs.run import Run
+
+MOST_MEAN_COSINE = 0.9
+"""Mean cosine of two documents above which embeddings count as collapsed. Encoders of the e5
+family, which use a small part of the sphere, have 0.7 to 0.85; random weights give 0.99.
+"""
+
+MOST_NEAR_DUPLICATES = 0.5
+"""Share of near-duplicates among random documents above which a diversity term cannot discriminate:
+most documents of any selection then have a copy in it."""
+
+LENGTH_FACTOR = 2.0
+"""Ratio of the mean lengths of selection and source above which length dominates the selection:
+the same number of documents has twice or half the tokens."""
+
+UNREACHED_SHARE = 0.1
+"""Share of the source outside the range of selected lengths that counts as left out."""
+
+CHANCE = 1e-3
+"""Largest probability with which a random selection misses a share that counts as left out."""
+
+LEAST_EXPECTED = 5
+"""Documents that a random selection would keep of a group; a smaller group may be lost by chance
+(probability below 1 %)."""
+
+LEAST_RETENTION = 0.5
+"""Share kept of a group, relative to that of the source, below which the group is named."""
+
+MOST_NAMED = 5
+
+
+Grade = Literal["good", "caution", "warning", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A question about a selection with its answer.
+
+    Args:
+        grade: `unknown` if the run cannot tell.
+        name: what is asked, in a word or two.
+        text: the answer with its figures.
+        command: what to run next, with RUN in place of the run's folder; empty if nothing.
+    """
+
+    grade: Grade
+    name: str
+    text: str
+    command: str = ""
+
+    @property
+    def mark(self) -> str:
+        """The grade as a character, which does not depend on colour."""
+        return {"good": "✓", "caution": "○", "warning": "⚠", "unknown": "?"}[self.grade]
+
+
+def findings_of(run: Run) -> Iterator[Finding]:
+    """All findings of a finished selection, trained models first.
+
+    Near-duplicates are known after the report's sample, and trained models after the evaluation.
+
+    Raises:
+        RunError: the composition is missing.
+    """
+    checks = (
+        *(_trained, _gains, _near_duplicates, _embeddings, _scores, _lengths, _lengths_left_out),
+        *(_groups, _long_texts, _benchmarks, _drift, _by_sample, _not_kept),
+    )
+    for check in checks:
+        yield from check(run)
+
+
+def _trained(run: Run) -> Iterator[Finding]:
+    if not run.settings.evaluation.arms:
+        text = "Not tested: no model was trained on this selection, and every other figure depends "
+        text += "on scores and vectors that were also optimised."
+        yield Finding("unknown", "trained models", text, "datamask evaluate RUN")
+        return
+    from datamask.report.evaluation import findings  # imports torch
+
+    found = findings(run)
+    pairs = found.pairs if found else []
+    own = run.settings.evaluation.arms[0].name
+    verdicts = {pair["verdict"] for pair in pairs if pair["arm"] == own}
+    grade: Grade = "caution"
+    if verdicts:
+        grade = "warning" if "worse" in verdicts else "good" if verdicts == {"better"} else grade
+    yield Finding(grade, "trained models", " ".join(pair["sentence"] for pair in pairs))
+
+
+def _gains(run: Run) -> Iterator[Finding]:
+    known, selection = gains(run), run.settings.selection
+    texts = [
+        f"{name} {gain['selected']:+.1f}"
+        + (f" (top quality {gain['top_quality']:+.1f})" if "top_quality" in gain else "")
+        for name, gain in known.items()
+    ]
+    if not texts:
+        return
+    text = "Gain over random selections of as many candidates, in their standard deviations: "
+    text += f"{', '.join(texts)}."
+    below = [name for name, gain in known.items() if gain["selected"] < 0]
+    if below and selection.method == "mask" and not selection.mask_model:
+        text += f" λ = {selection.quality_weight:g} accepts less {' and '.join(below)} than random."
+    command = "datamask sweep RUN" if below else ""
+    yield Finding("caution" if below else "good", "trade-off", text, command)
+    rows = query(run, "SELECT selected, random, top_quality FROM terms WHERE term = 'objective'")
+    for row in rows:
+        most = max(row["random"], row["top_quality"]) if selection.limits else row["random"]
+        if row["selected"] is None or row["selected"] >= most:
+            continue
+        text = f"The objective of the selection ({row['selected']:.4g}) is below that of random "
+        if selection.limits:
+            text += f"selections or top quality ({most:.4g}), which need not obey the floors and "
+            yield Finding("warning", "objective", text + "caps of selection.limits.")
+        elif selection.method == "mask":
+            remedy = "selection.scope shard"
+            if selection.scope == "shard":
+                remedy = "more selection.steps"
+            text += f"selections ({most:.4g}): learning has failed. Use {remedy}, or a larger "
+            yield Finding("warning", "objective", text + "selection.quality_weight.")
+
+
+def _near_duplicates(run: Run) -> Iterator[Finding]:
+    known = redundancy(run)
+    if "selected" not in known or "random" not in known:
+        return
+    ours, random = known["selected"], known["random"]
+    names = {"selected": "ours", "random": "random", "top_quality": "top quality"}
+    parts = [
+        f"{shown} {known[name]['near_duplicates']:.1%} ± {known[name]['error']:.1%}, "
+        f"mean cosine to the nearest {known[name]['mean']:.3f}"
+        for name, shown in names.items()
+        if name in known
+    ]
+    text = "Documents with another of the same selection at a cosine of at least "
+    text += f"{NEAR_DUPLICATE_COSINE:g}: "
+    above = ours["near_duplicates"] > random["near_duplicates"] + 2 * random["error"]
+    grade: Grade = "caution" if above else "good"
+    command = "datamask rebuild RUN --set 'quality.near_duplicates={}'" if above else ""
+    yield Finding(grade, "near-duplicates", f"{text}{'; '.join(parts)}.", command)
+
+
+def _embeddings(run: Run) -> Iterator[Finding]:
+    if near := redundancy(run).get("random"):
+        cosine = read_receipt(run.fetch(sample_path(run))).metrics["mean_cosine"]
+        if cosine > MOST_MEAN_COSINE or near["near_duplicates"] > MOST_NEAR_DUPLICATES:
+            yield Finding(
+                "warning",
+                "embeddings",
+                "The embeddings hardly distinguish documents: the mean cosine of two documents is "
+                f"{cosine:.3f}, and {near['near_duplicates']:.0%} of random documents have a "
+                "near-duplicate (cosine of at least "
+                f"{NEAR_DUPLICATE_COSINE:g}). The diversity term cannot "
+                "discriminate; check the encoder and its prefix, and the source for copies.",
+            )
+            return
+    embedding = run.settings.embedding
+    if run.settings.source.layout == "features":
+        yield Finding("good", "embeddings", "The vectors are those of the source.")
+    elif embedding.method == "lexical":
+        text = "Lexical vectors represent wording, not meaning: for demonstrations and "
+        text += "near-duplicates, not to select training data."
+        command = "datamask rebuild RUN --set embedding.method=sentence-transformer"
+        yield Finding("caution", "embeddings", text, command)
+    else:
+        yield Finding("good", "embeddings", "The encoder distinguishes the documents.")
+
+
+def _scores(run: Run) -> Iterator[Finding]:
+    settings = run.settings
+    kinds = {score.name: score.kind for score in (*settings.scores, *settings.probes)}
+    role = "it only prunes the worst documents, because λ is 0"
+    if settings.selection.method != "mask" or settings.selection.quality_weight:
+        role = "the selection maximises it"
+    if set(kinds.values()) <= {"heuristic"}:
+        text = "Quality is a heuristic of a text's form (length, symbols, repetition, stop words), "
+        command = "datamask rebuild RUN --set 'quality.scores="
+        command += "[{name: examples, kind: examples, path: GOOD.jsonl}]'"
+        yield Finding("caution", "score", f"{text}not a judgement of its content; {role}.", command)
+    else:
+        names = ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
+        yield Finding("good", "score", f"Quality is of your own scores: {names}; {role}.")
+    rows = query(
+        run,
+        "SELECT score, missing / documents AS share FROM score_summary JOIN totals "
+        "USING (selection) WHERE selection = 'source' AND 2 * missing > documents",
+    )
+    lacking = {row["score"]: row["share"] for row in rows}
+    for score in settings.scores:
+        if score.name in lacking:
+            filled = f"filled with {score.fill_value:g}"
+            yield Finding(
+                "warning",
+                "coverage of scores",
+                f"Score {score.name} is missing for {lacking[score.name]:.1%} of the source's "
+                f"documents, {filled if score.missing == 'fill' else 'which were dropped'}; check "
+                "that the ids of its files match the source.",
+            )
+
+
+def _lengths(run: Run) -> Iterator[Finding]:
+    totals = totals_of(run)
+    unit = "tokens" if totals["source"]["mean_tokens"] else "characters"
+    means = {name: row[f"mean_{unit}"] for name, row in totals.items()}
+    if not means["selected"] or not means["source"]:
+        return
+    text = ", ".join(
+        f"{means[name]:,.0f} {shown}"
+        for name, shown in (
+            ("source", "in the source"),
+            ("candidates", "after pruning"),
+            ("selected", "in the selection"),
+            ("top_quality", "in top quality"),
+        )
+        if means[name]
+    )
+    ratio = means["selected"] / means["source"]
+    if 1 / LENGTH_FACTOR < ratio < LENGTH_FACTOR:
+        yield Finding("good", "length", f"Mean {unit}: {text}.")
+        return
+    yield Finding(
+        "warning",
+        "length",
+        f"The selected documents are on average {ratio:.3g} times as long as those of the source: "
+        f"the scores or the embeddings favour a length. Mean {unit}: {text}.",
+        "datamask rebuild RUN --set 'selection.more_terms=[{name: length, weight: 1}]'",
+    )
+
+
+_LENGTHS = """
+SELECT kept, shortest, longest,
+    (SELECT count(*) FILTER (characters < shortest) / count(characters) FROM documents) AS shorter,
+    (SELECT count(*) FILTER (characters > longest) / count(characters) FROM documents) AS longer
+FROM (SELECT count(*) AS kept, min(characters) AS shortest, max(characters) AS longest
+    FROM documents WHERE selected AND characters IS NOT NULL) WHERE kept > 0
+"""
+
+
+def _lengths_left_out(run: Run) -> Iterator[Finding]:
+    for row in query(run, _LENGTHS):
+        for share, bound, side in (
+            (row["shorter"], row["shortest"], "shorter"),
+            (row["longer"], row["longest"], "longer"),
+        ):
+            if share >= UNREACHED_SHARE and (1 - share) ** row["kept"] < CHANCE:
+                text = f"No selected document is {side} than {bound:,} characters, although "
+                yield Finding("warning", "length", f"{text}{share:.0%} of the source's are.")
+
+
+def _groups(run: Run) -> Iterator[Finding]:
+    totals = totals_of(run)
+    kept = totals["selected"]["documents"] / max(totals["source"]["documents"], 1)
+    rows = query(
+        run,
+        "SELECT name, share_after / share_before AS retention FROM groups WHERE kind IN "
+        f"{tuple(KINDS)} AND documents_before * {kept} >= {LEAST_EXPECTED} ORDER BY retention",
+    )
+    low = [row for row in rows if row["retention"] < LEAST_RETENTION]
+    if not rows:
+        return
+    named = ", ".join(f"{row['name']} ({row['retention']:.2f})" for row in low[:MOST_NAMED])
+    text = f"{len(low)} of the {len(rows):,} groups (dumps, languages, domains) of which random "
+    text += "would keep some keep less than half of their share"
+    more = " and others" if len(low) > MOST_NAMED else ""
+    text += f", relative to all documents: {named}{more}." if low else "."
+    yield Finding("caution" if low else "good", "groups", text)
+
+
+def _long_texts(run: Run) -> Iterator[Finding]:
+    if told := long_texts(run):
+        yield Finding("warning", "long texts", f"{told}.")
+
+
+def _benchmarks(run: Run) -> Iterator[Finding]:
+    known = run.settings.quality.contamination
+    if known is None:
+        return
+    for row in benchmarks(run):
+        if row["selected"]:
+            text = f"{row['selected']:,d} of the documents kept share {known.ngram} consecutive "
+            text += f"words with benchmark {row['name']} (quality.contamination.action: flag)."
+            command = "datamask rebuild RUN --set quality.contamination.action=drop"
+            yield Finding("warning", "benchmarks", text, command)
+        if row["short"]:
+            text = f"{row['short']:,d} of the {row['texts']:,d} texts of benchmark {row['name']} "
+            text += f"have fewer than {known.ngram} words; documents that contain them are not "
+            yield Finding("warning", "benchmarks", f"{text}detected.")
+
+
+def _drift(run: Run) -> Iterator[Finding]:
+    rows = drift(run)
+    if not rows or abs(rows[0]["shift"]) <= MOST_CHANGE:
+        return
+    share, *terms = rows
+    furthest = max(terms, key=lambda row: abs(row["shift"]))
+    yield Finding(
+        "warning",
+        "drift",
+        f"The mask model keeps {share['now']:.2%} of these documents, and kept {share['then']:.2%} "
+        f"of those it was learnt on: the corpora differ, most in term {furthest['term']} (mean "
+        f"gain {furthest['shift']:+.2f} deviations). Learn a mask of its own if a share is needed.",
+    )
+
+
+def _by_sample(run: Run) -> Iterator[Finding]:
+    if run.settings.selection.num_rounds == 1 and not _learned_all(run):
+        text = f"All documents were judged once, by what was learned from {learned_from(run)}. "
+        text += "More rounds (selection.rounds) correct this."
+        yield Finding("warning", "sample", text, "datamask rebuild RUN --set selection.rounds=20")
+
+
+def _learned_all(run: Run) -> bool:
+    learned = run.receipt("round_total").metrics["sample"]["documents"]
+    return bool(learned == run.receipt("quality", 0).metrics["kept_total"])
+
+
+def learned_from(run: Run) -> str:
+    """The documents from which shards learned together first, and what confirmed it, in words."""
+    sample: dict[str, Any] = run.receipt("round_total").metrics["sample"]
+    lost, number = sample["shortfall"], sample["documents"]
+    if _learned_all(run):
+        return f"all {number:,d} documents"
+    confirmed = "too few others were left to confirm it"
+    if lost is not None:
+        confirmed = f"a second sample confirmed {1 - lost:.0%} of its gain over random selections"
+    return f"a sample of {number:,d} documents; {confirmed}"
+
+
+def _not_kept(run: Run) -> Iterator[Finding]:
+    if not run.settings.embedding.keep:
+        text = "The run keeps no embeddings (embedding.keep is false): nearest neighbours and "
+        text += "near-duplicates are looked for among the sampled documents only, so fewer are "
+        yield Finding("warning", "near-duplicates", f"{text}found than in other runs.")

@@ -1,0 +1,84 @@
+"""The data of the report's tables, which its script searches, filters and sorts.
+
+It is compressed JSON within the page: `steps` of the funnel, a row per group in `groups`, and a row
+per document in `documents`, in the order of the arguments of the script's `groupRow` and
+`documentRow`.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from collections import Counter
+from typing import Any
+
+from datamask.analysis.composition import KINDS, query, rows_of
+from datamask.analysis.query import open_run_database
+from datamask.runs.run import Run
+
+TABS = KINDS | {"length": "length bands (characters)"}
+"""Kinds of groups that the page lists, with their names."""
+
+LARGE = 5
+"""Expected documents of a group, from which it is listed before smaller ones."""
+
+
+def groups(run: Run) -> tuple[list[str], list[list[Any]]]:
+    """The steps of the funnel, and of each group: kind, name, documents, relative share, steps."""
+    rows = query(
+        run,
+        "SELECT g.kind, g.name, documents_before, documents_after, share_after / share_before, "
+        "list(f.documents ORDER BY number) AS left_by, list(step ORDER BY number) AS steps, "
+        "share_before * (SELECT documents FROM funnel WHERE kind = 'all' AND step = 'selected') "
+        f"< {LARGE} AS is_small "
+        "FROM groups g JOIN funnel f USING (kind, name) GROUP BY ALL ORDER BY is_small, 5, g.name",
+    )
+    sizes = Counter(row["kind"] for row in rows)
+    listed = [[*row.values()][:6] for row in rows if sizes[row["kind"]] > 1]
+    return (rows[0]["steps"] if rows else []), listed
+
+
+_DOCUMENTS = """
+SELECT s.id, if(d.selected, 'kept', if(d.dropped IS NULL, 'left out', 'dropped')) AS state,
+    s.kind, d.quality, d.logit, s.nearest, s.cosine::DOUBLE AS cosine, d.characters, s.text,
+    concat_ws(' · ', if(s.kind = d.dropped, NULL, d.dropped),
+        'near-duplicate of ' || d.near_duplicate_of, if(d.top_quality, 'top quality', NULL),
+        if(s.diverse, 'most diverse', NULL), nullif(d.domain, '(none)'), nullif(d.dump, '(none)'),
+        'shard ' || lpad(s.shard::VARCHAR, 5, '0')) AS facts
+FROM sample s JOIN documents d ON s.shard = d.shard AND s.row = d.row AND s.id = d.id
+WHERE s.x IS NOT NULL OR s.kind <> 'random'
+ORDER BY s.kind = 'random', d.dropped IS NOT NULL, s.kind, d.logit, s.shard, s.row
+"""
+
+
+def documents(run: Run) -> list[list[Any]]:
+    """The documents to read, extremes first; one that is there for two reasons is there once."""
+    with open_run_database(run) as connection:
+        rows = rows_of(connection.execute(_DOCUMENTS))
+    found: dict[str, list[Any]] = {}
+    for row in rows:
+        found.setdefault(row["id"], [*row.values()])
+    return [*found.values()]
+
+
+def choices(rows: list[list[Any]]) -> dict[str, str]:
+    """What documents can be filtered by: state, near-copies of what is kept, and kind."""
+    values = dict.fromkeys([row[1] for row in rows] + [row[2] for row in rows])
+    near = {"near-copy": "left out, near-copy of a selected document"}
+    return {"": "all"} | near | {value: value.replace("_", "-") for value in values}
+
+
+def packed(data: dict[str, Any]) -> str:
+    """Data as compressed JSON in Base64: small, and without letters that end a script."""
+    text = json.dumps(_rounded(data), ensure_ascii=False, separators=(",", ":"))
+    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+
+
+def _rounded(value: Any) -> Any:
+    """The value with five digits after the point, which halves the size."""
+    if isinstance(value, dict):
+        return {key: _rounded(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(part) for part in value]
+    return round(value, 5) if isinstance(value, float) else value
