@@ -42,6 +42,9 @@ LEAST_EXPECTED = 5
 LEAST_RETENTION = 0.5
 """Share kept of a group, relative to that of the source, below which the group is named."""
 
+CERTAIN = 2.0
+"""Deviations by which a random selection seldom differs from the mean of random selections."""
+
 MOST_NAMED = 5
 
 
@@ -115,7 +118,7 @@ def _gains(run: Run) -> Iterator[Finding]:
         return
     text = "Gain over random selections of as many candidates, in their standard deviations: "
     text += f"{', '.join(texts)}."
-    below = [name for name, gain in known.items() if gain["selected"] < 0]
+    below = [name for name, gain in known.items() if gain["selected"] < -CERTAIN]
     if below and selection.method == "mask" and not selection.mask_model:
         text += f" λ = {selection.quality_weight:g} accepts less {' and '.join(below)} than random."
     command = "datamask sweep RUN" if below else ""

@@ -198,7 +198,7 @@ def test_links_and_pictures_of_the_card_are_in_the_repository(run: Run) -> None:
     pictures = re.findall(r"!\[([^\]]+)\]\(([^)]+)\)", card_of(run).text)
     shown = [unquote(path) for _, path in pictures]
     assert sorted(shown) == sorted(f"pictures/{path.name}" for path in root.glob("pictures/*"))
-    names = ("map", "lengths of documents", "curve-objective")
+    names = ("map", "curve-objective", "lengths of documents")
     assert shown == [f"pictures/{name}.png" for name in names]
     text = card_of(run).text
     assert "![Map of the embedding space](pictures/map.png)\n\n" in text
@@ -207,24 +207,6 @@ def test_links_and_pictures_of_the_card_are_in_the_repository(run: Run) -> None:
     for target in re.findall(r"\]\(([^)]+)\)", card_of(run).text):
         assert " " not in target, "markdown ends a link at a space"
         assert target.startswith("https://") or (root / unquote(target)).is_file(), target
-
-
-def test_length_bias_is_told_in_bands(run: Run) -> None:
-    """Shares of each band, recomputed in plain Python from the texts."""
-    source = {
-        row["id"]: len(row["text"].strip() and row["text"])
-        for row in pq.read_table(run.settings.source.path).to_pylist()
-    }
-    chosen = set(table(run, "default")["id"].to_pylist())
-    section = card_of(run).text.split("### Length bias")[1].split("##")[0]
-    bands = re.findall(
-        r"\| ([\d,]+) – ([\d,]+) \| ([\d.]+)% \|.*?\| ([\d.]+)% \| [\d.]+% \|", section
-    )
-    assert len(bands) == 5
-    for least, most, before, after in bands:
-        inside = {k for k, n in source.items() if int(least) <= n <= int(most)}
-        assert float(before) == pytest.approx(100 * len(inside) / len(source), abs=0.051)
-        assert float(after) == pytest.approx(100 * len(inside & chosen) / len(chosen), abs=0.051)
 
 
 def test_the_folder_is_the_same_whoever_writes_it(run: Run, tmp_path: Path) -> None:

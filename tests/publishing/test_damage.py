@@ -31,7 +31,7 @@ PUBLISHED = [
     "documents/00002.parquet",
     "composition.duckdb",
     "report/captions.json",
-    "pictures/neighbours.png",
+    "pictures/tradeoff.png",
     "mask_model/model.json",
     "mask_model/model.safetensors",
 ]
