@@ -44,7 +44,8 @@ MOST_STEPS = 200
 """Of the learner of the most diverse subset (docs/log.md#report)."""
 
 ASKED = 5
-"""Of so many sampled documents, one of each selection is asked for its nearest neighbour."""
+"""Of so many sampled documents, one of each selection is asked for its nearest neighbour
+(docs/log.md#report)."""
 
 SAMPLE = pa.schema(
     [
