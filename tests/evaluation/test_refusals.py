@@ -10,6 +10,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from datamask.config.compute import Compute
+from datamask.config.inputs import Quality
 from datamask.errors import DatamaskError, InputError, RunError, SettingsError
 from datamask.evaluation.pinning import pin_evaluation
 from datamask.evaluation.results import evaluate
@@ -51,6 +52,27 @@ def test_nothing_to_score_on(tmp_path: Path, root: Path, source: Path) -> None:
     one = {"name": "mine", "path": str(path)}
     error = refused(root, source, hold_out=0, sets=[one])
     assert str(path) in str(error)
+
+
+def test_examples_of_a_score_are_not_scored_on(tmp_path: Path, source: Path) -> None:
+    """A set loses the texts that a score has learned from; a set of these alone is refused."""
+    texts = [{"text": f"an example with number {row}"} for row in range(120)]
+    own = [texts[3], {"text": "a text of its own"}, texts[5]]
+    known = str(small.write_lines(tmp_path / "examples.jsonl", texts))
+    sets = [{"name": "own", "path": str(small.write_lines(tmp_path / "own.jsonl", own))}]
+    score = {"name": "like", "kind": "examples", "path": known, "text_column": "text"}
+
+    def finish(name: str, sets: list[dict[str, str]]) -> Run:
+        settings = small.settings(source, sets=sets)
+        quality = settings.quality.model_dump() | {"scores": [score]}
+        chosen = settings.changed({"quality": Quality(**quality)})
+        return finished.finish(tmp_path / name, chosen, "held_out")
+
+    metrics = finish("run", sets).receipt("held_out").metrics
+    assert (metrics["documents"]["own"], metrics["examples"]) == (1, 2)
+    with pytest.raises(InputError) as caught:
+        finish("other", [{"name": "same", "path": known}])
+    assert known in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", ["txt", "folder", "jsonl"])

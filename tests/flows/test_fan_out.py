@@ -28,7 +28,7 @@ def planned(tmp_path: Path, corpus: Path) -> Run:
             "source": {"path": str(corpus), "layout": "features"},
             "plan": {"rows_per_shard": 20},
             "embedding": {"dimension": 8},
-            "selection": {"steps": 5, "ratio": 0.2},
+            "selection": {"steps": 5, "ratio": 0.2, "metric": "disf"},
         }
     )
     return plan_run(tmp_path / "run", settings)
