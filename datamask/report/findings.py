@@ -309,15 +309,19 @@ def _benchmarks(run: Run) -> Iterator[Finding]:
 
 def _drift(run: Run) -> Iterator[Finding]:
     rows = drift(run)
-    if not rows or abs(rows[0]["shift"]) <= MOST_CHANGE:
+    if not rows:
         return
     share, *terms = rows
+    if abs(share["shift"]) <= MOST_CHANGE:
+        text = f"The share kept is {share['now']:.2%}, and was {share['then']:.2%} where the mask "
+        yield Finding("good", "drift", f"{text}model was learnt.")
+        return
     furthest = max(terms, key=lambda row: abs(row["shift"]))
     yield Finding(
         "warning",
         "drift",
-        f"The mask model keeps {share['now']:.2%} of these documents, and kept {share['then']:.2%} "
-        f"of those it was learnt on: the corpora differ, most in term {furthest['term']} (mean "
+        f"The share kept is {share['now']:.2%}, and was {share['then']:.2%} where the mask model "
+        f"was learnt: the corpora differ, most in term {furthest['term']} (mean "
         f"gain {furthest['shift']:+.2f} deviations). Learn a mask of its own if a share is needed.",
     )
 

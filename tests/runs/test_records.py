@@ -94,20 +94,17 @@ def test_a_record_of_other_settings_does_not_count(run: Run) -> None:
     assert read_record(run, "selection", 0) is None
 
 
-def test_the_report_tells_retries_and_links_logs(tmp_path: Path) -> None:
-    """Shard 1 was tried twice; its logs exist where the links point."""
+def test_the_report_tells_retries_and_seconds(tmp_path: Path) -> None:
+    """Shard 1 was tried twice; its seconds are those of all its records."""
     run = finish(tmp_path / "run", settings(corpus(tmp_path / "source")), "composition")
     path = run.work_record_path("selection", 1)
     record = json.loads(path.read_text())
     path.write_text(json.dumps({**record, "attempts": 2, "seconds": 4.25}))
     write_report(run, Compute())
     page = run.path("report").read_text(encoding="utf-8")
-    assert "1 retry" in page
-    row = [line for line in page.splitlines() if line.startswith("<tr><td>00001</td>")][-1]
-    assert "<td>4.25</td><td>1</td>" in row
-    for stage in ("scores", "embeddings", "selection"):
-        assert f'href="logs/{stage}/00001.log"' in row
-        assert (run.root / "logs" / stage / "00001.log").is_file()
+    row = next(line for line in page.splitlines() if line.startswith("<tr><td>00001</td>"))
+    seconds, retries = re.findall("<td>([^<]*)</td>", row)[-2:]
+    assert 4.25 < float(seconds) < 60 and retries == "1"
 
 
 def test_notes_add_up_and_belong_to_their_unit(run: Run) -> None:
@@ -160,10 +157,8 @@ def test_report_and_status_tell_how_fast_texts_were_embedded(tmp_path: Path) -> 
     assert re.search(r"\b20\.00% +of the embedded documents were cut", text)
     assert (
         "10.00% of the computed tokens were padding" in text
-        and "with 25.00% of all tokens. Embedding took 5 s of work" in text
-        and "it would take 2.5 s at 64, 0 s at 128, 0 s at 256, 6 s at 512 tokens" in text
+        and "with 25.00% of all tokens" in text
+        and "would take 2.5 s at 64, 0 s at 128, 0 s at 256, 6 s at 512 tokens" in text
     )
-    row = [line for line in page.splitlines() if line.startswith("<tr><td>00001</td>")][-1]
-    assert "<td>10</td><td>10.00%</td>" in row
     status = CliRunner().invoke(cli, ["status", str(run.root)])
     assert "embedded at 12 documents/s by one worker, 10.0% of tokens were padding" in status.output

@@ -86,7 +86,7 @@ def test_the_report_compares_sampled_documents(unkept: Run, kept: Run) -> None:
         vectors |= {(shard, row["row"]): of.get(row["id"]) for row in quality}
     documents = pq.read_table(neighbours_path(unkept)).to_pylist()
     groups = {(one["set"], one["shard"]) for one in documents}
-    assert len(groups) == 4 * unkept.num_shards
+    assert len(groups) == 3 * unkept.num_shards
     for group in groups:
         drawn = [one for one in documents if (one["set"], one["shard"]) == group]
         matrix = np.stack([vectors[group[1], one["row"]] for one in drawn])
