@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -27,10 +27,9 @@ import torch
 from scipy import stats
 
 import datamask
-from datamask import baselines
 from datamask.config.compute import Compute
 from datamask.config.inputs import Embedding
-from datamask.config.selection import Selection
+from datamask.config.selection import METRICS
 from datamask.embedding.loose_texts import embed_texts
 from datamask.evaluation.ngram import Trigrams
 from datamask.evaluation.texts import NGRAM, SIMILARITY
@@ -59,6 +58,8 @@ NAMED = {
     "today": ("heuristic", 0.6, "disf", 0.5),
 }
 COMPARED = ("random", "top", "half, random", "today")
+KEYS = ("good", "copies", "tokens", "seconds")
+"""What is printed of selected documents, besides bits per byte."""
 FAMILY = [
     *((setting, other) for setting in ("A", "B", "B0") for other in COMPARED[:3]),
     ("C", "random"),
@@ -89,28 +90,26 @@ class Arm:
         """The settings in words, with defaults left out."""
         parts = [self.score, f"best {self.kept:.0%}".replace("%", " %") if self.kept < 1 else ""]
         method = self.method
-        if method in ("disf", "facility_location", "pairwise", "vendi"):
+        if method in METRICS:
             method += f" {self.weight:g}"
         parts += ["distinct" if self.is_distinct else "", method]
         return ", ".join(part for part in parts if part)
 
 
 def arms_of(setting: str, are_few: bool) -> dict[str, Arm]:
-    """The arms of the plan, by name; with *are_few* those of candidates and their rivals."""
+    """The arms of the plan, by name; with *are_few* those that were confirmed."""
     score, covering = "examples", "facility_location"
     arms = [Arm(*NAMED[name]) for name in COMPARED]
-    arms += [Arm(score, kept, covering, 0.0) for kept in (0.5, 1.0)]
-    arms += [Arm("heuristic", 0.6, covering, 0.0)]
-    if setting != "C" or not are_few:
-        arms += [Arm(score, kept, covering, 0.0) for kept in (0.7, 0.3)]
-        arms += [Arm(score, 0.5, covering, 0.1), Arm(score, 1.0, covering, 0.5)]
-        arms += [Arm(score, 0.5, "disf", 0.1), Arm(score, 1.0, "disf", 0.3)]
+    arms += [Arm(score, 0.5, covering, weight) for weight in (0.0, 0.3)]
+    arms += [Arm(score, 1.0, covering, 0.5), Arm(score, 0.5, "disf", 0.5)]
+    arms += [Arm(score, 1.0, covering, 0.0), Arm("heuristic", 0.6, covering, 0.0)]
     if not are_few:
-        arms += [Arm(score, 0.5, "semdedup", 0.0), Arm(score, 0.5, covering, 0.3)]
-        arms += [Arm(score, 1.0, covering, 0.3)]
-        arms += [Arm(score, 1.0, "disf", weight) for weight in (0.1, 0.5)]
-        arms += [Arm(score, 0.5, "disf", weight) for weight in (0.0, 0.3, 0.5)]
+        arms += [Arm(score, kept, covering, 0.0) for kept in (0.7, 0.3)]
+        arms += [Arm(score, 0.5, covering, 0.1), Arm(score, 1.0, covering, 0.3)]
+        arms += [Arm(score, 1.0, "disf", weight) for weight in (0.1, 0.3, 0.5)]
+        arms += [Arm(score, 0.5, "disf", weight) for weight in (0.0, 0.1, 0.3)]
         arms += [Arm(score, 0.5, metric, 0.1) for metric in ("pairwise", "vendi")]
+        arms += [Arm(score, 0.5, "semdedup", 0.0)]
         arms += [Arm(score, 0.5, method, 0.0, True) for method in ("random", covering)]
         arms += [Arm("heuristic", 0.6, "random", 0.0)]
         if setting != "C":  # nothing to label: all are like the held-out texts
@@ -249,12 +248,6 @@ def _vectors(folder: Path, fold: int, documents: pa.Table, embedding: Embedding)
     return np.stack([known[name] for name in ids]).astype(np.float32)
 
 
-def filled(costs: np.ndarray, ranked: np.ndarray, budget: int) -> np.ndarray:
-    """The first documents of a ranking that have *budget* tokens together, or all."""
-    reached = np.searchsorted(np.cumsum(costs[ranked]), budget) + 1
-    return ranked[:reached]
-
-
 def chosen_by(arm: Arm, corpus: Corpus, budget: int, seed: int) -> np.ndarray:
     """The rows that an arm selects: at least *budget* tokens, or all that it has."""
     quality = corpus.score(arm.score)
@@ -262,30 +255,21 @@ def chosen_by(arm: Arm, corpus: Corpus, budget: int, seed: int) -> np.ndarray:
     kept = round(arm.kept * len(corpus.texts))
     rows = np.sort(rows[np.argsort(-quality[rows], kind="stable")][:kept])
     costs, vectors, quality = corpus.costs[rows], corpus.vectors[rows], quality[rows]
-    rank: Callable[[int], np.ndarray]
-    if arm.method in ("random", "top_quality", "semdedup"):
-        selection = Selection(method=arm.method, quality_weight=arm.weight)
-
-        def rank(number: int) -> np.ndarray:
-            return baselines.select(vectors, quality, number, selection, (), seed=seed)
-
-    else:
-
-        def rank(number: int) -> np.ndarray:
-            selected = datamask.select(
-                vectors,
-                quality,
-                num_selected=number,
-                metric=arm.method,
-                quality_weight=arm.weight,
-                seed=seed,
-                compute=Compute(device="cpu"),
-            )
-            return np.asarray(selected.logits)
-
+    is_metric = arm.method in METRICS
     number = min(len(rows), max(16, round(budget / costs.mean())))
-    for _ in range(ATTEMPTS if arm.method not in ("random", "top_quality") else 1):
-        chosen = filled(costs, np.argsort(-rank(number), kind="stable"), budget)
+    for _ in range(ATTEMPTS):
+        selected = datamask.select(
+            vectors,
+            quality,
+            num_selected=number,
+            method="mask" if is_metric else arm.method,
+            metric=arm.method if is_metric else "disf",
+            quality_weight=arm.weight,
+            seed=seed,
+            compute=Compute(device="cpu"),
+        )
+        ranked = np.argsort(-selected.logits, kind="stable")
+        chosen = ranked[: np.searchsorted(np.cumsum(costs[ranked]), budget) + 1]
         if abs(len(chosen) - number) <= LEAST_CHANGE * number:
             break
         number = len(chosen)
@@ -304,7 +288,6 @@ def run_arm(arm: Arm, corpus: Corpus, share: float) -> dict[str, Any]:
         "good": float(corpus.is_good[chosen].mean()),
         "copies": float((corpus.kinds[chosen] == "copy").mean()),
         "tokens": float(corpus.costs[chosen].mean()),
-        "filled": min(1.0, float(corpus.costs[found[0]].sum() / budget)),
         "seconds": time.process_time() - started,
     }
 
@@ -348,7 +331,7 @@ def read_results(path: Path) -> list[list[Any]]:
 def interval(differences: Sequence[float]) -> tuple[float, float, float]:
     """The mean, half the width of its 95 % interval, and the p value of Student's t."""
     values, freedom = np.asarray(differences), len(differences) - 1
-    if freedom < 1:
+    if freedom < 1 or not values.any():
         return float(values.mean()), float("nan"), 1.0
     error = values.std(ddof=1) / np.sqrt(len(values))
     p_value = 2 * stats.t.sf(abs(values.mean()) / error, freedom)
@@ -373,37 +356,26 @@ def show(arguments: argparse.Namespace) -> None:
     for share, other in product(arguments.shares, (named["random"], arguments.winner)):
         print(f"\n{share:.0%} of the tokens, folds {arguments.folds}, compared with: {other}\n")
         print("| arm |", *(f"{setting} |" for setting in (*arguments.settings, "A, B, B0")))
-        arms = [
-            name for setting in arguments.settings for name in figures.get((setting, share), {})
-        ]
-        for name in dict.fromkeys(arms):
+        for name in figures.get((arguments.settings[0], share), {}):
             by_setting = {one: apart(one, share, name, other) for one in arguments.settings}
             purposes = [by_setting.get(one, {}) for one in ("A", "B", "B0")]
             common = set.intersection(*(set(one) for one in purposes))
             means = {fold: float(np.mean([one[fold] for one in purposes])) for fold in common}
-            cells = [
-                interval([*one.values()]) if one else None for one in (*by_setting.values(), means)
-            ]
-            texts = [f"{cell[0]:+.3f} ± {cell[1]:.3f} |" if cell else "– |" for cell in cells]
-            print(f"| {name} |", *texts)
-    keys = ("good", "copies", "tokens", "filled", "seconds")
+            cells = ["– |"] * (len(by_setting) + 1)
+            for column, values in enumerate((*by_setting.values(), means)):
+                if values:
+                    cells[column] = "{:+.3f} ± {:.3f} |".format(*interval([*values.values()]))
+            print(f"| {name} |", *cells)
     for (setting, share), arms_there in figures.items():
-        print(f"\n{setting}, {share:.0%}: {', '.join(keys)}")
+        print(f"\n{setting}, {share:.0%}: {', '.join(KEYS)}")
         for name, of_arm in arms_there.items():
-            print(
-                f"  {name}:",
-                *(f"{np.mean([one[key] for one in of_arm.values()]):.2f}" for key in keys),
-            )
+            numbers = [np.mean([result[key] for result in of_arm.values()]) for key in KEYS]
+            print(f"  {name}:", *(f"{number:.2f}" for number in numbers))
     share = arguments.shares[0]
-    pairs = [
-        (setting, other, apart(setting, share, arguments.winner, named[other]))
-        for setting, other in FAMILY
-    ]
-    tests = [
-        (setting, other, *interval([*by_fold.values()]))
-        for setting, other, by_fold in pairs
-        if by_fold
-    ]
+    tests = []
+    for setting, other in FAMILY:
+        if by_fold := apart(setting, share, arguments.winner, named[other]):
+            tests.append((setting, other, *interval([*by_fold.values()])))
     for test, p_value in zip(tests, holm(np.array([test[-1] for test in tests])), strict=True):
         print("| {} | {} | {:+.3f} ± {:.3f} |".format(*test), f"{p_value:.4f} |")
 
@@ -416,7 +388,7 @@ def main() -> None:
     parser.add_argument("--folds", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--settings", nargs="+", default=["A", "B", "B0", "C"])
     parser.add_argument("--shares", type=float, nargs="+", default=[0.1])
-    parser.add_argument("--few", action="store_true", help="candidates and their rivals only")
+    parser.add_argument("--few", action="store_true", help="only the arms that were confirmed")
     parser.add_argument("--winner", default=RECIPE)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
