@@ -156,6 +156,8 @@ def judge(kind: str, told: str, case: Case, root: Path, recover: Callable[[], No
     spoilt = {name for name in whole if contents_of(root, name) != whole[name]}
     # One unit of work makes these and what is spoilt.
     spoilt |= {owner_of(name) for name in spoilt if (root / name).exists()}
+    if any(name.startswith("publication/") for name in spoilt):
+        spoilt.add("published.json")
     before = {name: stamp for name, stamp in stamps.items() if name not in spoilt}
     outcome = Outcome(kind, told)
     try:
