@@ -176,6 +176,7 @@ def _ids(run: Run, arm: Arm, compute: Compute) -> Iterator[pa.Array | pa.Chunked
                 f"{arm.path}: arm {arm.name} is a run of another source than {run.address}"
             )
         for shard in range(other.num_shards):
+            other.receipt("selection", shard)
             rows = read_survivors(other, shard, ["row"])["row"]
             selected = read_column(other, "selection", shard, "selected", len(rows))
             yield read_ids(other, shard, rows.filter(pa.array(selected)))

@@ -109,7 +109,7 @@ def test_swaps_raise_the_objective_of_the_corpus(
     sums = read_moments(run, "swaps_total", [0]).second_DD.numpy()
     np.testing.assert_allclose(sums, total, rtol=1e-6, atol=1e-9)
     assert told["swaps"] == number > 0
-    assert f"shards swapped {number:,} of the selected documents" in run.path("report").read_text()
+    assert f"then swapped {number:,} documents" in run.path("report").read_text()
 
 
 def test_swaps_that_together_change_too_much_are_refused(

@@ -241,7 +241,7 @@ def test_a_run_inside_its_source_is_refused(s3: Store, source: Path, machine: Ma
 def test_a_sweep_fetches_files_that_its_machine_lacks(finished_run: str, machine: Machine) -> None:
     """Its trials read files that are in the store only."""
     machine("sweeper")
-    sweep = Sweep(quality_weights=(0.5,), seeds=(0,), shards=1, steps=3)
+    sweep = Sweep(quality_weights=(0.5,), seeds=(0,), shards=1)
     assert run_sweep(open_run(finished_run), sweep, Compute()).is_file()
 
 
