@@ -150,8 +150,9 @@ class Score(Group):
         0.3,
         ge=-1,
         le=1,
-        description="kinds `probe` and `examples`: minimum rank correlation (Spearman) of labels "
-        "and cross-validated predictions; below it, the run fails",
+        description="kinds `probe` and `examples`: minimum rank correlation of labels and "
+        "cross-validated predictions (Spearman; of two kinds of text 2 AUC - 1, whatever their "
+        "numbers); below it, the run fails",
     )
     normalise_within: Literal["none", "domain", "language", "dump", "source"] = Field(
         "none",

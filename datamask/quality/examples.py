@@ -142,10 +142,12 @@ def fit_examples(run: Run, compute: Compute) -> None:
         of_labels = score.labels != ""
         texts, targets, copies = (_labelled if of_labels else _contrasted)(run, score)
         fitted, figures = fit_words(features_of(pa.array(texts, pa.large_string())), targets)
-        if figures["correlation"] is None or figures["correlation"] < score.least_correlation:
+        two_kinds = figures["auc"] is not None
+        correlation = 2 * figures["auc"] - 1 if two_kinds else figures["correlation"] or 0.0
+        if correlation < score.least_correlation:
             raise InputError(
                 f"score {score.name}: the rank correlation of its examples with cross-validated "
-                f"predictions is {figures['correlation'] or 0:.3f} on {len(texts)} texts, below "
+                f"predictions is {correlation:.3f} on {len(texts)} texts, below "
                 f"least_correlation {score.least_correlation:g}; give more examples, or examples "
                 "that differ more from the source, or lower it",
                 path=score.labels or score.path,
