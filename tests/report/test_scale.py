@@ -101,8 +101,9 @@ def write_shard(run: Run, shard: int, generator: np.random.Generator) -> None:
         "selection": pa.table({"logit": logits, "selected": selected}, schema=schemas.MASK),
     }
     compared = {"selected": 2.0, "random": 1.0, "top_quality": 1.5}
+    before = {"kept_before": ROWS * shard, "kept_total": ROWS * run.num_shards}
     metrics: dict[str, dict[str, Any]] = {
-        "quality": {"kept": ROWS},
+        "quality": {"kept": ROWS, **before, "tokens": 0, "tokens_before": 0, "tokens_total": 0},
         "embeddings": {"encoder": "lexical", "revision": "lexical-1"},
         "selection": {
             "num_selected": count,
