@@ -182,7 +182,7 @@ def test_held_out_documents_have_no_label(tmp_path: Path) -> None:
     figures = run.receipt("example_models").metrics["taste"]
     names = [f"d{row}" for row in range(200)]
     query = f"SELECT count(*) FROM (SELECT unnest(?) AS id) WHERE NOT {is_drawn(run.settings)}"
-    (left,) = duckdb.execute(query, [names]).fetchone() or ()
+    ((left,),) = duckdb.connect().execute(query, [names]).fetchall()
     assert figures["examples"] + figures["others"] == left < 180
 
 

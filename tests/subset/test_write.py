@@ -186,7 +186,7 @@ def test_a_source_column_with_the_name_of_one_of_ours_is_kept_under_a_prefix(
     places = [int(key.split("-")[1]) for key in subset["id"].to_pylist()]
     assert subset[name].to_pylist() == [f"theirs {place}" for place in places]
     files = f"read_parquet('{run.root}/subset/*.parquet')"
-    found = duckdb.sql(f"SELECT avg(mask_quality), min({name}) FROM {files}").fetchall()
+    found = duckdb.connect().sql(f"SELECT avg(mask_quality), min({name}) FROM {files}").fetchall()
     assert found[0][0] == pytest.approx(np.mean(subset["mask_quality"]))
     assert found[0][1].startswith("theirs")
 
