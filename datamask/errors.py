@@ -119,7 +119,7 @@ def together(problems: Sequence[DatamaskError]) -> DatamaskError:
     if len(kinds) > 1 and all(isinstance(problem, TransientError) for problem in problems):
         kinds = {TransientError}
     kind = kinds.pop() if len(kinds) == 1 else InputError
-    joined = tuple(part for problem in problems for part in problem.problems)
+    joined = tuple(single for problem in problems for single in problem.problems)
     error = kind("; ".join(_examples(joined)))
     error.joined = joined
     return error

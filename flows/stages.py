@@ -4,6 +4,7 @@ The flows of groups of stages differ in their settings and stages only, so one f
 """
 
 import inspect
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -76,7 +77,7 @@ def _flow_of(
         show(run)
 
     group = (kind | None, None, f"the settings of group `{key}`; none means as in run.json.")
-    known = {"root": PARAMETERS["root"], key: group, **PARAMETERS}
+    known = {key: group, **PARAMETERS}
     known = {name: known[name] for name in ("root", key, "compute", *parameters)}
     do.__name__ = do.__qualname__ = name.replace("-", "_")
     do.__doc__ = f"{about}\n\nArgs:\n" + "\n".join(f"    {n}: {of[2]}" for n, of in known.items())
@@ -95,8 +96,8 @@ def _flow_of(
 def _evaluated(settings: Settings) -> list[str]:
     if not settings.evaluation.arms:
         raise SettingsError(
-            'evaluation.arms: none; give --param \'evaluation={"arms": ["ours", "random", '
-            '"top_quality"]}\''
+            "evaluation.arms: none; give --param "
+            f"'evaluation={json.dumps({'arms': settings.default_arms})}'"
         )
     return evaluation_stages(settings)
 

@@ -32,7 +32,7 @@ def plan_shards(
 
     def asked_for(own: Settings | None) -> Settings:
         changes = {name: value for name, value in given.items() if value is not None}
-        settings = (own or Settings()).changed(changes)
+        settings = (own or Settings()).model_copy(update=changes)
         if publishing and settings.publication is not None:
             provide_hub_token()
         return settings

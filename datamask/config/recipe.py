@@ -1,4 +1,4 @@
-"""The recommended recipe, filter then cover: values of settings that nobody gave.
+"""The recommended recipe, filter then cover: values of settings that are not given.
 
 docs/evidence.md compares it with others. `Settings` fills the values in.
 """

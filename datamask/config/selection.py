@@ -249,7 +249,7 @@ class Selection(Group):
             )
 
     def filled_in(self, **values: Any) -> Selection:
-        """These settings with values in place of those that nobody gave, which stay so."""
+        """These settings with *values* where none is given; such values do not count as given."""
         given = self.model_fields_set
         values = {name: value for name, value in values.items() if name not in given}
         return Selection.model_construct(given, **{**dict(self), **values})

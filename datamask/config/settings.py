@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any, Self
 
 from pydantic import Field, model_validator
@@ -33,7 +34,7 @@ class Settings(Group):
 
     @model_validator(mode="after")
     def _fill_in(self) -> Self:
-        """Fill in the metric and lambda that nobody gave: settings of other groups decide."""
+        """Fill in a metric and a lambda that are not given: settings of other groups decide."""
         selection, publication = self.selection, self.publication
         of_sums = selection.scope == "corpus" or selection.method == "greedy"
         of_sums |= bool(selection.mask_model or (publication and publication.mask_model))
@@ -46,14 +47,14 @@ class Settings(Group):
         return self
 
     def given(self) -> dict[str, Any]:
-        """As plain data, without what was filled in: other settings may imply other values."""
+        """These settings as plain data, without values that were filled in."""
         data = self.model_dump(mode="json")
         for name in {*FROM_RECIPE} - self.selection.model_fields_set:
             del data["selection"][name]
         return data
 
     def explained(self) -> list[str]:
-        """Why the selection is made as it is where nobody said how: sentences for people."""
+        """Sentences for people: why the metric, lambda and verdict are what they are by default."""
         selection = self.selection
         lines = [self.evaluation.question] if self.evaluation.arms else []
         if selection.method != "mask" or selection.mask_model:
@@ -87,9 +88,9 @@ class Settings(Group):
         selects = self.embedding.keep and not self.selection.mask_model
         return ["ours", "random", "top_quality", *([*filtered, "semdedup"] if selects else [])]
 
-    def changed(self, groups: dict[str, Any]) -> Self:
-        """These settings with other groups."""
-        return type(self)(**{**dict(self), **groups})
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy with other groups, in which what follows from them is filled in again."""
+        return type(self)(**{**dict(self), **(update or {})})
 
     @property
     def has_heuristic_alone(self) -> bool:

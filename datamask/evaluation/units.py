@@ -152,7 +152,7 @@ def sets_of(
     """Every set and which rows are in it: those of the user, the sample of all, then its groups."""
     in_all = held_out["in_all"].to_numpy()
     names = np.asarray(held_out["set"].to_pylist(), object)
-    own = [one.name for one in evaluation.sets]
+    own = [own_set.name for own_set in evaluation.sets]
     for name in dict.fromkeys([*own, SOURCE_SET, *names]):
         is_member = in_all if name == SOURCE_SET else names == name
         if is_member.any():

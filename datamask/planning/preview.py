@@ -158,9 +158,8 @@ def examine(
         publishing: whether to ask the Hub if the token may publish.
         extend: whether a source on the Hub is read at its newest commit.
     """
-    # Absolute paths, so that a run can be continued from any folder. A copy with another group may
-    # lack what follows from it.
-    settings = settings.changed({}).relocated(resolve_path, _resolve_model)
+    # Absolute paths, so that a run can be continued from any folder.
+    settings = settings.relocated(resolve_path, _resolve_model)
     problems: list[DatamaskError] = []
     pins: dict[str, str] = {}
     files: list[SourceFile] = []

@@ -142,14 +142,14 @@ def fit_examples(run: Run, compute: Compute) -> None:
         of_labels = score.labels != ""
         texts, targets, copies = (_labelled if of_labels else _contrasted)(run, score)
         fitted, figures = fit_words(features_of(pa.array(texts, pa.large_string())), targets)
-        two_kinds = figures["auc"] is not None
-        correlation = 2 * figures["auc"] - 1 if two_kinds else figures["correlation"] or 0.0
-        if correlation < score.least_correlation:
+        measure, value = "rank correlation", figures["correlation"] or 0.0
+        if figures["auc"] is not None:  # which does not depend on how many texts each kind has
+            measure, value = "2 AUC - 1", 2 * figures["auc"] - 1
+        if value < score.least_correlation:
             raise InputError(
-                f"score {score.name}: the rank correlation of its examples with cross-validated "
-                f"predictions is {correlation:.3f} on {len(texts)} texts, below "
-                f"least_correlation {score.least_correlation:g}; give more examples, or examples "
-                "that differ more from the source, or lower it",
+                f"score {score.name}: {measure} of cross-validated predictions is {value:.3f} on "
+                f"{len(texts)} texts, below least_correlation {score.least_correlation:g}; give "
+                "more examples, or examples that differ more from the source, or lower it",
                 path=score.labels or score.path,
             )
         logger.info("score %s: %s", score.name, figures)
@@ -163,8 +163,8 @@ def _contrasted(run: Run, score: Score) -> tuple[list[str], np.ndarray, int]:
     """Examples (target 1) and random documents (0); and the number of documents left out."""
     least, most = RANDOM_DOCUMENTS
     if score.where:
-        found = _random_texts(run, most, score.where, is_inside=True)
-        examples = list(dict.fromkeys(text for text in found if text.strip()))
+        texts = _random_texts(run, most, score.where, is_inside=True)
+        examples = list(dict.fromkeys(text for text in texts if text.strip()))
         if len(examples) < LEAST_LABELS:
             problem = f"only {len(examples)} different texts of {score.where.column} "
             problem += f"{score.where.value}; a score from examples needs {LEAST_LABELS}"
@@ -190,14 +190,14 @@ def _random_texts(
     """
     generator = np.random.default_rng(shard_seed(run.settings.seed, 0))
     shards = np.sort(generator.permutation(run.num_shards)[:MOST_SHARDS]).tolist()
-    places = {
+    candidates = {
         shard: np.flatnonzero(_is_in(run, shard, group) == is_inside)
         if group
         else np.arange(run.shard_rows(shard), dtype=np.int32)
         for shard in shards
     }
-    documents = sum(map(len, places.values()))
-    for shard, rows in places.items():
+    documents = sum(map(len, candidates.values()))
+    for shard, rows in candidates.items():
         wanted = min(len(rows), -(-number * len(rows) // max(documents, 1)))
         drawn = np.sort(generator.choice(rows, wanted, replace=False)) if wanted else rows
         yield from _texts(run, shard, drawn)
@@ -207,12 +207,12 @@ def _is_in(run: Run, shard: int, group: SourceGroup) -> np.ndarray:
     """Whether each document of a shard is in a group; bool."""
     is_domain, columns = group.column == "domain", run.settings.source.columns
     name = columns.url if is_domain else getattr(columns, group.column)
-    found = []
+    is_member = []
     for batch in read_shard(run, shard, [name], has_text=False):
         values = batch.column(0).cast(pa.string())
         values = domains(values) if is_domain else values
-        found.append(pc.fill_null(pc.equal(values, group.value), False))
-    return np.asarray(pa.chunked_array(found, pa.bool_()))
+        is_member.append(pc.fill_null(pc.equal(values, group.value), False))
+    return np.asarray(pa.chunked_array(is_member, pa.bool_()))
 
 
 def _texts(run: Run, shard: int, rows: np.ndarray) -> Iterator[str]:

@@ -61,7 +61,7 @@ def with_settings(root: Root, compute: Compute, **groups: Group | None) -> Run:
     """
     run = open_run(root)
     given = {name: group for name, group in groups.items() if group is not None}
-    if run.settings.changed(given) == run.settings:
+    if run.settings.model_copy(update=given) == run.settings:
         return run
     return plan_shards(root, given, compute, publishing="publication" in given)
 

@@ -182,7 +182,7 @@ MODEL = {"license": "mit", "dry_run": True, "mask_model": True}
         ({"quality": {"scores": SCORE}, "publication": MODEL}, ("disf", 0.0, 0.5), ["sums"]),
     ],
 )
-def test_what_nobody_sets_is_filled_in_and_explained(
+def test_defaults_of_the_recipe_are_filled_in_and_explained(
     data: dict[str, Any], filled_in: tuple[str, float, float], explained: list[str]
 ) -> None:
     """Metric, lambda and pruning follow from scores, layout and scope; what is set is kept."""
@@ -202,9 +202,11 @@ def test_what_was_filled_in_follows_other_settings_later() -> None:
     before = parse_settings(json.loads(json.dumps(moved.given())))
     assert before == moved and before.selection.quality_weight == 0
     scores = parse_settings({"quality": {"scores": SCORE, "prune_fraction": 0}}).quality
-    after = before.changed({"quality": scores})
+    after = before.model_copy(update={"quality": scores})
     assert (after.selection.scope, after.selection.quality_weight) == ("corpus", 0.5)
-    kept = parse_settings({"selection": {"quality_weight": 0}}).changed({"quality": scores})
+    kept = parse_settings({"selection": {"quality_weight": 0}}).model_copy(
+        update={"quality": scores}
+    )
     assert kept.selection.quality_weight == 0
 
 

@@ -65,7 +65,7 @@ def test_examples_of_a_score_are_not_scored_on(tmp_path: Path, source: Path) -> 
     def finish(name: str, sets: list[dict[str, str]]) -> Run:
         settings = small.settings(source, sets=sets)
         quality = settings.quality.model_dump() | {"scores": [score]}
-        chosen = settings.changed({"quality": Quality(**quality)})
+        chosen = settings.model_copy(update={"quality": Quality(**quality)})
         return finished.finish(tmp_path / name, chosen, "held_out")
 
     metrics = finish("run", sets).receipt("held_out").metrics

@@ -144,8 +144,8 @@ def test_nearest_documents_are_those_of_all_cosines(monkeypatch: pytest.MonkeyPa
     assert not (at == rows).any() and np.isin(at, others).all()
     alone = [sample.nearest(vectors, rows[[one]], others, device) for one in range(20)]
     assert [float(part[0][0]) for part in alone] == found[:20].tolist()
-    for nobody in (rows[:1], rows[:0]):
-        found, at = sample.nearest(vectors, rows[:1], nobody, device)
+    for compared in (rows[:1], rows[:0]):  # the document itself, and none
+        found, at = sample.nearest(vectors, rows[:1], compared, device)
         assert (found.tolist(), at.tolist()) == ([0], [-1])
 
 
