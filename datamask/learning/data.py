@@ -54,7 +54,7 @@ class ShardData:
     places: np.ndarray | None = None
     centre: float = 0.0
 
-    def product(self, one: Tensor, other: Tensor) -> Tensor:
+    def product(self, left: Tensor, right: Tensor) -> Tensor:
         """Multiply two matrices in the precision of `matmul`; float32.
 
         Used only to steer learning. Values that are reported or compared use float32.
@@ -62,7 +62,7 @@ class ShardData:
         cuda = torch.backends.cuda.matmul
         before, cuda.allow_tf32 = cuda.allow_tf32, self.matmul == "tf32"
         try:
-            return (self.narrow(one) @ self.narrow(other)).to(torch.float32)
+            return (self.narrow(left) @ self.narrow(right)).to(torch.float32)
         finally:
             cuda.allow_tf32 = before
 

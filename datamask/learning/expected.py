@@ -285,7 +285,7 @@ class Ascent:
         share = max(rising / (-2 * second), 0.0) if second < 0 else MOST_CHANGE**2
         if self.dual is not None:
             length = min(share, 1.0) * move / self.step_size.scale * len(rows) / len(self.logits_N)
-            self.dual = map_moments(lambda total, one: total + length * one, self.dual, slope)
+            self.dual = map_moments(lambda dual, change: dual + length * change, self.dual, slope)
         growth = min(max(share**0.5, 1 / MOST_CHANGE), MOST_CHANGE)
         self.step_size = replace(self.step_size, move=min(move * growth, self.step_size.longest))
         # Accept that share.

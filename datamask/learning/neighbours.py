@@ -192,10 +192,10 @@ class Neighbours:
                 torch.from_numpy(values.reshape(lists.shape[0], -1)).to(data.device)
                 for values in (lists.data, lists.indices.astype(np.int64))
             )
-            best, second, place = _best_two(similarity, mask_N[columns])
+            best, second, first = _best_two(similarity, mask_N[columns])
             gain = (similarity - best).clamp_(min=0)
             gains.index_add_(0, columns.flatten(), gain.flatten())
-            gains.index_add_(0, columns.gather(1, place)[:, 0], (best - second)[:, 0])
+            gains.index_add_(0, columns.gather(1, first)[:, 0], (best - second)[:, 0])
         everything = torch.ones_like(mask_N)
         for _, _, columns, cosines in self.blocks.similarities(data, hidden, everything):
             gains[columns] += marginal_coverage(cosines, -1.0, mask_N[columns])
@@ -228,18 +228,18 @@ def _best_two(values_BC: Tensor, among_BC: Tensor) -> tuple[Tensor, Tensor, Tens
     return top.values[:, :1], top.values[:, 1:], top.indices[:, :1]
 
 
-def _some_products(one_BD: Tensor, other_CD: Tensor, places_BK: Tensor) -> Tensor:
+def _some_products(left_BD: Tensor, right_CD: Tensor, places_BK: Tensor) -> Tensor:
     """Products of each row of one matrix with its own few rows of another, B x K."""
-    if one_BD.device.type != "cpu":
-        return (one_BD[:, None] * other_CD[places_BK]).sum(2)
+    if left_BD.device.type != "cpu":
+        return (left_BD[:, None] * right_CD[places_BK]).sum(2)
     # In a third of the time, without a copy of the other rows.
-    shape = (len(one_BD), len(other_CD))
+    shape = (len(left_BD), len(right_CD))
     starts = torch.arange(0, places_BK.numel() + 1, places_BK.shape[1])
     zeros = torch.zeros(places_BK.numel())
     wanted = torch.sparse_csr_tensor(
         starts, places_BK.flatten(), zeros, shape, check_invariants=False
     )
-    products: Tensor = torch.sparse.sampled_addmm(wanted, one_BD, other_CD.T, beta=0).values()
+    products: Tensor = torch.sparse.sampled_addmm(wanted, left_BD, right_CD.T, beta=0).values()
     return products.view_as(places_BK)
 
 
@@ -255,8 +255,8 @@ def _highest(values_BC: Tensor, count: int) -> Tensor:
     highest = values_BC[:, :width].clone()
     for start in starts:
         group = values_BC[:, start : start + width]
-        part = highest[:, : group.shape[1]]
-        torch.maximum(part, group, out=part)
+        begin = highest[:, : group.shape[1]]
+        torch.maximum(begin, group, out=begin)
     values, places = highest.topk(count, dim=1)
     columns = places
     for start in starts:
