@@ -112,7 +112,19 @@ def descriptions(apt: Apt) -> Iterator[Document]:
         paragraphs = "\n".join(line[1:] for line in lines[1:]).replace("\n.\n", "\n\n")
         package = record["Package"]
         text = f"{package}: {lines[0]}\n\n{paragraphs}"
-        yield _document(text, "descriptions", section.get(package, ""))
+        yield document(text, "descriptions", section.get(package, ""))
+
+
+def read_page(path: Path) -> bytes:
+    """The content of a file, which may be compressed."""
+    content = path.read_bytes()
+    return gzip.decompress(content) if path.suffix == ".gz" else content
+
+
+def format_manual(page: bytes) -> str:
+    """A manual page as text."""
+    done = subprocess.run(GROFF, input=page, capture_output=True, check=False)
+    return done.stdout.decode("utf-8", "replace")
 
 
 def manuals(folder: Path, package: str) -> Iterator[Document]:
@@ -120,11 +132,10 @@ def manuals(folder: Path, package: str) -> Iterator[Document]:
     for path in sorted((folder / "usr/share/man").glob("man*/*")):
         if path.is_symlink() or not path.is_file():
             continue
-        page = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        page = read_page(path)
         if page.startswith(b".so "):
             continue
-        found = subprocess.run(GROFF, input=page, capture_output=True, check=False)
-        lines = found.stdout.decode("utf-8", "replace").splitlines()
+        lines = format_manual(page).splitlines()
         title, section = path.name.split(".")[0], [""]
         sections = [section]
         for line in lines[1:-1]:  # without header and footer
@@ -135,7 +146,7 @@ def manuals(folder: Path, package: str) -> Iterator[Document]:
                 section.append(re.sub(" +", " ", line.strip()))  # justified
         for one in sections:
             for text in _pieces("\n".join(one)):
-                yield _document(text, "manuals", package)
+                yield document(text, "manuals", package)
 
 
 class _Sections(HTMLParser):
@@ -175,13 +186,11 @@ def documentation(folder: Path, package: str) -> Iterator[Document]:
         )
         if path.is_symlink() or not path.is_file() or foreign:
             continue
-        page = path.read_bytes()
-        page = gzip.decompress(page) if path.suffix == ".gz" else page
         reader = _Sections()
-        reader.feed(page.decode("utf-8", "replace"))
+        reader.feed(read_page(path).decode("utf-8", "replace"))
         for part in reader.parts:
             for text in _pieces("".join(part).replace("¶", "")):
-                yield _document(text, "documentation", package)
+                yield document(text, "documentation", package)
 
 
 def _pieces(text: str) -> Iterator[str]:
@@ -198,7 +207,8 @@ def _pieces(text: str) -> Iterator[str]:
         yield piece
 
 
-def _document(text: str, domain: str, dump: str) -> Document:
+def document(text: str, domain: str, dump: str) -> Document:
+    """A text with the hash that is its id."""
     key = hashlib.sha256(text.encode("utf-8", "ignore")).hexdigest()[:24]
     return Document(key, text, domain, dump)
 
@@ -218,7 +228,7 @@ def write(folder: Path, work: Path) -> Counter[str]:
     columns = pq.read_table(docstrings, columns=["text", "dump"]).to_pydict()
     pairs = zip(columns["text"], columns["dump"], strict=True)
     apt = Apt(work)
-    parts = [[_document(text, "docstrings", dump) for text, dump in pairs]]
+    parts = [[document(text, "docstrings", dump) for text, dump in pairs]]
     parts.append(list(descriptions(apt)))
     versions = []
     for reader, packages in ((manuals, MANUALS), (documentation, DOCUMENTATION)):
