@@ -15,7 +15,7 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -32,12 +32,13 @@ from datamask.config.inputs import Embedding
 from datamask.config.selection import METRICS
 from datamask.embedding.loose_texts import embed_texts
 from datamask.evaluation.ngram import Trigrams
-from datamask.evaluation.texts import NGRAM, SIMILARITY
-from datamask.evaluation.verdict import _holm as holm
+from datamask.evaluation.texts import NGRAM, SIMILARITY, encode
+from datamask.evaluation.verdict import holm
 from datamask.hygiene.minhash import cluster, sign
 from datamask.hygiene.words import hash_ngrams, split_words
 from datamask.quality.examples import example_scores, features_of, fit_words
 from datamask.quality.heuristic import score_texts
+from datamask.selection.per_shard import LEAST_CHANGE
 
 VOCABULARY = 2048
 SCORED_TOKENS = 256
@@ -46,8 +47,7 @@ RANDOM_DRAWS = 3
 LABELS = 500
 RANDOM_DOCUMENTS = 2000
 ATTEMPTS = 2
-LEAST_CHANGE = 0.02
-"""As in `datamask.selection.per_shard`: how often a budget of tokens is approached."""
+"""How often a budget of tokens is approached; a run makes up to three attempts."""
 
 RECIPE = "examples, best 50 %, facility_location 0"
 """The recipe named before any result."""
@@ -55,15 +55,14 @@ NAMED = {
     "random": ("", 1.0, "random", 0.0),
     "top": ("examples", 1.0, "top_quality", 1.0),
     "half, random": ("examples", 0.5, "random", 0.0),
-    "today": ("heuristic", 0.6, "disf", 0.5),
+    "before": ("heuristic", 0.6, "disf", 0.5),
 }
-COMPARED = ("random", "top", "half, random", "today")
+COMPARED = ("random", "top", "half, random", "before")
 KEYS = ("good", "copies", "tokens", "seconds")
 """What is printed of selected documents, besides bits per byte."""
-FAMILY = [
-    *((setting, other) for setting in ("A", "B", "B0") for other in COMPARED[:3]),
-    ("C", "random"),
-]
+AIMED_AT = ("A", "B", "B0")
+"""The settings over which recipes are averaged."""
+FAMILY = [*product(AIMED_AT, COMPARED[:3]), ("C", "random")]
 """The confirmatory tests of the plan."""
 
 
@@ -88,12 +87,10 @@ class Arm:
     @property
     def name(self) -> str:
         """The settings in words, with defaults left out."""
-        parts = [self.score, f"best {self.kept:.0%}".replace("%", " %") if self.kept < 1 else ""]
-        method = self.method
-        if method in METRICS:
-            method += f" {self.weight:g}"
-        parts += ["distinct" if self.is_distinct else "", method]
-        return ", ".join(part for part in parts if part)
+        words = [self.score, f"best {self.kept * 100:.0f} %" if self.kept < 1 else ""]
+        weight = f" {self.weight:g}" if self.method in METRICS else ""
+        words += ["distinct" if self.is_distinct else "", self.method + weight]
+        return ", ".join(word for word in words if word)
 
 
 def arms_of(setting: str, are_few: bool) -> dict[str, Arm]:
@@ -137,45 +134,31 @@ class Corpus:
         self.seed = fold
         self.wanted = set(held_out["domain"].to_pylist())
         tokenizer = _tokenizer(folder)
-        self.tokens = _encode(tokenizer, self.texts)
+        self.tokens = [np.array(ids, np.int64) for ids in encode(tokenizer, self.texts)]
         self.costs = np.array([len(ids) + 1 for ids in self.tokens])
-        self.held_out = [
-            ids[:SCORED_TOKENS] for ids in _encode(tokenizer, held_out["text"].to_pylist())
-        ]
+        scored = encode(tokenizer, held_out["text"].to_pylist())
+        self.held_out = [np.array(ids[:SCORED_TOKENS], np.int64) for ids in scored]
         self.bytes = sum(len(tokenizer.decode(ids.tolist()).encode()) for ids in self.held_out)
         self.vectors = _vectors(folder, fold, self.documents, embedding)
-
-    @cached_property
-    def words(self) -> Any:
-        """Hashed words of the documents, N x FEATURES."""
-        return features_of(pa.array(self.texts, pa.large_string()))
-
-    def score(self, name: str) -> np.ndarray:
-        """A score of each document, as the product computes it."""
-        if name not in self._scores:
-            self._scores[name] = self._score(name)
-        return self._scores[name]
-
-    @cached_property
-    def _scores(self) -> dict[str, np.ndarray]:
-        return {"": np.zeros(len(self.texts))}
+        self.score = cache(self._score)
 
     def _score(self, name: str) -> np.ndarray:
-        if name == "heuristic":
-            return np.asarray(score_texts(self.texts))
-        generator = np.random.default_rng([self.seed, 1])
-        drawn = generator.permutation(len(self.texts))
+        """A score of each document, as the product computes it."""
+        if name in ("", "heuristic"):
+            return np.asarray(score_texts(self.texts)) if name else np.zeros(len(self.texts))
+        drawn = np.random.default_rng([self.seed, 1]).permutation(len(self.texts))
         if name == "labels":
             rows = drawn[:LABELS]
-            fitted, figures = fit_words(self.words[rows], self.is_good[rows].astype(float))
+            fitted_to = [self.texts[row] for row in rows]
+            targets = self.is_good[rows].astype(float)
         else:
-            others = [self.texts[row] for row in drawn[:RANDOM_DOCUMENTS]]
-            texts = pa.array([*self.examples, *others], pa.large_string())
-            targets = np.repeat([1.0, 0.0], [len(self.examples), len(others)])
-            fitted, figures = fit_words(features_of(texts), targets)
+            rows = drawn[:RANDOM_DOCUMENTS]
+            fitted_to = [*self.examples, *(self.texts[row] for row in rows)]
+            targets = np.repeat([1.0, 0.0], [len(self.examples), len(rows)])
+        features = features_of(pa.array(fitted_to, pa.large_string()))
+        fitted, figures = fit_words(features, targets)
         print(f"  score {name}: {figures}", flush=True)
-        texts = pa.array(self.texts, pa.large_string())
-        return np.asarray(example_scores(texts, fitted))
+        return np.asarray(example_scores(pa.array(self.texts, pa.large_string()), fitted))
 
     @cached_property
     def is_good(self) -> np.ndarray:
@@ -192,8 +175,8 @@ class Corpus:
     def bits_per_byte(self, chosen: np.ndarray, budget: int, seed: int) -> float:
         """Of the held-out texts, by trigrams of *budget* tokens of chosen documents."""
         order = np.random.default_rng([self.seed, seed, 2]).permutation(chosen)
-        parts = [np.append(self.tokens[row], VOCABULARY) for row in order]
-        stream = np.concatenate([[VOCABULARY], *parts])[: budget + 1]
+        texts = [np.append(self.tokens[row], VOCABULARY) for row in order]
+        stream = np.concatenate([[VOCABULARY], *texts])[: budget + 1]
         model = Trigrams(stream, VOCABULARY + 1)
         joined = [np.append([VOCABULARY, VOCABULARY], ids) for ids in self.held_out]
         bits = model.bits(np.concatenate(joined), (VOCABULARY, VOCABULARY))
@@ -207,7 +190,7 @@ def _clusters(texts: Sequence[str]) -> np.ndarray:
 
 
 def _tokenizer(folder: Path) -> Any:
-    """Byte pairs of the noisy corpus of fold 0, as stage `tokenizer` learns them."""
+    """Byte pairs of the noisy corpus of fold 0, learned once and kept in a file."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     path = folder / "tokenizer.json"
@@ -220,15 +203,10 @@ def _tokenizer(folder: Path) -> Any:
     trainer = trainers.BpeTrainer(
         vocab_size=VOCABULARY, show_progress=False, initial_alphabet=alphabet
     )
-    tokenizer.train_from_iterator(
-        pq.read_table(folder / "B-0.parquet")["text"].to_pylist(), trainer
-    )
+    texts = pq.read_table(folder / "B-0.parquet")["text"].to_pylist()
+    tokenizer.train_from_iterator(texts, trainer)
     tokenizer.save(str(path))
     return tokenizer
-
-
-def _encode(tokenizer: Any, texts: list[str]) -> list[np.ndarray]:
-    return [np.array(one.ids, np.int64) for one in tokenizer.encode_batch(texts)]
 
 
 def _vectors(folder: Path, fold: int, documents: pa.Table, embedding: Embedding) -> np.ndarray:
@@ -252,7 +230,7 @@ def chosen_by(arm: Arm, corpus: Corpus, budget: int, seed: int) -> np.ndarray:
     """The rows that an arm selects: at least *budget* tokens, or all that it has."""
     quality = corpus.score(arm.score)
     rows = corpus.distinct if arm.is_distinct else np.arange(len(corpus.texts))
-    kept = round(arm.kept * len(corpus.texts))
+    kept = round(arm.kept * len(rows))
     rows = np.sort(rows[np.argsort(-quality[rows], kind="stable")][:kept])
     costs, vectors, quality = corpus.costs[rows], corpus.vectors[rows], quality[rows]
     is_metric = arm.method in METRICS
@@ -280,9 +258,9 @@ def run_arm(arm: Arm, corpus: Corpus, share: float) -> dict[str, Any]:
     """Bits per byte of an arm, and what it selects."""
     budget, started = int(share * corpus.costs.sum()), time.process_time()
     draws = RANDOM_DRAWS if arm.method == "random" else 1
-    found = [chosen_by(arm, corpus, budget, seed) for seed in range(draws)]
-    bits = [corpus.bits_per_byte(some, budget, seed) for seed, some in enumerate(found)]
-    chosen = np.concatenate(found)
+    selections = [chosen_by(arm, corpus, budget, seed) for seed in range(draws)]
+    bits = [corpus.bits_per_byte(rows, budget, seed) for seed, rows in enumerate(selections)]
+    chosen = np.concatenate(selections)
     return {
         "bits": float(np.mean(bits)),
         "good": float(corpus.is_good[chosen].mean()),
@@ -299,27 +277,25 @@ def measure(arguments: argparse.Namespace) -> None:
     embedding = Embedding(
         model=str(arguments.model), prefix="", dimension=384, max_tokens=128, dtype="bfloat16"
     )
-    for fold in arguments.folds:
-        for setting in arguments.settings:
-            arms = arms_of(setting, arguments.few)
-            wanted = [
-                (share, name)
-                for share in arguments.shares
-                for name in arms
-                if (setting, fold, share, name) not in done
-            ]
-            if not wanted:
-                continue
-            corpus = Corpus(arguments.folder, setting, fold, embedding)
-            print(
-                f"{setting}-{fold}: {len(corpus.texts)} documents, {corpus.copies} copies of "
-                f"held-out texts left out, {corpus.costs.sum():,d} tokens",
-                flush=True,
-            )
-            for share, name in wanted:
-                result = run_arm(arms[name], corpus, share)
-                with path.open("a") as file:
-                    file.write(json.dumps([setting, fold, share, name, result]) + "\n")
+    for fold, setting in product(arguments.folds, arguments.settings):
+        arms = arms_of(setting, arguments.few)
+        wanted = [
+            (share, name)
+            for share, name in product(arguments.shares, arms)
+            if (setting, fold, share, name) not in done
+        ]
+        if not wanted:
+            continue
+        corpus = Corpus(arguments.folder, setting, fold, embedding)
+        print(
+            f"{setting}-{fold}: {len(corpus.texts)} documents, {corpus.copies} copies of "
+            f"held-out texts left out, {corpus.costs.sum():,d} tokens",
+            flush=True,
+        )
+        for share, name in wanted:
+            result = run_arm(arms[name], corpus, share)
+            with path.open("a") as file:
+                file.write(json.dumps([setting, fold, share, name, result]) + "\n")
 
 
 def read_results(path: Path) -> list[list[Any]]:
@@ -340,41 +316,36 @@ def interval(differences: Sequence[float]) -> tuple[float, float, float]:
 
 def show(arguments: argparse.Namespace) -> None:
     """Print a table for each share, what arms consist of, and the confirmatory tests."""
-    figures: dict[tuple[str, float], dict[str, dict[int, Any]]] = {}
+    figures: dict[tuple[str, float, str], dict[int, Any]] = {}
     for setting, fold, share, name, result in read_results(arguments.folder / "results.jsonl"):
         if fold in arguments.folds:
-            of_arm = figures.setdefault((setting, share), {}).setdefault(name, {})
-            of_arm[fold] = result
+            figures.setdefault((setting, share, name), {})[fold] = result
     named = {name: Arm(*NAMED[name]).name for name in COMPARED}
 
     def apart(setting: str, share: float, name: str, other: str) -> dict[int, float]:
         """Differences of two arms by fold."""
-        of_arm, of_other = (figures.get((setting, share), {}).get(one, {}) for one in (name, other))
+        of_arm, of_other = (figures.get((setting, share, arm), {}) for arm in (name, other))
         folds = sorted(of_arm.keys() & of_other.keys())
         return {fold: of_arm[fold]["bits"] - of_other[fold]["bits"] for fold in folds}
 
     for share, other in product(arguments.shares, (named["random"], arguments.winner)):
         print(f"\n{share:.0%} of the tokens, folds {arguments.folds}, compared with: {other}\n")
         print("| arm |", *(f"{setting} |" for setting in (*arguments.settings, "A, B, B0")))
-        for name in figures.get((arguments.settings[0], share), {}):
-            by_setting = {one: apart(one, share, name, other) for one in arguments.settings}
-            purposes = [by_setting.get(one, {}) for one in ("A", "B", "B0")]
-            common = set.intersection(*(set(one) for one in purposes))
-            means = {fold: float(np.mean([one[fold] for one in purposes])) for fold in common}
-            cells = ["– |"] * (len(by_setting) + 1)
-            for column, values in enumerate((*by_setting.values(), means)):
-                if values:
-                    cells[column] = "{:+.3f} ± {:.3f} |".format(*interval([*values.values()]))
-            print(f"| {name} |", *cells)
-    for (setting, share), arms_there in figures.items():
-        print(f"\n{setting}, {share:.0%}: {', '.join(KEYS)}")
-        for name, of_arm in arms_there.items():
-            numbers = [np.mean([result[key] for result in of_arm.values()]) for key in KEYS]
-            print(f"  {name}:", *(f"{number:.2f}" for number in numbers))
-    share = arguments.shares[0]
+        for name in dict.fromkeys(name for _, of_share, name in figures if of_share == share):
+            columns = [apart(setting, share, name, other) for setting in arguments.settings]
+            aimed_at = [apart(setting, share, name, other) for setting in AIMED_AT]
+            common = set.intersection(*map(set, aimed_at))
+            columns.append({f: float(np.mean([values[f] for values in aimed_at])) for f in common})
+            cells = [[*values.values()] for values in columns]
+            shown = ("{:+.3f} ± {:.3f} |".format(*interval(c)) if c else "– |" for c in cells)
+            print(f"| {name} |", *shown)
+    print("\narms:", ", ".join(KEYS))
+    for (setting, share, name), of_arm in figures.items():
+        numbers = [np.mean([result[key] for result in of_arm.values()]) for key in KEYS]
+        print(f"  {setting}, {share:.0%}, {name}:", *(f"{number:.2f}" for number in numbers))
     tests = []
     for setting, other in FAMILY:
-        if by_fold := apart(setting, share, arguments.winner, named[other]):
+        if by_fold := apart(setting, arguments.shares[0], arguments.winner, named[other]):
             tests.append((setting, other, *interval([*by_fold.values()])))
     for test, p_value in zip(tests, holm(np.array([test[-1] for test in tests])), strict=True):
         print("| {} | {} | {:+.3f} ± {:.3f} |".format(*test), f"{p_value:.4f} |")
@@ -388,7 +359,9 @@ def main() -> None:
     parser.add_argument("--folds", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--settings", nargs="+", default=["A", "B", "B0", "C"])
     parser.add_argument("--shares", type=float, nargs="+", default=[0.1])
-    parser.add_argument("--few", action="store_true", help="only the arms that were confirmed")
+    parser.add_argument(
+        "--few", action="store_true", help="only the arms of the confirmatory corpora"
+    )
     parser.add_argument("--winner", default=RECIPE)
     arguments = parser.parse_args()
     torch.set_num_threads(1)

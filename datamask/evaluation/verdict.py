@@ -111,7 +111,7 @@ def compare(bits: Bits, sizes: npt.NDArray[np.int64], level: float) -> list[Comp
             verdict = "better" if difference < 0 else "worse"
         shape = (arm, other, len(seeds), difference, difference - width, difference + width)
         pairs.append(Comparison(*shape, p_value, width * (1 + _POWER_RATIO), verdict))
-    corrected = _holm(np.array([pair.p_value for pair in pairs]))
+    corrected = holm(np.array([pair.p_value for pair in pairs]))
     return [
         replace(pair, p_value=value, verdict=pair.verdict if value < level else "undecided")
         for pair, value in zip(pairs, corrected, strict=True)
@@ -148,14 +148,13 @@ def _p_value(difference: float, parts: tuple[tuple[float, int], ...]) -> float:
     return float(optimize.brentq(beyond, SMALLEST_P_VALUE, 1, xtol=SMALLEST_P_VALUE))
 
 
-def _holm(p_values: npt.NDArray[np.float64]) -> list[float]:
+def holm(p_values: npt.NDArray[np.float64]) -> list[float]:
     """Holm's step-down correction (1979)."""
     order = np.argsort(p_values, kind="stable")
     left = len(order) - np.arange(len(order))  # hypotheses that a step corrects for
     corrected = np.empty_like(p_values)
     corrected[order] = np.minimum(1, np.maximum.accumulate(left * p_values[order]))
-    p_values_left: list[float] = corrected.tolist()
-    return p_values_left
+    return [float(value) for value in corrected]
 
 
 def race(
