@@ -34,13 +34,15 @@ demo-semantic: $(READY) $(CORPUS) ## the same with semantic vectors (all-MiniLM-
 	$(BIN)/python examples/demo_model.py runs/all-MiniLM-L6-v2
 	$(BIN)/datamask rebuild runs/demo-semantic --config deployments/demo-semantic.yaml
 
-evaluate: demo ## train small language models on the demo's selection, random and top quality
+evaluate: demo ## train small language models on the demo's selection and on four others
 	$(BIN)/datamask evaluate runs/demo --set compute.workers=2
 
-pictures: demo-semantic ## make the documentation's pictures from the semantic demo (docs/pictures)
-	$(BIN)/datamask sweep runs/demo-semantic
+pictures: demo-semantic ## make the documentation's pictures, with DiSF and lambda 0.5 (docs/pictures)
+	$(BIN)/datamask rebuild runs/pictures --from runs/demo-semantic --set 'quality={prune_fraction: 0.4}' \
+		--set selection.metric=disf --set selection.quality_weight=0.5
+	$(BIN)/datamask sweep runs/pictures
 	mkdir -p docs/pictures
-	cd runs/demo-semantic && cp pictures/map.png pictures/tradeoff.png \
+	cd runs/pictures && cp pictures/map.png pictures/tradeoff.png \
 		sweep/pictures/frontier.png $(CURDIR)/docs/pictures
 
 screenshots: evaluate ## photograph every page of the demo, wide and narrow, light and dark (runs/screenshots)
@@ -79,8 +81,8 @@ bench: $(READY) ## compare the learner with its comparators (runs/bench)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[bench]"
 	$(BIN)/python -m benchmarks.learner
 
-evidence: $(READY) ## compare recipes of selection on noisy crawls (needs Debian and groff; half an hour on two cores)
-	test -d runs/debian-corpus || $(BIN)/python -m benchmarks.debian_texts runs/debian-corpus --work runs/apt
+evidence: $(READY) ## compare recipes of selection on noisy crawls at 10 % of the tokens (needs Debian, its mirror and groff)
+	test -d runs/debian-corpus -a -d runs/apt || $(BIN)/python -m benchmarks.debian_texts runs/debian-corpus --work runs/apt
 	$(BIN)/python examples/demo_model.py runs/all-MiniLM-L6-v2
 	$(BIN)/python -m benchmarks.noisy_crawl runs/debian-corpus runs/noisy-crawl --work runs/apt
 	$(BIN)/python -m benchmarks.recipes runs/noisy-crawl --model runs/all-MiniLM-L6-v2 --folds 2 3 4 5 --few
