@@ -20,6 +20,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, get_type_hints
 
@@ -68,9 +69,9 @@ class Apt:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         (folder / "lists/partial").mkdir(parents=True, exist_ok=True)
-        places = f"Dir::State::Lists={folder}/lists", f"Dir::Cache={folder}"
-        more = "Acquire::Languages=en", "APT::Sandbox::User="
-        self.options = [f"-o{option}" for option in (*places, *more)]
+        folders = f"Dir::State::Lists={folder}/lists", f"Dir::Cache={folder}"
+        others = "Acquire::Languages=en", "APT::Sandbox::User="
+        self.options = [f"-o{option}" for option in (*folders, *others)]
         self._run("apt-get", "--quiet", "update")
 
     def _run(self, *command: str) -> str:
@@ -106,7 +107,8 @@ class Apt:
 
 def descriptions(apt: Apt) -> Iterator[Document]:
     """Long descriptions of all packages, by Debian's section."""
-    section = {one["Package"]: one.get("Section", "") for one in apt.records("Packages")}
+    packages = apt.records("Packages")
+    section = {record["Package"]: record.get("Section", "") for record in packages}
     for record in apt.records("Translations"):
         lines = record.get("Description-en", "").split("\n")
         paragraphs = "\n".join(line[1:] for line in lines[1:]).replace("\n.\n", "\n\n")
@@ -144,8 +146,8 @@ def manuals(folder: Path, package: str) -> Iterator[Document]:
                 sections.append(section)
             else:
                 section.append(re.sub(" +", " ", line.strip()))  # justified
-        for one in sections:
-            for text in _pieces("\n".join(one)):
+        for section in sections:
+            for text in _pieces("\n".join(section)):
                 yield document(text, "manuals", package)
 
 
@@ -158,24 +160,24 @@ class _Sections(HTMLParser):
 
     def __init__(self) -> None:
         super().__init__()
-        self.parts: list[list[str]] = [[]]
+        self.sections: list[list[str]] = [[]]
         self.skipping = 0
 
     def handle_starttag(self, tag: str, attrs: object) -> None:
         self.skipping += tag in self.SKIPPED
         if tag in self.HEADINGS:
-            self.parts.append([])
+            self.sections.append([])
         if tag in self.BLOCKS:
-            self.parts[-1].append("\n\n" if tag != "br" else "\n")
+            self.sections[-1].append("\n\n" if tag != "br" else "\n")
 
     def handle_endtag(self, tag: str) -> None:
         self.skipping -= tag in self.SKIPPED
         if tag in self.HEADINGS:
-            self.parts[-1].append("\n\n")
+            self.sections[-1].append("\n\n")
 
     def handle_data(self, data: str) -> None:
         if not self.skipping:
-            self.parts[-1].append(data)
+            self.sections[-1].append(data)
 
 
 def documentation(folder: Path, package: str) -> Iterator[Document]:
@@ -188,8 +190,8 @@ def documentation(folder: Path, package: str) -> Iterator[Document]:
             continue
         reader = _Sections()
         reader.feed(read_page(path).decode("utf-8", "replace"))
-        for part in reader.parts:
-            for text in _pieces("".join(part).replace("¶", "")):
+        for section in reader.sections:
+            for text in _pieces("".join(section).replace("¶", "")):
                 yield document(text, "documentation", package)
 
 
@@ -228,21 +230,20 @@ def write(folder: Path, work: Path) -> Counter[str]:
     columns = pq.read_table(docstrings, columns=["text", "dump"]).to_pydict()
     pairs = zip(columns["text"], columns["dump"], strict=True)
     apt = Apt(work)
-    parts = [[document(text, "docstrings", dump) for text, dump in pairs]]
-    parts.append(list(descriptions(apt)))
+    sources = [[document(text, "docstrings", dump) for text, dump in pairs]]
+    sources.append(list(descriptions(apt)))
     versions = []
     for reader, packages in ((manuals, MANUALS), (documentation, DOCUMENTATION)):
         for package in packages.split():
             unpacked, version = apt.unpack(package)
-            found = {one.id: one for one in reader(unpacked, package) if is_prose(one.text)}
-            parts.append([found[key] for key in sorted(found)[:MOST_OF_A_PACKAGE]])
-            versions.append(f"{package}\t{version}\t{len(parts[-1])}\n")
+            texts = {text.id: text for text in reader(unpacked, package) if is_prose(text.text)}
+            sources.append([texts[key] for key in sorted(texts)[:MOST_OF_A_PACKAGE]])
+            versions.append(f"{package}\t{version}\t{len(sources[-1])}\n")
             print(versions[-1].strip(), flush=True)
     kept: dict[str, Document] = {}
-    for part in parts:
-        for one in part:
-            if is_prose(one.text):
-                kept.setdefault(one.id, one)
+    for text in chain(*sources):
+        if is_prose(text.text):
+            kept.setdefault(text.id, text)
     # By the hash of the text, so that every file has all domains. Of packages with more than
     # `MOST_OF_A_PACKAGE` documents those with the smallest hashes are kept: they are at the front.
     rows = [kept[key]._asdict() for key in sorted(kept)]
@@ -251,7 +252,7 @@ def write(folder: Path, work: Path) -> Counter[str]:
         write_parquet(folder / f"texts-{number:02d}.parquet", SCHEMA, [table])
     with replace_file(folder / "_versions.tsv") as temporary:
         temporary.write_text("".join(versions))
-    return Counter(one.domain for one in kept.values())
+    return Counter(text.domain for text in kept.values())
 
 
 def main() -> None:

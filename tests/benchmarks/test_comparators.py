@@ -113,7 +113,7 @@ def test_pages_become_prose() -> None:
     """Sections of HTML without scripts; long ones in pieces of paragraphs; tables are not prose."""
     reader = _Sections()
     reader.feed("<h1>One</h1><p>first<script>no</script> text</p><h2>Two</h2><p>second</p>")
-    parts = [" ".join("".join(part).split()) for part in reader.parts]
+    parts = [" ".join("".join(part).split()) for part in reader.sections]
     assert parts == ["", "One first text", "Two second"]
     paragraph = "It is a sentence of the kind that is in the text of a page. " * 10
     pieces = list(_pieces("\n\n".join([paragraph] * 10)))
