@@ -229,7 +229,7 @@ SELECT *, characters / nullif(documents, 0) AS mean_characters,
     tokens / nullif(documents, 0) AS mean_tokens
 FROM counted ORDER BY kind, name, number;
 CREATE TABLE made.groups AS SELECT s.kind, s.name, s.documents AS documents_before,
-    k.documents AS documents_after, s.documents / (all_s.documents) AS share_before,
+    k.documents AS documents_after, s.documents / all_s.documents AS share_before,
     k.documents / greatest(all_k.documents, 1) AS share_after
 FROM made.funnel s JOIN made.funnel k USING (kind, name)
 JOIN made.funnel all_s ON all_s.kind = 'all' AND all_s.step = 'source'

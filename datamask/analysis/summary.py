@@ -33,27 +33,37 @@ class Comparison:
     better: str
 
 
-def gains(run: Run) -> dict[str, dict[str, float]]:
-    """The gain of `selected` and `top_quality` over random, by term of the objective.
+def units_of(run: Run) -> dict[str, tuple[float, float]]:
+    """By term of the objective, mean and deviation of random selections of as many candidates.
 
-    It is in standard deviations of random selections of as many candidates; above 0 is better than
-    random, also for terms to minimise. Terms that do not vary are left out.
+    The deviation is below 0 for terms to minimise. Terms that do not vary are left out.
+    """
+    rows = query(
+        run,
+        "SELECT term, random, if(maximise, 1, -1) * random_std AS unit FROM terms "
+        "WHERE term <> 'objective' AND random_std > 0",
+    )
+    return {row["term"]: (row["random"], row["unit"]) for row in rows}
+
+
+def gains(run: Run, reference: Run | None = None) -> dict[str, dict[str, float]]:
+    """The gain of `selected` and `top_quality` over random, by term, in the units of `units_of`.
+
+    Above 0 is better than random, also for terms to minimise. Runs are compared over the random
+    selections of one *reference*, because other settings change what random selections have.
 
     Raises:
         RunError: the composition is missing.
     """
-    rows = query(
-        run,
-        "SELECT term, if(maximise, 1, -1) / random_std AS unit, selected, random, top_quality "
-        "FROM terms WHERE term <> 'objective' AND random_std > 0",
-    )
+    units = units_of(reference or run)
     return {
         row["term"]: {
-            name: (row[name] - row["random"]) * row["unit"]
+            name: (row[name] - units[row["term"]][0]) / units[row["term"]][1]
             for name in ("selected", "top_quality")
             if row[name] is not None
         }
-        for row in rows
+        for row in query(run, "SELECT term, selected, top_quality FROM terms")
+        if row["term"] in units
     }
 
 

@@ -38,8 +38,8 @@ class Report(Group):
         5000,
         ge=10,
         le=100_000,
-        description="documents of diversity and density charts; a fifth as many of each selection "
-        "are asked for their nearest neighbours",
+        description="random documents, for the map, the most diverse subset and the mean cosine; a "
+        "fifth as many of each selection are asked for their nearest neighbours",
     )
     map_documents: int = Field(3000, ge=10, le=20_000, description="of these, points on the map")
     examples: int = Field(20, ge=0, le=200, description="documents of each kind shown as examples")

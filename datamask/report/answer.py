@@ -1,6 +1,6 @@
 """The answer of a report: what was selected, whether to trust it, and what to do next.
 
-Page, log, terminal, dataset card and Prefect's artifact show the same findings.
+Page, terminal, card and Prefect's artifact show the same findings; the log has the warnings.
 """
 
 from __future__ import annotations
@@ -23,7 +23,12 @@ class Answer:
     @property
     def commands(self) -> list[str]:
         """Commands of the findings, each once."""
-        return list(dict.fromkeys(one.command for one in self.findings if one.command))
+        return list(dict.fromkeys(row.command for row in self.findings if row.command))
+
+    @property
+    def warnings(self) -> list[str]:
+        """The texts of the findings of grade `warning`."""
+        return [row.text for row in self.findings if row.grade == "warning"]
 
 
 def answer(run: Run) -> Answer:
@@ -37,11 +42,6 @@ def answer(run: Run) -> Answer:
     return Answer(_what(run), [*findings_of(run)])
 
 
-def warnings(run: Run) -> list[str]:
-    """The texts of the findings of grade `warning`. Raises as `answer`."""
-    return [one.text for one in answer(run).findings if one.grade == "warning"]
-
-
 def answer_markdown(run: Run) -> str:
     """The answer for card and artifact; RUN stands for the folder. Raises as `answer`."""
     return render("answer.md", answer=answer(run)).strip()
@@ -49,21 +49,21 @@ def answer_markdown(run: Run) -> str:
 
 def answer_lines(run: Run) -> list[str]:
     """The answer for a terminal, a line each. Raises as `answer`."""
-    found = answer(run)
-    lines = [f"{one.mark} {one.name}: {one.text}" for one in found.findings]
-    commands = [f"next: {command.replace('RUN', run.address)}" for command in found.commands]
-    return [found.what, *lines, *commands]
+    answered = answer(run)
+    lines = [f"{row.mark} {row.name}: {row.text}" for row in answered.findings]
+    commands = [f"next: {command.replace('RUN', run.address)}" for command in answered.commands]
+    return [answered.what, *lines, *commands]
 
 
 def _what(run: Run) -> str:
     totals, selection = totals_of(run), run.settings.selection
     ours, source = totals["selected"], totals["source"]
 
-    def part(unit: str) -> str:
+    def kept(unit: str) -> str:
         share = ours[unit] / max(source[unit], 1)
         return f"{ours[unit]:,.0f} of {source[unit]:,.0f} {unit} ({share:.2%})"
 
-    known = [part(unit) for unit in ("documents", "tokens") if source[unit] is not None]
+    known = [kept(unit) for unit in ("documents", "tokens") if source[unit] is not None]
     method: str = selection.method
     if method == "mask" and not selection.mask_model:
         method += f", λ = {selection.quality_weight:g}, diversity by {selection.metric}"

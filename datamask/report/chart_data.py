@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from datamask.analysis.composition import query
 from datamask.analysis.query import open_run_database
-from datamask.analysis.summary import gains
+from datamask.analysis.summary import gains, units_of
 from datamask.report.charts import GREY, Chart, Series
 from datamask.report.redundancy import sample_path
 from datamask.runs.receipt import read_receipt
@@ -67,12 +66,13 @@ def tradeoff(run: Run) -> Chart:
         key="tradeoff",
         title="quality against diversity",
         kind="lines",
-        x="quality: gain over random (standard deviations)",
-        y=f"diversity by {metric}: gain over random (standard deviations)",
-        series=tuple(one for one in series if one),
+        x="quality: gain over random",
+        y=f"diversity by {metric}: gain over random",
+        series=tuple(filter(None, series)),
         note="Up and right is better. The unit is the standard deviation of random selections of "
         "as many candidates. Most diverse (λ = 0) and the points of a sweep are learned on a "
-        "sample, so their places are approximate.",
+        "sample, so their positions are approximate. With λ = 0 or 1, the unit of diversity is "
+        "measured on few random selections, so gains may be off by a fifth.",
     )
 
 
@@ -81,32 +81,26 @@ def _point(name: str, x: float, y: float) -> Series:
     return series_of(name, [x], [y], hover=hover, labels=[NAMES[name]], size=11)
 
 
-def _units(run: Run) -> dict[str, float]:
-    """By term, the deviation of random selections, below 0 for terms to minimise."""
-    sql = "SELECT term, if(maximise, 1, -1) * random_std AS unit FROM terms WHERE random_std > 0"
-    return {row["term"]: row["unit"] for row in query(run, sql)}
-
-
 def _most_diverse(run: Run, metric: str) -> dict[str, tuple[float, float]]:
-    """The most diverse subset of the sample, as a share of deviations of the run's selections."""
+    """Gains of the most diverse subset of the sample, in deviations of the run's selections."""
     gain = read_receipt(run.fetch(sample_path(run))).metrics.get("most_diverse", {})
-    units = _units(run)
+    units = units_of(run)
     if not {"quality", metric} <= gain.keys():
         return {}
-    return {"diverse": (gain["quality"] / units["quality"], gain[metric] / units[metric])}
+    return {"diverse": (gain["quality"] / units["quality"][1], gain[metric] / units[metric][1])}
 
 
 def _swept(run: Run, metric: str) -> Series | None:
     """The points of the run's sweep, if there is one of the same metric."""
-    path, units = run.fetch(SWEEP_POINTS), _units(run)
+    path, units = run.fetch(SWEEP_POINTS), units_of(run)
     if not path.exists() or not {"quality", metric} <= units.keys():
         return None
-    found = json.loads(path.read_bytes())
-    if found["metric"] != run.settings.selection.metric:
+    sweep = json.loads(path.read_bytes())
+    if sweep["metric"] != run.settings.selection.metric:
         return None
-    weights, quality, diversity = zip(*found["points"], strict=True)
-    x = [gain / abs(units["quality"]) for gain in quality]
-    y = [gain / abs(units[metric]) for gain in diversity]
+    weights, quality, diversity = zip(*sweep["points"], strict=True)
+    x = [gain / units["quality"][1] for gain in quality]
+    y = [gain / abs(units[metric][1]) for gain in diversity]
     labels = [f"λ {weight:g}" for weight in weights]
     return Series(name="sweep", x=x, y=y, colour="#56B4E9", style=4, hover=labels, labels=labels)
 

@@ -129,7 +129,7 @@ class Chart:
     @property
     def is_labelled(self) -> bool:
         """Whether values have their names next to them, so that no legend is needed."""
-        return any(series.labels for series in self.series)
+        return all(series.name in series.labels for series in self.series)
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -226,7 +226,7 @@ def _series(chart: Chart, number: int, theme: Theme, *, has_legend: bool) -> dic
     description = {"description": {"field": "t"}}
     if chart.kind == "bars":
         # An interval belongs to a value, not to a distance from zero.
-        mark = {"type": "point", "filled": True, "size": 90} if series.ranges else {"type": "bar"}
+        mark = {"type": "point", "filled": True, "size": 90}
         layers = [{"mark": mark | looks, "encoding": description}]
     else:
         layers = []

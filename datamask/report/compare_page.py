@@ -13,11 +13,12 @@ from datamask.report.rendering import render
 def term_rows(found: Comparisons) -> list[tuple[str, list[float | None], str]]:
     """Each figure, its value in every run (None if unknown), and what is better.
 
-    Terms are gains over random in standard deviations of random selections, so that their sizes can
-    be compared. The objective is left out: its unit depends on the weights of each run.
+    Terms are gains over random selections of the first run in their standard deviations, so that
+    their sizes can be compared. The objective is left out: its unit depends on the weights of each
+    run.
     """
     runs = list(found.runs.values())
-    known = [gains(run) for run in runs]
+    known = [gains(run, runs[0]) for run in runs]
     names = dict.fromkeys(name for run in known for name in run)
     near = [redundancy(run).get("selected", {}).get("near_duplicates") for run in runs]
     lengths = [totals_of(run)["selected"]["mean_characters"] for run in runs]

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from datamask.analysis.composition import KINDS, query
 from datamask.analysis.summary import MOST_CHANGE, benchmarks, drift, gains, long_texts, totals_of
+from datamask.config.selection import Selection
 from datamask.report.redundancy import NEAR_DUPLICATE_COSINE, redundancy, sample_path
 from datamask.runs.receipt import read_receipt
 from datamask.runs.run import Run
@@ -35,12 +36,19 @@ UNREACHED_SHARE = 0.1
 CHANCE = 1e-3
 """Largest probability with which a random selection misses a share that counts as left out."""
 
-LEAST_EXPECTED = 5
-"""Documents that a random selection would keep of a group; a smaller group may be lost by chance
-(probability below 1 %)."""
+LEAST_EXPECTED = 20
+"""Documents that a random selection would keep of a group. Of a group of this size, a random
+selection keeps less than half with a probability below 1 %."""
 
 LEAST_RETENTION = 0.5
 """Share kept of a group, relative to that of the source, below which the group is named."""
+
+RETENTION = """
+SELECT g.*, share_after / share_before AS retention, share_before * f.documents AS expected
+FROM groups g JOIN funnel f ON f.kind = 'all' AND f.step = 'selected'
+"""
+"""Groups with the share kept relative to that of the source, and the documents that a random
+selection would keep."""
 
 CERTAIN = 2.0
 """Deviations by which a random selection seldom differs from the mean of random selections."""
@@ -82,28 +90,32 @@ def findings_of(run: Run) -> Iterator[Finding]:
         RunError: the composition is missing.
     """
     checks = (
-        *(_trained, _gains, _near_duplicates, _embeddings, _scores, _lengths, _lengths_left_out),
+        *(trained, _gains, _near_duplicates, _embeddings, _scores, _lengths, _lengths_left_out),
         *(_groups, _long_texts, _benchmarks, _drift, _by_sample, _not_kept),
     )
     for check in checks:
         yield from check(run)
 
 
-def _trained(run: Run) -> Iterator[Finding]:
+def trained(run: Run) -> Iterator[Finding]:
+    """What trained models show of the run's own selection, wherever its arm is in the list."""
     if not run.settings.evaluation.arms:
-        text = "Not tested: no model was trained on this selection, and every other figure depends "
-        text += "on scores and vectors that were also optimised."
+        text = "No model was trained on this selection, so the selection is not tested. All other "
+        text += "figures depend on scores and vectors that the selection may have optimised."
         yield Finding("unknown", "trained models", text, "datamask evaluate RUN")
         return
     from datamask.report.evaluation import findings  # imports torch
 
-    found = findings(run)
-    pairs = found.pairs if found else []
-    own = run.settings.evaluation.arms[0].name
-    verdicts = {pair["verdict"] for pair in pairs if pair["arm"] == own}
-    grade: Grade = "caution"
-    if verdicts:
-        grade = "warning" if "worse" in verdicts else "good" if verdicts == {"better"} else grade
+    evaluated = findings(run)
+    pairs = evaluated.pairs if evaluated else []
+    arms = run.settings.evaluation.arms
+    own = {arm.name for arm in arms if arm.kind == "selection" and not arm.change}
+    turned = {"better": "worse", "worse": "better"}
+    verdicts = {pair["verdict"] for pair in pairs if pair["arm"] in own}
+    verdicts |= {turned.get(pair["verdict"], "") for pair in pairs if pair["other"] in own}
+    grade: Grade = "caution" if verdicts else "unknown"
+    if "worse" in verdicts or verdicts == {"better"}:
+        grade = "warning" if "worse" in verdicts else "good"
     yield Finding(grade, "trained models", " ".join(pair["sentence"] for pair in pairs))
 
 
@@ -119,10 +131,18 @@ def _gains(run: Run) -> Iterator[Finding]:
     text = "Gain over random selections of as many candidates, in their standard deviations: "
     text += f"{', '.join(texts)}."
     below = [name for name, gain in known.items() if gain["selected"] < -CERTAIN]
-    if below and selection.method == "mask" and not selection.mask_model:
-        text += f" λ = {selection.quality_weight:g} accepts less {' and '.join(below)} than random."
+    level = [name for name, gain in known.items() if abs(gain["selected"]) <= CERTAIN]
+    if below:
+        text += f" Random selections are better in {' and '.join(below)}"
+        is_learned = selection.method == "mask" and not selection.mask_model
+        text += f", with λ = {selection.quality_weight:g}." if is_learned else "."
+    if "quality" in level and not _prefers_quality(selection):
+        level.remove("quality")
+        text += f" Quality is as random: {_role_of_score(run)}."
+    if level:
+        text += f" Within {CERTAIN:g} deviations, random is as good: {', '.join(level)}."
     command = "datamask sweep RUN" if below else ""
-    yield Finding("caution" if below else "good", "trade-off", text, command)
+    yield Finding("caution" if below or level else "good", "trade-off", text, command)
     rows = query(run, "SELECT selected, random, top_quality FROM terms WHERE term = 'objective'")
     for row in rows:
         most = max(row["random"], row["top_quality"]) if selection.limits else row["random"]
@@ -156,13 +176,17 @@ def _near_duplicates(run: Run) -> Iterator[Finding]:
     text += f"{NEAR_DUPLICATE_COSINE:g}: "
     above = ours["near_duplicates"] > random["near_duplicates"] + 2 * random["error"]
     grade: Grade = "caution" if above else "good"
-    command = "datamask rebuild RUN --set 'quality.near_duplicates={}'" if above else ""
+    command = ""
+    if above and run.settings.quality.near_duplicates is None:
+        command = "datamask rebuild RUN --set 'quality.near_duplicates={}'"
     yield Finding(grade, "near-duplicates", f"{text}{'; '.join(parts)}.", command)
 
 
 def _embeddings(run: Run) -> Iterator[Finding]:
+    mean = ""
     if near := redundancy(run).get("random"):
         cosine = read_receipt(run.fetch(sample_path(run))).metrics["mean_cosine"]
+        mean = f"The mean cosine of two documents is {cosine:.3f}: "
         if cosine > MOST_MEAN_COSINE or near["near_duplicates"] > MOST_NEAR_DUPLICATES:
             yield Finding(
                 "warning",
@@ -174,24 +198,38 @@ def _embeddings(run: Run) -> Iterator[Finding]:
                 "discriminate; check the encoder and its prefix, and the source for copies.",
             )
             return
-    embedding = run.settings.embedding
-    if run.settings.source.layout == "features":
-        yield Finding("good", "embeddings", "The vectors are those of the source.")
-    elif embedding.method == "lexical":
+    has_vectors = run.settings.source.layout == "features"
+    if run.settings.embedding.method == "lexical" and not has_vectors:
         text = "Lexical vectors represent wording, not meaning: for demonstrations and "
         text += "near-duplicates, not to select training data."
         command = "datamask rebuild RUN --set embedding.method=sentence-transformer"
         yield Finding("caution", "embeddings", text, command)
+    elif mean:
+        yield Finding("good", "embeddings", f"{mean}the embeddings distinguish documents.")
     else:
-        yield Finding("good", "embeddings", "The encoder distinguishes the documents.")
+        text = "The report's sample has too few documents to judge the embeddings."
+        yield Finding("unknown", "embeddings", text)
+
+
+def _prefers_quality(selection: Selection) -> bool:
+    """Whether documents with a high score are selected rather than others."""
+    is_blind = selection.method in ("random", "semdedup", "d4", "cluster_balanced")
+    return selection.method == "top_quality" or bool(selection.quality_weight and not is_blind)
+
+
+def _role_of_score(run: Run) -> str:
+    """What the score does, as a clause."""
+    if _prefers_quality(run.settings.selection):
+        return "the selection prefers documents with a high score"
+    if run.settings.quality.prune_fraction:
+        return "the score only prunes the worst documents"
+    return "the score has no effect on the selection"
 
 
 def _scores(run: Run) -> Iterator[Finding]:
     settings = run.settings
     kinds = {score.name: score.kind for score in (*settings.scores, *settings.probes)}
-    role = "it only prunes the worst documents, because λ is 0"
-    if settings.selection.method != "mask" or settings.selection.quality_weight:
-        role = "the selection maximises it"
+    role = _role_of_score(run)
     if set(kinds.values()) <= {"heuristic"}:
         text = "Quality is a heuristic of a text's form (length, symbols, repetition, stop words), "
         command = "datamask rebuild RUN --set 'quality.scores="
@@ -199,7 +237,7 @@ def _scores(run: Run) -> Iterator[Finding]:
         yield Finding("caution", "score", f"{text}not a judgement of its content; {role}.", command)
     else:
         names = ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
-        yield Finding("good", "score", f"Quality is of your own scores: {names}; {role}.")
+        yield Finding("good", "score", f"Quality combines {names}; {role}.")
     rows = query(
         run,
         "SELECT score, missing / documents AS share FROM score_summary JOIN totals "
@@ -235,6 +273,7 @@ def _lengths(run: Run) -> Iterator[Finding]:
         if means[name]
     )
     ratio = means["selected"] / means["source"]
+    command = "datamask rebuild RUN --set 'selection.more_terms=[{name: length, weight: 1}]'"
     if 1 / LENGTH_FACTOR < ratio < LENGTH_FACTOR:
         yield Finding("good", "length", f"Mean {unit}: {text}.")
         return
@@ -243,7 +282,7 @@ def _lengths(run: Run) -> Iterator[Finding]:
         "length",
         f"The selected documents are on average {ratio:.3g} times as long as those of the source: "
         f"the scores or the embeddings favour a length. Mean {unit}: {text}.",
-        "datamask rebuild RUN --set 'selection.more_terms=[{name: length, weight: 1}]'",
+        "" if run.settings.selection.more_terms else command,
     )
 
 
@@ -268,21 +307,18 @@ def _lengths_left_out(run: Run) -> Iterator[Finding]:
 
 
 def _groups(run: Run) -> Iterator[Finding]:
-    totals = totals_of(run)
-    kept = totals["selected"]["documents"] / max(totals["source"]["documents"], 1)
-    rows = query(
-        run,
-        "SELECT name, share_after / share_before AS retention FROM groups WHERE kind IN "
-        f"{tuple(KINDS)} AND documents_before * {kept} >= {LEAST_EXPECTED} ORDER BY retention",
-    )
+    large = f"kind IN {tuple(KINDS)} AND expected >= {LEAST_EXPECTED}"
+    rows = query(run, f"SELECT * FROM ({RETENTION}) WHERE {large} ORDER BY retention, name")
     low = [row for row in rows if row["retention"] < LEAST_RETENTION]
     if not rows:
         return
     named = ", ".join(f"{row['name']} ({row['retention']:.2f})" for row in low[:MOST_NAMED])
-    text = f"{len(low)} of the {len(rows):,} groups (dumps, languages, domains) of which random "
-    text += "would keep some keep less than half of their share"
     more = " and others" if len(low) > MOST_NAMED else ""
-    text += f", relative to all documents: {named}{more}." if low else "."
+    text = "Groups (dumps, languages, domains) that keep less than half of their share: "
+    text += f"{len(low):,} of the {len(rows):,} of which a random selection would keep "
+    text += f"{LEAST_EXPECTED} documents or more."
+    if low:
+        text += f" The share kept, relative to that of all documents: {named}{more}."
     yield Finding("caution" if low else "good", "groups", text)
 
 

@@ -23,7 +23,7 @@ from datamask.embedding.speed import embedding_speed
 from datamask.objectives.weighted import formula
 from datamask.quality.examples import example_figures
 from datamask.report import chart_data, page_data
-from datamask.report.answer import answer, warnings
+from datamask.report.answer import Answer, answer
 from datamask.report.charts import Chart
 from datamask.report.evaluation import findings, write_evaluation_page
 from datamask.report.findings import learned_from
@@ -62,40 +62,41 @@ def write_report(run: Run, compute: Compute) -> None:
         charts, trained = [chart_data.tradeoff(run), mapped], write_evaluation_page(run)
         write_pictures(run.storage, "pictures", [*charts, *trained])
         write_captions(run, [*charts, *trained])
-        page = _page(run, charts, trained)
+        answered = answer(run)
+        page = _page(run, answered, charts, trained)
         with replace_file(run.local_path("report"), run.storage) as temporary:
             temporary.write_text(html_receipt(receipt) + page, encoding="utf-8")
-        for line in warnings(run):
+        for line in answered.warnings:
             logger.warning("%s", line)
 
 
-def _page(run: Run, charts: list[Chart], trained: list[Chart]) -> str:
+def _page(run: Run, answered: Answer, charts: list[Chart], trained: list[Chart]) -> str:
     settings = run.settings.model_dump(mode="json", exclude={"subset", "publication"})
     settings["source"]["path"] = Path(settings["source"]["path"]).name
     selection = run.settings.selection
     shards = query(run, "SELECT * FROM shards ORDER BY objective - objective_random, shard")
-    steps, groups = page_data.groups(run)
-    documents = page_data.documents(run)
+    funnel = query(run, "SELECT * FROM funnel WHERE kind = 'all' ORDER BY number")
+    groups, documents = page_data.groups(run), page_data.documents(run)
     kinds = {row[0] for row in groups}
     return render(
         "report.html",
         charts=charts,
         trained=trained,
-        answer=answer(run),
+        answer=answered,
         today=date.today().isoformat(),
         title=run.root.absolute().name,
         source=settings["source"]["path"],
         run=run,
         selection=selection,
-        found=findings(run),
+        evaluated=findings(run),
         formula=formula(selection),
-        funnel=query(run, "SELECT * FROM funnel WHERE kind = 'all' ORDER BY number"),
+        funnel=funnel,
         kinds={kind: name for kind, name in page_data.TABS.items() if kind in kinds},
         documents=len(documents),
         states=page_data.choices(documents),
         data=page_data.packed(
             {
-                "steps": [STEPS[step] for step in steps],
+                "steps": [STEPS[row["step"]] for row in funnel],
                 "groups": groups,
                 "documents": documents,
                 "near": NEAR_DUPLICATE_COSINE,

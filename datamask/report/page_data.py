@@ -15,28 +15,27 @@ from typing import Any
 
 from datamask.analysis.composition import KINDS, query, rows_of
 from datamask.analysis.query import open_run_database
+from datamask.report.findings import LEAST_EXPECTED, RETENTION
 from datamask.runs.run import Run
 
 TABS = KINDS | {"length": "length bands (characters)"}
 """Kinds of groups that the page lists, with their names."""
 
-LARGE = 5
-"""Expected documents of a group, from which it is listed before smaller ones."""
 
+def groups(run: Run) -> list[list[Any]]:
+    """Of each group: kind, name, documents, relative share, and documents after each step.
 
-def groups(run: Run) -> tuple[list[str], list[list[Any]]]:
-    """The steps of the funnel, and of each group: kind, name, documents, relative share, steps."""
+    Groups of which a random selection would keep few are last.
+    """
     rows = query(
         run,
-        "SELECT g.kind, g.name, documents_before, documents_after, share_after / share_before, "
-        "list(f.documents ORDER BY number) AS left_by, list(step ORDER BY number) AS steps, "
-        "share_before * (SELECT documents FROM funnel WHERE kind = 'all' AND step = 'selected') "
-        f"< {LARGE} AS is_small "
-        "FROM groups g JOIN funnel f USING (kind, name) GROUP BY ALL ORDER BY is_small, 5, g.name",
+        "SELECT kind, name, documents_before, documents_after, retention, "
+        "list(f.documents ORDER BY number) AS left_by "
+        f"FROM ({RETENTION}) JOIN funnel f USING (kind, name) GROUP BY 1, 2, 3, 4, 5, expected "
+        f"ORDER BY expected < {LEAST_EXPECTED}, retention, name",
     )
     sizes = Counter(row["kind"] for row in rows)
-    listed = [[*row.values()][:6] for row in rows if sizes[row["kind"]] > 1]
-    return (rows[0]["steps"] if rows else []), listed
+    return [[*row.values()] for row in rows if sizes[row["kind"]] > 1]
 
 
 _DOCUMENTS = """
@@ -56,10 +55,10 @@ def documents(run: Run) -> list[list[Any]]:
     """The documents to read, extremes first; one that is there for two reasons is there once."""
     with open_run_database(run) as connection:
         rows = rows_of(connection.execute(_DOCUMENTS))
-    found: dict[str, list[Any]] = {}
+    by_id: dict[str, list[Any]] = {}
     for row in rows:
-        found.setdefault(row["id"], [*row.values()])
-    return [*found.values()]
+        by_id.setdefault(row["id"], [*row.values()])
+    return [*by_id.values()]
 
 
 def choices(rows: list[list[Any]]) -> dict[str, str]:
@@ -78,7 +77,7 @@ def packed(data: dict[str, Any]) -> str:
 def _rounded(value: Any) -> Any:
     """The value with five digits after the point, which halves the size."""
     if isinstance(value, dict):
-        return {key: _rounded(part) for key, part in value.items()}
+        return {key: _rounded(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_rounded(part) for part in value]
+        return [_rounded(item) for item in value]
     return round(value, 5) if isinstance(value, float) else value

@@ -68,7 +68,7 @@ def _environment(folder: Path) -> Environment:
         "share": "{:.2%}".format,
         "explained": explained,
         "step": STEPS.__getitem__,
-        "svg": lambda chart, width, **options: Markup(svg(chart, width, **options)),
+        "svg": lambda chart, width: Markup(svg(chart, width)),
     }
     environment.globals |= _NOTES | {
         "css": Markup((TEMPLATES / "page.css").read_text(encoding="utf-8")),

@@ -101,18 +101,18 @@ def write_sample(run: Run, compute: Compute) -> None:
     if len(shards) > SAMPLED_SHARDS:
         generator = np.random.Generator(np.random.PCG64(run.settings.seed))
         drawn = generator.choice(len(shards), SAMPLED_SHARDS, replace=False)
-        shards = [shards[place] for place in sorted(drawn)]
+        shards = [shards[number] for number in sorted(drawn)]
     sizes = [candidates for _, candidates in shards]
     counts = _shares(sizes, settings.sample_documents)
     queries = _shares(sizes, settings.sample_documents // ASKED)
     extremes = -(-settings.examples // max(len(shards), 1))
-    found = [
+    sampled = [
         _sample_shard(run, shard, count, asked, extremes, compute)
         for (shard, _), count, asked in zip(shards, counts, queries, strict=True)
         if count or asked
     ]
-    features = np.concatenate([one.features for one in found])
-    documents = pa.concat_tables([one.documents for one in found])
+    features = np.concatenate([shard.features for shard in sampled])
+    documents = pa.concat_tables([shard.documents for shard in sampled])
     table, gain = _sample_table(run, documents, features, compute)
     metrics = {"mean_cosine": mean_cosine(features), "most_diverse": gain}
     write_parquet(
@@ -125,7 +125,7 @@ def write_sample(run: Run, compute: Compute) -> None:
     write_parquet(
         neighbours_path(run),
         NEIGHBOUR,
-        [one.neighbours for one in found],
+        [shard.neighbours for shard in sampled],
         lambda rows: run.make_receipt("report", 0, rows),
         storage=run.storage,
     )
@@ -156,19 +156,19 @@ def _sample_shard(
     asked = {name: np.sort(generator.permutation(rows)[:queries]) for name, rows in members.items()}
     kinds = {RANDOM: sampled} | _extremes(table, extremes)
     shown = np.concatenate([*kinds.values()])
-    places, rows, kept = np.arange(size), None, members["selected"]
+    known, rows, kept = np.arange(size), None, members["selected"]
     if not run.settings.embedding.keep:
         # No other documents are embedded again, so they are compared with each other only.
-        places = rows = np.unique(np.concatenate([shown, *asked.values()]))
+        known = rows = np.unique(np.concatenate([shown, *asked.values()]))
         members, kept = asked, rows[selected[rows]]
     features = read_documents(run, shard, compute, rows=rows).features
     device = shard_data(np.zeros((1, 1)), np.zeros(1), {}, compute).device
 
     def near(rows: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         cosines, at = nearest(
-            features, np.searchsorted(places, rows), np.searchsorted(places, others), device
+            features, np.searchsorted(known, rows), np.searchsorted(known, others), device
         )
-        return cosines, np.where(at < 0, -1, places[at])
+        return cosines, np.where(at < 0, -1, known[at])
 
     keys = table.select(["shard", "row"])
     neighbours = [
@@ -191,7 +191,7 @@ def _sample_shard(
     dropped = _dropped(everything, extremes, generator)
     return ShardSample(
         pa.concat_tables([documents, dropped], promote_options="default"),
-        features[np.searchsorted(places, sampled)].astype(np.float32),
+        features[np.searchsorted(known, sampled)].astype(np.float32),
         pa.concat_tables(neighbours),
     )
 
@@ -243,26 +243,26 @@ def nearest(
         return torch.from_numpy(features[rows]).to(device).to(torch.float32)
 
     for start in range(0, len(rows), QUERIES):
-        part = rows[start : start + QUERIES]
-        rough, found = [], []
+        asked = rows[start : start + QUERIES]
+        rough, near = [], []
         for block in np.split(others, range(BLOCK, len(others), BLOCK)):
-            products = vectors(part) @ vectors(block).T
-            products[torch.from_numpy(part[:, None] == block).to(device)] = -torch.inf
+            products = vectors(asked) @ vectors(block).T
+            products[torch.from_numpy(asked[:, None] == block).to(device)] = -torch.inf
             best, column = products.topk(min(CHECKED, len(block)), dim=1)
             rough.append(best.cpu().numpy())
-            found.append(block[column.cpu().numpy()])
-        rough_QK, found_QK = np.hstack(rough), np.hstack(found)
-        queries = features[part].astype(np.float64)
-        exact_QK = np.einsum("qd,qkd->qk", queries, features[found_QK].astype(np.float64))
+            near.append(block[column.cpu().numpy()])
+        rough_QK, near_QK = np.hstack(rough), np.hstack(near)
+        queries = features[asked].astype(np.float64)
+        exact_QK = np.einsum("qd,qkd->qk", queries, features[near_QK].astype(np.float64))
         exact_QK[~np.isfinite(rough_QK)] = -np.inf
         if not exact_QK.shape[1]:
             continue
         # Of equal ones the first in the source.
         best = exact_QK.max(1, keepdims=True)
-        first = np.where(exact_QK == best, found_QK, np.iinfo(np.int64).max).min(1)
+        first = np.where(exact_QK == best, near_QK, np.iinfo(np.int64).max).min(1)
         has = np.isfinite(best[:, 0])
-        cosines[start : start + len(part)][has] = best[has, 0]
-        at[start : start + len(part)][has] = first[has]
+        cosines[start : start + len(asked)][has] = best[has, 0]
+        at[start : start + len(asked)][has] = first[has]
     return cosines, at
 
 
@@ -285,17 +285,17 @@ def _sample_table(
     random = np.flatnonzero(kinds == RANDOM)
     generator = np.random.Generator(np.random.PCG64(run.settings.seed))
     mapped = np.sort(generator.permutation(len(random))[: run.settings.report.map_documents])
-    places = np.full((len(kinds), 2), np.nan, dtype=np.float32)
-    places[random[mapped]] = embedding_map(features[mapped], run.settings.seed)
-    is_mapped = np.isfinite(places[:, 0])
+    points = np.full((len(kinds), 2), np.nan, dtype=np.float32)
+    points[random[mapped]] = embedding_map(features[mapped], run.settings.seed)
+    is_mapped = np.isfinite(points[:, 0])
     keys = list(zip(*(documents[name].to_pylist() for name in ("shard", "row")), strict=True))
     texts = beginnings(run, [keys[at] for at in np.flatnonzero(is_mapped | (kinds != RANDOM))])
     diverse, is_random = np.zeros(len(kinds), bool), kinds == RANDOM
     quality = documents["quality"].to_numpy()[is_random]
     diverse[is_random], gain = _diverse(run, quality, features, compute)
     columns = {name: documents[name] for name in documents.column_names if name != "quality"} | {
-        "x": pa.array(places[:, 0], mask=~is_mapped),
-        "y": pa.array(places[:, 1], mask=~is_mapped),
+        "x": pa.array(points[:, 0], mask=~is_mapped),
+        "y": pa.array(points[:, 1], mask=~is_mapped),
         "diverse": pa.array(diverse, mask=~is_random),
         "text": pa.array([texts.get(key) for key in keys], pa.string()),
     }
@@ -361,6 +361,6 @@ def embedding_map(features: np.ndarray, seed: int) -> np.ndarray:
             angle=ANGLE,
             random_state=seed % 2**32,
         )
-        places = made.fit_transform(reduced)
-    result: np.ndarray = np.round(places / (places.std() or 1.0), 3).astype(np.float32)
+        points = made.fit_transform(reduced)
+    result: np.ndarray = np.round(points / (points.std() or 1.0), 3).astype(np.float32)
     return result

@@ -91,14 +91,14 @@ def recommend(run: Run, sweep: Sweep, points: Sequence[Point]) -> Recommendation
         weight, trained = knee(base).quality_weight, []
         reason = "the knee of the trade-off: a further gain on one side costs more on the other"
         if len(sweep.seeds) > 1:
-            seeds = ", ".join(f"{one:g}" for one in sorted(set(knee_by_seed(base))))
+            seeds = ", ".join(f"{weight:g}" for weight in sorted(set(knee_by_seed(base))))
             reason += f"; single seeds give {seeds}"
     else:
         trained = trained_weights(run, sweep.quality_weights)
         best, *others = trained
         weight = best.quality_weight
         reason = f"models trained on it need the fewest bits per byte ({best.bits_per_byte:.4f})"
-        undecided = [f"{one.quality_weight:g}" for one in others if one.verdict == "undecided"]
+        undecided = [f"{row.quality_weight:g}" for row in others if row.verdict == "undecided"]
         if undecided:
             reason += f", but the difference from λ = {', '.join(undecided)} is undecided"
     return Recommendation(weight, run.settings.selection.quality_weight, reason, trained)
@@ -106,35 +106,35 @@ def recommend(run: Run, sweep: Sweep, points: Sequence[Point]) -> Recommendation
 
 def by_variant(points: Sequence[Point]) -> dict[str, list[Point]]:
     """The points of each variant, by lambda."""
-    found: dict[str, list[Point]] = {}
+    variants: dict[str, list[Point]] = {}
     for point in points:
-        found.setdefault(point.variant, []).append(point)
-    return found
+        variants.setdefault(point.variant, []).append(point)
+    return variants
 
 
 def frontier_chart(points: Sequence[Point], metric: str) -> Chart:
     """Quality against diversity, a line per variant with lambda at its points."""
     series = []
-    for place, (name, part) in enumerate(by_variant(points).items()):
-        best = knee(part)
+    for number, (name, line) in enumerate(by_variant(points).items()):
+        best = knee(line)
         labels = [
-            f"λ {point.quality_weight:g}{' (knee)' if point is best else ''}" for point in part
+            f"λ {point.quality_weight:g}{' (knee)' if point is best else ''}" for point in line
         ]
         series.append(
             Series(
                 name=name,
-                x=[point.quality for point in part],
-                y=[point.diversity for point in part],
-                ranges=[point.diversity_range for point in part],
+                x=[point.quality for point in line],
+                y=[point.diversity for point in line],
+                ranges=[point.diversity_range for point in line],
                 labels=labels,
                 hover=[
                     f"{label}\nquality {point.quality:.2f} "
                     f"({point.quality_range[0]:.2f} to {point.quality_range[1]:.2f})\n"
                     f"{_diversity(metric)} {point.diversity:.2f} "
                     f"({point.diversity_range[0]:.2f} to {point.diversity_range[1]:.2f})"
-                    for label, point in zip(labels, part, strict=True)
+                    for label, point in zip(labels, line, strict=True)
                 ],
-                **look(place),
+                **look(number),
             )
         )
     return Chart(
@@ -173,7 +173,7 @@ def write_sweep(run: Run, sweep: Sweep) -> Path:
         diversity=_diversity(selection.metric),
         scope=selection.scope,
         points=points,
-        knees={name: knee(part) for name, part in variants.items()},
+        knees={name: knee(line) for name, line in variants.items()},
         num_shards=len(chosen_shards(run, sweep)),
         of_shards=run.num_shards,
         num_seeds=len(sweep.seeds),
@@ -192,7 +192,7 @@ def write_sweep(run: Run, sweep: Sweep) -> Path:
 def sweep_rows(points: Sequence[Point], metric: str) -> list[dict[str, Any]]:
     """The points as rows of a table; *metric* measures diversity."""
     diversity = _diversity(metric)
-    knees = {name: knee(part) for name, part in by_variant(points).items()}
+    knees = {name: knee(line) for name, line in by_variant(points).items()}
     return [
         {
             "variant": point.variant,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
@@ -88,7 +89,7 @@ def test_terms_and_settings_side_by_side(runs: list[Run]) -> None:
     found = compare(runs)
     columns: dict[str, list[Any]] = {name: values for name, values, _ in term_rows(found)}
     for place, run in enumerate(runs):
-        for name, gain in gains(run).items():
+        for name, gain in gains(run, runs[0]).items():
             assert columns[name][place] == gain["selected"]
     assert {key for key, _ in found.settings} == {
         "selection.quality_weight",
@@ -103,6 +104,20 @@ def test_terms_and_settings_side_by_side(runs: list[Run]) -> None:
     for pair in found.pairs:
         assert f"{pair.jaccard:.4g}" in text
         assert f"{pair.jaccard:.2%}" in page
+
+
+def test_best_in_quality_is_the_highest_mean_quality(tmp_path: Path) -> None:
+    """Of two runs, also if the gain over own random selections is larger in the other one."""
+    source, made = corpus(tmp_path / "source"), []
+    for name, weight, pruned in (("all", 0.5, 0.0), ("pruned", 1.0, 0.6)):
+        groups = {"selection": {"quality_weight": weight}, "quality": {"prune_fraction": pruned}}
+        made.append(finish(tmp_path / name, settings(source, **groups), "composition"))
+    assert qualities(made[0]) == qualities(made[1])
+    means = [np.mean([qualities(run)[name] for name in selected(run)]) for run in made]
+    own = [gains(run)["quality"]["selected"] for run in made]
+    assert means[0] < means[1] and own[0] > own[1]
+    for pair in (made, made[::-1]):
+        assert "quality" in better_in(compare(pair))["pruned"]
 
 
 def test_no_run_is_best_across_sources(runs: list[Run], tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from datamask.execution.status import run_status, shard_table
 from datamask.execution.verification import verify
 from datamask.planning.plan import plan_run
 from datamask.publishing.folder import write_folder
-from datamask.report.answer import warnings
+from datamask.report.answer import answer
 from datamask.runs.stages import STAGES, stages_of
 from tests.finished import finish, settings
 from tests.hygiene.screened import SIMILARITY, prose, texts_of, write
@@ -175,7 +175,7 @@ def test_counts_are_shown_wherever_results_are(
     page = run.path("report").read_text()
     assert "<td>&lt;b&gt;|table</td><td>1</td><td>0</td><td>40</td><td>0</td>" in page
     assert "<b>|table" not in page
-    told = "\n".join(warnings(run))
+    told = "\n".join(answer(run).warnings)
     assert f"{counts['kept']} of the documents kept share 13 consecutive words" in told
     assert "2 of the 22 texts of benchmark questions have fewer than 13 words" in told
     assert run.settings.publication is not None

@@ -145,6 +145,18 @@ def test_a_document_is_searched_sorted_opened_and_linked_to_the_map(
         assert wrong == []
 
 
+def test_a_click_opens_the_document_with_exactly_this_id(chromium: Any, made: Made) -> None:
+    """Although more documents than the table lists have its id within theirs, and come first."""
+    with opened(chromium, made.pages["report"]) as (page, _):
+        page.locator("#read tr").first.wait_for()
+        page.evaluate(
+            "new Rows('read', [...Array(100).keys(), ''].map((more) => documentRow("
+            "[`1${more}`, 'kept', 'random', 0, 0, null, null, 1, '', ''], new Map(), 1))).open('1')"
+        )
+        assert page.locator("#read button").first.text_content() == "1"
+        assert page.locator("#read .opened").count() == 1
+
+
 def sample(made: Made) -> list[dict[str, Any]]:
     """The rows of the report's sample."""
     return pq.read_table(sample_path(made.run)).to_pylist()

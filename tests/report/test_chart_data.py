@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -16,11 +17,13 @@ from PIL import Image
 
 from datamask.analysis import summary
 from datamask.analysis.composition import query
-from datamask.report import chart_data, redundancy
+from datamask.analysis.frontier import Point
+from datamask.report import chart_data, findings, redundancy
 from datamask.report.answer import answer
 from datamask.report.charts import PICTURE, Chart, Series, png, specification, svg
 from datamask.report.pictures import write_pictures
 from datamask.report.redundancy import neighbours_path, sample_path
+from datamask.report.sweep_page import frontier_chart
 from datamask.runs.opening import open_run, run_storage
 from datamask.runs.run import Run
 from tests.report.figures import by_place, candidates
@@ -31,6 +34,7 @@ def test_gains_and_findings_are_those_of_the_documents(
 ) -> None:
     """Quality, near-duplicates, lengths and groups worked out from the documents."""
     monkeypatch.setattr(redundancy, "NEAR_DUPLICATE_COSINE", 0.6)
+    monkeypatch.setattr(findings, "LEAST_EXPECTED", 5)
     gains, unit = np.zeros(2), query(run, "SELECT random_std FROM terms WHERE term = 'quality'")
     ours = [row for row in documents if row["selected"]]
     for shard in range(run.num_shards):
@@ -62,7 +66,7 @@ def test_gains_and_findings_are_those_of_the_documents(
     share = len(ours) / len(documents)
     large = {name: after[name] / n / share for name, n in before.items() if n * share >= 5}
     low = sum(retention < 0.5 for retention in large.values())
-    assert texts["groups"].text.startswith(f"{low} of the {len(large)} groups")
+    assert f": {low} of the {len(large)} " in texts["groups"].text
     assert texts["trained models"].grade == "unknown"
 
 
@@ -133,6 +137,17 @@ def test_names_from_the_data_are_text_in_a_drawing() -> None:
     labels = [element.get("aria-label") or "" for element in root.iter()]
     shown = hostile.replace("\0", "\ufffd").replace("\x1b", "\ufffd")
     assert f"{shown}: {shown}: 1" in labels
+
+
+def test_lines_labelled_by_lambda_have_a_legend() -> None:
+    """Labels that are not names of series do not replace the legend; names do."""
+    values = (1.0, 1.0, (1.0, 1.0), (1.0, 1.0), (), (1.0, 1.0), None, None)
+    points = [Point(name, 0.5, *values) for name in ("run", "metric=pairwise")]
+    chart = frontier_chart(points, "disf")
+    named = Series(name="ours", x=[1], y=[1], colour="#000000", labels=["ours"])
+    assert not chart.is_labelled and replace(chart, series=(named, named)).is_labelled
+    legends = [layer["encoding"]["color"] for layer in specification(chart, PICTURE, 560)["layer"]]
+    assert [legend["datum"] for legend in legends] == ["run", "metric=pairwise"]
 
 
 def test_a_picture_says_colour_dash_and_marker_in_its_legend() -> None:

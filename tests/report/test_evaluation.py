@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from datamask.config.loading import parse_settings
+from datamask.report import evaluation
 from datamask.report.charts import PICTURE, specification
 from datamask.report.evaluation import Findings, difference_chart, sentence
+from datamask.report.findings import trained
 
 
 def pair(difference: float, half: float, verdict: str) -> dict[str, Any]:
@@ -57,3 +61,25 @@ def test_intervals_lie_along_their_bars() -> None:
     interval = [one["encoding"] for one in rules if "x2" in one.get("encoding", {})]
     assert [(one["x"]["field"], one["x2"]["field"]) for one in interval] == [("low", "high")]
     assert interval[0]["x"]["type"] == "quantitative"
+
+
+@pytest.mark.parametrize(
+    ("arms", "verdict", "grade"),
+    [
+        (["ours", "random"], "better", "good"),
+        (["ours", "random"], "undecided", "caution"),
+        (["random", "ours"], "better", "warning"),
+        (["random", "ours"], "worse", "good"),
+        (["random", "top_quality"], "worse", "unknown"),
+    ],
+)
+def test_the_grade_is_that_of_the_runs_own_selection(
+    arms: list[str], verdict: str, grade: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever its arm is in the list."""
+    settings = parse_settings({"source": {"path": "x"}, "evaluation": {"arms": arms}})
+    row = {"arm": arms[0], "other": arms[1], "verdict": verdict, "sentence": "said"}
+    found = Findings([], [row], {}, {}, "")
+    monkeypatch.setattr(evaluation, "findings", lambda run: found)
+    (finding,) = trained(SimpleNamespace(settings=settings))  # type: ignore[arg-type]
+    assert (finding.grade, finding.text) == (grade, "said")

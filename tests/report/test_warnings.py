@@ -12,9 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from datamask.analysis.summary import gains
 from datamask.config.loading import parse_settings
 from datamask.execution.pipeline import rebuild
-from datamask.report.answer import warnings
+from datamask.report.answer import answer
+from datamask.report.findings import CERTAIN, Finding
 from datamask.report.rendering import cell
 from datamask.report.sample import mean_cosine
 from datamask.runs.run import Run
@@ -94,7 +96,7 @@ def published(folder: Path, **groups: dict[str, Any]) -> Run:
 
 def told(run: Run, caplog: pytest.LogCaptureFixture) -> list[str]:
     """The warnings, after it was seen that log, report and card have each of them."""
-    found = warnings(run)
+    found = answer(run).warnings
     page = html.unescape((run.root / "report.html").read_text(encoding="utf-8"))
     card = (run.root / "publication" / "README.md").read_text(encoding="utf-8")
     assert [record.getMessage() for record in caplog.records] == found
@@ -153,21 +155,47 @@ def test_the_mean_cosine_is_that_of_all_pairs(features: np.ndarray) -> None:
     assert mean_cosine(features) == pytest.approx(np.mean(pairs) if pairs else 0.0)
 
 
-def test_a_bias_of_length_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """How much longer, and below which length nothing was kept of how many."""
+@pytest.mark.parametrize("terms", [[], [{"name": "length", "weight": 1}]])
+def test_a_bias_of_length_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, terms: list[dict[str, Any]]
+) -> None:
+    """How much longer, and below which length nothing was kept of how many.
+
+    No command replaces further terms that the run has.
+    """
     lengths = np.random.default_rng(5).integers(2, 20, FILES * ROWS) ** 2
-    run, characters = of_texts(tmp_path, lengths, method="top_quality")
+    run, characters = of_texts(tmp_path, lengths, method="top_quality", more_terms=terms)
     longest = np.sort(characters.reshape(FILES, ROWS), axis=1)[:, -ROWS // 4 :]
     mean, left_out = told(run, caplog)
     assert f"{longest.mean() / characters.mean():.3g} times as long" in mean
     assert f"No selected document is shorter than {longest.min():,} characters" in left_out
     assert f"{(characters < longest.min()).mean():.0%} of the source" in left_out
+    assert any("more_terms" in command for command in answer(run).commands) == (not terms)
 
 
 def test_a_random_selection_has_no_bias(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Of the same source."""
     lengths = np.random.default_rng(5).integers(2, 20, FILES * ROWS) ** 2
-    assert told(of_texts(tmp_path, lengths, method="random")[0], caplog) == []
+    run, _ = of_texts(tmp_path, lengths, method="random")
+    assert told(run, caplog) == []
+    trade_off = finding(run, "trade-off")
+    assert all(abs(gain["selected"]) < CERTAIN for gain in gains(run).values())
+    assert trade_off.grade == "caution" and "random is as good: facility" in trade_off.text
+
+
+def test_a_score_that_only_prunes_need_not_gain(tmp_path: Path) -> None:
+    """The quality of the selection is as random, which is what lambda 0 asks for."""
+    groups = {"selection": {"quality_weight": 0.0}, "quality": {"prune_fraction": 0.2}}
+    run = of_vectors(tmp_path, vectors(1.0), **groups)
+    known, trade_off = gains(run), finding(run, "trade-off")
+    assert abs(known["quality"]["selected"]) < CERTAIN < known["facility_location"]["selected"]
+    assert trade_off.grade == "good" and "the score only prunes" in trade_off.text
+
+
+def finding(run: Run, name: str) -> Finding:
+    """The finding of that name."""
+    (found,) = (row for row in answer(run).findings if row.name == name)
+    return found
 
 
 def test_limits_explain_an_objective_below_top_quality(

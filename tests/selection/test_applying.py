@@ -17,7 +17,7 @@ from datamask.config.compute import Compute
 from datamask.errors import DatamaskError
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
-from datamask.report.answer import warnings
+from datamask.report.answer import answer
 from datamask.runs.opening import open_run
 from datamask.runs.run import Run, digest
 from tests.finished import corpus, finish, rows_of, settings
@@ -83,7 +83,7 @@ def test_apply_judges_by_the_old_scores_and_threshold(tmp_path: Path) -> None:
 
 def warnings_of(run: Run) -> list[str]:
     """Warnings about the mask model."""
-    return [line for line in warnings(run) if "mask model" in line]
+    return [line for line in answer(run).warnings if "mask model" in line]
 
 
 def test_another_corpus_is_warned_about(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from datamask.embedding.vectors import read_vectors
 from datamask.errors import DatamaskError
 from datamask.execution.pipeline import rebuild, run_stage
 from datamask.planning.applying import settings_to_apply
-from datamask.report.answer import warnings
+from datamask.report.answer import answer
 from datamask.runs.records import read_record
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
@@ -169,10 +169,10 @@ def test_the_result_is_valued_exactly(sampled: tuple[Run, Run]) -> None:
         assert found[row["term"]]["random"] == pytest.approx(row["random"], rel=0.05, abs=1e-3)
 
     assert all((row["logit"] > 0) == row["selected"] for row in masks(unkept))
-    (line,) = [line for line in warnings(unkept) if "judged once" in line]
+    (line,) = [line for line in answer(unkept).warnings if "judged once" in line]
     lost = unkept.receipt("round_total").metrics["sample"]["shortfall"]
     assert f"sample of 32 documents; a second sample confirmed {1 - lost:.0%}" in line
-    assert [one for one in warnings(kept) if "judged once" in one] == [line]
+    assert [one for one in answer(kept).warnings if "judged once" in one] == [line]
 
 
 def test_a_sample_has_most_of_the_gain(

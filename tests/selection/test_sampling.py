@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from datamask.learning import exchange
-from datamask.report.answer import warnings
+from datamask.report.answer import answer
 from datamask.runs.run import Run
 from datamask.runs.stages import learning_stages
 from datamask.selection import sampling
@@ -159,4 +159,4 @@ def test_the_report_says_what_was_confirmed(
     assert (found["shortfall"] is not None) == ("confirmed" in said)
     if found["shortfall"] is not None:
         assert f"confirmed {1 - found['shortfall']:.0%} of its gain" in page
-    assert "judged once" not in " ".join(warnings(run))
+    assert "judged once" not in " ".join(answer(run).warnings)

@@ -17,7 +17,7 @@ from datamask.embedding.vectors import read_vectors
 from datamask.errors import RunError
 from datamask.execution.pipeline import rebuild
 from datamask.planning.applying import settings_to_apply
-from datamask.report.answer import warnings
+from datamask.report.answer import answer
 from datamask.report.redundancy import neighbours_path, sample_path
 from datamask.report.sweep_page import run_sweep
 from datamask.runs.opening import open_run
@@ -72,8 +72,8 @@ def test_masks_are_those_of_kept_embeddings(unkept: Run, kept: Run) -> None:
     assert unkept.state("report") == kept.state("report") == "done"
     speed = embedding_speed(unkept)
     assert speed is not None and speed.documents_per_second > 0
-    assert sum("keeps no embeddings" in line for line in warnings(unkept)) == 1
-    assert not any("keeps no embeddings" in line for line in warnings(kept))
+    assert sum("keeps no embeddings" in line for line in answer(unkept).warnings) == 1
+    assert not any("keeps no embeddings" in line for line in answer(kept).warnings)
 
 
 def test_the_report_compares_sampled_documents(unkept: Run, kept: Run) -> None:

@@ -72,7 +72,7 @@ function explanation(element) {
 }
 
 document.addEventListener("pointerover", (event) => {
-  const mark = event.target.closest(".mark-symbol [aria-label], .mark-rect [aria-label]");
+  const mark = event.target.closest(".mark-symbol [aria-label]");
   const at = mark ?? event.target.closest("abbr, tbody td, .heads li"), text = mark?.getAttribute("aria-label") ?? (at && explanation(at));
   if (text) show(at, text); else hide();
 });
@@ -90,14 +90,14 @@ for (const button of document.querySelectorAll("button.copy")) {
   });
 }
 
-// Tables of the page's data. A row is {cells, search, kind, open}; `open` makes what it shows below.
+// Tables of the page's data. A row is {cells, search, kinds, dot, open}; `open` makes what the row shows below.
 const MOST_ROWS = 60;
 const make = (name, text = "", values = {}) => Object.assign(document.createElement(name), { textContent: text }, values);
 const shown = (value) => value === null ? "–" : typeof value === "number" && !Number.isInteger(value) ? value.toFixed(3) : value.toLocaleString("en");
 
 class Rows {
   constructor(key, rows) {
-    Object.assign(this, { key, rows, body: document.getElementById(key), words: "", kind: "", column: -1, down: true, most: MOST_ROWS });
+    Object.assign(this, { key, rows, body: document.getElementById(key), column: -1, down: true, most: MOST_ROWS });
     this.search = document.querySelector(`[data-search="${key}"]`);
     this.filter = document.querySelector(`[data-filter="${key}"]`);
     this.search.addEventListener("input", () => this.draw());
@@ -121,6 +121,8 @@ class Rows {
       const value = (row) => row.cells[this.column], sign = this.down ? -1 : 1;
       found.sort((a, b) => (value(a) === null) - (value(b) === null) || sign * (value(a) < value(b) ? -1 : value(a) > value(b) ? 1 : 0));
     }
+    const named = (row) => row.cells[0] === this.search.value;
+    found.sort((a, b) => named(b) - named(a));
     document.getElementById(`${this.key}-count`).textContent = `${found.length.toLocaleString("en")} of ${this.rows.length.toLocaleString("en")}`;
     this.body.replaceChildren(...found.slice(0, this.most).map((row) => this.line(row)));
     if (found.length > this.most) {
@@ -155,7 +157,7 @@ class Rows {
 
   // Show the row with this name, whatever was searched before.
   open(name) {
-    this.search.value = name.toLowerCase();
+    this.search.value = name;
     if (this.filter) this.filter.value = "";
     this.draw();
     const button = this.body.querySelector("button");
