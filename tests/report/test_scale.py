@@ -22,10 +22,12 @@ from datamask.runs import schemas
 from datamask.runs.files import write_parquet
 from datamask.runs.opening import create_run
 from datamask.runs.run import Piece, Run
+from datamask.source.pinned import digest_file
 from tests.finished import WORDS
 from tests.report.test_browser import opened
 
 SHARDS, ROWS, DIMENSION, STEPS = 60, 16_667, 32, 300
+SELECTED = round(0.1 * SHARDS * ROWS)
 
 
 def write_run(root: Path) -> Run:
@@ -43,8 +45,8 @@ def write_run(root: Path) -> Run:
     for shard in range(SHARDS):
         path = source / f"{shard:02d}.parquet"
         pq.write_table(texts(shard, generator), path, row_group_size=1000)
-        size = path.stat().st_size
-        pieces.append(asdict(Piece(shard, str(path), 0, -(-ROWS // 1000), 0, ROWS, size, "d")))
+        size, digest = path.stat().st_size, digest_file(str(path), run.settings.plan.digest)
+        pieces.append(asdict(Piece(shard, str(path), 0, -(-ROWS // 1000), 0, ROWS, size, digest)))
     plan = pa.Table.from_pylist(pieces, schema=schemas.PLAN)
     write_parquet(run.plan_path, schemas.PLAN, [plan], storage=run.storage)
     for shard in range(SHARDS):
@@ -70,7 +72,8 @@ def write_shard(run: Run, shard: int, generator: np.random.Generator) -> None:
     scores = generator.standard_normal(ROWS)
     length = generator.lognormal(7, 1, ROWS).astype(np.int64)
     logits = (scores + generator.standard_normal(ROWS)).astype(np.float32)
-    count = round(0.1 * (shard + 1) * ROWS) - round(0.1 * shard * ROWS)
+    first, last = (SELECTED * number // SHARDS for number in (shard, shard + 1))
+    count = last - first
     selected = np.zeros(ROWS, dtype=bool)
     selected[np.argsort(-logits)[:count]] = True
     vectors = generator.standard_normal((ROWS, DIMENSION)).astype(np.float32)
@@ -101,9 +104,10 @@ def write_shard(run: Run, shard: int, generator: np.random.Generator) -> None:
         "selection": pa.table({"logit": logits, "selected": selected}, schema=schemas.MASK),
     }
     compared = {"selected": 2.0, "random": 1.0, "top_quality": 1.5}
-    before = {"kept_before": ROWS * shard, "kept_total": ROWS * run.num_shards}
+    before = {"kept_before": ROWS * shard, "kept_total": ROWS * run.num_shards, "centre": 0.0}
     metrics: dict[str, dict[str, Any]] = {
         "quality": {"kept": ROWS, **before, "tokens": 0, "tokens_before": 0, "tokens_total": 0},
+        "scores": {"long": {"policy": "refuse", "bound": 0, "documents": 0}},
         "embeddings": {"encoder": "lexical", "revision": "lexical-1"},
         "selection": {
             "num_selected": count,
