@@ -107,6 +107,11 @@ def repeats_of(run: Run) -> Repeats | None:
     return Repeats(unit, seen, seen / max(epoch, 1), 1 - epoch / max(seen, 1), rows)
 
 
+def funnel_of(run: Run) -> list[dict[str, Any]]:
+    """Rows of table `funnel` for all documents: what is left after each step, in order."""
+    return query(run, "SELECT * FROM funnel WHERE kind = 'all' ORDER BY number")
+
+
 def totals_of(run: Run) -> dict[str, dict[str, Any]]:
     """Rows of table `totals` by selection."""
     return {row["selection"]: row for row in query(run, "SELECT * FROM totals")}

@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
 
 from datamask.analysis.compare import compare as compare_runs
 from datamask.analysis.query import relations, run_query
-from datamask.analysis.summary import long_texts
+from datamask.analysis.summary import funnel_of, long_texts
 from datamask.cli.options import (
     RunPlace,
     complete_setting,
@@ -33,6 +34,7 @@ from datamask.execution.verification import verify as verify_run
 from datamask.runs.files import replace_file
 from datamask.runs.opening import open_run
 from datamask.runs.receipt import fingerprint_at_end
+from datamask.runs.run import Run
 from datamask.storage.location import Root
 
 SAMPLED_RECORDS = 200
@@ -42,14 +44,17 @@ SAMPLED_RECORDS = 200
 @root_argument
 @click.option("--shards", is_flag=True, help="One line per shard, unfinished shards first.")
 def status(root: Root, shards: bool) -> None:
-    """Show which parts of RUN are done, stale or missing, by stage and shard."""
+    """Show which parts of RUN are done, stale or missing, by stage and shard.
+
+    Of a finished run, also how many documents each step left, and where the report is.
+    """
     run = open_run(root, fingerprint_at_end)
     states_of = run_status(run)
     if shards:
         rows = list(shard_table(states_of, run.num_shards))
         print_rows(list(rows[0]), (row.values() for row in rows), "table")
         return
-    click.echo(f"{run.num_documents} documents in {run.num_shards} shards")
+    click.echo(f"{run.num_documents:,d} documents in {run.num_shards:,d} shards")
     states = ("done", "stale", "missing")
     print_rows(
         ("stage", *states, "left"),
@@ -69,6 +74,26 @@ def status(root: Root, shards: bool) -> None:
         click.echo(f"{done} at {rate}{padding}")
     if any(map(_shown, states_of.values())):
         click.echo(f"run `datamask rerun-failed {root}` to resume")
+        return
+    click.echo()
+    _print_funnel(run)
+    click.echo(f"finished; report: {run.address}/report.html")
+
+
+def _print_funnel(run: Run) -> None:
+    """Print what is left after each step, as the report has it."""
+    from datamask.report.rendering import STEPS
+
+    digits = {"documents": None, "tokens": None, "mean_characters": None, "mean_quality": 3}
+    rows = funnel_of(run)
+    known = [name for name in digits if rows[0][name] is not None]
+
+    def shown(row: dict[str, Any], name: str) -> float | None:
+        # + 0: no negative zero.
+        return None if row[name] is None else round(row[name], digits[name]) + 0
+
+    cells = ((STEPS[row["step"]], *(shown(row, name) for name in known)) for row in rows)
+    print_rows(("after", *(name.replace("_", " ") for name in known)), cells, "table")
 
 
 def _shown(states: Sequence[str]) -> str:

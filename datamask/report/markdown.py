@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from datamask.analysis.composition import query
-from datamask.analysis.summary import benchmarks, drift, repeats_of
+from datamask.analysis.summary import benchmarks, drift, funnel_of, repeats_of
 from datamask.report.page_data import TABS
 from datamask.report.rendering import render
 from datamask.runs.run import Run
@@ -44,7 +44,7 @@ def report_markdown(run: Run) -> str:
     return render(
         "results.md",
         settings=run.settings,
-        funnel=query(run, "SELECT * FROM funnel WHERE kind = 'all' ORDER BY number"),
+        funnel=funnel_of(run),
         benchmarks=benchmarks(run),
         drift=drift(run),
         repeats=repeats_of(run),

@@ -75,7 +75,7 @@ def _page(run: Run, answered: Answer, charts: list[Chart], trained: list[Chart])
     settings["source"]["path"] = Path(settings["source"]["path"]).name
     selection = run.settings.selection
     shards = query(run, "SELECT * FROM shards ORDER BY objective - objective_random, shard")
-    funnel = query(run, "SELECT * FROM funnel WHERE kind = 'all' ORDER BY number")
+    funnel = summary.funnel_of(run)
     groups, documents = page_data.groups(run), page_data.documents(run)
     kinds = {row[0] for row in groups}
     return render(

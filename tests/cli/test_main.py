@@ -127,6 +127,25 @@ def test_status_names_what_is_left(
     assert "rerun-failed" in lines[-1]
 
 
+def test_status_of_a_finished_run_has_the_funnel_and_the_report(
+    finished: tuple[Path, Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Documents and tokens after each step, as the subset has them; no document is read again."""
+    _, source, _ = finished
+    root = Path(shutil.copytree(finished[0], tmp_path / "run"))
+    for path in (root / "documents").glob("*.parquet"):
+        with path.open("r+b") as file:
+            file.write(bytes(1000))  # the footers are as they were
+    assert here("status", root) == 0
+    lines = capsys.readouterr().out.splitlines()
+    subset = pq.read_table(root / "subset", columns=["token_count"])["token_count"].to_pylist()
+    everything = pq.read_table(source, columns=["token_count"])["token_count"].to_pylist()
+    for step, tokens in (("source", everything), ("selected", subset)):
+        cells = next(line.split() for line in lines if line.startswith(f"{step} "))
+        assert cells[1:3] == [f"{len(tokens)}", f"{sum(tokens):,d}"]
+    assert lines[-1] == f"finished; report: {root}/report.html"
+
+
 def test_a_run_is_the_same_in_an_ascii_locale(tmp_path: Path) -> None:
     """Settings that are no ASCII, in files and in the output; names that are none get one line."""
     source = text_corpus(tmp_path / "source", rows=12)
