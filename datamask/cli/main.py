@@ -20,7 +20,7 @@ from datamask.cli.inspection import COMMANDS as INSPECTION
 from datamask.cli.open_pages import open_pages
 from datamask.cli.planning import COMMANDS as PLANNING
 from datamask.cli.rebuilding import COMMANDS as REBUILDING
-from datamask.cli.terminal import escaped_output
+from datamask.cli.terminal import escaped_output, print_text
 from datamask.errors import DatamaskError, exit_status, known, lines, printable
 
 NOISY_LOGGERS = (
@@ -138,7 +138,7 @@ def told(raised: Exception) -> int:
     error = known(raised)
     if isinstance(error, DatamaskError | OSError):
         for line in lines(error):
-            click.echo(line, err=True)
+            print_text(line, to_stderr=True)
     else:
         click.echo(printable("".join(traceback.format_exception(error))), err=True, nl=False)
         reason = printable(" ".join(f"{type(error).__name__}: {error}".split()))

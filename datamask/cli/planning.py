@@ -20,6 +20,7 @@ from datamask.cli.options import (
 )
 from datamask.cli.progress import clock, shown_progress
 from datamask.cli.tables import print_rows
+from datamask.cli.terminal import print_text
 from datamask.config.compute import Compute
 from datamask.config.loading import load_settings
 from datamask.config.settings import Settings
@@ -29,8 +30,12 @@ from datamask.planning.first_settings import look, settings_text
 from datamask.planning.plan import dry_run as try_plan
 from datamask.planning.plan import plan_run
 from datamask.planning.preview import PlanPreview, preview
+from datamask.runs.budget import expected_documents
 from datamask.runs.stages import stages_of
 from datamask.storage.location import Root
+
+MOST_SHARDS, MOST_FOLDERS = 20, 3
+"""Shards, and folders of the run with their sizes, that a dry run names."""
 
 
 @click.command()
@@ -53,10 +58,8 @@ def init(source: str, output: Path) -> None:
     first = look(source)
     with output.open("x", encoding="utf-8") as file:
         file.write(settings_text(first, str(output)))
-    for line in first.lines:
-        click.echo(line)
-    for problem in first.problems:
-        click.echo(f"to do: {problem}")
+    for line in (*first.lines, *(f"to do: {problem}" for problem in first.problems)):
+        print_text(line)
     click.echo(f"{output} written; next: datamask plan runs/mine --config {output} --dry-run")
 
 
@@ -67,8 +70,11 @@ def init(source: str, output: Path) -> None:
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Print settings, shards and disk space, and all problems that a launch would refuse; "
-    "write nothing. Rows of a source at a URL are not read.",
+    help="Say whether a launch would start, with all problems that it would refuse, what would be "
+    "selected, shards and disk space; write nothing. Rows of a source at a URL are not read.",
+)
+@click.option(
+    "--settings", "with_settings", is_flag=True, help="--dry-run: also print all settings."
 )
 @click.option(
     "--estimate",
@@ -89,6 +95,7 @@ def plan(
     config: Path | None,
     overrides: tuple[str, ...],
     dry_run: bool,
+    with_settings: bool,
     estimate: bool,
     documents: int,
     form: str,
@@ -110,45 +117,69 @@ def plan(
         _print_estimate(settings, compute, documents, form)
         return
     tried, are_rows_checked = try_plan(root, settings, compute)
-    _print_plan(tried, form)
+    _print_plan(tried, form, with_settings=with_settings)
     if not are_rows_checked:
-        click.echo(
+        print_text(
             f"not checked: the rows of {tried.settings.source.path} (absent and repeated ids, "
             "missing scores, tokens and groups); a launch reads these columns, and refuses what "
             "does not fit",
-            err=True,
+            to_stderr=True,
         )
     if tried.problems:
         raise together(tried.problems)
 
 
-def _print_plan(plan: PlanPreview, form: str) -> None:
-    """Print settings, shards and disk space as YAML and tables or as JSON; only shards as CSV."""
+def _print_plan(plan: PlanPreview, form: str, *, with_settings: bool) -> None:
+    """Print a plan: everything as JSON; the shards as CSV; else the answer first.
+
+    As text, settings are printed if they are asked for, and the first `MOST_SHARDS` shards.
+    """
     chosen = plan.settings.model_dump(mode="json")
     names = ("shard", "documents", "bytes", "files")
     shards = [[shard, 0, 0, 0] for shard in range(plan.num_shards)]
     for piece in plan.pieces:
         row = shards[piece.shard]
         row[1:] = row[1] + piece.rows, row[2] + piece.bytes, row[3] + 1
+    stages = stages_of(plan.settings)
     if form == "json":
         rows = [dict(zip(names, row, strict=True)) for row in shards]
-        stages = stages_of(plan.settings)
         told = {"settings": chosen, "stages": stages, "shards": rows, "disk": plan.disk}
         click.echo(json.dumps(told))
         return
     if form == "csv":
         print_rows(names, shards, form)
         return
-    click.echo(yaml.safe_dump(chosen, sort_keys=False).rstrip())
-    click.echo(f"\nstages: {', '.join(stages_of(plan.settings))}")
+    problems = len(plan.problems)
+    refused = f"A launch would be refused, for {problems} reason{'s' * (problems > 1)} (below)."
+    print_text(refused if problems else "No problem was found; a launch can start.")
+    if shards:
+        print_text(_amounts(plan))
     for line in plan.settings.explained():
-        click.echo(f"\n{line}")
+        print_text(line)
+    print_text(f"Stages: {', '.join(stages)}.")
     if shards:
         click.echo()
-        print_rows(names, ((f"{row[0]:05d}", *row[1:]) for row in shards), form)
+        print_rows(names, ((f"{row[0]:05d}", *row[1:]) for row in shards[:MOST_SHARDS]), form)
+        if plan.num_shards > MOST_SHARDS:
+            click.echo(f"{plan.num_shards - MOST_SHARDS:,d} more; --format csv lists all")
+    if with_settings:
+        click.echo(f"\n{yaml.safe_dump(chosen, sort_keys=False).rstrip()}")
+    else:
+        click.echo("\nall settings: add --settings")
+
+
+def _amounts(plan: PlanPreview) -> str:
+    """Documents, shards, what would be selected, and disk space, as a sentence."""
+    text = f"{plan.documents:,d} documents ({decimal(plan.bytes)}) in {plan.num_shards:,d} shards"
+    selection = plan.settings.selection
+    if plan.disk and not selection.mask_model:
+        kept = expected_documents(selection, plan.documents, plan.bytes)
+        text += f", of which {'about ' * (selection.tokens is not None)}{kept:,d} would be selected"
     if plan.disk:
-        click.echo()
-        print_rows(("stage", "bytes on disk (estimate)"), plan.disk.items(), form)
+        most = sorted(plan.disk.items(), key=lambda item: -item[1])[:MOST_FOLDERS]
+        named = ", ".join(f"{name} {decimal(size)}" for name, size in most)
+        text += f". The run would need about {decimal(sum(plan.disk.values()))} ({named})"
+    return f"{text}."
 
 
 def _print_estimate(settings: Settings, compute: Compute, most: int, form: str) -> None:
@@ -156,12 +187,12 @@ def _print_estimate(settings: Settings, compute: Compute, most: int, form: str) 
     plan = preview(settings)
     with shown_progress():
         stages, measured = estimate(plan, compute, most)
-    click.echo(
+    print_text(
         f"{plan.documents:,d} documents in {plan.num_shards:,d} shards, one after another on this "
         f"machine. `measured` was the time of {measured:,d} documents; the other columns are "
         "arithmetic. Not known: other machines, several workers, the network, the training of an "
         "evaluation.",
-        err=True,
+        to_stderr=True,
     )
     names = StageEstimate.__slots__
     rows = [[getattr(stage, name) for name in names] for stage in stages]

@@ -1,7 +1,9 @@
-"""The progress of commands that run stages: one live display, or a line every 30 seconds in a pipe.
+"""The progress of commands that run stages: one live display, or lines every 30 seconds in a pipe.
 
 Both show the stages at work, their units, what is done within a unit, the rate and the time left,
-from `datamask.runs.in_progress`. Lines of the log appear above the display.
+from `datamask.runs.in_progress`, and a line for the whole. Time left follows from what is finished
+and from the records of earlier launches. It never follows from a limit, such as the most steps of
+learning. Lines of the log appear above the display.
 """
 
 from __future__ import annotations
@@ -15,20 +17,32 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from datamask.cli.terminal import Escaping
-from datamask.execution.attempts import Progress
 from datamask.runs.in_progress import Work, running
+from datamask.runs.records import seconds_before
+from datamask.runs.run import Run
+from datamask.runs.stages import STAGES, stages_of
 
 logger = logging.getLogger(__name__)
 
 SECONDS_BETWEEN_LINES = 30.0
 
+BAR = 8
+"""Columns of a bar: the text next to it fits in a terminal of 80."""
+
+MOST_SHARDS = 1000
+"""Shards up to which the time of a whole run is looked for in its records: one look per file."""
+
 
 class Shown(NamedTuple):
-    """A stage at work: its name, the share done in [0, 1] or None, and the rest in words."""
+    """A stage at work: its name, the share done in [0, 1] or None, and the rest in words.
+
+    `left` is the time left in seconds, None if unknown.
+    """
 
     stage: str
     share: float | None
     text: str
+    left: float | None
 
 
 class Stages:
@@ -41,6 +55,14 @@ class Stages:
         self.log = log
         self.units: dict[str, tuple[int, int]] = {}
         self.started: dict[str, float] = {}
+        self.began = time.monotonic()
+        self.expected: dict[str, float | None] = {}
+
+    def expect(self, run: Run, workers: int) -> None:
+        """Note all stages of a run, with the seconds that what is left of each took before."""
+        can_look = run.address == str(run.root) and run.num_shards <= MOST_SHARDS
+        for stage in stages_of(run.settings):
+            self.expected[stage] = _expected(run, stage, workers) if can_look else None
 
     def advance(self, stage: str, done: int, total: int) -> None:
         """See `datamask.execution.attempts.Progress`."""
@@ -56,6 +78,21 @@ class Stages:
             stages.setdefault(work.stage, []).append(work)
         return [self._shown(stage, works) for stage, works in stages.items()]
 
+    def whole(self, shown: list[Shown]) -> str:
+        """How far the whole is, in words; empty before the stages of the run are known.
+
+        The whole time is told if the time left of this stage and of all later ones is known.
+        """
+        stage = shown[0].stage.partition("/")[0] if shown else ""
+        if stage not in self.expected:
+            return ""
+        number = list(self.expected).index(stage) + 1
+        elapsed = time.monotonic() - self.began
+        text = f"stage {number} of {len(self.expected)}, {clock(elapsed)}"
+        left = [shown[0].left, *list(self.expected.values())[number:]]
+        known = [seconds for seconds in left if seconds is not None]
+        return text + f" of about {about(elapsed + sum(known))}" * (len(known) == len(left))
+
     def _shown(self, stage: str, works: list[Work]) -> Shown:
         now = time.monotonic()
         elapsed = now - self.started.setdefault(stage, min(work.started for work in works))
@@ -66,12 +103,34 @@ class Stages:
             counts = sum(work.done for work in within), sum(work.total for work in within)
             parts.append(f"{counts[0]:,d} of {counts[1]:,d} {within[0].what}")
             rate = sum(work.done / max(now - work.started, 1e-3) for work in within)
-            parts += [f"{rate:,.0f} per second"] * (rate >= 1)
-        share = (done + sum(work.done / work.total for work in within)) / max(total, len(works))
-        parts.append(clock(elapsed))
-        if 0 < share < 1:
-            parts.append(f"{clock(elapsed * (1 - share) / share)} left")
-        return Shown(stage, share if share else None, ", ".join(parts))
+            parts += [f"{rate:,.0f}/s"] * (rate >= 1)
+        exact = sum(work.done / work.total for work in within if not work.is_bound)
+        share, before = (done + exact) / max(total, len(works)), self.expected.get(stage)
+        left = elapsed * (1 - share) / share if 0 < share < 1 else None
+        if left is None and before and before > elapsed:
+            left = before - elapsed
+        parts.append(clock(elapsed) if left is None else f"{clock(left)} left")
+        return Shown(stage, share if share else None, ", ".join(parts), left)
+
+
+def _expected(run: Run, stage: str, workers: int) -> float | None:
+    """The seconds that what is left of a stage took before; None if unknown."""
+    left = [unit for unit, state in enumerate(run.states(stage)) if state != "done"]
+    if not left:
+        return 0.0
+    if STAGES[stage].each == "round" or stage == "round":
+        return None  # their number depends on the documents
+    seconds = seconds_before(run, stage, left)
+    if seconds is None or not STAGES[stage].in_parallel:
+        return seconds
+    return seconds / min(workers, len(left))
+
+
+def about(seconds: float) -> str:
+    """Seconds with one or two digits, in a unit that suits them: 40 s, 9 min, 2.5 h."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
 
 
 def clock(seconds: float) -> str:
@@ -82,14 +141,16 @@ def clock(seconds: float) -> str:
 
 
 @contextlib.contextmanager
-def shown_progress(seconds: float = SECONDS_BETWEEN_LINES) -> Iterator[Progress]:
+def shown_progress(
+    seconds: float = SECONDS_BETWEEN_LINES,
+) -> Iterator[Stages]:
     """Show progress on standard error while the block runs, unless only warnings are wanted.
 
     If standard error is not a terminal, *seconds* pass between lines.
     """
     stages = Stages()
     if logging.getLogger().getEffectiveLevel() > logging.INFO:
-        yield stages.advance
+        yield stages
         return
     show = _live(stages) if sys.stderr.isatty() else lines(stages, seconds, _to_stderr)
     # The display has the same numbers; the logs of the units get them all the same.
@@ -98,7 +159,7 @@ def shown_progress(seconds: float = SECONDS_BETWEEN_LINES) -> Iterator[Progress]
         handler.addFilter(_is_no_progress)
     try:
         with show:
-            yield stages.advance
+            yield stages
     finally:
         for handler in handlers:
             handler.removeFilter(_is_no_progress)
@@ -114,13 +175,15 @@ def _to_stderr(line: str) -> None:
 
 @contextlib.contextmanager
 def lines(stages: Stages, seconds: float, write: Callable[[str], None]) -> Iterator[None]:
-    """Write a line for each stage at work every *seconds* while the block runs."""
+    """Write a line for the whole and for each stage at work every *seconds*."""
     ended = threading.Event()
 
     def show() -> None:
         while not ended.wait(seconds):
-            for shown in stages.shown():
-                write(f"{shown.stage}: {shown.text}")
+            rows = stages.shown()
+            for line in (stages.whole(rows), *(f"{row.stage}: {row.text}" for row in rows)):
+                if line:
+                    write(line)
 
     thread = threading.Thread(target=show, daemon=True)
     thread.start()
@@ -133,19 +196,19 @@ def lines(stages: Stages, seconds: float, write: Callable[[str], None]) -> Itera
 
 @contextlib.contextmanager
 def _live(stages: Stages) -> Iterator[None]:
-    from rich.console import Console
+    from rich.console import Console, Group
     from rich.live import Live
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
 
     def table() -> Any:
-        grid = Table.grid(padding=(0, 1))
-        for shown in stages.shown():
+        grid, rows = Table.grid(padding=(0, 1)), stages.shown()
+        for shown in rows:
             total = None if shown.share is None else 1.0
-            bar = ProgressBar(total, shown.share or 0, 20)
+            bar = ProgressBar(total, shown.share or 0, BAR)
             grid.add_row(Text(shown.stage), bar, Text(shown.text))
-        return grid
+        return Group(grid, Text(whole)) if (whole := stages.whole(rows)) else grid
 
     terminal: Any = sys.stderr
     # The display itself needs escape sequences; handlers escape those of names.

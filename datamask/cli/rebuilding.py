@@ -20,6 +20,7 @@ from datamask.cli.options import (
 )
 from datamask.cli.progress import shown_progress
 from datamask.cli.tables import print_rows
+from datamask.cli.terminal import print_text
 from datamask.config.compute import Compute
 from datamask.config.loading import load_settings, load_sweep
 from datamask.config.settings import Settings
@@ -28,7 +29,7 @@ from datamask.execution.pipeline import rebuild as rebuild_run
 from datamask.execution.pipeline import rewrite_report
 from datamask.planning.applying import check_source, settings_to_apply
 from datamask.planning.plan import Change
-from datamask.report.answer import answer_lines
+from datamask.report.answer import Answer, answer
 from datamask.report.evaluation import evaluation_markdown
 from datamask.report.sweep_page import recommend, recommendation_text, run_sweep, sweep_rows
 from datamask.runs.locks import working_on
@@ -132,13 +133,13 @@ def sweep(root: Root, overrides: tuple[str, ...]) -> None:
 
     if wanted.by == "evaluation":
         run, _ = _rebuilt(lambda run: None, root, change, compute, publishing=False)
-    with shown_progress() as progress, working_on(run):
-        path = run_sweep(run, wanted, compute, progress)
+    with shown_progress() as stages, working_on(run):
+        path = run_sweep(run, wanted, compute, stages.advance)
         points = frontier(run, wanted)
         recommended = recommend(run, wanted, points)
     rows = sweep_rows(points, run.settings.selection.metric)
     print_rows(list(rows[0]), (tuple(row.values()) for row in rows), "table")
-    click.echo(recommendation_text(recommended))
+    print_text(recommendation_text(recommended))
     click.echo(f"page  {run.address}/{path.relative_to(run.root)}")
 
 
@@ -209,13 +210,21 @@ def rebuild_and_show(
     extend: bool = False,
 ) -> None:
     """Run every stage, then print the summary, warnings and output files."""
-    run, told = _rebuilt(answer_lines, root, settings, compute, origin=origin, extend=extend)
-    click.echo("\n".join(told))
+    run, answered = _rebuilt(answer, root, settings, compute, origin=origin, extend=extend)
+    _print_answer(answered, run.address)
     click.echo(f"report       {run.address}/report.html")
     click.echo(f"subset       {run.address}/subset")
     click.echo(f"DuckDB file  {run.address}/composition.duckdb")
     if run.settings.publication is not None:
         click.echo(f"publication  {run.root / 'publication'}")
+
+
+def _print_answer(answered: Answer, address: str) -> None:
+    print_text(answered.what)
+    for row in answered.findings:
+        print_text(f"{row.mark} {row.name}: {row.text}")
+    for command in answered.commands:
+        click.echo(f"next: {command.replace('RUN', address)}")
 
 
 def _rebuilt(
@@ -227,8 +236,9 @@ def _rebuilt(
 ) -> tuple[Run, Result]:
     """Rebuild a run with its progress shown; what *at_end* makes of it before others change it."""
     results: list[Result] = []
-    with shown_progress() as progress:
-        options |= {"progress": progress, "at_end": lambda run: results.append(at_end(run))}
+    with shown_progress() as stages:
+        options |= {"progress": stages.advance, "at_end": lambda run: results.append(at_end(run))}
+        options |= {"at_start": lambda run: stages.expect(run, compute.workers)}
         run = rebuild_run(root, settings, compute, **options)
     return run, results[0]
 

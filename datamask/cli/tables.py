@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import itertools
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from pydantic_core import to_json
 
+from datamask.cli.terminal import columns as terminal_columns
 from datamask.cli.terminal import data_output
 from datamask.errors import escaped
 
@@ -19,7 +21,8 @@ WIDEST = 60
 def print_rows(names: Sequence[str], rows: Iterable[Iterable[Any]], form: str) -> None:
     """Print rows as they come, as `table`, `csv` or `json` (one object per line).
 
-    A table keeps its first thousand rows for the column widths.
+    A table keeps its first thousand rows for the column widths. In a terminal that is narrower
+    than the table, each row is a paragraph with a line per column.
     """
     if form == "csv":
         writer = csv.writer(data_output(), lineterminator="\n")
@@ -41,10 +44,16 @@ def _print_table(names: Sequence[str], rows: Iterator[Iterable[Any]]) -> None:
     first = [[_shown(value) for value in row] for row in values]
     names = list(map(escaped, names))
     columns = [[name, *column] for name, *column in zip(names, *first, strict=True)]
+    widths = [max(map(len, column)) for column in columns]
+    if sys.stdout.isatty() and sum(widths) + 2 * len(widths) - 2 > terminal_columns():
+        for row in itertools.chain(first, (map(_shown, row) for row in rows)):
+            for name, text in zip(names, row, strict=True):
+                print(f"{name:{max(map(len, names))}}  {text}")
+            print()
+        return
     formats = [
-        f"{{:{'>' if values and isinstance(values[0][number], int | float) else '<'}"
-        f"{max(map(len, column))}}}"
-        for number, column in enumerate(columns)
+        f"{{:{'>' if values and isinstance(values[0][number], int | float) else '<'}{width}}}"
+        for number, width in enumerate(widths)
     ]
     line = "  ".join(formats).format
     print(line(*names).rstrip())

@@ -7,9 +7,13 @@ them, which can hide text, change the clipboard or the title, or make text look 
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterator
 from typing import IO, Any
+
+import click
 
 from datamask.errors import visible
 
@@ -36,6 +40,27 @@ def escaped_output() -> Iterator[None]:
     err: Any = Escaping(sys.stderr)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         yield
+
+
+def print_text(text: str, *, to_stderr: bool = False) -> None:
+    """Print a paragraph as one line; a terminal gets lines that end between words.
+
+    Not for commands, which people copy.
+    """
+    if (sys.stderr if to_stderr else sys.stdout).isatty():
+        text = textwrap.fill(
+            text,
+            columns(),
+            subsequent_indent="  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    click.echo(text, err=to_stderr)
+
+
+def columns() -> int:
+    """Width of the terminal in characters."""
+    return shutil.get_terminal_size().columns
 
 
 def data_output() -> IO[str]:

@@ -67,6 +67,7 @@ def rebuild(
     origin: Root | None = None,
     extend: bool = False,
     progress: Progress | None = None,
+    at_start: Callable[[Run], object] = lambda run: None,
     at_end: Callable[[Run], object] = lambda run: None,
     publishing: bool = True,
 ) -> Run:
@@ -80,6 +81,7 @@ def rebuild(
             that are the same.
         extend: whether files that were added to the source become further shards (`plan_run`).
         progress: called as `Progress` says.
+        at_start: called when the run is planned, before its first stage.
         at_end: called when all is done, before another launch can change the run's settings.
         publishing: whether to publish, if the settings do.
 
@@ -103,6 +105,7 @@ def rebuild(
         remove_orphans(run.root)
         if other is not None:
             share(other, run)
+        at_start(run)
         for stage in stages_of(run.settings):
             if stage != "publication" or publishing:
                 run_stage(run, stage, compute, progress=progress)

@@ -58,3 +58,12 @@ def rank_correlation(x: np.ndarray, y: np.ndarray) -> float | None:
     if not all(squares):
         return None
     return round(float(ranks[0] @ ranks[1]) / float(np.sqrt(squares[0] * squares[1])), 6)
+
+
+def in_words(figures: dict[str, Any]) -> str:
+    """The figures of a fit for a log."""
+    known = {name: value for name, value in figures.items() if value is not None}
+    return ", ".join(
+        f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in known.items()
+    )

@@ -25,7 +25,7 @@ from datamask.config.group import SourceGroup
 from datamask.config.inputs import Score
 from datamask.errors import InputError
 from datamask.hygiene.words import hash_ngrams, split_words
-from datamask.quality.agreement import rank_correlation
+from datamask.quality.agreement import in_words, rank_correlation
 from datamask.quality.held_out import are_drawn
 from datamask.quality.labels import LEAST_LABELS, read_labels
 from datamask.runs import schemas
@@ -152,7 +152,7 @@ def fit_examples(run: Run, compute: Compute) -> None:
                 "more examples, or examples that differ more from the source, or lower it",
                 path=score.labels or score.path,
             )
-        logger.info("score %s: %s", score.name, figures)
+        logger.info("score %s: %s", score.name, in_words(figures))
         metrics[score.name] = {**figures, "copies": copies}
         rows.append({"score": score.name, "weights": fitted[:-1], "intercept": fitted[-1]})
     table = pa.Table.from_pylist(rows, schema=schemas.EXAMPLE_MODELS)

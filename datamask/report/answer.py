@@ -47,14 +47,6 @@ def answer_markdown(run: Run) -> str:
     return render("answer.md", answer=answer(run)).strip()
 
 
-def answer_lines(run: Run) -> list[str]:
-    """The answer for a terminal, a line each. Raises as `answer`."""
-    answered = answer(run)
-    lines = [f"{row.mark} {row.name}: {row.text}" for row in answered.findings]
-    commands = [f"next: {command.replace('RUN', run.address)}" for command in answered.commands]
-    return [answered.what, *lines, *commands]
-
-
 def _what(run: Run) -> str:
     totals, selection = totals_of(run), run.settings.selection
     ours, source = totals["selected"], totals["source"]

@@ -35,6 +35,7 @@ class Work:
         label: the unit in messages; empty if the stage has one.
         started: monotonic seconds.
         done: what is done of `total`, in the unit `what`.
+        is_bound: whether `total` is a limit that is seldom reached, so that no time left follows.
         metrics: what the stage has noted (see `note`).
     """
 
@@ -44,6 +45,7 @@ class Work:
     done: int = 0
     total: int = 0
     what: str = ""
+    is_bound: bool = False
     logged: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
 
@@ -77,8 +79,12 @@ def from_any_thread() -> Callable[..., None]:
     return lambda *given: context.run(advance, *given)
 
 
-def advance(done: int, total: int, what: str = "documents", detail: str = "") -> None:
+def advance(
+    done: int, total: int, what: str = "documents", detail: str = "", *, is_bound: bool = False
+) -> None:
     """Report how far this thread's unit of work is; without one, nothing is reported.
+
+    With *is_bound*, *total* is a limit that is seldom reached.
 
     Raises:
         KeyboardInterrupt: the user has interrupted the work.
@@ -87,7 +93,7 @@ def advance(done: int, total: int, what: str = "documents", detail: str = "") ->
     work, now = _current.get(), time.monotonic()
     if work is None:
         return
-    work.done, work.total, work.what = done, total, what
+    work.done, work.total, work.what, work.is_bound = done, total, what, is_bound
     if now - work.logged >= SECONDS_BETWEEN_LINES:
         work.logged = now
         place = f"{work.stage}: {work.label}".rstrip(": ")

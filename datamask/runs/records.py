@@ -12,7 +12,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
 from datamask.errors import DatamaskError, code_of, describe, visible
@@ -22,6 +22,9 @@ from datamask.runs.run import Run
 from datamask.runs.stages import STAGES
 
 logger = logging.getLogger(__name__)
+
+MOST_ASKED = 20
+"""Records that are read of a stage to know how long it took before."""
 
 FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
 
@@ -49,12 +52,30 @@ class WorkRecord:
 
 def read_record(run: Run, stage: str, unit: int = 0) -> WorkRecord | None:
     """The record of the output that is due now; None if no work on it has started."""
+    record = _last_record(run, stage, unit)
+    return record if record and record.fingerprint == run.fingerprint(stage, unit) else None
+
+
+def _last_record(run: Run, stage: str, unit: int) -> WorkRecord | None:
+    """The last record of a unit, with whatever settings; None without one."""
     try:
         path = run.fetch(run.work_record_path(stage, unit))
-        record = WorkRecord(**json.loads(path.read_text(encoding="utf-8")))
+        return WorkRecord(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
-    return record if record.fingerprint == run.fingerprint(stage, unit) else None
+
+
+def seconds_before(run: Run, stage: str, units: Sequence[int]) -> float | None:
+    """About the seconds of work that units took when they were last made, with whatever settings.
+
+    The mean of at most `MOST_ASKED` of them, times their number; None if one has no record.
+    """
+    asked = units[:: -(-len(units) // MOST_ASKED) or 1]
+    records = [_last_record(run, stage, unit) for unit in asked]
+    seconds = [record.seconds for record in records if record and record.seconds is not None]
+    if len(seconds) < len(asked):
+        return None
+    return sum(seconds) / max(len(seconds), 1) * len(units)
 
 
 def note_failure(run: Run, stage: str, unit: int, error: Exception) -> None:

@@ -181,7 +181,7 @@ def _learn(
             scores=documents.scores,
             terms=terms_of(run),
             compute=compute,
-            progress=lambda step, steps: advance(step, steps, "steps at most"),
+            progress=lambda step, steps: advance(step, steps, "steps at most", is_bound=True),
             keeper=checkpoints,
         )
 

@@ -179,14 +179,15 @@ def test_a_run_is_the_same_in_an_ascii_locale(tmp_path: Path) -> None:
 def test_dry_run_prints_shards_and_writes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Resolved settings, shards, disk; as JSON one object that gives the same settings again."""
+    """The answer, shards and disk, settings if asked for; as JSON one object that has them all."""
     source = text_corpus(tmp_path / "source")
     command = ["plan", tmp_path / "run", "--dry-run", *settings(source)]
     assert here(*command) == 0
     shown = capsys.readouterr().out
-    assert "rows_per_shard: 40" in shown
-    assert re.search(r"^00002 +40 ", shown, re.M)
-    assert "embeddings" in shown
+    assert "No problem" in shown.splitlines()[0] and "12 would be selected" in shown.splitlines()[1]
+    assert re.search(r"^00002 +40 ", shown, re.M) and "rows_per_shard: 40" not in shown
+    assert here(*command, "--settings") == 0
+    assert "rows_per_shard: 40" in capsys.readouterr().out
     assert here(*command, "--format", "json") == 0
     found = json.loads(capsys.readouterr().out)
     assert sum(shard["documents"] for shard in found["shards"]) == 120
@@ -214,7 +215,7 @@ def test_dry_run_without_the_hub_prints_what_is_known(
     else:
         assert re.search(r"^00002 +40 ", shown.out, re.M)
     assert shown.err.splitlines()[-1].startswith("datamask: embedding.model a/b: the Hub cannot be")
-    assert here("plan", tmp_path / "run", "--dry-run", "--set", "seed=7") == 2
+    assert here("plan", tmp_path / "run", "--dry-run", "--settings", "--set", "seed=7") == 2
     shown = capsys.readouterr()
     assert "seed: 7" in shown.out and shown.err.startswith("datamask: source.path: required")
 
@@ -243,7 +244,8 @@ def test_set_changes_the_settings_that_a_run_has(
     before["selection"]["quality_weight"], before["report"]["map_documents"] = 0.2, 50
     assert after == before
     assert {p: p.stat().st_ino for p in tmp_path.glob("run/embeddings/*")} == embedded
-    assert here("plan", tmp_path / "run", "--dry-run", "--set", "selection.ratio=0.2") == 0
+    changed = ("--settings", "--set", "selection.ratio=0.2")
+    assert here("plan", tmp_path / "run", "--dry-run", *changed) == 0
     assert "quality_weight: 0.2" in capsys.readouterr().out
 
 

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
+import shutil
+import sys
 import threading
 import time
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from datamask.cli import progress as progress_module
-from datamask.cli.progress import clock, shown_progress
+from datamask.cli.progress import Stages, about, clock, shown_progress
+from datamask.cli.tables import print_rows
+from datamask.cli.terminal import print_text
 from datamask.runs import in_progress
 from datamask.runs.in_progress import advance, running, working
+from datamask.runs.opening import open_run
+from datamask.runs.stages import stages_of
 
 
 @pytest.fixture
@@ -44,21 +53,82 @@ def test_a_pipe_gets_lines(
     # A clock that stands still, however long this takes.
     now = time.monotonic() + 0.5
     monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: now))
-    with shown_progress(0.05) as progress:
-        progress("embeddings", 0, 4)
+    with shown_progress(0.05) as stages:
+        stages.advance("embeddings", 0, 4)
         with working("embeddings", "00000"):
             first = until(capsys, "embeddings")
             advance(1500, 3000)
             last = until(capsys, "documents")
-        progress("embeddings", 1, 4)
+        stages.advance("embeddings", 1, 4)
         time.sleep(0.2)
         assert capsys.readouterr().err.splitlines()[1:] == []
     assert first == "embeddings: 0 of 4 done, 0:00"
-    shape = (
-        r"embeddings: 0 of 4 done, 1,500 of 3,000 documents, [\d,]+ per second, 0:00, 0:0\d left"
-    )
+    shape = r"embeddings: 0 of 4 done, 1,500 of 3,000 documents, [\d,]+/s, 0:0\d left"
     assert re.fullmatch(shape, last)
     assert not running()
+
+
+def test_a_limit_is_no_reason_for_a_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps that may not be needed tell nothing; finished units do."""
+    now = time.monotonic()
+    monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: now))
+    stages = Stages(lambda line: None)
+    stages.advance("selection", 0, 4)
+    now += 10
+    with working("selection", "00000"):
+        advance(2, 1000, "steps at most", is_bound=True)
+        [shown] = stages.shown()
+        assert shown.left is None and shown.share is None and not stages.whole([shown])
+        stages.advance("selection", 1, 4)
+        [shown] = stages.shown()
+    assert shown.left == pytest.approx(30) and shown.share == 0.25
+
+
+def test_the_whole_time_follows_from_earlier_launches(
+    finished: tuple[Path, Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With another budget, what is left takes what it took; without a record nothing is told."""
+    root = Path(shutil.copytree(finished[0], tmp_path / "run"))
+    run = open_run(root)
+    changed = run.settings.model_copy(
+        update={"selection": run.settings.selection.changed({"ratio": 0.3})}
+    )
+    order, now = stages_of(changed), time.monotonic()
+    monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: now))
+
+    def whole() -> tuple[str, list[float | None]]:
+        stages = Stages()
+        stages.expect(replace(run, settings=changed), workers=1)
+        with working("selection", "00000"):
+            return stages.whole(stages.shown()), [*stages.expected.values()]
+
+    number = order.index("selection")
+    seconds = [0.0] * number
+    for stage in order[number:]:
+        records = [json.loads(p.read_text()) for p in root.glob(f"work_records/{stage}/*.json")]
+        seconds.append(sum(record["seconds"] for record in records))
+    text, expected = whole()
+    place = f"stage {number + 1} of {len(order)}, 0:00"
+    assert expected == pytest.approx(seconds) and text == f"{place} of about {about(sum(expected))}"
+    next(root.glob("work_records/documents/*.json")).unlink()
+    assert whole()[0] == place
+
+
+def test_a_terminal_gets_no_broken_words(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Paragraphs end lines between words, and of a table that is too wide each row is one."""
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    text = "a paragraph of several words, with λ = 0 and file-names, for a terminal of 40 columns"
+    print_text(text)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 40 and " ".join(" ".join(lines).split()) == text
+    print_rows(("name", "first value"), [("x" * 35, 1), ("y" * 35, 22)], "table")
+    words = capsys.readouterr().out.split()
+    assert words == ["name", "x" * 35, "first", "value", "1", *["name", "y" * 35], *words[-3:]]
+    print_rows(("name", "value"), [("x", 1)], "table")
+    assert capsys.readouterr().out.splitlines() == ["name  value", "x         1"]
 
 
 def test_only_warnings_means_no_progress(info: None, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from datamask.config.compute import Compute
 from datamask.config.outputs import Sweep
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
-from datamask.report.answer import answer_lines
+from datamask.report.answer import answer
 from datamask.report.compare_page import compare_page, compare_text
 from datamask.report.sweep_page import run_sweep, write_sweep
 from datamask.runs.stages import stages_of
@@ -36,7 +36,7 @@ def test_every_later_stage_and_command_copes(
     written = [pq.read_table(run.path("subset", unit)) for unit in range(run.num_units("subset"))]
     assert sum(table.num_rows for table in written) == 0
     assert query(run, "SELECT sum(documents_after) AS n FROM groups") == [{"n": 0}]
-    assert answer_lines(run)[0].startswith("0 of 120 documents (0.00%) were selected")
+    assert answer(run).what.startswith("0 of 120 documents (0.00%) were selected")
     assert (run.root / "publication" / "README.md").exists()
     monkeypatch.undo()
     other = finish(tmp_path / "other", settings(source, selection={"steps": 5}), "composition")
