@@ -31,7 +31,7 @@ from datamask.config.selection import Selection
 from datamask.learning.data import raw_values
 from datamask.learning.learner import learn_mask, shard_data
 from datamask.objectives.weighted import build_terms
-from datamask.report.sample import embedding_map
+from datamask.report.tsne import embedding_map
 
 METHODS: dict[str, dict[str, Any]] = {
     "DATAMASK, DiSF": {"metric": "disf"},

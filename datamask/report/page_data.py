@@ -16,6 +16,7 @@ from typing import Any
 from datamask.analysis.composition import KINDS, query, rows_of
 from datamask.analysis.query import open_run_database
 from datamask.report.findings import LEAST_EXPECTED, RETENTION
+from datamask.report.redundancy import NEAR_COPY
 from datamask.runs.run import Run
 
 TABS = KINDS | {"length": "length bands (characters)"}
@@ -41,8 +42,9 @@ def groups(run: Run) -> list[list[Any]]:
 _DOCUMENTS = """
 SELECT s.id, if(d.selected, 'kept', if(d.dropped IS NULL, 'left out', 'dropped')) AS state,
     s.kind, d.quality, d.logit, s.nearest, s.cosine::DOUBLE AS cosine, d.characters, s.text,
+    {weight} * s.quality_gain AS quality_part, s.nearest_text,
     concat_ws(' · ', if(s.kind = d.dropped, NULL, d.dropped),
-        'near-duplicate of ' || d.near_duplicate_of, if(d.top_quality, 'top quality', NULL),
+        if(d.top_quality, 'top quality', NULL),
         if(s.diverse, 'most diverse', NULL), nullif(d.domain, '(none)'), nullif(d.dump, '(none)'),
         'shard ' || lpad(s.shard::VARCHAR, 5, '0')) AS facts
 FROM sample s JOIN documents d ON s.shard = d.shard AND s.row = d.row AND s.id = d.id
@@ -54,18 +56,22 @@ ORDER BY s.kind = 'random', d.dropped IS NOT NULL, s.kind, d.logit, s.shard, s.r
 def documents(run: Run) -> list[list[Any]]:
     """The documents to read, extremes first; one that is there for two reasons is there once."""
     with open_run_database(run) as connection:
-        rows = rows_of(connection.execute(_DOCUMENTS))
+        weight = run.settings.selection.quality_weight
+        rows = rows_of(connection.execute(_DOCUMENTS.format(weight=weight)))
     by_id: dict[str, list[Any]] = {}
     for row in rows:
         by_id.setdefault(row["id"], [*row.values()])
+    for values in by_id.values():
+        if values[5] in by_id:  # its text is there already
+            values[10] = None
     return [*by_id.values()]
 
 
 def choices(rows: list[list[Any]]) -> dict[str, str]:
     """What documents can be filtered by: state, near-copies of what is kept, and kind."""
     values = dict.fromkeys([row[1] for row in rows] + [row[2] for row in rows])
-    near = {"near-copy": "left out, near-copy of a selected document"}
-    return {"": "all"} | near | {value: value.replace("_", "-") for value in values}
+    near = {NEAR_COPY: "near-copy pairs"}
+    return {"": "all"} | {value: value.replace("_", "-") for value in values} | near
 
 
 def packed(data: dict[str, Any]) -> str:

@@ -12,6 +12,9 @@ from datamask.runs.run import Run
 NEAR_DUPLICATE_COSINE = 0.95
 """From which two documents are near-duplicates."""
 
+NEAR_COPY = "near-copy pair"
+"""Kind of a sampled document with a selected near-duplicate."""
+
 SETS = ("selected", "top_quality", "random")
 
 

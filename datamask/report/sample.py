@@ -26,8 +26,16 @@ from datamask.analysis.composition import query
 from datamask.config.compute import Compute
 from datamask.config.outputs import SAMPLED_SHARDS
 from datamask.learning.learner import judge, learn, scale, shard_data
+from datamask.learning.published import unit
 from datamask.learning.resuming import Curve
-from datamask.report.redundancy import SETS, neighbours_path, sample_path
+from datamask.report.redundancy import (
+    NEAR_COPY,
+    NEAR_DUPLICATE_COSINE,
+    SETS,
+    neighbours_path,
+    sample_path,
+)
+from datamask.report.tsne import embedding_map
 from datamask.runs.files import read_columns, write_parquet
 from datamask.runs.run import Run, shard_seed
 from datamask.selection.documents import read_documents
@@ -37,11 +45,11 @@ QUERIES, BLOCK, CHECKED = 512, 65_536, 8
 """Documents whose nearest are sought together, others compared at a time, and the nearest by
 float32 of which the exact cosines are computed (docs/log.md#report)."""
 
-PRINCIPAL_COMPONENTS, PERPLEXITY, ITERATIONS, ANGLE = 50, 20, 400, 1.0
-"""Of t-SNE (docs/log.md#report)."""
-
 MOST_STEPS = 200
 """Of the learner of the most diverse subset (docs/log.md#report)."""
+
+MOST_PAIRS = 1000
+"""Documents whose nearest document has its text in the sample: a page stays below 4 MB."""
 
 ASKED = 5
 """Of so many sampled documents, one of each selection is asked for its nearest neighbour
@@ -53,13 +61,18 @@ SAMPLE = pa.schema(
         pa.field("row", pa.int64(), nullable=False),
         pa.field("id", pa.string(), nullable=False),
         pa.field("kind", pa.string(), nullable=False),  # `random`, or the extreme that it shows
+        # What quality with a weight of 1 adds to the logit, over the shard's mean candidate.
+        pa.field("quality_gain", pa.float64()),
         pa.field("x", pa.float32()),  # on the map; null if not on it
         pa.field("y", pa.float32()),
         # Of random ones: in their most diverse subset, with the same metric and the run's ratio.
         pa.field("diverse", pa.bool_()),
-        pa.field("nearest", pa.string()),  # id of the nearest other document that is selected
+        # Id of the nearest other document that is selected; of a near-duplicate that was dropped
+        # before selection, of the document that it repeats.
+        pa.field("nearest", pa.string()),
         pa.field("cosine", pa.float32()),
         pa.field("text", pa.string()),  # its beginning
+        pa.field("nearest_text", pa.string()),  # of the pairs that are most alike
     ]
 )
 NEIGHBOUR = pa.schema(
@@ -143,6 +156,7 @@ def _sample_shard(
 ) -> ShardSample:
     """Sample *count* random documents of a shard, *extremes* of a kind, *queries* of a set."""
     columns = ["shard", "row", "id", "quality", "logit", "selected", "top_quality", "dropped"]
+    columns.append("near_duplicate_of")
     everything = read_columns(run.path("documents", shard), columns).combine_chunks()
     table = everything.filter(pc.field("dropped").is_null()).combine_chunks()
     size, selected = table.num_rows, table["selected"].to_numpy()
@@ -179,11 +193,17 @@ def _sample_shard(
         for name in SETS
     ]
     cosines, at = near(shown, kept)
+    alike = np.argsort(-cosines, kind="stable")[:extremes]
+    alike = alike[cosines[alike] >= NEAR_DUPLICATE_COSINE]
+    kinds[NEAR_COPY] = shown[alike]
+    shown, cosines, at = (np.append(of, of[alike]) for of in (shown, cosines, at))
     absent = at < 0
     documents = table.select(["shard", "row", "id", "quality"]).take(shown)
     facts = {
         "kind": pa.array([name for name, rows in kinds.items() for _ in rows], pa.string()),
+        "quality_gain": pa.array(_quality_gains(run, shard, table)[shown], pa.float64()),
         "nearest": table["id"].take(pa.array(at, pa.int64(), mask=absent)),
+        "nearest_row": table["row"].take(pa.array(at, pa.int64(), mask=absent)),
         "cosine": pa.array(cosines, pa.float32(), mask=absent),
     }
     for name, values in facts.items():
@@ -209,9 +229,41 @@ def _extremes(table: pa.Table, most: int) -> dict[str, np.ndarray]:
     }
 
 
+def _quality_gains(run: Run, shard: int, table: pa.Table) -> np.ndarray:
+    """What quality with a weight of 1 adds to each candidate's logit, over that of their mean.
+
+    A logit is linear in quality (`learning.published`), with a slope of unit · weight / (scale · S)
+    for S documents. NaN for budgets of tokens, whose logits may be those of another S, and where
+    logits are not of this objective.
+    """
+    selection, quality = run.settings.selection, table["quality"].to_numpy()
+    is_known = selection.method == "mask" and not selection.mask_model and selection.tokens is None
+    if not is_known or selection.num_rounds == 1 or not len(quality):
+        return np.full(len(quality), np.nan)
+    if selection.scope == "corpus":
+        from datamask.selection.outcome import corpus_metrics
+
+        (size, number), scales = _kept_and_left(run), corpus_metrics(run)["scales"]
+    else:
+        size, number = int(pc.sum(table["selected"]).as_py()), len(quality)
+        scales = run.receipt("selection", shard).metrics["scales"]
+    slope = unit(size, number, selection.scale_terms) / scales["quality"] / max(size, 1)
+    gains: np.ndarray = slope * (quality - quality.mean())
+    return gains
+
+
+def _kept_and_left(run: Run) -> tuple[int, int]:
+    """Numbers of selected documents and of candidates."""
+    [row] = query(run, "SELECT sum(selected) AS kept, sum(candidates) AS left FROM shards")
+    return int(row["kept"]), int(row["left"])
+
+
 def _dropped(table: pa.Table, most: int, generator: np.random.Generator) -> pa.Table:
     """Documents that were dropped before embedding, up to *most* for each reason."""
+    repeated = table["near_duplicate_of"]
+    row = pc.index_in(repeated, table["id"], skip_nulls=True).cast(pa.int64())
     table = table.select(["shard", "row", "id", "quality", "dropped"])
+    table = table.append_column("nearest", repeated).append_column("nearest_row", row)
     parts = []
     for reason in sorted(table["dropped"].drop_null().unique().to_pylist()):
         rows = np.flatnonzero(pc.equal(table["dropped"], reason).fill_null(False).to_numpy())
@@ -289,7 +341,13 @@ def _sample_table(
     points[random[mapped]] = embedding_map(features[mapped], run.settings.seed)
     is_mapped = np.isfinite(points[:, 0])
     keys = list(zip(*(documents[name].to_pylist() for name in ("shard", "row")), strict=True))
-    texts = beginnings(run, [keys[at] for at in np.flatnonzero(is_mapped | (kinds != RANDOM))])
+    # The texts of the pairs that are most alike; dropped near-duplicates have no cosine.
+    shown, cosines = np.flatnonzero(is_mapped | (kinds != RANDOM)), documents["cosine"].to_numpy()
+    nearest_rows = documents["nearest_row"].to_pylist()
+    pairs = shown[[nearest_rows[at] is not None for at in shown]]
+    pairs = pairs[np.argsort(-np.nan_to_num(cosines[pairs], nan=1.0), kind="stable")][:MOST_PAIRS]
+    others = {at: (keys[at][0], nearest_rows[at]) for at in pairs}
+    texts = beginnings(run, [*(keys[at] for at in shown), *others.values()])
     diverse, is_random = np.zeros(len(kinds), bool), kinds == RANDOM
     quality = documents["quality"].to_numpy()[is_random]
     diverse[is_random], gain = _diverse(run, quality, features, compute)
@@ -298,6 +356,9 @@ def _sample_table(
         "y": pa.array(points[:, 1], mask=~is_mapped),
         "diverse": pa.array(diverse, mask=~is_random),
         "text": pa.array([texts.get(key) for key in keys], pa.string()),
+        "nearest_text": pa.array(
+            [texts.get(others.get(at, (-1, -1))) for at in range(len(keys))], pa.string()
+        ),
     }
     return pa.table(columns).select(SAMPLE.names).cast(SAMPLE), gain
 
@@ -308,7 +369,7 @@ def _diverse(
     """The most diverse subset of the random documents, at the run's ratio, and its gains."""
     from threadpoolctl import threadpool_limits
 
-    kept, left = query(run, "SELECT sum(selected), sum(candidates) FROM shards")[0].values()
+    kept, left = _kept_and_left(run)
     selection = run.settings.selection.model_copy(
         update={
             "method": "mask",
@@ -317,50 +378,9 @@ def _diverse(
             "steps": min(run.settings.selection.steps, MOST_STEPS),
         }
     )
-    count = len(features) * int(kept) // int(left)
+    count = len(features) * kept // left
     with threadpool_limits(1):  # as for t-SNE
         problem = scale(features, quality, selection, count, run.settings.seed, {}, compute)
         chosen = problem.top(learn(problem, Curve(problem.objective, selection.steps)).logits)
         terms = judge(problem, chosen)["terms"] if 0 < count < len(features) else {}
     return chosen, {name: term["selected"] - term["random"] for name, term in terms.items()}
-
-
-def embedding_map(features: np.ndarray, seed: int) -> np.ndarray:
-    """t-SNE of some documents, deterministic on one machine.
-
-    Args:
-        features: float32, n x D, unit rows.
-        seed: of t-SNE.
-
-    Returns:
-        float32, n x 2, in units of the map's standard deviation; three decimals.
-    """
-    from sklearn.manifold import TSNE
-    from threadpoolctl import threadpool_limits
-
-    if len(features) < 4:
-        return np.zeros((len(features), 2), dtype=np.float32)
-    # Sums over threads differ in their last digits, and t-SNE amplifies the difference.
-    with threadpool_limits(1):
-        wide = features.astype(np.float64) - features.mean(0, dtype=np.float64)
-        values, axes = np.linalg.eigh(wide.T @ wide)
-        axes = axes[:, np.argsort(-values)][:, :PRINCIPAL_COMPONENTS]
-        # Fix the sign of each axis, which the eigensolver does not determine.
-        axes = axes * np.sign(axes[np.abs(axes).argmax(0), np.arange(axes.shape[1])])
-        reduced = (wide @ axes).astype(np.float32)
-        deviation = float(reduced[:, 0].std())
-        if not deviation:
-            return np.zeros((len(features), 2), dtype=np.float32)
-        start = reduced[:, :2] / deviation * 1e-4
-        perplexity = min(PERPLEXITY, (len(features) - 1) / 3)
-        made = TSNE(
-            2,
-            perplexity=perplexity,
-            init=start,
-            max_iter=ITERATIONS,
-            angle=ANGLE,
-            random_state=seed % 2**32,
-        )
-        points = made.fit_transform(reduced)
-    result: np.ndarray = np.round(points / (points.std() or 1.0), 3).astype(np.float32)
-    return result

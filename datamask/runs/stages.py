@@ -281,7 +281,7 @@ STAGES = {
         *EVALUATION,
         Stage(
             "report",
-            12,
+            13,
             "datamask.report.page:write_report",
             settings=lambda s: s.model_dump(mode="json", exclude={"subset", "publication"}),
             after_all=("composition", "evaluation"),

@@ -62,6 +62,7 @@ def make(folder: Path) -> Made:
         table = pq.read_table(path)
         texts = table["text"].to_pylist()
         texts[::4] = [HOSTILE + text for text in texts[::4]]
+        texts[2::4] = [text + " river" for text in texts[1:-1:4]]  # near-copies
         table = table.set_column(table.schema.get_field_index("text"), "text", [texts])
         pq.write_table(table, path, row_group_size=12)
     chosen = settings(source, report={"sample_documents": 100})

@@ -128,20 +128,48 @@ def test_a_document_is_searched_sorted_opened_and_linked_to_the_map(
             cosines = [float(text) for text in shown]
             assert cosines == sorted(cosines, reverse=not up)
         page.get_by_label("search").last.fill(found[0])
-        assert names.all_text_contents() == [found[0]]
+        assert names.first.text_content() == found[0]  # then those that it is the nearest of
         names.first.focus()
         page.keyboard.press("Enter")
-        assert rows.count() == 2
+        assert rows.count() == names.count() + 1
         (sampled,) = [r for r in sample(made) if r["id"] == found[0]][:1]
         assert sampled["text"] in page.locator("#read .text").first.text_content()
         assert sampled["nearest"] in page.locator("#read .opened").text_content()
         page.keyboard.press("Enter")
-        assert rows.count() == 1
+        assert rows.count() == names.count()
         mark = page.locator('#map g[class*=" series3_"] [aria-label]').first
         page.locator("#map").scroll_into_view_if_needed()
         mark.dispatch_event("click")
         said = mark.get_attribute("aria-label")
-        assert said == f"ours: {names.first.text_content()}" and rows.count() == 2
+        assert said == f"ours: {names.first.text_content()}" and rows.count() == names.count() + 1
+        assert wrong == []
+
+
+def test_a_near_copy_pair_is_found_and_read_side_by_side(chromium: Any, made: Made) -> None:
+    """By the filter or by either id; both texts are there, and the sum that is the logit."""
+    pairs = [row for row in sample(made) if (row["cosine"] or 0) >= 0.95]
+    assert {row["kind"] for row in pairs} >= {"near-copy pair"}
+    with opened(chromium, made.pages["report"]) as (page, wrong):
+        names = page.locator("#read tr td:first-child button")
+        page.get_by_label("show").last.select_option(label="near-copy pairs")
+        assert set(names.all_text_contents()) == {row["id"] for row in pairs if row["text"]}
+        pair = next(row for row in pairs if row["kind"] == "near-copy pair")
+        page.get_by_label("show").last.select_option("")
+        page.get_by_label("search").last.fill(f"{pair['nearest']} {pair['id']}")
+        page.locator("#read button", has_text=re.compile(f"^{pair['id']}$")).click()
+        texts = page.locator("#read .opened .text").all_text_contents()
+        assert texts == [
+            pair["text"],
+            next(r["text"] for r in sample(made) if r["id"] == pair["nearest"] and r["text"]),
+        ]
+        boxes = [box.bounding_box() for box in page.locator("#read .opened .text").all()]
+        assert boxes[0]["x"] + boxes[0]["width"] <= boxes[1]["x"]
+        said = page.locator("#read .opened .facts").nth(1).text_content()
+        total, quality, others = (
+            float(n.replace("−", "-")) for n in re.findall(r"[+−][\d.]+", said)
+        )
+        assert total == pytest.approx(quality + others, abs=2e-3) and quality != 0
+        assert quality == pytest.approx(0.5 * pair["quality_gain"], abs=1e-3)
         assert wrong == []
 
 
@@ -151,7 +179,8 @@ def test_a_click_opens_the_document_with_exactly_this_id(chromium: Any, made: Ma
         page.locator("#read tr").first.wait_for()
         page.evaluate(
             "new Rows('read', [...Array(100).keys(), ''].map((more) => documentRow("
-            "[`1${more}`, 'kept', 'random', 0, 0, null, null, 1, '', ''], new Map(), 1))).open('1')"
+            "[`1${more}`, 'kept', 'random', 0, 0, null, null, 1, '', null, null, ''],"
+            " new Map(), 1))).open('1')"
         )
         assert page.locator("#read button").first.text_content() == "1"
         assert page.locator("#read .opened").count() == 1

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
 
+from datamask.config.loading import parse_settings
 from datamask.report import redundancy, sample
 from datamask.report.redundancy import SETS, neighbours_path, sample_path
-from datamask.report.sample import embedding_map
+from datamask.report.sample import _quality_gains
+from datamask.report.tsne import embedding_map
 from datamask.runs.run import Run
 from datamask.source.texts import MOST_CHARACTERS
+from tests.finished import finish
 from tests.report.figures import REPORT, by_place, candidates, texts
 
 
@@ -79,6 +84,39 @@ def test_the_nearest_is_a_selected_document(run: Run, documents: list[dict[str, 
         }
         assert row["cosine"] == pytest.approx(max(cosines.values()), abs=1e-5)
         assert cosines[row["nearest"]] == pytest.approx(row["cosine"], abs=1e-5)
+
+
+@pytest.mark.parametrize("scope", ["shard", "corpus"])
+def test_quality_is_what_twins_differ_by(scope: str, tmp_path: Path) -> None:
+    """Documents with the same vector differ in their logits by what quality adds, and no more."""
+    generator = np.random.default_rng(0)
+    vectors = np.repeat(generator.standard_normal((30, 8)), 2, axis=0)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    table = pa.table(
+        {
+            "chunk_id": [f"{row:02d}" for row in range(60)],
+            "quality_score": generator.random(60),
+            "feature_arr": pa.array(vectors.astype(np.float32).tolist(), pa.list_(pa.float32())),
+        }
+    )
+    (tmp_path / "source").mkdir()
+    pq.write_table(table, tmp_path / "source" / "0.parquet", row_group_size=30)
+    chosen = {
+        "source": {"path": str(tmp_path / "source"), "layout": "features"},
+        "plan": {"rows_per_shard": 30},
+        "embedding": {"dimension": 8},
+        "selection": {"ratio": 0.2, "metric": "disf", "quality_weight": 0.4, "scope": scope},
+    }
+    twins = finish(tmp_path / "run", parse_settings(chosen), "composition")
+    for shard in range(2):
+        documents = pq.read_table(twins.path("documents", shard))
+        parts = 0.4 * _quality_gains(twins, shard, documents)
+        logits = documents["logit"].to_numpy()
+        pairs = [(at, at + 1) for at in range(0, 30, 2) if (logits[at : at + 2] < 0).all()]
+        assert len(pairs) > 5
+        for first, second in pairs:
+            differ = parts[first] - parts[second]
+            assert differ == pytest.approx(logits[first] - logits[second], abs=1e-5) != 0
 
 
 def test_the_text_is_the_beginning_of_the_documents(run: Run) -> None:

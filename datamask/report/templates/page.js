@@ -179,17 +179,28 @@ function groupRow([kind, name, before, after, retention, steps], names) {
   return { cells: [name, retention, before, after], search: name.toLowerCase(), kinds: [kind], dot, open };
 }
 
-function documentRow([id, state, kind, quality, logit, nearest, cosine, characters, text, facts], texts, near) {
+// Why a document is selected or not: what quality adds to its logit, and all else, less the threshold.
+const signed = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(3)}`;
+function why(state, logit, part, facts) {
+  if (logit === null) return `Dropped before selection: ${facts}.`;
+  const sum = part === null || part === undefined ? "" : ` = quality ${signed(part)} (against the mean candidate of the shard) and all other terms, less the threshold, ${signed(logit - part)}`;
+  return `Why: ${state}. Logit ${signed(logit)}${sum}; documents above 0 are kept, unless a limit applies.`;
+}
+
+function documentRow([id, state, kind, quality, logit, nearest, cosine, characters, text, part, nearestText, facts], texts, near) {
   const open = () => {
-    const parts = [make("p", `${kind} · ${facts}`, { className: "facts" }), make("p", text ?? "(no text)", { className: "text", dir: "auto" })];
+    const parts = [make("p", `${kind} · ${facts}`, { className: "facts" }), make("p", why(state, logit, part, kind), { className: "facts" })];
+    const pair = make("div", "", { className: "pair" });
+    pair.append(make("p", text ?? "(no text)", { className: "text", dir: "auto" }));
     if (nearest !== null) {
-      const other = texts.get(nearest);
-      parts.push(make("p", `Nearest document that was selected, cosine ${cosine.toFixed(3)}: ${nearest}`, { className: "facts" }));
-      parts.push(make("p", other ?? "(not among the documents of this page)", { className: "text other", dir: "auto" }));
+      const other = texts.get(nearest) ?? nearestText, box = make("div");
+      const what = cosine === null ? "Near-duplicate of" : `Nearest document that was selected, cosine ${cosine.toFixed(3)}:`;
+      box.append(make("p", `${what} ${nearest}`, { className: "facts" }), make("p", other ?? "(its text is not on this page: other pairs are more alike)", { className: "text other", dir: "auto" }));
+      pair.append(box);
     }
-    return parts;
+    return [...parts, pair];
   };
-  return { cells: [id, state, quality, logit, cosine, characters], search: `${id} ${kind} ${text ?? ""}`.toLowerCase(), kinds: [state, kind, state === "left out" && cosine >= near ? "near-copy" : ""], open };
+  return { cells: [id, state, quality, logit, cosine, characters], search: `${id} ${nearest ?? ""} ${kind} ${text ?? ""}`.toLowerCase(), kinds: [state, kind, cosine >= near ? "near-copy pair" : ""], open };
 }
 
 async function tables() {
