@@ -36,6 +36,30 @@ from tasks.stages import task_of
 logging.getLogger("datamask").setLevel("INFO")
 
 
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether Prefect's line says what the last line of the flow run does not; else it is a detail.
+
+    After a flow that ends Failed, Prefect logs its error again with a traceback, and before it the
+    failure of the task `plan`. Level DEBUG shows both.
+    """
+    error = record.exc_info[1] if record.exc_info else None
+    is_told = isinstance(error, Exception) and is_known(error)
+    is_plan = record.levelno == logging.ERROR and vars(record).get("task_run_name") == "plan"
+    if not (is_told or is_plan):
+        return True
+    record.levelno, record.levelname = logging.DEBUG, "DEBUG"
+    return logging.getLogger(record.name).isEnabledFor(logging.DEBUG)
+
+
+for _name in ("prefect.flow_runs", "prefect.task_runs"):
+    logging.getLogger(_name).addFilter(_is_news)
+
+
+def is_known(error: Exception) -> bool:
+    """Whether the message of an error says what to do, so that nobody needs its traceback."""
+    return isinstance(known(error), DatamaskError | OSError)
+
+
 def ends_in_one_line(work: Callable[..., Any]) -> Callable[..., Any]:
     """Let a flow that fails for a known reason end Failed with it as message; log its progress."""
 
@@ -45,10 +69,10 @@ def ends_in_one_line(work: Callable[..., Any]) -> Callable[..., Any]:
             with watched():
                 return work(*args, **kwargs)
         except Exception as raised:
+            if not is_known(raised):
+                raise
             error = known(raised)
-            if isinstance(error, DatamaskError | OSError):
-                return Failed(message=str(error), data=error)
-            raise
+            return Failed(message=str(error), data=error)
 
     return wrapper
 

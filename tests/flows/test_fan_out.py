@@ -82,6 +82,29 @@ def test_ray_on_this_machine_makes_the_same_files(tmp_path: Path, corpus: Path) 
     assert found["ray"] == found["threads"]
 
 
+def test_a_users_error_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Prefect's second report of a known error, with its traceback, is one of level DEBUG."""
+    import flows.orchestration.fan_out  # noqa: F401 - it adds the filter
+
+    logger = logging.getLogger("prefect.flow_runs")
+
+    def shown(level: int, error: Exception) -> list[tuple[int, bool]]:
+        caplog.clear()
+        caplog.set_level(level, logger.name)
+        logger.addHandler(caplog.handler)
+        try:
+            raise error
+        except Exception:
+            logger.error("Engine execution exited with unexpected exception", exc_info=True)
+        finally:
+            logger.removeHandler(caplog.handler)
+        return [(record.levelno, record.exc_info is not None) for record in caplog.records[:1]]
+
+    assert shown(logging.INFO, InputError("no files found")) == []
+    assert shown(logging.DEBUG, InputError("no files found")) == [(logging.DEBUG, True)]
+    assert shown(logging.INFO, RuntimeError("a bug")) == [(logging.ERROR, True)]
+
+
 @pytest.mark.usefixtures("prefect")
 def test_given_settings_replace_their_group_only(tmp_path: Path, corpus: Path) -> None:
     """A new selection enters run.json, and the other groups stay."""
