@@ -53,7 +53,7 @@ def tradeoff(run: Run) -> Chart:
 
     metric = load_objective(run.settings.selection.metric).name
     known = gains(run)
-    series = [_swept(run, metric)]
+    series = [_swept(run)]
     if "quality" in known and metric in known:
         points: dict[str, tuple[float, float]] = {
             name: (known["quality"][name], known[metric][name])
@@ -90,19 +90,34 @@ def _most_diverse(run: Run, metric: str) -> dict[str, tuple[float, float]]:
     return {"diverse": (gain["quality"] / units["quality"][1], gain[metric] / units[metric][1])}
 
 
-def _swept(run: Run, metric: str) -> Series | None:
-    """The points of the run's sweep, if there is one of the same metric."""
+def swept_points(run: Run) -> list[tuple[float, float, float]]:
+    """Lambda and the gains of quality and diversity, in deviations, of each point of the sweep.
+
+    Empty without a sweep of the same metric.
+    """
+    from datamask.objectives.weighted import load_objective  # imports torch
+
     path, units = run.fetch(SWEEP_POINTS), units_of(run)
+    metric = load_objective(run.settings.selection.metric).name
     if not path.exists() or not {"quality", metric} <= units.keys():
-        return None
+        return []
     sweep = json.loads(path.read_bytes())
     if sweep["metric"] != run.settings.selection.metric:
+        return []
+    return [
+        (weight, quality / units["quality"][1], diversity / abs(units[metric][1]))
+        for weight, quality, diversity in sweep["points"]
+    ]
+
+
+def _swept(run: Run) -> Series | None:
+    """The sweep's points; that of the run's own lambda has no label, because ours is next to it."""
+    if not (points := swept_points(run)):
         return None
-    weights, quality, diversity = zip(*sweep["points"], strict=True)
-    x = [gain / units["quality"][1] for gain in quality]
-    y = [gain / abs(units[metric][1]) for gain in diversity]
-    labels = [f"λ {weight:g}" for weight in weights]
-    return Series(name="sweep", x=x, y=y, colour="#56B4E9", style=4, hover=labels, labels=labels)
+    weights, x, y = zip(*points, strict=True)
+    hover, own = [f"λ {weight:g}" for weight in weights], run.settings.selection.quality_weight
+    labels = ["" if w == own else text for w, text in zip(weights, hover, strict=True)]
+    return Series(name="sweep", x=x, y=y, colour="#56B4E9", style=4, hover=hover, labels=labels)
 
 
 Sample = dict[str, np.ndarray]

@@ -32,6 +32,7 @@ from datamask.report.pictures import write_captions, write_pictures
 from datamask.report.redundancy import NEAR_DUPLICATE_COSINE
 from datamask.report.rendering import STEPS, render
 from datamask.report.sample import write_sample
+from datamask.report.what_if import what_if
 from datamask.runs.files import replace_file
 from datamask.runs.receipt import html_receipt
 from datamask.runs.records import read_record
@@ -76,7 +77,7 @@ def _page(run: Run, answered: Answer, charts: list[Chart], trained: list[Chart])
     selection = run.settings.selection
     shards = query(run, "SELECT * FROM shards ORDER BY objective - objective_random, shard")
     funnel = summary.funnel_of(run)
-    groups, documents = page_data.groups(run), page_data.documents(run)
+    groups, documents, options = page_data.groups(run), page_data.documents(run), what_if(run)
     kinds = {row[0] for row in groups}
     return render(
         "report.html",
@@ -93,6 +94,7 @@ def _page(run: Run, answered: Answer, charts: list[Chart], trained: list[Chart])
         funnel=funnel,
         kinds={kind: name for kind, name in page_data.TABS.items() if kind in kinds},
         documents=len(documents),
+        options=options,
         states=page_data.choices(documents),
         data=page_data.packed(
             {
@@ -100,6 +102,7 @@ def _page(run: Run, answered: Answer, charts: list[Chart], trained: list[Chart])
                 "groups": groups,
                 "documents": documents,
                 "near": NEAR_DUPLICATE_COSINE,
+                "what_if": options,
             }
         ),
         repeats=summary.repeats_of(run),

@@ -82,11 +82,12 @@ def test_the_trade_off_has_every_selection(run: Run, tmp_path: Path) -> None:
     shutil.copytree(run.root, tmp_path / "run")
     copy = open_run(tmp_path / "run")
     (row,) = query(run, "SELECT random_std FROM terms WHERE term = 'disf'")
-    swept = {"metric": "disf", "points": [[0.3, 0.0, 2 * row["random_std"]]]}
+    swept = {"metric": "disf", "points": [[0.3, 0.0, 2 * row["random_std"]], [0.5, 0, 0]]}
     (copy.root / "sweep").mkdir()
     (copy.root / "sweep" / "points.json").write_text(json.dumps(swept))
     points = chart_data.tradeoff(copy).series[0]
-    assert (points.x, points.y, points.labels) == ([0.0], pytest.approx([2.0]), ["λ 0.3"])
+    assert list(points.x) == [0.0, 0.0] and list(points.y) == pytest.approx([2.0, 0.0])
+    assert points.labels == ["λ 0.3", ""], "ours is there"
 
 
 def test_the_map_shows_each_selection(run: Run, documents: list[dict[str, Any]]) -> None:
