@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 import posixpath
 import re
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
-GUIDES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+GUIDES = ("README.md", "CONTRIBUTING.md", "AGENTS.md", "CHANGELOG.md", "SECURITY.md")
 FOLDERS = ("benchmarks", "deployments")
 EXAMPLES: dict[str, Any] = {
     **{"names": ["edu"], "terms": ["quality", "disf"]},
@@ -33,11 +34,28 @@ EXAMPLES: dict[str, Any] = {
 """Arguments of the functions that make schemas."""
 
 
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Show the version next to the name of the site, and a link to the repository at the end.
+
+    The workflow that publishes the site knows the address. `repo_url` would fetch figures from it.
+    """
+    from datamask import __version__
+
+    config.site_name = f"{config.site_name} {__version__}"
+    if address := os.environ.get("REPOSITORY_URL"):
+        config.copyright = f'<a href="{address}">Repository</a>'
+    return config
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the generated pages, and those that lie outside docs/."""
+    """Add the generated pages, those that lie outside docs/, and llms.txt with the site's links."""
     pages = {"settings": settings, "commands": commands, "api": api, "schemas": schemas}
     for name, make in {**pages, "sql": tables}.items():
         files.append(File.generated(config, f"{name}.md", content="\n".join(make()) + "\n"))
+    if listed := files.get_file_from_path("llms.txt"):
+        files.remove(listed)
+        text = re.sub(r"\]\((?:\.\./)?(\S+)\.md\)", _on_site, listed.content_string)
+        files.append(File.generated(config, "llms.txt", content=text))
     found = [ROOT / name for name in GUIDES]
     for folder in FOLDERS:
         found += [ROOT / folder / "README.md", *(ROOT / folder).glob("results/*.[mp]*")]
@@ -45,6 +63,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         name = page_of(path.relative_to(ROOT).as_posix())
         files.append(File.generated(config, name, abs_src_path=str(path)))
     return files
+
+
+def _on_site(link: re.Match[str]) -> str:
+    """A link of llms.txt as one of the site."""
+    name = page_of(f"{link[1]}.md").removesuffix(".md")
+    return f"]({re.sub('README$', 'index', name)}.html)"
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
@@ -114,14 +138,29 @@ def commands() -> Iterator[str]:
     yield from of(cli, "datamask", None)
 
 
+_EXAMPLE = """```python
+import datamask
+import numpy as np
+
+generator = np.random.default_rng(0)
+embeddings, quality = generator.standard_normal((2000, 32)), generator.standard_normal(2000)
+chosen = datamask.select(embeddings, quality, ratio=0.1)
+print(chosen.indices[:5], len(chosen.indices))  # rows to keep
+```
+"""
+
+
 def api() -> Iterator[str]:
     """The public names of Python, which mkdocstrings documents from their docstrings."""
     import datamask
 
-    yield "# Python\n\nThe names that `import datamask` offers."
+    yield "# Python\n\nThe names that `import datamask` offers, `select` first."
     yield "[Select from Python](python.md) shows how to use them.\n"
+    yield _EXAMPLE
     groups = ("Compute", "Embedding", "Selection", "Settings")
-    for name in sorted(datamask.__all__, key=lambda name: (name[0].isupper(), name)):
+    order = {name: place for place, name in enumerate(("select", "rebuild", "open_run"))}
+    names = sorted(datamask.__all__, key=lambda name: (name[0].isupper(), name))
+    for name in sorted(names, key=lambda name: order.get(name, len(order))):
         if name in groups:
             yield f"\n::: datamask.{name}\n    options: {{members: false}}\n"
             yield "Its keys are listed in [Settings](settings.md)."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -17,12 +18,15 @@ from datamask.cli.main import cli
 from datamask.config.reference import descriptions
 from tests.docs.pages import ROOT
 
+ADDRESS = "https://example.org/me/datamask"
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The built site; strict: a dead link or anchor, or a page that the menu lacks, ends it."""
     folder = tmp_path_factory.mktemp("site")
     told = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT)}
+    told["REPOSITORY_URL"] = ADDRESS
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     done = subprocess.run(command, cwd=ROOT, env=told, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -58,6 +62,44 @@ def test_the_reference_is_complete(site: Path) -> None:
     names = [name for name in datamask.__all__ if not name.startswith("_")]
     assert all(f"datamask.{name}" in text("api") for name in names)
     assert "N x D, float16 or float32" in text("api"), "the docstrings of what is imported lazily"
+
+
+def test_assistants_find_every_page(site: Path) -> None:
+    """llms.txt names each page for users with a line, in the repository and on the site."""
+    folder = ROOT / "docs"
+    link = re.compile(r"^- \[[^]]+\]\((\S+)\): \S", re.MULTILINE)
+    named = link.findall((folder / "llms.txt").read_text(encoding="utf-8"))
+    assert all((folder / name).is_file() for name in named)
+    assert {path.name for path in folder.glob("*.md")} <= set(named)
+    on_site = link.findall((site / "llms.txt").read_text(encoding="utf-8"))
+    assert len(on_site) == len(named) and all((site / name).is_file() for name in on_site)
+    assert len((ROOT / "AGENTS.md").read_text(encoding="utf-8").splitlines()) <= 80
+
+
+def test_the_site_leads_on(site: Path) -> None:
+    """Version, repository, next page; the Python reference begins with an example that runs."""
+    text = (site / "tutorial.html").read_text(encoding="utf-8")
+    assert datamask.__version__ in text and 'rel="next"' in text and "md-footer__link--next" in text
+    api = (site / "api.html").read_text(encoding="utf-8")
+    places = [api.index(f'id="datamask.{name}"') for name in ("select", "rebuild", "LearnedMask")]
+    assert places == sorted(places) and api.index("chosen.indices") < places[0]
+    example = runpy.run_path(str(ROOT / "docs" / "generate.py"))["_EXAMPLE"]
+    exec(example.removeprefix("```python").removesuffix("```\n"), {})
+    assert f'href="{ADDRESS}"' in text
+
+
+def test_links_of_the_package_index_are_absolute() -> None:
+    """Each is a file of the tag, pictures as they are served; links within the page stay."""
+    absolute = runpy.run_path(str(ROOT / "docs" / "absolute_links.py"))["absolute"]
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    links = re.findall(r"(!?)\[[^\[\]]*\]\((\S+?)\)", absolute(text, ADDRESS, "v1"))
+    assert len(links) > 40
+    for mark, target in links:
+        assert target.startswith(("https://", "#")), target
+        kind, _, path = target.removeprefix(f"{ADDRESS}/").partition("/v1/")
+        if target.startswith(ADDRESS):
+            assert (ROOT / path.partition("#")[0]).exists()
+            assert kind == ("raw" if mark else "blob")
 
 
 def test_readme_is_a_screen_or_two() -> None:
