@@ -82,7 +82,7 @@ def test_the_site_leads_on(site: Path) -> None:
     assert datamask.__version__ in text and 'rel="next"' in text and "md-footer__link--next" in text
     api = (site / "api.html").read_text(encoding="utf-8")
     places = [api.index(f'id="datamask.{name}"') for name in ("select", "rebuild", "LearnedMask")]
-    assert places == sorted(places) and api.index("chosen.indices") < places[0]
+    assert places == sorted(places) and api.index("default_rng") < places[0]
     example = runpy.run_path(str(ROOT / "docs" / "generate.py"))["_EXAMPLE"]
     exec(example.removeprefix("```python").removesuffix("```\n"), {})
     assert f'href="{ADDRESS}"' in text
