@@ -29,8 +29,8 @@ class Source(Group):
 
     path: Place = Field(
         "",
-        description="folder, glob or fsspec URL of Parquet files "
-        "(hf://datasets/owner/name@revision/glob, s3://...)",
+        description="folder, glob or fsspec URL of Parquet files, or of JSON lines, CSV or Arrow "
+        "files, which are converted once (hf://datasets/owner/name@revision/glob, s3://...)",
     )
     layout: Literal["documents", "features"] = Field(
         "documents",
@@ -47,6 +47,12 @@ class Source(Group):
         "refuse",
         description="what happens to a longer text: `refuse` ends the shard and names the row, "
         "`cut` takes its beginning everywhere, also in the subset, `drop` leaves the document out",
+    )
+    most_bad_lines: int = Field(
+        0,
+        ge=0,
+        description="lines of a JSON file that are no JSON objects and are left out, at most; more "
+        "are refused, with the first one",
     )
     tokenizer: Model = Field(
         "",

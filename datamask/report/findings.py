@@ -91,7 +91,7 @@ def findings_of(run: Run) -> Iterator[Finding]:
     """
     checks = (
         *(trained, _gains, _near_duplicates, _embeddings, _scores, _lengths, _lengths_left_out),
-        *(_groups, _long_texts, _benchmarks, _drift, _by_sample, _not_kept),
+        *(_source, _groups, _long_texts, _benchmarks, _drift, _by_sample, _not_kept),
     )
     for check in checks:
         yield from check(run)
@@ -320,6 +320,19 @@ def _groups(run: Run) -> Iterator[Finding]:
     if low:
         text += f" The share kept, relative to that of all documents: {named}{more}."
     yield Finding("caution" if low else "good", "groups", text)
+
+
+def _source(run: Run) -> Iterator[Finding]:
+    """What the conversion of the source has done to its rows."""
+    facts = []
+    if lines := run.pinned_revisions.get("scores:bad_lines"):
+        facts.append(f"{int(lines):,d} lines of the source are no JSON objects and were left out.")
+    if "scores:made_ids" in run.pinned_revisions:
+        facts.append(
+            "The source has no ids: those of the documents were made from text and position."
+        )
+    if facts:
+        yield Finding("caution", "source", " ".join(facts))
 
 
 def _long_texts(run: Run) -> Iterator[Finding]:
