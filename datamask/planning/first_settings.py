@@ -170,21 +170,28 @@ def settings_text(found: Look, name: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _columns(schema: pa.Schema, first: pa.Table) -> dict[str, str]:
-    """The source's column for each of datamask's; by name, and text and id also by content."""
-    kinds = {name: plain_type(schema.field(name).type) for name in schema.names}
-    fits: dict[str, Callable[[pa.DataType], bool]] = {
-        **dict.fromkeys(NAMES, is_text),
-        "id": is_id,
-        "token_count": is_numeric,
-    }
+FITS: dict[str, tuple[Callable[[pa.DataType], bool], str]] = {
+    **dict.fromkeys(NAMES, (is_text, "text")),
+    "id": (is_id, "text or integers"),
+    "token_count": (is_numeric, "numbers"),
+}
+"""Which types a column can have, and in words."""
+
+
+def _named(schema: pa.Schema, key: str) -> list[str]:
+    """The columns that are named like *key*, the likeliest first."""
     # A dotted name is that of a value within a record (`source.formats`).
     lower = {name.lower().rpartition(".")[2]: name for name in reversed(schema.names)}
     lower |= {name.lower(): name for name in schema.names}
+    return [lower[name] for name in NAMES[key].split() if name in lower]
+
+
+def _columns(schema: pa.Schema, first: pa.Table) -> dict[str, str]:
+    """The source's column for each of datamask's; by name, and text and id also by content."""
+    kinds = {name: plain_type(schema.field(name).type) for name in schema.names}
     found = {}
-    for key, names in NAMES.items():
-        known = [lower[name] for name in names.split() if name in lower]
-        fitting = [name for name in known if fits[key](kinds[name])]
+    for key in NAMES:
+        fitting = [name for name in _named(schema, key) if FITS[key][0](kinds[name])]
         if fitting:
             found[key] = fitting[0]
     texts = [name for name, kind in kinds.items() if is_text(kind)]
@@ -232,6 +239,11 @@ def _about_columns(schema: pa.Schema, columns: dict[str, str], first: pa.Table) 
     lines = [f"columns: {', '.join(f'{field.name} ({field.type})' for field in schema)}"]
     if columns:
         lines.append(f"used: {', '.join(f'{key} = {name}' for key, name in columns.items())}")
+        for key in NAMES:
+            for name in _named(schema, key):
+                if not FITS[key][0](plain_type(schema.field(name).type)):
+                    why = f"has type {schema.field(name).type}, needed are {FITS[key][1]}"
+                    lines.append(f"not taken as {key}: {name} {why}")
         if absent := [key for key in NAMES if key not in columns]:
             lines.append(f"not found: {', '.join(absent)}")
     if "text" in columns:

@@ -55,7 +55,6 @@ CERTAIN = 2.0
 
 MOST_NAMED = 5
 
-
 Grade = Literal["good", "caution", "warning", "unknown"]
 
 
@@ -324,15 +323,10 @@ def _groups(run: Run) -> Iterator[Finding]:
 
 def _source(run: Run) -> Iterator[Finding]:
     """What the conversion of the source has done to its rows."""
-    facts = []
     if lines := run.pinned_revisions.get("scores:bad_lines"):
-        facts.append(f"{int(lines):,d} lines of the source are no JSON objects and were left out.")
+        yield Finding("caution", "source", f"{lines} lines, no JSON objects, were left out.")
     if "scores:made_ids" in run.pinned_revisions:
-        facts.append(
-            "The source has no ids: those of the documents were made from text and position."
-        )
-    if facts:
-        yield Finding("caution", "source", " ".join(facts))
+        yield Finding("caution", "ids", "The source has none; text and position give one.")
 
 
 def _long_texts(run: Run) -> Iterator[Finding]:

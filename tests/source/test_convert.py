@@ -178,7 +178,7 @@ def test_bad_lines_are_refused_or_counted(tmp_path: Path) -> None:
     run = finished.finish(root, finished.settings(path.parent, source=bounded), "composition")
     assert run.num_documents == 37
     assert [finding.text for finding in findings_of(run) if finding.name == "source"] == [
-        "2 lines of the source are no JSON objects and were left out."
+        "2 lines, no JSON objects, were left out."
     ]
 
 
@@ -195,7 +195,7 @@ def test_ids_are_made_where_there_are_none(tmp_path: Path) -> None:
         ids.append([name for path in copies for name in pq.read_table(path)["id"].to_pylist()])
     assert ids[0] == ids[1]
     assert len({*ids[0]}) == 80
-    assert any("were made from text and position" in found.text for found in findings_of(run))
+    assert "ids" in {finding.name for finding in findings_of(run)}
 
 
 def test_a_conversion_goes_on_and_changed_files_are_refused(tmp_path: Path) -> None:
