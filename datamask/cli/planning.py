@@ -10,6 +10,7 @@ import yaml
 from rich.filesize import decimal
 
 from datamask.cli.options import (
+    RunPlace,
     asked_for,
     config_option,
     format_option,
@@ -30,8 +31,13 @@ from datamask.planning.first_settings import look, settings_text
 from datamask.planning.plan import dry_run as try_plan
 from datamask.planning.plan import plan_run
 from datamask.planning.preview import PlanPreview, preview
+from datamask.runs import locks
 from datamask.runs.budget import expected_documents
+from datamask.runs.in_progress import working
+from datamask.runs.opening import run_storage
 from datamask.runs.stages import stages_of
+from datamask.source.convert import FOLDER, convert, source_files
+from datamask.source.opening import resolve_path
 from datamask.storage.location import Root
 
 MOST_SHARDS, MOST_FOLDERS = 20, 3
@@ -47,7 +53,8 @@ MOST_SHARDS, MOST_FOLDERS = 20, 3
 def init(source: str, output: Path) -> None:
     """Write a commented settings file from a look at SOURCE.
 
-    SOURCE is a folder, file, glob or URL of Parquet files. Reads their footers and a few rows.
+    SOURCE is a folder, file, glob or URL of Parquet, JSON lines, CSV or Arrow files. Reads footers
+    of Parquet files and a few rows.
 
     \b
     datamask init /data/fineweb -o fineweb.yaml
@@ -61,6 +68,31 @@ def init(source: str, output: Path) -> None:
     for line in (*first.lines, *(f"to do: {problem}" for problem in first.problems)):
         print_text(line)
     click.echo(f"{output} written; next: datamask plan runs/mine --config {output} --dry-run")
+
+
+@click.command()
+@click.argument("source")
+@click.argument("folder", type=RunPlace())
+@config_option
+@set_option
+def ingest(source: str, folder: Root, config: Path | None, overrides: tuple[str, ...]) -> None:
+    """Convert the JSON lines, CSV and Arrow files of SOURCE to Parquet in FOLDER.
+
+    A launch does the same in its own run; FOLDER serves any number of runs. The same command goes
+    on after an interruption, and adds files that are new.
+
+    \b
+    datamask ingest /data/dolma pool --set compute.workers=8
+    """  # noqa: D301 - click wants the character itself
+    settings, compute = load_settings(config, overrides)
+    storage = run_storage(folder)
+    parquet, others = source_files(source)
+    chosen = settings.source.model_copy(update={"path": resolve_path(source)})
+    with locks.settings(storage), shown_progress(), working("ingest"):
+        copies, _ = convert(others, chosen, storage, compute)
+    if parquet:
+        click.echo(f"{len(parquet)} files are Parquet already, and were not copied")
+    click.echo(f"{len(copies)} files in {storage.address}/{FOLDER}; next: datamask init")
 
 
 @click.command()
@@ -202,4 +234,4 @@ def _print_estimate(settings: Settings, compute: Compute, most: int, form: str) 
     print_rows(names, rows, form)
 
 
-COMMANDS = (init, plan)
+COMMANDS = (init, ingest, plan)

@@ -39,8 +39,9 @@ class Arm(Group):
     path: Place = Field(
         "",
         description="kind `run`: its folder or URL; kind `ids`: file, folder, glob or URL of "
-        "Parquet or JSON lines with a column `id`, or text with an id per line",
+        "Parquet or JSON lines with a column of ids, or text with an id per line",
     )
+    column: str = Field("id", min_length=1, description="kind `ids`: the column of ids")
 
     @model_validator(mode="before")
     @classmethod

@@ -29,8 +29,8 @@ class Source(Group):
 
     path: Place = Field(
         "",
-        description="folder, glob or fsspec URL of Parquet files "
-        "(hf://datasets/owner/name@revision/glob, s3://...)",
+        description="folder, glob or fsspec URL of Parquet files, or of JSON lines, CSV or Arrow "
+        "files, which are converted once (hf://datasets/owner/name@revision/glob, s3://...)",
     )
     layout: Literal["documents", "features"] = Field(
         "documents",
@@ -41,17 +41,19 @@ class Source(Group):
     most_characters: int = Field(
         10_000_000,
         ge=1,
-        description="most characters (Unicode code points) of one document, a book of 5,000 pages",
+        description="most characters (code points) of one document; this is a book of 5,000 pages",
     )
     longer: Literal["refuse", "cut", "drop"] = Field(
         "refuse",
         description="what happens to a longer text: `refuse` ends the shard and names the row, "
         "`cut` takes its beginning everywhere, also in the subset, `drop` leaves the document out",
     )
+    most_bad_lines: int = Field(
+        0, ge=0, description="lines of a JSON file that may be left out as no JSON objects"
+    )
     tokenizer: Model = Field(
         "",
-        description="counts tokens where the source has no column for them: a tokenizer.json, or "
-        "a model on the Hub (owner/name)",
+        description="counts tokens where no column has them: a tokenizer.json or a Hub model",
     )
 
     @property
@@ -64,9 +66,7 @@ class Plan(Group):
     """How the source is divided into shards. Fixed for the life of a run folder."""
 
     rows_per_shard: int = Field(1_000_000, ge=1, description="most documents in a shard")
-    bytes_per_shard: int = Field(
-        8 * 2**30, ge=1, description="most uncompressed bytes in a shard (all columns read)"
-    )
+    bytes_per_shard: int = Field(8 * 2**30, ge=1, description="most uncompressed bytes in a shard")
     digest: Literal["footer", "content"] = Field(
         "footer",
         description="what identifies an input file: its size and Parquet footer (cheap), or "

@@ -51,13 +51,12 @@ def make_arm(run: Run, unit: int, compute: Compute) -> Receipt:
     """Write the documents of an arm as tokens.
 
     The receipt's metrics: `available` (documents of the arm), `documents` and `tokens` that were
-    encoded, `bytes` of their text, and `copies`, documents left out because they nearly repeat a
-    held-out text.
+    encoded, `bytes` of their text, and `copies`, documents left out because they are held out or
+    nearly repeat a held-out text.
 
     Raises:
         SettingsError: the arm has fewer tokens than a model is trained on.
-        InputError: a list of ids is unreadable, or names documents that the source lacks or that
-            are held out.
+        InputError: a list of ids is unreadable, or names documents that the source lacks.
         RunError: another run is not of the same source, or its selection is not done.
     """
     arm = run.settings.evaluation.arms[unit]
@@ -67,17 +66,24 @@ def make_arm(run: Run, unit: int, compute: Compute) -> Receipt:
     with temporary_duckdb(run.root, compute) as connection:
         load_documents(connection, run)
         _choose(connection, run, arm, compute)
-        where = "id IN (SELECT id FROM chosen) AND characters > 0 AND dropped IS DISTINCT FROM"
         order = in_drawn_order(run, "arm")
-        available = execute(connection, f"SELECT count(*) FROM documents WHERE {where} 'held_out'")
+        execute(
+            connection,
+            "CREATE VIEW of_arm AS SELECT *, dropped IS NOT DISTINCT FROM 'held_out' AS held_out "
+            "FROM documents WHERE id IN (SELECT id FROM chosen) AND characters > 0",
+        )
+        [(available, held_out)] = execute(
+            connection,
+            "SELECT count(*) FILTER (NOT held_out), count(*) FILTER (held_out) FROM of_arm",
+        )
         chosen = execute(
             connection,
             "SELECT shard, row, id FROM (SELECT shard, row, id, sum(characters) OVER "
-            f"(ORDER BY {order}) - characters AS before FROM documents WHERE {where} 'held_out') "
+            f"(ORDER BY {order}) - characters AS before FROM of_arm WHERE NOT held_out) "
             "WHERE before < ?",
             [enough],
         )
-    totals = {"available": available[0][0], "documents": 0, "tokens": 0, "bytes": 0, "copies": 0}
+    totals = {"available": available, "documents": 0, "tokens": 0, "bytes": 0, "copies": held_out}
     table = pa.concat_tables([schemas.ARM.empty_table(), *_encoded(run, chosen, totals)])
     if totals["tokens"] < wanted:
         raise SettingsError(
@@ -153,8 +159,8 @@ def _ids(run: Run, arm: Arm, compute: Compute) -> Iterator[pa.Array | pa.Chunked
         files = PlannedFiles(arm.path, "content", ROW_SUFFIXES)
         with files.compared(run.pinned_revisions[f"arm:{arm.name}"]):
             for path in files.names:
-                for row in read_rows(path, ("id",), files):
-                    value = str(row.get("id"))
+                for row in read_rows(path, (arm.column,), files):
+                    value = str(row.get(arm.column))
                     ids += value.split("\n") if path.lower().endswith(".txt") else [value]
         yield pa.array([name for name in map(str.strip, ids) if name], pa.string())
     elif arm.change:
@@ -183,21 +189,17 @@ def _ids(run: Run, arm: Arm, compute: Compute) -> Iterator[pa.Array | pa.Chunked
 
 
 def _check_listed(connection: Any, arm: Arm) -> None:
-    """Refuse ids that the source lacks, or that are held out."""
-    for problem, condition in (
-        ("are not in the source", "d.id IS NULL"),
-        ("are held out", "d.dropped = 'held_out'"),
-    ):
-        number, first = execute(
-            connection,
-            "SELECT count(*), min(c.id) FROM chosen c LEFT JOIN documents d USING (id) "
-            f"WHERE {condition}",
-        )[0]
-        if number:
-            raise InputError(
-                f"{number} ids of arm {arm.name} {problem}, first {first!r}; leave them out",
-                path=arm.path,
-            )
+    """Refuse ids that the source lacks."""
+    number, first = execute(
+        connection,
+        "SELECT count(*), min(id) FROM chosen ANTI JOIN documents USING (id)",
+    )[0]
+    if number:
+        raise InputError(
+            f"{number} ids of arm {arm.name} are not in the source, first {first!r}; leave them "
+            "out",
+            path=arm.path,
+        )
 
 
 def drawn_tokens(run: Run, arm: int, seed: int, separator: int) -> npt.NDArray[np.int64]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from datamask.config.compute import Compute
+from datamask.config.evaluation import Evaluation
 from datamask.evaluation import verdict
 from datamask.evaluation.arms import drawn_tokens
 from datamask.evaluation.models import budget_tokens
@@ -38,22 +40,13 @@ def evaluate(run: Run, compute: Compute) -> Receipt:
     bits, diverged = read_bits(run, wanted)
     held_out = read_columns(run.path("held_out"), ["set", "in_all", "tokens", "prefix", "bytes"])
     proxy = _ngram_bits(run, held_out)
-    rows: list[dict[str, Any]] = []
+    sizes = held_out["bytes"].to_numpy()
+    ngram = {
+        name: (proxy[:, is_member].sum(axis=1) / sizes[is_member].sum()).tolist()
+        for name, is_member in sets_of(held_out, evaluation)
+    }
     names = [arm.name for arm in evaluation.arms]
-    for name, is_member in sets_of(held_out, evaluation):
-        sizes = held_out["bytes"].to_numpy()[is_member]
-        some = bits[..., is_member]
-        means = np.nanmean(verdict.bits_per_byte(some, sizes), axis=(1, 2))
-        seeds = np.isfinite(some).all(axis=(2, 3)).sum(axis=1)
-        ngram = (proxy[:, is_member].sum(axis=1) / sizes.sum()).tolist()
-        common = {"set": name, "documents": len(sizes)}
-        for arm, mean in enumerate(means):
-            measured = {"bits_per_byte": mean, "ngram": ngram[arm], "seeds": seeds[arm]}
-            rows.append({**common, "arm": names[arm], **measured})
-        for one in verdict.compare(some, sizes, evaluation.level):
-            pair = asdict(one) | {"arm": names[one.arm], "other": names[one.other]}
-            ngrams = ngram[one.arm] - ngram[one.other]
-            rows.append({**common, **pair, "bits_per_byte": one.difference, "ngram": ngrams})
+    rows = compare_arms(names, bits, held_out, ngram, evaluation)
     main = rows[0]["set"]
     of_main = [row for row in rows if row["set"] == main]
     decided = [row for row in of_main if row.get("verdict") in ("better", "worse")]
@@ -64,11 +57,45 @@ def evaluate(run: Run, compute: Compute) -> Receipt:
         "tokens": budget_tokens(evaluation) * evaluation.epochs,
         "parameters": receipts[0].metrics["parameters"],
         "diverged": diverged,
-        **{key: [one[key] for one in arms] for key in ("available", "documents", "copies")},
+        **{key: [arm[key] for arm in arms] for key in ("available", "documents", "copies")},
         "proxy": {"agreed": agreed, "decided": len(decided)},
     }
     table = pa.Table.from_pylist(rows, schema=schemas.EVALUATION)
     return write_output(run, "evaluation", 0, schemas.EVALUATION, [table], metrics)
+
+
+def compare_arms(
+    names: Sequence[str],
+    bits: verdict.Bits,
+    held_out: pa.Table,
+    ngram: Mapping[str, Sequence[float]],
+    evaluation: Evaluation,
+) -> list[dict[str, Any]]:
+    """The rows of `schemas.EVALUATION`: of every set its arms, then its pairs; the main set first.
+
+    Args:
+        names: of the arms.
+        bits: by arm, seed, learning rate and held-out document.
+        held_out: columns `set`, `in_all` and `bytes`.
+        ngram: by set, bits per byte of the n-gram model by arm.
+        evaluation: its sets and level.
+    """
+    rows: list[dict[str, Any]] = []
+    for name, is_member in sets_of(held_out, evaluation):
+        sizes = held_out["bytes"].to_numpy()[is_member]
+        of_set = bits[..., is_member]
+        means = np.nanmean(verdict.bits_per_byte(of_set, sizes), axis=(1, 2))
+        seeds = np.isfinite(of_set).all(axis=(2, 3)).sum(axis=1)
+        common = {"set": name, "documents": len(sizes)}
+        for arm, mean in enumerate(means):
+            measured = {"bits_per_byte": mean, "ngram": ngram[name][arm], "seeds": seeds[arm]}
+            rows.append({**common, "arm": names[arm], **measured})
+        for compared in verdict.compare(of_set, sizes, evaluation.level):
+            pair = asdict(compared)
+            pair |= {"arm": names[compared.arm], "other": names[compared.other]}
+            ngrams = ngram[name][compared.arm] - ngram[name][compared.other]
+            rows.append({**common, **pair, "bits_per_byte": compared.difference, "ngram": ngrams})
+    return rows
 
 
 def _ngram_bits(run: Run, held_out: pa.Table) -> npt.NDArray[np.float64]:

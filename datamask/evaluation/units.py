@@ -46,7 +46,9 @@ def arm_units(run: Run) -> list[Unit]:
     for arm in run.settings.evaluation.arms:
         pinned = run.pinned_revisions.get(f"arm:{arm.name}")
         settings: list[Any] = [arm.kind, arm.change, pinned, run.settings.seed]
-        if arm.kind == "selection" and not arm.change:
+        if arm.kind == "ids":
+            settings.append(arm.column)
+        elif arm.kind == "selection" and not arm.change:
             settings.append(run.fingerprint_all("selection"))
         elif arm.change:
             changed = changed_selection(run.settings, arm)

@@ -34,6 +34,8 @@ def column_of(data: Any, name: str | None = None) -> Any:
     is_dataset, is_arrow = hasattr(data, "with_format"), isinstance(data, pa.Table | pa.RecordBatch)
     if isinstance(data, dict) or (is_dataset and not hasattr(data, "__len__")):
         raise InputError(f"a {type(data).__name__}; give one split or table, with all its rows")
+    if hasattr(data, "collect_schema") and not hasattr(data, "__len__"):
+        raise InputError(f"a {type(data).__name__}; call its method collect() first")
     if not (is_dataset or is_arrow or hasattr(data, "columns")):
         if name is not None:
             raise InputError(f"a {type(data).__name__} has no columns", column=name)

@@ -138,7 +138,7 @@ def select(
     data: Any,
     quality: Any = None,
     *,
-    ratio: float = 0.1,
+    ratio: float | None = None,
     num_selected: int | None = None,
     quality_weight: float | None = None,
     metric: str | type | None = None,
@@ -157,8 +157,8 @@ def select(
             Dataset). Embeddings that are not of unit length are divided by their norm.
         quality: a number per document, or the name of a column; higher is better. None: diversity
             alone, and for texts a heuristic (`datamask.quality.heuristic`) to compare with.
-        ratio: share to select, in (0, 1]; at least one document, rounded half up.
-        num_selected: how many to select; overrides *ratio*.
+        ratio: share to select, in (0, 1]; at least one document, rounded half up; by default 0.1.
+        num_selected: how many to select, in place of *ratio*.
         quality_weight: lambda, in [0, 1]: 1 is quality only, 0 diversity only; by default 0.5, or 0
             without quality or with the heuristic.
         metric: the diversity term: a built-in name, `package.module:Class`, or an objective class;
@@ -204,9 +204,11 @@ def select(
     for_runs = [name for name in settings if name in OF_RUNS]
     if for_runs:
         raise SettingsError(f"{for_runs[0]}: for runs only; use num_selected, or datamask.rebuild")
+    if num_selected is not None and ratio is not None:
+        raise SettingsError("num_selected and ratio: give one of them")
     if num_selected is not None and not 1 <= num_selected <= len(found):
         raise SettingsError(f"num_selected: {num_selected} of {len(found)} documents")
-    settings |= {"ratio": ratio, "documents": num_selected}
+    settings |= {"documents": num_selected, **({} if ratio is None else {"ratio": ratio})}
     settings |= {"metric": metric, "quality_weight": quality_weight}
     selection: Selection = parse_settings(settings, Selection)
     learned = learn_mask(

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -17,12 +19,13 @@ import pyarrow.compute as pc
 import yaml
 
 from datamask import __version__
-from datamask.config.inputs import RESERVED_SCORE_NAMES, Columns, Embedding
+from datamask.config.inputs import RESERVED_SCORE_NAMES, Columns, Embedding, Source
 from datamask.config.loading import parse_settings
 from datamask.config.settings import Settings
 from datamask.errors import DatamaskError, InputError, one_line, together
 from datamask.planning.preflight_schema import column_problems
 from datamask.source.columns import is_id, is_numeric, is_text
+from datamask.source.convert import first_records, source_files
 from datamask.source.footers import read_footers
 from datamask.source.opening import resolve_path
 from datamask.source.pinned import open_parquet
@@ -33,7 +36,7 @@ ROWS = 1000
 
 NAMES = {
     "text": "text content raw_content document body article",
-    "id": "id doc_id docid document_id uuid key url",
+    "id": "id doc_id docid document_id uuid warc-record-id key url",
     "dump": "dump snapshot crawl subset source dataset",
     "url": "url uri source_url link",
     "language": "language lang language_code",
@@ -66,12 +69,24 @@ class Look:
 
 
 def look(path: str) -> Look:
-    """Look at the Parquet files of a source: a folder, file, glob or URL.
+    """Look at the files of a source: a folder, file, glob or URL.
 
     Raises:
-        InputError: there are no such files, or one cannot be read.
+        InputError: there are no files of a known format, or one cannot be read.
     """
-    files, unreadable = read_footers(path, "footer")
+    paths, to_convert = source_files(path)
+    if paths:
+        return _look_at(path, paths)
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "first.parquet"
+        first_records(to_convert[0], Source(path=path), ROWS, copy)
+        seen = _look_at(path, [str(copy)])
+    about = f"{len(to_convert)} files to convert; looked at the first records of {to_convert[0]}"
+    return replace(seen, lines=(about, *seen.lines[1:]), comments=seen.comments | {"plan": ""})
+
+
+def _look_at(path: str, paths: Sequence[str]) -> Look:
+    files, unreadable = read_footers(paths, "footer")
     if unreadable:
         raise together(unreadable)
     schema = unify_schemas((file.path, file.schema) for file in files)
@@ -155,19 +170,28 @@ def settings_text(found: Look, name: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+FITS: dict[str, tuple[Callable[[pa.DataType], bool], str]] = {
+    **dict.fromkeys(NAMES, (is_text, "text")),
+    "id": (is_id, "text or integers"),
+    "token_count": (is_numeric, "numbers"),
+}
+"""Which types a column can have, and in words."""
+
+
+def _named(schema: pa.Schema, key: str) -> list[str]:
+    """The columns that are named like *key*, the likeliest first."""
+    # A dotted name is that of a value within a record (`source.formats`).
+    lower = {name.lower().rpartition(".")[2]: name for name in reversed(schema.names)}
+    lower |= {name.lower(): name for name in schema.names}
+    return [lower[name] for name in NAMES[key].split() if name in lower]
+
+
 def _columns(schema: pa.Schema, first: pa.Table) -> dict[str, str]:
     """The source's column for each of datamask's; by name, and text and id also by content."""
     kinds = {name: plain_type(schema.field(name).type) for name in schema.names}
-    fits: dict[str, Callable[[pa.DataType], bool]] = {
-        **dict.fromkeys(NAMES, is_text),
-        "id": is_id,
-        "token_count": is_numeric,
-    }
-    lower = {name.lower(): name for name in schema.names}
     found = {}
-    for key, names in NAMES.items():
-        known = [lower[name] for name in names.split() if name in lower]
-        fitting = [name for name in known if fits[key](kinds[name])]
+    for key in NAMES:
+        fitting = [name for name in _named(schema, key) if FITS[key][0](kinds[name])]
         if fitting:
             found[key] = fitting[0]
     texts = [name for name, kind in kinds.items() if is_text(kind)]
@@ -215,6 +239,11 @@ def _about_columns(schema: pa.Schema, columns: dict[str, str], first: pa.Table) 
     lines = [f"columns: {', '.join(f'{field.name} ({field.type})' for field in schema)}"]
     if columns:
         lines.append(f"used: {', '.join(f'{key} = {name}' for key, name in columns.items())}")
+        for key in NAMES:
+            for name in _named(schema, key):
+                if not FITS[key][0](plain_type(schema.field(name).type)):
+                    why = f"has type {schema.field(name).type}, needed are {FITS[key][1]}"
+                    lines.append(f"not taken as {key}: {name} {why}")
         if absent := [key for key in NAMES if key not in columns]:
             lines.append(f"not found: {', '.join(absent)}")
     if "text" in columns:

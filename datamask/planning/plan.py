@@ -9,6 +9,7 @@ permissions, and disk space.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import logging
 import tempfile
@@ -24,11 +25,12 @@ from datamask.config.settings import Settings
 from datamask.errors import DatamaskError, RunError, gathering, together
 from datamask.planning.preflight_folder import folder_problems, room_problems
 from datamask.planning.preflight_rows import check_rows
-from datamask.planning.preview import PlanPreview, examine
+from datamask.planning.preview import Convert, PlanPreview, examine
 from datamask.runs import locks, schemas
 from datamask.runs.files import write_parquet
 from datamask.runs.opening import create_run, open_run, run_exists, run_storage
 from datamask.runs.run import DUMPS_KEY, Run, digest
+from datamask.source.convert import FOLDER, convert
 from datamask.source.dumps import count_dumps
 from datamask.source.opening import is_remote
 from datamask.source.reading import SCHEMA_KEY
@@ -92,7 +94,10 @@ def plan_run(
             own = known.settings if known else None
             settings = settings(own) if callable(settings) else settings or own
             assert settings is not None, "there is a run"
-            plan = examine(settings, known, publishing=publishing, extend=extend)
+            to_parquet = _conversion(known, storage, compute)
+            plan = examine(
+                settings, known, publishing=publishing, extend=extend, convert=to_parquet
+            )
             for check in checks:
                 with gathering(plan.problems):
                     check()
@@ -115,7 +120,8 @@ def dry_run(root: Root, settings: Settings, compute: Compute) -> tuple[PlanPrevi
     """
     storage = run_storage(root)
     before = open_run(root) if run_exists(root) else None
-    plan = examine(settings, before)
+    to_parquet = _conversion(before, storage, compute, may_write=False)
+    plan = examine(settings, before, convert=to_parquet)
     if not _may_go_on(storage, plan, before, extend=False):
         return plan, False
     checked = before if before is not None and _is_checked(plan, before) else None
@@ -124,6 +130,17 @@ def dry_run(root: Root, settings: Settings, compute: Compute) -> tuple[PlanPrevi
     with tempfile.TemporaryDirectory() as folder:
         _check_rows(Path(folder), plan, compute, checked)
     return plan, True
+
+
+def _conversion(
+    known: Run | None, storage: Storage, compute: Compute, *, may_write: bool = True
+) -> Convert:
+    """Converts files to Parquet where those of a known run are, else in the run's folder."""
+    if known is not None and known.plan_path.exists():
+        folder, _, name = known.pieces[-1].path.rpartition(f"/{FOLDER}/")
+        if folder and "/" not in name:
+            storage = run_storage(folder)
+    return functools.partial(convert, storage=storage, compute=compute, may_write=may_write)
 
 
 def _write(

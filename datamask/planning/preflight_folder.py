@@ -36,7 +36,10 @@ def folder_problems(storage: Storage, plan: PlanPreview) -> Iterator[RunError]:
 
 _OUTPUTS = [
     ("plan.parquet",),
-    *((folder, "**") for folder in ("curves", "report", "sweep", "publication", "totals")),
+    *(
+        (folder, "**")
+        for folder in ("converted", "curves", "report", "sweep", "publication", "totals")
+    ),
     *(
         tuple(stage.file.split("/")) if stage.file else (name, "**")
         for name, stage in STAGES.items()

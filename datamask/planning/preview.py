@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from operator import attrgetter
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from datamask.config.inputs import Embedding, Score
+from datamask.config.inputs import Embedding, Score, Source
 from datamask.config.settings import Settings
 from datamask.embedding.pinning import pin_model
 from datamask.errors import DatamaskError, InputError, SettingsError, gathering, together
@@ -31,11 +31,15 @@ from datamask.quality.labels import read_labels
 from datamask.runs import budget
 from datamask.runs.run import Piece, Run
 from datamask.runs.schemas import SIGNATURE_BYTES, SKETCH_BYTES
+from datamask.source.convert import not_converted, source_files
 from datamask.source.footers import SourceFile, read_footers
 from datamask.source.opening import SOURCE_PIN, pin_source, pinned_path, resolve_path
 from datamask.source.pinned import digest_file, digest_files
 from datamask.source.reading import unify_schemas
 from datamask.source.token_counts import tokenizer_digest
+
+Convert = Callable[[Sequence[str], Source], tuple[list[str], dict[str, str]]]
+"""`source.convert.convert` for some files of a source."""
 
 _LEARNERS = ("corpus_statistics", "learning", "selection")
 """Stages that first read the objective: which of them a run has depends on its settings."""
@@ -148,6 +152,7 @@ def examine(
     *,
     publishing: bool = True,
     extend: bool = False,
+    convert: Convert | None = None,
 ) -> PlanPreview:
     """What `plan_run` would do, as far as is known, and the problems that cheap checks find.
 
@@ -157,6 +162,7 @@ def examine(
             still has them all, and its revisions stay.
         publishing: whether to ask the Hub if the token may publish.
         extend: whether a source on the Hub is read at its newest commit.
+        convert: converts the files of a source that are not Parquet (`source.convert`).
     """
     # Absolute paths, so that a run can be continued from any folder.
     settings = settings.relocated(resolve_path, _resolve_model)
@@ -168,9 +174,13 @@ def examine(
         if not settings.source.path:
             raise SettingsError("source.path: required; a folder, glob or URL of Parquet files")
         pins |= _source_pin(settings, None if extend else before)
-        files, unreadable = read_footers(
-            pinned_path(settings.source.path, pins), settings.plan.digest
-        )
+        paths, to_convert = source_files(pinned_path(settings.source.path, pins))
+        if to_convert:
+            if convert is None:
+                raise not_converted(settings.source.path, len(to_convert))
+            copies, more_pins = convert(to_convert, settings.source)
+            paths, pins = [*paths, *copies], pins | more_pins
+        files, unreadable = read_footers(paths, settings.plan.digest)
         problems += unreadable
     are_all = bool(files) and not problems
     if files:

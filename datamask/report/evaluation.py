@@ -125,6 +125,17 @@ def write_evaluation_page(run: Run) -> list[Chart]:
     return charts
 
 
+def leaderboard_page(first: Run, rows: list[Row]) -> str:
+    """The page of `evaluation.leaderboard`, whose conditions are those of its first run."""
+    sets: dict[str, tuple[list[Row], list[Row]]] = {}
+    for row in rows:
+        arms, pairs = sets.setdefault(row["set"], ([], []))
+        (pairs if "other" in row else arms).append(row)
+    metrics = first.receipt("evaluation").metrics
+    conditions = _conditions(first, sets[metrics["main"]][0], metrics)
+    return render("leaderboard.html", conditions=conditions, sets=sets)
+
+
 def models(run: Run) -> list[dict[str, Any]]:
     """Arm, seed, learning rate and bits per byte on the main set, by model.
 

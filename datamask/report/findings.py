@@ -55,7 +55,6 @@ CERTAIN = 2.0
 
 MOST_NAMED = 5
 
-
 Grade = Literal["good", "caution", "warning", "unknown"]
 
 
@@ -91,7 +90,7 @@ def findings_of(run: Run) -> Iterator[Finding]:
     """
     checks = (
         *(trained, _gains, _near_duplicates, _embeddings, _scores, _lengths, _lengths_left_out),
-        *(_groups, _long_texts, _benchmarks, _drift, _by_sample, _not_kept),
+        *(_source, _groups, _long_texts, _benchmarks, _drift, _by_sample, _not_kept),
     )
     for check in checks:
         yield from check(run)
@@ -320,6 +319,14 @@ def _groups(run: Run) -> Iterator[Finding]:
     if low:
         text += f" The share kept, relative to that of all documents: {named}{more}."
     yield Finding("caution" if low else "good", "groups", text)
+
+
+def _source(run: Run) -> Iterator[Finding]:
+    """What the conversion of the source has done to its rows."""
+    if lines := run.pinned_revisions.get("scores:bad_lines"):
+        yield Finding("caution", "source", f"{lines} lines, no JSON objects, were left out.")
+    if "scores:made_ids" in run.pinned_revisions:
+        yield Finding("caution", "ids", "The source has none; text and position give one.")
 
 
 def _long_texts(run: Run) -> Iterator[Finding]:

@@ -7,13 +7,14 @@ So a corpus of any size is examined in seconds and recognised later.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from datamask.errors import DatamaskError
-from datamask.source.opening import is_remote, list_files
+from datamask.source.opening import is_remote
 from datamask.source.pinned import open_parquet
 from datamask.source.reading import plain_schema
 
@@ -37,15 +38,10 @@ class SourceFile:
     schema: pa.Schema
 
 
-def read_footers(path: str, how: str) -> tuple[list[SourceFile], list[DatamaskError]]:
-    """The readable Parquet files at *path*, sorted by path, and the problems of the others.
+def read_footers(paths: Sequence[str], how: str) -> tuple[list[SourceFile], list[DatamaskError]]:
+    """The readable ones of some Parquet files, in order, and the problems of the others.
 
-    Args:
-        path: folder, glob, file or URL.
-        how: see `source.pinned`.
-
-    Raises:
-        InputError: there are no files.
+    *how* is explained in `source.pinned`.
     """
 
     def read(path: str) -> SourceFile | DatamaskError:
@@ -58,9 +54,9 @@ def read_footers(path: str, how: str) -> tuple[list[SourceFile], list[DatamaskEr
         except DatamaskError as error:
             return error
 
-    with ThreadPoolExecutor(16 if is_remote(path) else 2) as pool:
-        found = list(pool.map(read, list_files(path)))
+    with ThreadPoolExecutor(16 if any(map(is_remote, paths)) else 2) as pool:
+        results = list(pool.map(read, paths))
     return (
-        [one for one in found if isinstance(one, SourceFile)],
-        [one for one in found if isinstance(one, DatamaskError)],
+        [result for result in results if isinstance(result, SourceFile)],
+        [result for result in results if isinstance(result, DatamaskError)],
     )

@@ -111,7 +111,7 @@ def opening(path: str) -> Iterator[None]:
 def list_files(path: str, suffixes: tuple[str, ...] = (".parquet",)) -> tuple[str, ...]:
     """The files of a folder (recursive), glob, single file or fsspec URL, sorted by path.
 
-    Those of a folder or glob end with one of *suffixes* (lower case).
+    Those of a folder or glob end with one of *suffixes* (lower case; `""` is the end of any name).
 
     Raises:
         InputError: no such files, or no permission.
@@ -132,7 +132,8 @@ def list_files(path: str, suffixes: tuple[str, ...] = (".parquet",)) -> tuple[st
     if odd:
         raise together(odd)
     if not names:
-        problem = f"no {', '.join(suffixes)} files found; check the path, and the right to read it"
+        kinds = "".join(f"{kind} " for kind in [", ".join(suffixes)] if kind)
+        problem = f"no {kinds}files found; check the path, and the right to read it"
         raise InputError(problem, path=path)
     if not is_remote(path):
         return tuple(sorted(names))

@@ -240,6 +240,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "generator": (lambda: datamask.select(row for row in X), "no length"),
     "typo": (lambda: datamask.select(X, ratoi=0.1), "ratoi: unknown key; did you mean `ratio`"),
     "too many": (lambda: datamask.select(X, num_selected=121), "num_selected: 121 of 120"),
+    "ratio too": (lambda: datamask.select(X, ratio=0.2, num_selected=4), "num_selected and ratio"),
+    "lazy": (lambda: datamask.select(pl.LazyFrame({"text": ["a"]})), "LazyFrame; call its"),
     "none": (lambda: datamask.select(X, num_selected=0), "num_selected: 0 of 120"),
     "for runs": (lambda: datamask.select(X, limits=[]), "limits: for runs only"),
     "a model": (lambda: datamask.select(X, mask_model="runs/mine"), "mask_model: for runs only"),

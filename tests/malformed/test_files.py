@@ -114,8 +114,8 @@ UNREADABLE: Cases = {
     "damaged footer": (bytes_of(spoilt_footer), "1.parquet: cannot be read"),
     "damaged pages of the id": (page_damage("id"), "1.parquet: cannot be read"),
     "damaged pages of the text": (page_damage("text"), "1.parquet, shard 00001: cannot be read"),
-    "no such folder": (setting(source__path="/nowhere"), "/nowhere: no .parquet files found;"),
-    "empty glob": (setting(source__path="HERE/source/*.pq"), "*.pq: no .parquet files found"),
+    "no such folder": (setting(source__path="/nowhere"), "/nowhere: no files found;"),
+    "empty glob": (setting(source__path="HERE/source/*.pq"), "*.pq: no files found"),
     "a file of another kind": (
         arguments("rebuild", "HERE/run", *sets(source__path=__file__)),
         "test_files.py: truncated, or not a Parquet file; replace it",
@@ -164,7 +164,7 @@ def without_rights() -> Iterator[Path]:
     ("locked", "message"),
     [
         ("source/1.parquet", "1.parquet: no permission to read it; change its mode"),
-        ("source", "no .parquet files found; check the path, and the right to read it"),
+        ("source", "no files found; check the path, and the right to read it"),
         ("outputs", "outputs/run/run.json: Permission denied"),
     ],
 )

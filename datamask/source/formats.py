@@ -1,0 +1,293 @@
+"""What JSON lines, CSV and Arrow files hold, as columns of one row per record.
+
+Objects within a record of JSON become columns with dotted names (`metadata.url`). Lists, objects
+with more than `MOST_KEYS` keys and values of mixed types become text. No text is taken for a date.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from datamask.config.inputs import Source
+from datamask.errors import InputError, one_line
+from datamask.source.opening import naming
+from datamask.source.reading import plain_schema
+from datamask.source.score_files import json_objects
+
+JSON_LINES, TABLES, ARROW = (".jsonl", ".ndjson", ".json"), (".csv", ".tsv"), (".arrow", ".feather")
+COMPRESSIONS = ("", ".gz", ".zst")
+CONVERTED = (*(kind + end for kind in JSON_LINES + TABLES for end in COMPRESSIONS), *ARROW)
+"""Ends of names of the files that are converted to Parquet before they are read."""
+
+MOST_KEYS, MOST_DEPTH = 100, 4
+"""An object with more keys, or deeper within a record, is one column of text."""
+
+RECORD_BYTES = (2**24, 2**28)
+"""Most bytes of a line of JSON. The larger number takes eight times the memory, so it is tried only
+if a line needs it."""
+
+ROWS_AT_ONCE = 4096
+
+KEYS = b"keys"
+"""Where a column of JSON keeps the pointer to its values."""
+
+_TYPES = {
+    "BIGINT": pa.int64(),
+    "UBIGINT": pa.uint64(),
+    "DOUBLE": pa.float64(),
+    "BOOLEAN": pa.bool_(),
+}
+_SQL_TYPES = {kind: name for name, kind in _TYPES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a file holds.
+
+    Args:
+        rows: its records.
+        bad_lines: lines that are left out.
+        schema: its columns.
+    """
+
+    rows: int
+    bad_lines: int
+    schema: pa.Schema
+
+
+def look_into(path: str, name: str, source: Source) -> Content:
+    """Read a whole local file for its columns and their types.
+
+    Args:
+        path: of the file.
+        name: of the file in messages, whose end tells its format.
+        source: how many bad lines are left out; columns that are text whatever they hold.
+
+    Raises:
+        InputError: the file cannot be read, or has more bad lines than allowed; names the first.
+    """
+    with naming(name):
+        if name.lower().endswith(ARROW):
+            with _open_arrow(path) as reader:
+                schema = reader.schema
+                return Content(sum(len(batch) for batch in reader), 0, plain_schema(schema))
+        if _is_json(name):
+            return _look_into_json(path, name, source)
+        return _look_into_csv(path, name, source)
+
+
+def read_records(path: str, name: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of a file in order, in *schema*; columns that it lacks are null.
+
+    Other arguments and errors are those of `look_into`.
+    """
+    with naming(name):
+        if name.lower().endswith(ARROW):
+            with _open_arrow(path) as reader:
+                yield from (_fitted(batch, schema, name) for batch in reader)
+            return
+        read = _json_batches if _is_json(name) else _csv_batches
+        yield from (_fitted(batch, schema, name) for batch in read(path, name, schema))
+
+
+def merge_schemas(schemas: Iterable[pa.Schema]) -> pa.Schema:
+    """One schema with the columns of all; a column whose types do not fit together is text."""
+    merged: dict[str, pa.Field] = {}
+    for schema in schemas:
+        for field in schema:
+            known = merged.get(field.name, field)
+            try:
+                pair = [pa.schema([known]), pa.schema([field])]
+                merged[field.name] = pa.unify_schemas(pair, promote_options="permissive").field(0)
+            except (pa.ArrowInvalid, pa.ArrowTypeError):
+                merged[field.name] = pa.field(field.name, pa.string())
+    return pa.schema(list(merged.values()))
+
+
+def _fitted(batch: pa.RecordBatch, schema: pa.Schema, name: str) -> pa.RecordBatch:
+    columns = []
+    for field in schema:
+        if field.name not in batch.schema.names:
+            columns.append(pa.nulls(len(batch), field.type))
+            continue
+        try:
+            columns.append(batch.column(field.name).cast(field.type))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            problem = f"does not fit type {field.type} of the other files ({one_line(error)})"
+            raise InputError(problem, path=name, column=field.name) from None
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _is_json(name: str) -> bool:
+    return name.lower().endswith(tuple(kind + end for kind in JSON_LINES for end in COMPRESSIONS))
+
+
+def _open_arrow(path: str) -> Any:
+    """A reader of an Arrow file, or of a stream, as `datasets` writes."""
+    file = pa.memory_map(path)
+    try:
+        opened = pa.ipc.open_file(file)
+        return pa.RecordBatchReader.from_batches(
+            opened.schema, (opened.get_batch(i) for i in range(opened.num_record_batches))
+        )
+    except pa.ArrowInvalid:
+        return pa.ipc.open_stream(file)
+
+
+def _batches(query: str, name: str) -> Iterator[pa.RecordBatch]:
+    """The rows of a query in order, by one thread: files are converted side by side."""
+    import duckdb
+
+    try:
+        with duckdb.connect(config={"threads": 1}) as connection:
+            yield from connection.sql(query).to_arrow_reader(ROWS_AT_ONCE)
+    except (duckdb.Error, OSError) as error:  # Arrow turns DuckDB's errors into OSError
+        raise InputError(
+            f"cannot be read ({one_line(error)[:300]}); correct it", path=name
+        ) from None
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _identifier(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _objects(path: str, most_bytes: int) -> str:
+    """SQL: the lines of a file as `json`; null where they are not JSON. Blank lines are none."""
+    return (
+        f"read_json_objects({_quoted(path)}, format = 'newline_delimited', ignore_errors = true, "
+        f"maximum_object_size = {most_bytes})"
+    )
+
+
+def _batches_of_lines(query_of: Callable[[int], str], name: str) -> Iterator[pa.RecordBatch]:
+    """The rows of a query that reads lines of up to so many bytes; more if a line needs it."""
+    done = 0
+    for most_bytes in RECORD_BYTES:
+        skip = done
+        try:
+            for batch in _batches(query_of(most_bytes), name):
+                rest = batch.slice(skip)
+                skip -= len(batch) - len(rest)
+                done += len(rest)
+                if len(rest):
+                    yield rest
+        except InputError as error:
+            if "maximum_object_size" not in str(error):
+                raise
+        else:
+            return
+    problem = f"a line is longer than {RECORD_BYTES[-1] >> 20} MiB; cut it, or leave it out"
+    raise InputError(problem, path=name)
+
+
+def _look_into_json(path: str, name: str, source: Source) -> Content:
+    def query(most_bytes: int) -> str:
+        return (
+            "SELECT count(*) AS lines, count(*) FILTER (json_type(json) = 'OBJECT') AS rows, "
+            "json_group_structure(CASE json_type(json) WHEN 'OBJECT' THEN json END)::VARCHAR AS "
+            f"structure FROM {_objects(path, most_bytes)}"
+        )
+
+    [counts] = [row for batch in _batches_of_lines(query, name) for row in batch.to_pylist()]
+    rows, bad = counts["rows"], counts["lines"] - counts["rows"]
+    if bad > source.most_bad_lines:
+        raise _first_bad_line(path, name, bad)
+    known = json.loads(counts["structure"]) if rows else {}
+    return Content(rows, bad, pa.schema(list(_flat(known))))
+
+
+def _json_batches(path: str, name: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    fields = [field for field in schema if KEYS in (field.metadata or {})]
+    pointers = ", ".join(_quoted(field.metadata[KEYS].decode()) for field in fields)
+    columns = ", ".join(
+        f"CAST(value[{number}] AS {_SQL_TYPES.get(field.type, 'VARCHAR')}) AS "
+        + _identifier(field.name)
+        for number, field in enumerate(fields, start=1)
+    )
+
+    def query(most_bytes: int) -> str:
+        return (
+            f"SELECT {columns} FROM (SELECT json_extract_string(json, [{pointers}]) AS value FROM "
+            f"{_objects(path, most_bytes)} WHERE json_type(json) = 'OBJECT')"
+        )
+
+    return _batches_of_lines(query, name) if fields else iter(())
+
+
+def _first_bad_line(path: str, name: str, count: int) -> InputError:
+    more = f"{count} lines are not JSON objects; source.most_bad_lines leaves out so many"
+    try:
+        with _decompressed(path) as file:
+            for _ in json_objects(file, name):
+                pass
+    except InputError as error:
+        return InputError(f"{one_line(error)} ({more})")
+    return InputError(more, path=name)
+
+
+def _flat(structure: Any, keys: tuple[str, ...] = ()) -> Iterator[pa.Field]:
+    """The columns of a structure of JSON, with the pointer to their values (RFC 6901)."""
+    if isinstance(structure, dict) and len(keys) < MOST_DEPTH and len(structure) <= MOST_KEYS:
+        for key, inner in structure.items():
+            yield from _flat(inner, (*keys, key))
+    elif keys:
+        kind = _TYPES.get(structure, pa.string()) if isinstance(structure, str) else pa.string()
+        steps = (key.replace("~", "~0").replace("/", "~1") for key in keys)
+        yield pa.field(".".join(keys), kind, metadata={KEYS: "".join(f"/{step}" for step in steps)})
+
+
+def _csv(path: str, name: str) -> tuple[list[str], str]:
+    """The columns of a CSV file, and SQL: its rows, all values as text."""
+    delimiter = "\t" if ".tsv" in name.lower() else ","
+    with _decompressed(path) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
+        header = next(csv.reader(text, delimiter=delimiter), [])
+    columns = ", ".join(f"{_quoted(column)}: 'VARCHAR'" for column in header)
+    return header, (
+        f"read_csv({_quoted(path)}, columns = {{{columns}}}, auto_detect = false, header = true, "
+        f"""delim = {_quoted(delimiter)}, quote = '"', escape = '"', parallel = false, """
+        f"max_line_size = {RECORD_BYTES[-1]})"
+    )
+
+
+def _look_into_csv(path: str, name: str, source: Source) -> Content:
+    """Numbers are columns whose values all are; those of ids and texts are text in any case."""
+    header, rows = _csv(path, name)
+    if not header:
+        return Content(0, 0, pa.schema([]))
+    are = ", ".join(
+        f"bool_and(regexp_full_match({column}, '[+-]?[0-9]{{1,18}}')), "
+        f"count({column}) = count(TRY_CAST({column} AS DOUBLE))"
+        for column in map(_identifier, header)
+    )
+    [answers] = [
+        [column[0].as_py() for column in batch.columns]
+        for batch in _batches(f"SELECT count(*), {are} FROM {rows}", name)
+    ]
+    fields = []
+    columns = source.columns
+    texts = (columns.id, columns.text, columns.dump, columns.url, columns.language)
+    for column, is_whole, is_number in zip(header, answers[1::2], answers[2::2], strict=True):
+        number = pa.int64() if is_whole else pa.float64()
+        kind = number if is_number and column not in texts else pa.string()
+        fields.append(pa.field(column, kind))
+    return Content(answers[0], 0, pa.schema(fields))
+
+
+def _csv_batches(path: str, name: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    header, rows = _csv(path, name)
+    return _batches(f"SELECT * FROM {rows}", name) if header else iter(())
+
+
+def _decompressed(path: str) -> io.BufferedReader[Any]:
+    return io.BufferedReader(pa.input_stream(path, compression="detect"))

@@ -1,0 +1,267 @@
+"""JSON lines, CSV and Arrow files as sources, compared with Python's own readers."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from datamask.config.compute import Compute
+from datamask.config.inputs import Source
+from datamask.errors import InputError
+from datamask.planning.plan import plan_run
+from datamask.report.findings import findings_of
+from datamask.runs.opening import run_storage
+from datamask.runs.run import Run
+from datamask.source.convert import convert, source_files
+from tests import finished
+from tests.cli.commands import here
+
+pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
+
+Record = dict[str, Any]
+
+
+def records(seed: int, count: int) -> list[Record]:
+    """Records as in crawls: objects within objects, lists, absent and null values, any text."""
+    drawn = random.Random(seed)
+    rows: list[Record] = []
+    for number in range(count):
+        words = drawn.choices([*finished.WORDS, "é", "“quoted”", "a\tb", "line\nbreak", '"'], k=20)
+        row: Record = {"id": f"{seed:03d}-{number}", "text": " ".join(words), "edu": drawn.random()}
+        if drawn.random() < 0.7:
+            row["metadata"] = {
+                "url": f"http://s{number % 3}.org/{number}",
+                "a.b/c": number,
+                "n": None,
+            }
+        if drawn.random() < 0.5:
+            row["tags"] = ["x", {"y": 1}]
+        row["date"] = "2024-01-02T03:04:05Z"
+        rows.append(row)
+    return rows
+
+
+def write(path: Path, rows: list[Record]) -> Path:
+    """Write records in the format that the name tells, with Python's own writers."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
+    match path.suffix:
+        case ".gz":
+            path.write_bytes(gzip.compress(lines))
+        case ".zst":
+            with pa.CompressedOutputStream(str(path), "zstd") as file:
+                file.write(lines)
+        case ".csv":
+            with path.open("w", newline="", encoding="utf-8") as text:
+                writer = csv.DictWriter(text, [*flat(rows[0])])
+                writer.writeheader()
+                writer.writerows(map(flat, rows))
+        case ".arrow":
+            names = dict.fromkeys(name for row in map(flat, rows) for name in row)
+            table = pa.table({name: [flat(row).get(name) for row in rows] for name in names})
+            with pa.ipc.new_stream(str(path), table.schema) as stream:
+                stream.write_table(table)
+        case _:
+            path.write_bytes(lines)
+    return path
+
+
+def flat(row: Record) -> Record:
+    """A record as a row: dotted names, lists as their JSON text."""
+
+    def walk(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                yield from walk(inner, f"{name}.{key}" if name else key)
+        else:
+            is_list = isinstance(value, list)
+            yield name, json.dumps(value, separators=(",", ":")) if is_list else value
+
+    return dict(walk(row, ""))
+
+
+def converted(folder: Path, target: Path, workers: int = 1, **source: Any) -> list[pa.Table]:
+    """The copies of a folder's files."""
+    chosen = Source(path=str(folder), **source)
+    _, others = source_files(str(folder))
+    copies, _ = convert(others, chosen, run_storage(target), Compute(workers=workers))
+    return [pq.read_table(path) for path in copies]
+
+
+def known(rows: list[Record]) -> list[Record]:
+    """Rows without null values, which a column of another file may have added."""
+    return [{key: value for key, value in row.items() if value is not None} for row in rows]
+
+
+def test_rows_are_those_of_other_readers(tmp_path: Path) -> None:
+    """Order, values and types of JSON lines, compressed ones too, CSV and Arrow; the same bytes."""
+    ends = (".jsonl", ".jsonl.gz", ".ndjson.zst", ".json.gz", ".csv", ".arrow")
+    files = {f"{number}/part{end}": records(number, 50) for number, end in enumerate(ends)}
+    for name, rows in files.items():
+        if name.endswith(".csv"):
+            rows[:] = [{key: row[key] for key in ("id", "text", "edu", "date")} for row in rows]
+        write(tmp_path / "source" / name, rows)
+    tables = converted(tmp_path / "source", tmp_path / "one")
+    for rows, table in zip(files.values(), tables, strict=True):
+        assert known(table.to_pylist()) == known([*map(flat, rows)])
+        assert table.schema == tables[0].schema
+    assert tables[0].schema.field("date").type == pa.string()
+    converted(tmp_path / "source", tmp_path / "other", workers=3)
+    for path in (tmp_path / "one" / "converted").glob("*.parquet"):
+        assert path.read_bytes() == (tmp_path / "other" / "converted" / path.name).read_bytes()
+
+
+@pytest.mark.parametrize("end", [".jsonl.zst", ".csv", ".arrow"])
+def test_a_run_selects_the_same_as_from_parquet(tmp_path: Path, end: str) -> None:
+    """The same documents, and the column of a record within the record as score."""
+    rows = [{key: row[key] for key in ("id", "text", "edu")} for row in records(7, 120)]
+    write(tmp_path / "source" / f"a{end}", rows[:70])
+    write(tmp_path / "source" / f"b{end}", rows[70:])
+    (tmp_path / "parquet").mkdir()
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "parquet" / "all.parquet")
+    selected = []
+    for folder in (tmp_path / "source", tmp_path / "parquet"):
+        plan = {"rows_per_shard": 1000}
+        chosen = finished.settings(folder, plan=plan, selection={"method": "top_quality"})
+        run = finished.finish(tmp_path / f"run-{folder.name}", chosen, "subset")
+        selected.append({row["id"] for row in subset(run)})
+    assert len(selected[0]) == 30
+    assert selected[0] == selected[1]
+
+
+def subset(run: Run) -> list[Record]:
+    """The published rows."""
+    paths = sorted((run.root / "subset").rglob("*.parquet"))
+    return [row for path in paths for row in pq.read_table(path).to_pylist()]
+
+
+def test_all_files_of_known_formats_are_read_and_others_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Parquet beside JSON lines; a warning names the rest; datasets' .json files do not count."""
+    rows = [{key: row[key] for key in ("id", "text", "edu")} for row in records(3, 60)]
+    pq.write_table(pa.Table.from_pylist(rows[:25]), tmp_path / "a.parquet")
+    write(tmp_path / "b.jsonl", rows[25:])
+    (tmp_path / "notes.docx").write_text("x")
+    (tmp_path / "dataset_info.json").write_text("{\n}")
+    run = plan_run(tmp_path.parent / f"{tmp_path.name}-run", finished.settings(tmp_path))
+    assert run.num_documents == 60
+    assert "notes.docx" in caplog.text and "dataset_info.json" in caplog.text
+    with pytest.raises(InputError) as caught:
+        source_files(str(write(tmp_path / "only" / "notes.txt", rows).parent))
+    assert "notes.txt" in str(caught.value)
+
+
+def test_bad_lines_are_refused_or_counted(tmp_path: Path) -> None:
+    """File and line of the first one, before planning; with a bound they are left out."""
+    path = write(tmp_path / "source" / "a.jsonl", records(4, 40))
+    lines = path.read_bytes().splitlines()
+    lines[7], lines[9], lines[20] = b'{"id": broken', b"", b"[1, 2]"
+    path.write_bytes(b"\n".join(lines))
+    root = tmp_path / "run"
+    with pytest.raises(InputError) as caught:
+        plan_run(root, finished.settings(path.parent))
+    assert "a.jsonl, row 7" in str(caught.value) and "\n" not in str(caught.value)
+    assert not (root / "run.json").exists()
+    bounded = {"path": str(path.parent), "most_bad_lines": 2}
+    run = finished.finish(root, finished.settings(path.parent, source=bounded), "composition")
+    assert run.num_documents == 37
+    assert [finding.text for finding in findings_of(run) if finding.name == "source"] == [
+        "2 lines, no JSON objects, were left out."
+    ]
+
+
+def test_ids_are_made_where_there_are_none(tmp_path: Path) -> None:
+    """Unique for equal texts too, the same in every run, and said."""
+    rows = [{"text": row["text"], "edu": row["edu"]} for row in records(5, 40)]
+    write(tmp_path / "source" / "a.jsonl", rows)
+    write(tmp_path / "source" / "b.jsonl", rows)
+    chosen = finished.settings(tmp_path / "source", quality={"duplicates": "keep"})
+    ids: list[list[str]] = []
+    for name in ("one", "two"):
+        run = finished.finish(tmp_path / name, chosen, "composition")
+        copies = sorted((run.root / "converted").glob("*.parquet"))
+        ids.append([name for path in copies for name in pq.read_table(path)["id"].to_pylist()])
+    assert ids[0] == ids[1]
+    assert len({*ids[0]}) == 80
+    assert "ids" in {finding.name for finding in findings_of(run)}
+
+
+def test_a_conversion_goes_on_and_changed_files_are_refused(tmp_path: Path) -> None:
+    """Only absent copies are made again; a touched file is the same; another content is refused."""
+    folder, root = tmp_path / "source", tmp_path / "run"
+    paths = [write(folder / f"{number}.jsonl", records(number, 60)) for number in (1, 2)]
+    run = finished.finish(root, finished.settings(folder), "subset")
+    before = [row["id"] for row in subset(run)]
+    copies = sorted((root / "converted").glob("*.parquet"))
+    times = [path.stat().st_mtime_ns for path in copies]
+    written = copies[1].read_bytes()
+    copies[1].unlink()
+    os.utime(paths[0], ns=(1, 1))
+    plan_run(root, None)
+    assert copies[0].stat().st_mtime_ns == times[0]
+    assert copies[1].read_bytes() == written
+    write(folder / "3.jsonl", records(3, 60))
+    assert here("rebuild", root) == 2
+    assert here("extend", root) == 0
+    assert {row["id"][:3] for row in subset(run)} == {"001", "002", "003"}
+    assert before
+    write(paths[0], records(9, 60))
+    with pytest.raises(InputError) as caught:
+        plan_run(root, None)
+    assert str(paths[0]) in str(caught.value)
+
+
+def test_a_type_that_does_not_fit_the_planned_ones_is_refused(tmp_path: Path) -> None:
+    """A file that is added later keeps to the columns and types of the first ones."""
+    folder, root = tmp_path / "source", tmp_path / "run"
+    rows = records(1, 60)
+    write(folder / "1.jsonl", rows)
+    finished.finish(root, finished.settings(folder), "scores")
+    path = write(folder / "2.jsonl", [row | {"id": f"x{row['id']}", "edu": "high"} for row in rows])
+    with pytest.raises(InputError) as caught:
+        plan_run(root, None, extend=True)
+    assert str(path) in str(caught.value) and "edu" in str(caught.value)
+
+
+def test_files_at_a_url_are_converted(tmp_path: Path) -> None:
+    """Copied for the conversion, and nothing of them is left."""
+    rows = records(6, 30)
+    local = write(tmp_path / "a.jsonl.gz", rows)
+    with fsspec.open("memory://source/a.jsonl.gz", "wb") as file:
+        file.write(local.read_bytes())
+    _, names = source_files("memory://source")
+    source = Source(path="memory://source")
+    [copy], _ = convert(names, source, run_storage(tmp_path / "run"), Compute())
+    assert known(pq.read_table(copy).to_pylist()) == known([*map(flat, rows)])
+    assert not (tmp_path / "run" / "tmp").exists()
+
+
+def test_the_commands_of_a_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`init` looks at the first records, a dry run says what to do, `ingest` serves many runs."""
+    folder, pool, config = tmp_path / "source", tmp_path / "pool", tmp_path / "mine.yaml"
+    write(folder / "a.jsonl.zst", records(1, 60))
+    assert here("init", folder, "-o", config) == 0
+    assert "metadata.url" in config.read_text() and "name: edu" in config.read_text()
+    assert here("plan", tmp_path / "run", "--config", config, "--dry-run") == 2
+    assert "datamask ingest" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+    assert here("ingest", folder, pool) == 0
+    times = [path.stat().st_mtime_ns for path in (pool / "converted").glob("*.parquet")]
+    assert len(times) == 1
+    assert here("ingest", folder, pool) == 0
+    assert times == [path.stat().st_mtime_ns for path in (pool / "converted").glob("*.parquet")]
+    arguments = ("--set", f"source.path={pool}/converted/*.parquet", "--dry-run")
+    arguments += ("--set", "embedding.method=lexical", "--set", "embedding.dimension=32")
+    assert here("plan", tmp_path / "run", "--config", config, *arguments) == 0
