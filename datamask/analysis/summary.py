@@ -2,35 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from math import isnan
 from typing import Any
 
 from datamask.analysis.composition import query
 from datamask.runs.run import Run
-
-COMPARED = ("ours", "random", "top quality")
-"""Headings of the values of a comparison."""
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """One value of the selection, of random and of top quality.
-
-    Args:
-        name: a term of the objective, `objective`, or `mean length`.
-        selected: of the selected documents.
-        random: expected for as many random candidates.
-        top_quality: of as many documents with the highest quality.
-        better: `higher`, `lower`, or empty if neither is better.
-    """
-
-    name: str
-    selected: float
-    random: float
-    top_quality: float
-    better: str
 
 
 def units_of(run: Run) -> dict[str, tuple[float, float]]:
@@ -184,18 +160,3 @@ def drift(run: Run) -> list[dict[str, Any]]:
     `shift`, the relative change of the share, or the change of the mean in deviations.
     """
     return query(run, "SELECT * FROM drift") if run.settings.selection.mask_model else []
-
-
-def comparison_rows(rows: Iterable[Comparison]) -> Iterator[tuple[str, ...]]:
-    """The cells of a table of comparisons: name, a value of each of `COMPARED`, what is better."""
-    for row in rows:
-        values = (row.selected, row.random, row.top_quality)
-        yield row.name, *("–" if isnan(v) else f"{v:.5g}" for v in values), row.better
-
-
-def comparison_text(rows: Iterable[Comparison]) -> list[str]:
-    """Comparisons as aligned lines, below a heading."""
-    lines = []
-    for name, *values, better in (("", *COMPARED, "better"), *comparison_rows(rows)):
-        lines.append(f"{name:26s}{''.join(f'{v:>14s}' for v in values)}  {better}".rstrip())
-    return lines

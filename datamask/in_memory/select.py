@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from datamask.analysis.summary import COMPARED, Comparison, comparison_rows, comparison_text
 from datamask.config import recipe
 from datamask.config.compute import Compute
 from datamask.config.inputs import EMBEDDERS, Embedding
@@ -22,6 +21,12 @@ from datamask.config.loading import parse_settings
 from datamask.config.selection import TRAINING, Selection
 from datamask.embedding.loose_texts import embed_texts
 from datamask.errors import SettingsError
+from datamask.in_memory.comparison import (
+    COMPARED,
+    Comparison,
+    comparison_rows,
+    comparison_text,
+)
 from datamask.in_memory.containers import column_of, numbers, texts_or_matrix
 from datamask.learning.learner import learn_mask
 from datamask.quality.heuristic import score_texts

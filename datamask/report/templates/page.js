@@ -191,12 +191,15 @@ function documentRow([id, state, kind, quality, logit, nearest, cosine, characte
   const open = () => {
     const parts = [make("p", `${kind} · ${facts}`, { className: "facts" }), make("p", why(state, logit, part, kind), { className: "facts" })];
     const pair = make("div", "", { className: "pair" });
-    pair.append(make("p", text ?? "(no text)", { className: "text", dir: "auto" }));
-    if (nearest !== null) {
-      const other = texts.get(nearest) ?? nearestText, box = make("div");
-      const what = cosine === null ? "Near-duplicate of" : `Nearest document that was selected, cosine ${cosine.toFixed(3)}:`;
-      box.append(make("p", `${what} ${nearest}`, { className: "facts" }), make("p", other ?? "(its text is not on this page: other pairs are more alike)", { className: "text other", dir: "auto" }));
+    const side = (what, words) => {
+      const box = make("div");
+      box.append(make("p", what, { className: "facts" }), make("p", words, { className: "text", dir: "auto" }));
       pair.append(box);
+    };
+    side(`This document: ${id}`, text ?? "(no text)");
+    if (nearest !== null) {
+      const what = cosine === null ? "Near-duplicate of" : `Nearest document that was selected, cosine ${cosine.toFixed(3)}:`;
+      side(`${what} ${nearest}`, texts.get(nearest) ?? nearestText ?? "(its text is not on this page: other pairs are more alike)");
     }
     return [...parts, pair];
   };
@@ -233,9 +236,10 @@ function atBudget({ budgets, now, unit, total }) {
   };
 }
 
-function atLambda({ ranked, weight, swept }) {
+function atLambda({ budgets, ranked, weight, swept }) {
+  const unit = budgets[0][1] === null ? "characters" : "tokens";
   const kept = ranked.filter((row) => row[4]), mean = (rows, column) => rows.reduce((sum, row) => sum + (row[column] ?? 0), 0) / Math.max(rows.length, 1);
-  const figures = (rows) => `mean quality ${signed(mean(rows, 2))}, mean length ${Math.round(mean(rows, 3))}`;
+  const figures = (rows) => `mean quality ${signed(mean(rows, 2))}, mean length ${Math.round(mean(rows, 3))} ${unit}`;
   return (value) => {
     const near = swept.find((point) => Math.abs(point[0] - value) < 0.005), lambda = near ? near[0] : value;
     const score = ([gain, others]) => lambda * gain + ((1 - lambda) / (1 - weight)) * others;
