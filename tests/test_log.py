@@ -13,7 +13,7 @@ ROOMS = ("learning", "selection", "objectives", "baselines")
 MODULES = (
     *("quality/examples", "quality/heuristic", "quality/grouping", "quality/labels"),
     *("quality/probe",),
-    *("evaluation/training", "evaluation/ngram", "report/sample"),
+    *("evaluation/training", "evaluation/ngram", "report/sample", "report/tsne"),
 )
 
 

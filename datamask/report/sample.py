@@ -49,7 +49,7 @@ MOST_STEPS = 200
 """Of the learner of the most diverse subset (docs/log.md#report)."""
 
 MOST_PAIRS = 1000
-"""Documents whose nearest document has its text in the sample: a page stays below 4 MB."""
+"""Documents whose nearest document has its text in the sample (docs/log.md#report)."""
 
 ASKED = 5
 """Of so many sampled documents, one of each selection is asked for its nearest neighbour

@@ -4,11 +4,17 @@ Another budget: all documents with a stored logit above a threshold are counted,
 thresholds, so the counts are exact. A rerun learns again, so it selects other documents with
 similar figures. Another lambda: documents of the sample are ranked by their logits with the sums of
 the selection held fixed, which is an approximation; the points of a sweep are learned.
+
+Thresholds are edges of `BINS` equal intervals of the logits: documents find their interval by
+arithmetic and nothing is sorted. The sample decides which edges are used, and 0 is one of them.
 """
 
 from __future__ import annotations
 
 from typing import Any
+
+import numpy as np
+import pyarrow as pa
 
 from datamask.analysis.composition import KINDS
 from datamask.analysis.query import open_run_database
@@ -17,68 +23,51 @@ from datamask.report.findings import LEAST_EXPECTED, LEAST_RETENTION
 from datamask.report.redundancy import NEAR_DUPLICATE_COSINE
 from datamask.runs.run import Run
 
-POINTS, RANKED = 200, 2000
-"""Budgets that are counted, and documents that are ranked by other values of lambda."""
+POINTS, RANKED, BINS = 200, 2000, 20_000
+"""Budgets that are counted, documents that are ranked by other values of lambda, and intervals."""
 
-# Thresholds are quantiles of the sample's logits, which no number of threads changes; 0, that of
-# today; and that of all candidates.
-_THRESHOLDS = """
-CREATE TEMP TABLE thresholds AS SELECT DISTINCT unnest(
-    quantile_disc(d.logit, [n / {points} FOR n IN range({points})]) || [0, '-inf'::FLOAT]) AS least
-FROM sample s JOIN documents d ON s.shard = d.shard AND s.row = d.row WHERE s.kind = 'random'
+_SAMPLED = """
+SELECT d.logit, other.logit AS nearest, s.quality_gain AS gain, d.quality,
+    coalesce(d.tokens, d.characters) AS length, d.selected::INT AS kept
+FROM sample s JOIN documents d ON s.shard = d.shard AND s.row = d.row
+LEFT JOIN documents other ON other.shard = s.shard AND other.id = s.nearest
+    AND s.cosine >= {cosine}::FLOAT
+WHERE s.kind = 'random' ORDER BY s.shard, s.row
 """
 
-# Each document is counted once, at the largest threshold below its logit; groups that the report
-# does not list are not told apart. Sums then go down the thresholds.
+# Groups that the report does not list are not told apart.
 _COUNTED = """
-CREATE TEMP TABLE counted AS SELECT t.least, {names},
+CREATE TEMP TABLE counted AS SELECT b.edge, {names},
     CASE {kind} ELSE 'all' END AS kind, count(*) AS documents, sum(d.tokens)::BIGINT AS tokens,
     sum(d.characters)::BIGINT AS characters
-FROM (SELECT logit, tokens, characters, {listed} FROM documents WHERE logit IS NOT NULL) d
-ASOF JOIN thresholds t ON d.logit > t.least
-GROUP BY GROUPING SETS ((t.least), {sets})
+FROM (SELECT least(greatest(ceil(logit * {scale}::DOUBLE)::BIGINT - 1, {first}), {last}) AS bin,
+    tokens, characters, {listed} FROM documents WHERE logit IS NOT NULL) d
+JOIN bins b USING (bin) GROUP BY GROUPING SETS ((b.edge), {sets})
 """
 
 _BUDGETS = """
-SELECT least, (sum(documents) OVER below)::BIGINT AS documents,
-    (sum(tokens) OVER below)::BIGINT AS tokens, (sum(characters) OVER below)::BIGINT AS characters
-FROM counted WHERE kind = 'all' WINDOW below AS (ORDER BY least DESC) ORDER BY documents
+SELECT edge, (sum(documents) OVER above)::BIGINT AS documents,
+    (sum(tokens) OVER above)::BIGINT AS tokens, (sum(characters) OVER above)::BIGINT AS characters
+FROM counted WHERE kind = 'all' WINDOW above AS (ORDER BY edge DESC) ORDER BY documents
 """
 
 _GROUPS = """
 WITH totals AS (
-    SELECT least, sum(documents) OVER (ORDER BY least DESC) AS kept FROM counted WHERE kind = 'all'
+    SELECT edge, sum(documents) OVER (ORDER BY edge DESC) AS kept FROM counted WHERE kind = 'all'
 ), kept AS (
-    SELECT g.share_before * t.kept AS expected, t.least, coalesce(sum(c.documents) OVER (
-        PARTITION BY g.kind, g.name ORDER BY t.least DESC), 0) AS own
+    SELECT g.share_before * t.kept AS expected, t.edge, coalesce(sum(c.documents) OVER (
+        PARTITION BY g.kind, g.name ORDER BY t.edge DESC), 0) AS own
     FROM groups g CROSS JOIN totals t LEFT JOIN counted c ON c.kind = g.kind
-        AND c.least = t.least AND coalesce({names}) = g.name
+        AND c.edge = t.edge AND coalesce({names}) = g.name
     WHERE g.kind IN {kinds}
 )
-SELECT least, count(*) FILTER (own < {least_retention} * expected) AS low
-FROM kept WHERE expected >= {expected} GROUP BY least
-"""
-
-_COPIES = """
-SELECT t.least, count(*) AS sampled, count(*) FILTER (s.cosine >= {cosine}::FLOAT
-    AND other.logit > t.least) AS copies
-FROM thresholds t JOIN sample s ON s.kind = 'random'
-JOIN documents d ON s.shard = d.shard AND s.row = d.row AND d.logit > t.least
-LEFT JOIN documents other ON other.shard = s.shard AND other.id = s.nearest
-    AND s.cosine >= {cosine}::FLOAT
-GROUP BY t.least
-"""
-
-_RANKED = """
-SELECT s.quality_gain AS gain, d.logit - {weight} * s.quality_gain AS others, d.quality,
-    coalesce(d.tokens, d.characters) AS length, d.selected::INT AS kept
-FROM sample s JOIN documents d ON s.shard = d.shard AND s.row = d.row
-WHERE s.kind = 'random' AND s.quality_gain IS NOT NULL ORDER BY s.shard, s.row
+SELECT edge, count(*) FILTER (own < {least_retention} * expected) AS low
+FROM kept WHERE expected >= {least_expected} GROUP BY edge
 """
 
 
 def what_if(run: Run) -> dict[str, Any]:
-    """The data of the sliders; empty if the selection has no budget.
+    """The data of the sliders; empty if the selection has no budget, or nothing to choose from.
 
     `budgets`: documents, tokens, characters, groups that keep less than half of their share,
     sampled documents and near-copies among them, by threshold, the fewest documents first; `now`:
@@ -89,38 +78,71 @@ def what_if(run: Run) -> dict[str, Any]:
     selection = run.settings.selection
     if selection.mask_model:
         return {}
-    counted = _COUNTED.format(
-        names=", ".join(f"d.{kind}" for kind in KINDS),
-        kind=" ".join(f"WHEN grouping(d.{kind}) = 0 THEN '{kind}'" for kind in KINDS),
-        listed=", ".join(
-            f"if({kind} IN (SELECT name FROM groups), {kind}, '') AS {kind}" for kind in KINDS
-        ),
-        sets=", ".join(f"(t.least, d.{kind})" for kind in KINDS),
-    )
-    groups = _GROUPS.format(
-        names=", ".join(f"c.{kind}" for kind in KINDS),
-        kinds=tuple(KINDS),
-        least_retention=LEAST_RETENTION,
-        expected=LEAST_EXPECTED,
-    )
     with open_run_database(run) as connection:
-        connection.execute(_THRESHOLDS.format(points=POINTS))
-        connection.execute(counted)
+        asked = _SAMPLED.format(cosine=NEAR_DUPLICATE_COSINE)
+        sampled = connection.sql(asked).to_arrow_table()
+        if not sampled.num_rows:
+            return {}
+        logits = sampled["logit"].to_numpy().astype(np.float64)
+        scale = BINS / max(logits.max(initial=0.0) - logits.min(initial=0.0), 1e-6)
+        bins = np.ceil(logits * scale).astype(np.int64) - 1
+        places = np.quantile(bins, np.arange(POINTS) / POINTS, method="inverted_cdf")
+        edges = np.unique(np.append(places, 0))
+        every = np.arange(edges[0], edges[-1] + 1)
+        of_bins = edges[np.searchsorted(edges, every, side="right") - 1]
+        connection.register("bins", pa.table({"bin": every, "edge": of_bins}))
+        connection.execute(_counted(float(scale), int(edges[0]), int(edges[-1])))
         rows = connection.execute(_BUDGETS).fetchall()
-        low = dict(connection.execute(groups).fetchall())
-        copies = connection.execute(_COPIES.format(cosine=NEAR_DUPLICATE_COSINE)).fetchall()
-        ranked = connection.execute(_RANKED.format(weight=selection.quality_weight)).fetchall()
-    if selection.more_terms or selection.quality_weight == 1:
-        ranked = []
-    near = {least: counts for least, *counts in copies}
-    budgets = [[*sums, low.get(least, 0), *near.get(least, (0, 0))] for least, *sums in rows]
-    today = [place for place, row in enumerate(rows) if row[0] == 0]
+        low = dict(connection.execute(_groups()).fetchall())
+    nearest = np.ceil(sampled["nearest"].to_numpy().astype(np.float64) * scale) - 1
+    copies = np.fmin(np.where(np.isnan(nearest), -np.inf, nearest), bins)
     return {
-        "budgets": budgets,
-        "now": today[0] if today else -1,
-        "ranked": ranked[:: -(-len(ranked) // RANKED) or 1],
+        "budgets": [
+            [*sums, low.get(edge, 0), int((bins >= edge).sum()), int((copies >= edge).sum())]
+            for edge, *sums in rows
+        ],
+        "now": next((place for place, row in enumerate(rows) if row[0] == 0), -1),
+        "ranked": _ranked(run, sampled),
         "weight": selection.quality_weight,
         "swept": swept_points(run),
         "unit": "documents" if selection.tokens is None else "tokens",
         "total": run.num_documents,
     }
+
+
+def _counted(scale: float, first: int, last: int) -> str:
+    """SQL that counts documents by interval, and by interval and group."""
+    listed = "if({0} IN (SELECT name FROM groups), {0}, '') AS {0}"
+    return _COUNTED.format(
+        scale=repr(scale),
+        first=first,
+        last=last,
+        names=", ".join(f"d.{kind}" for kind in KINDS),
+        kind=" ".join(f"WHEN grouping(d.{kind}) = 0 THEN '{kind}'" for kind in KINDS),
+        listed=", ".join(map(listed.format, KINDS)),
+        sets=", ".join(f"(b.edge, d.{kind})" for kind in KINDS),
+    )
+
+
+def _groups() -> str:
+    """SQL for the number of groups that keep less than half of their share, by threshold."""
+    return _GROUPS.format(
+        names=", ".join(f"c.{kind}" for kind in KINDS),
+        kinds=tuple(KINDS),
+        least_retention=LEAST_RETENTION,
+        least_expected=LEAST_EXPECTED,
+    )
+
+
+def _ranked(run: Run, sampled: pa.Table) -> list[list[Any]]:
+    """Every so many sampled documents with what another lambda would rank them by."""
+    selection = run.settings.selection
+    if selection.more_terms or selection.quality_weight == 1:
+        return []
+    known = sampled.filter(sampled["gain"].is_valid())
+    known = known.take(list(range(0, known.num_rows, -(-known.num_rows // RANKED) or 1)))
+    weight = selection.quality_weight
+    return [
+        [gain, logit - weight * gain, quality, length, kept]
+        for logit, _, gain, quality, length, kept in zip(*known.to_pydict().values(), strict=True)
+    ]
