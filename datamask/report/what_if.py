@@ -101,7 +101,8 @@ def what_if(run: Run) -> dict[str, Any]:
             [*sums, low.get(edge, 0), int((bins >= edge).sum()), int((copies >= edge).sum())]
             for edge, *sums in rows
         ],
-        "now": next((place for place, row in enumerate(rows) if row[0] == 0), -1),
+        # Above 0; no document may be between 0 and the next edge.
+        "now": sum(row[0] >= 0 for row in rows) - 1,
         "ranked": _ranked(run, sampled),
         "weight": selection.quality_weight,
         "swept": swept_points(run),
