@@ -1,0 +1,173 @@
+"""Registers everything that runs need on a Prefect server: pools, limits, deployments, automations.
+
+It reads `deployments/prefect.yaml` and `deployments/automations.yaml`, in the format of `prefect
+deploy` and `prefect automation create`, and does in one process what these do in many. It may be
+repeated: a pool, a limit, a schedule and the switch of an automation stay as the operator left
+them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+from prefect import Flow
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import DeploymentScheduleCreate, WorkPoolCreate
+from prefect.client.schemas.schedules import CronSchedule
+from prefect.events.schemas.automations import AutomationCore
+from prefect.exceptions import (
+    ObjectAlreadyExists,
+    ObjectNotFound,
+    PrefectException,
+    PrefectHTTPStatusError,
+)
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.utilities.callables import parameter_schema
+from prefect.workers.process import ProcessWorker
+
+from datamask import __version__
+from datamask.errors import SettingsError, StorageError, one_line
+
+ROOT = Path(__file__).resolve().parents[2]
+"""The checkout, or the installed package."""
+DEPLOYMENTS = ROOT / "deployments"
+IN_CHECKOUT = __name__.startswith("flows.")
+SETTINGS = {"PREFECT_LOGGING_EXTRA_LOGGERS": "datamask", "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "60"}
+"""What flow runs find in pyproject.toml of a checkout, for those of an installed package."""
+
+
+def deploy(
+    pool: str | None = None, server: str | None = None, folder: Path = DEPLOYMENTS
+) -> Iterator[str]:
+    """Register all deployments of a folder, and yield a line about each thing that is done.
+
+    Workers run the flows in the folder from which this is called.
+
+    Args:
+        pool: the pool of all deployments; None: those of prefect.yaml. Absent ones are created.
+        server: its URL; None: as in Prefect's settings.
+        folder: has prefect.yaml and automations.yaml.
+
+    Raises:
+        SettingsError: no server is named, or it refuses something.
+        StorageError: the server does not answer.
+    """
+    address = (server or PREFECT_API_URL.value() or "").rstrip("/")
+    if not address:
+        raise SettingsError("no Prefect server is named; give --server, or set PREFECT_API_URL")
+    if not address.endswith("/api") and "/api/" not in address:
+        address += "/api"
+    deployments = _of_yaml(folder / "prefect.yaml", "deployments")
+    if not IN_CHECKOUT:
+        # Its corpus is made by a script of the checkout.
+        deployments = [item for item in deployments if item["name"] != "demo"]
+    if pool:
+        deployments = [{**item, "work_pool": {"name": pool}} for item in deployments]
+    try:
+        with (
+            temporary_settings({PREFECT_API_URL: address}),
+            get_client(sync_client=True) as client,
+        ):
+            if error := client.api_healthcheck():
+                raise error
+            yield from _pools(client, {item["work_pool"]["name"] for item in deployments})
+            version = _version()
+            for item in deployments:
+                yield f"deployment  {_deployment(client, item, version)}"
+            for item in _of_yaml(folder / "automations.yaml", "automations"):
+                yield f"automation  {_automation(client, item)}"
+    except httpx.TransportError as error:
+        reason = one_line(error) or type(error).__name__
+        raise StorageError(f"no Prefect server answers at {address} ({reason})") from None
+    except PrefectHTTPStatusError as error:
+        raise SettingsError(f"{address}: {one_line(error.response.text)[:300]}") from None
+    except (PrefectException, httpx.HTTPStatusError) as error:
+        raise SettingsError(f"{address}: {one_line(error)[:300]}") from None
+
+
+def _of_yaml(path: Path, key: str) -> list[dict[str, Any]]:
+    items: list[dict[str, Any]] = yaml.safe_load(path.read_text("utf-8"))[key]
+    return items
+
+
+def _pools(client: SyncPrefectClient, names: set[str]) -> Iterator[str]:
+    template = ProcessWorker.get_default_base_job_template()
+    for name in sorted(names):
+        new = WorkPoolCreate(name=name, type="process", base_job_template=template)
+        try:
+            client.create_work_pool(new)
+            yield f"pool        {name} (process)"
+        except ObjectAlreadyExists:
+            yield f"pool        {name} (as it was)"
+
+
+def _deployment(client: SyncPrefectClient, item: dict[str, Any], version: str) -> str:
+    """Register a deployment; its name."""
+    module, _, function = item["entrypoint"].rpartition(".")
+    flow: Flow[..., Any] = getattr(importlib.import_module(module), function)
+    about = (flow.description or "").partition("\n\nArgs:")[0]
+    name = f"{flow.name}/{item['name']}"
+    try:
+        known = client.read_deployment_by_name(name).schedules
+        schedules = [
+            DeploymentScheduleCreate(
+                schedule=one.schedule, active=one.active, parameters=one.parameters, slug=one.slug
+            )
+            for one in known
+        ]
+    except ObjectNotFound:
+        schedules = [
+            DeploymentScheduleCreate(
+                schedule=CronSchedule(cron=one["cron"], timezone=one.get("timezone", "UTC")),
+                active=one.get("active", True),
+            )
+            for one in item.get("schedules", [])
+        ]
+    step = {"prefect.deployments.steps.set_working_directory": {"directory": os.getcwd()}}
+    client.create_deployment(
+        client.create_flow_from_name(flow.name),
+        item["name"],
+        entrypoint=item["entrypoint"],
+        work_pool_name=item["work_pool"]["name"],
+        job_variables={} if IN_CHECKOUT else {"env": SETTINGS},
+        pull_steps=[step],
+        parameters=item.get("parameters"),
+        parameter_openapi_schema=parameter_schema(flow).model_dump(exclude_unset=True),
+        enforce_parameter_schema=True,
+        schedules=schedules,
+        concurrency_limit=item.get("concurrency_limit"),
+        description="\n\n".join(filter(None, (item.get("description"), about))),
+        tags=["datamask", *item.get("tags", [])],
+        version=version,
+    )
+    return name
+
+
+def _automation(client: SyncPrefectClient, item: dict[str, Any]) -> str:
+    """Create or replace an automation, which stays off if it was switched off; its name."""
+    automation = AutomationCore.model_validate(item)
+    known = client.read_automations_by_name(automation.name)
+    if known:
+        automation = automation.model_copy(update={"enabled": known[0].enabled})
+        client.update_automation(known[0].id, automation)
+    else:
+        client.create_automation(automation)
+    return automation.name
+
+
+def _version() -> str:
+    """The commit of a checkout, or the version of the package."""
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--tags"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except OSError:
+        return __version__
+    commit = done.stdout.strip()
+    return f"{__version__}+{commit}" if IN_CHECKOUT and commit else __version__
