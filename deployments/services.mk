@@ -6,7 +6,7 @@ SERVER := http://127.0.0.1:$(PORT)/api
 PREFECT = PREFECT_HOME=$(CURDIR)/.services PREFECT_API_URL=$(SERVER) $(BIN)/prefect
 HEALTHY = curl --silent --fail --max-time 5 $(SERVER)/health >/dev/null
 
-up: $(READY) ## start a Prefect server in the background (PORT=4300)
+up: $(RUNS) ## start a Prefect server in the background (PORT=4300)
 	@mkdir -p .services
 	@if $(HEALTHY); then echo "a server answers at $(SERVER)"; else \
 		nohup $(PREFECT) server start --port $(PORT) >.services/server.log 2>&1 & echo $$! >.services/server.pid; \
@@ -17,10 +17,10 @@ up: $(READY) ## start a Prefect server in the background (PORT=4300)
 			test $$((second % 15)) -gt 0 || echo "the server starts ($$second s)"; \
 		done; fi
 
-deploy: $(READY) ## register pools, deployments and automations with it
+deploy: $(RUNS) ## register pools, deployments and automations with it
 	@PREFECT_HOME=$(CURDIR)/.services $(BIN)/datamask deploy --server $(SERVER)
 
-worker: $(READY) ## work for it until Ctrl-C (POOL=gpu LIMIT=1)
+worker: $(RUNS) ## work for it until Ctrl-C (POOL=gpu LIMIT=1)
 	$(PREFECT) worker start --pool $(POOL) --type process --limit $(LIMIT)
 
 down: ## stop the server

@@ -1,0 +1,54 @@
+"""Runs the demo: the flow `rebuild` as deployment `rebuild/demo` does, without a server or a worker.
+
+Prefect starts a server for the time of the flow run. Its database is the one of `make up`, so the
+flow run can be looked at later.
+
+    python examples/demo_flow.py
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import yaml
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+AT_THE_END = """
+the report             .venv/bin/datamask open {root}
+the same on a server   make up deploy, and in another terminal make worker, then
+                       PREFECT_API_URL=http://127.0.0.1:4200/api .venv/bin/prefect deployment run \\
+                         rebuild/demo --watch --param root={root}-2
+all flow runs          http://127.0.0.1:4200, while `make up` runs
+"""
+
+
+def main() -> None:
+    """Run the flow, and say what can be done next."""
+    os.chdir(REPOSITORY)
+    sys.path.insert(0, str(REPOSITORY))
+    # Read when Prefect is imported.
+    os.environ.pop("PREFECT_API_URL", None)
+    os.environ["PREFECT_HOME"] = str(REPOSITORY / ".services")
+    # A busy machine takes minutes to create the database.
+    os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "1800")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    print("loading Prefect; it starts a server for this flow run", flush=True)
+
+    from datamask.report.answer import answer_lines
+    from datamask.runs.opening import open_run
+    from flows.rebuild import rebuild
+
+    text = (REPOSITORY / "deployments" / "prefect.yaml").read_text(encoding="utf-8")
+    deployments = yaml.safe_load(text)["deployments"]
+    parameters = next(item["parameters"] for item in deployments if item["name"] == "demo")
+    state = rebuild(**parameters, return_state=True)
+    if not state.is_completed():
+        sys.exit(f"demo: {state.message}")
+    print(*answer_lines(open_run(parameters["root"])), sep="\n")
+    print(AT_THE_END.format(root=parameters["root"]))
+
+
+if __name__ == "__main__":
+    main()
