@@ -22,7 +22,7 @@ PACKAGES = --constraint constraints.txt --editable ".[$(EXTRA)]"
 $(RUNS) $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@while sleep 20 >/dev/null 2>&1; do echo "installing: $$(du -sm $(VENV) | cut -f1) MB so far"; done & ticker=$$!; \
-		trap "kill $$ticker" EXIT; set -x; \
+		trap "kill $$ticker" EXIT; echo "installing .[$(EXTRA)]: a minute or more"; \
 		$(if $(UV),$(UV) pip install --python $(BIN)/python $(PACKAGES) ||) $(BIN)/pip install --no-compile $(PACKAGES)
 	@touch $@
 $(READY): $(RUNS)

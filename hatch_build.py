@@ -15,7 +15,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 PACKAGE = "datamask_flows"
 FOLDERS = ("flows", "tasks")
-FILES = ("deployments/prefect.yaml", "deployments/automations.yaml")
+FILES = tuple(f"deployments/{name}.yaml" for name in ("prefect", "automations", "on-events"))
 NAME = re.compile(r"^( *(?:from|import|entrypoint:) )(?=(?:flows|tasks)\b)", re.MULTILINE)
 
 

@@ -1,4 +1,4 @@
-"""Runs the demo: the flow `rebuild` as deployment `rebuild/demo` does, without a server or a worker.
+"""Runs the demo: the flow `rebuild` as deployment `rebuild/demo` does, in this process.
 
 Prefect starts a server for the time of the flow run. Its database is the one of `make up`, so the
 flow run can be looked at later.

@@ -1,9 +1,8 @@
 """Registers everything that runs need on a Prefect server: pools, limits, deployments, automations.
 
-It reads `deployments/prefect.yaml` and `deployments/automations.yaml`, in the format of `prefect
-deploy` and `prefect automation create`, and does in one process what these do in many. It may be
-repeated: a pool, a limit, a schedule and the switch of an automation stay as the operator left
-them.
+It reads `deployments/prefect.yaml` and the automations beside it, in the format of `prefect deploy`
+and `prefect automation create`, and does in one process what these do in many. It may be repeated:
+a pool, a limit, a schedule and the switch of an automation stay as the operator left them.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ def deploy(
     Args:
         pool: the pool of all deployments; None: those of prefect.yaml. Absent ones are created.
         server: its URL; None: as in Prefect's settings.
-        folder: has prefect.yaml and automations.yaml.
+        folder: has prefect.yaml, automations.yaml and on-events.yaml.
 
     Raises:
         SettingsError: no server is named, or it refuses something.
@@ -81,8 +80,9 @@ def deploy(
             version = _version()
             for item in deployments:
                 yield f"deployment  {_deployment(client, item, version)}"
-            for item in _of_yaml(folder / "automations.yaml", "automations"):
-                yield f"automation  {_automation(client, item)}"
+            for file in ("automations.yaml", "on-events.yaml"):
+                for item in _of_yaml(folder / file, "automations"):
+                    yield f"automation  {_automation(client, item)}"
     except httpx.TransportError as error:
         reason = one_line(error) or type(error).__name__
         raise StorageError(f"no Prefect server answers at {address} ({reason})") from None
@@ -151,15 +151,30 @@ def _deployment(client: SyncPrefectClient, item: dict[str, Any], version: str) -
 
 
 def _automation(client: SyncPrefectClient, item: dict[str, Any]) -> str:
-    """Create or replace an automation, which stays off if it was switched off; its name."""
-    automation = AutomationCore.model_validate(item)
+    """Create or update an automation, which stays on or off as it is; its name and how it is.
+
+    Its actions name a `deployment` or notification `block`, in place of the ids of this server.
+    """
+    actions: list[dict[str, Any]] = []
+    for given in item["actions"]:
+        action = dict(given)
+        if name := action.pop("deployment", None):
+            action["deployment_id"] = client.read_deployment_by_name(name).id
+        if name := action.pop("block", None):
+            blocks = client.read_block_documents(include_secrets=False)
+            ids = [block.id for block in blocks if block.name == name]
+            if not ids:
+                return f"{item['name']} (left out: there is no block {name})"
+            action["block_document_id"] = ids[0]
+        actions.append(action)
+    automation = AutomationCore.model_validate({**item, "actions": actions})
     known = client.read_automations_by_name(automation.name)
     if known:
         automation = automation.model_copy(update={"enabled": known[0].enabled})
         client.update_automation(known[0].id, automation)
     else:
         client.create_automation(automation)
-    return automation.name
+    return automation.name if automation.enabled else f"{automation.name} (off)"
 
 
 def _version() -> str:

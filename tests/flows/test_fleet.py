@@ -44,7 +44,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         automations = (DEPLOYMENTS / "automations.yaml").read_text()
         sooner = automations.replace("within: 240", f"within: {4 * HEARTBEAT_SECONDS}")
         (folder / "automations.yaml").write_text(sooner)
-        shutil.copy(DEPLOYMENTS / "prefect.yaml", folder)
+        for name in ("prefect.yaml", "on-events.yaml"):
+            shutil.copy(DEPLOYMENTS / name, folder)
         server = Server(folder, WORKERS)
         try:
             server.start()
