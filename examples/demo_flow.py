@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -43,7 +44,7 @@ def main() -> None:
     text = (REPOSITORY / "deployments" / "prefect.yaml").read_text(encoding="utf-8")
     deployments = yaml.safe_load(text)["deployments"]
     parameters = next(item["parameters"] for item in deployments if item["name"] == "demo")
-    state = rebuild(**parameters, return_state=True)
+    state: Any = rebuild(**parameters, return_state=True)
     if not state.is_completed():
         sys.exit(f"demo: {state.message}")
     print(*answer_lines(open_run(parameters["root"])), sep="\n")

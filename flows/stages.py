@@ -112,8 +112,8 @@ def _published(settings: Settings) -> list[str]:
     return ["publication"]
 
 
-def told_published(run: Run) -> None:
-    """Tell the server what was published; nothing after a dry run."""
+def _show_published(run: Run) -> None:
+    show_publication(run)
     record = json.loads(run.path("publication").read_bytes())
     if "url" in record:
         known = {name: record[name] for name in ("url", "tag", "commit", "new_commit")}
@@ -181,7 +181,7 @@ publish_subset = _flow_of(
     "Publish the subset with its card, verify it, and tag it.\n\n"
     "It uses the worker's HF_TOKEN; a token is never a parameter.",
     ("force",),
-    lambda run: (show_publication(run), told_published(run)),
+    _show_published,
 )
 
 

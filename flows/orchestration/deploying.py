@@ -33,6 +33,7 @@ from prefect.workers.process import ProcessWorker
 
 from datamask import __version__
 from datamask.errors import SettingsError, StorageError, one_line
+from tasks.stages import HUB
 
 ROOT = Path(__file__).resolve().parents[2]
 """The checkout, or the installed package."""
@@ -40,6 +41,9 @@ DEPLOYMENTS = ROOT / "deployments"
 IN_CHECKOUT = __name__.startswith("flows.")
 SETTINGS = {"PREFECT_LOGGING_EXTRA_LOGGERS": "datamask", "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "60"}
 """What flow runs find in pyproject.toml of a checkout, for those of an installed package."""
+
+MOST_UPLOADS = 2
+"""Publications at once on all workers; the operator may change the limit on the server."""
 
 
 def deploy(
@@ -77,6 +81,7 @@ def deploy(
             if error := client.api_healthcheck():
                 raise error
             yield from _pools(client, {item["work_pool"]["name"] for item in deployments})
+            yield f"limit       {_limit(client)}"
             version = _version()
             for item in deployments:
                 yield f"deployment  {_deployment(client, item, version)}"
@@ -106,6 +111,14 @@ def _pools(client: SyncPrefectClient, names: set[str]) -> Iterator[str]:
             yield f"pool        {name} (process)"
         except ObjectAlreadyExists:
             yield f"pool        {name} (as it was)"
+
+
+def _limit(client: SyncPrefectClient) -> str:
+    try:
+        limit = client.read_concurrency_limit_by_tag(HUB).concurrency_limit
+    except ObjectNotFound:
+        client.create_concurrency_limit(HUB, limit := MOST_UPLOADS)
+    return f"{limit} tasks at once with tag {HUB}"
 
 
 def _deployment(client: SyncPrefectClient, item: dict[str, Any], version: str) -> str:
