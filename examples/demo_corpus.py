@@ -48,11 +48,15 @@ PACKAGES = (
 """They come with the extra `prefect` and have many docstrings for their size."""
 APART = {"examples.jsonl": 300, "numeric.jsonl": 300}
 """Files of docstrings of `WANTED` that are not in the demo's corpus, and how many each has."""
+STANDARD_LIBRARY = Path(sysconfig.get_paths()["stdlib"])
 SKIPPED = ("datamask", "tasks", "flows", "tests", "test", "site-packages", "__pycache__")
 
 
 class Document(NamedTuple):
-    """A docstring in FineWeb's columns; `dump` is the package, `url` the dotted name."""
+    """A docstring in FineWeb's columns; `url` is the dotted name.
+
+    `dump` is the package; `python` stands for the standard library.
+    """
 
     text: str
     id: str
@@ -124,9 +128,8 @@ def write_corpus(
 
 def _installed() -> list[tuple[Path, str]]:
     """Folders of packages, and the package to read in each; "" means all of them."""
-    paths = {name: Path(path) for name, path in sysconfig.get_paths().items()}
-    others = dict.fromkeys((paths["purelib"], paths["platlib"]))
-    return [(paths["stdlib"], ""), *((root, name) for root in others for name in PACKAGES)]
+    others = {Path(sysconfig.get_paths()[name]): None for name in ("purelib", "platlib")}
+    return [(STANDARD_LIBRARY, ""), *((root, name) for root in others for name in PACKAGES)]
 
 
 def _modules(root: Path, package: str) -> Iterator[Path]:
@@ -148,7 +151,10 @@ def _documents(file: tuple[Path, Path]) -> list[Document]:
             tree = ast.parse((root / place).read_bytes())
     except (SyntaxError, ValueError, RecursionError):
         return []  # templates and test data that only look like Python
-    return list(_within(tree, ".".join(parts), parts[0], place.as_posix())) if parts else []
+    if not parts:
+        return []
+    package = "python" if root == STANDARD_LIBRARY else parts[0]
+    return list(_within(tree, ".".join(parts), package, place.as_posix()))
 
 
 def _within(
