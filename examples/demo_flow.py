@@ -8,8 +8,11 @@ flow run can be looked at later.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,23 @@ all flow runs          http://127.0.0.1:4200, while `make up` runs
 """
 
 
+@contextlib.contextmanager
+def saying(text: str) -> Iterator[None]:
+    """Print the text, and every 20 seconds again while the block runs."""
+    ended = threading.Event()
+
+    def say() -> None:
+        print(text, flush=True)
+        while not ended.wait(20):
+            print(text, flush=True)
+
+    threading.Thread(target=say, daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
+
+
 def main() -> None:
     """Run the flow, and say what can be done next."""
     os.chdir(REPOSITORY)
@@ -35,12 +55,17 @@ def main() -> None:
     # A busy machine takes minutes to create the database.
     os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "1800")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    print("loading Prefect; it starts a server for this flow run", flush=True)
+    from prefect.client.orchestration import get_client
 
     from datamask.report.answer import answer_lines
     from datamask.runs.opening import open_run
     from flows.rebuild import rebuild
 
+    with (
+        saying("Prefect starts a server for this flow run"),
+        get_client(sync_client=True) as client,
+    ):
+        client.api_healthcheck()
     text = (REPOSITORY / "deployments" / "prefect.yaml").read_text(encoding="utf-8")
     deployments = yaml.safe_load(text)["deployments"]
     parameters = next(item["parameters"] for item in deployments if item["name"] == "demo")

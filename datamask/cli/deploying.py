@@ -14,7 +14,8 @@ from datamask.errors import SettingsError
 @click.command()
 @click.option("--pool", metavar="NAME", help="One work pool for all, not cpu and gpu.")
 @click.option("--server", metavar="URL", help="The server; default: as in Prefect's settings.")
-def deploy(pool: str | None, server: str | None) -> None:
+@click.option("--image", metavar="NAME:TAG", help="The image, for pools with containers.")
+def deploy(pool: str | None, server: str | None, image: str | None) -> None:
     """Register pools, deployments and automations with a Prefect server.
 
     Workers run the flows in the folder in which this command runs. Pools that are absent are
@@ -34,5 +35,5 @@ def deploy(pool: str | None, server: str | None) -> None:
     except ModuleNotFoundError as error:
         remedy = 'pip install "datamask-pipeline[prefect]"'
         raise SettingsError(f"deploy: no module {error.name}; `{remedy}` installs it") from None
-    for line in flows.deploy(pool, server):
+    for line in flows.deploy(pool, server, image):
         click.echo(line)

@@ -47,7 +47,10 @@ MOST_UPLOADS = 2
 
 
 def deploy(
-    pool: str | None = None, server: str | None = None, folder: Path = DEPLOYMENTS
+    pool: str | None = None,
+    server: str | None = None,
+    image: str | None = None,
+    folder: Path = DEPLOYMENTS,
 ) -> Iterator[str]:
     """Register all deployments of a folder, and yield a line about each thing that is done.
 
@@ -56,6 +59,7 @@ def deploy(
     Args:
         pool: the pool of all deployments; None: those of prefect.yaml. Absent ones are created.
         server: its URL; None: as in Prefect's settings.
+        image: of the jobs in containers; its tag is the version. None: that of the pool.
         folder: has prefect.yaml, automations.yaml and on-events.yaml.
 
     Raises:
@@ -82,9 +86,9 @@ def deploy(
                 raise error
             yield from _pools(client, {item["work_pool"]["name"] for item in deployments})
             yield f"limit       {_limit(client)}"
-            version = _version()
+            version = image.rpartition(":")[2] if image else _version()
             for item in deployments:
-                yield f"deployment  {_deployment(client, item, version)}"
+                yield f"deployment  {_deployment(client, item, version, image)}"
             for file in ("automations.yaml", "on-events.yaml"):
                 for item in _of_yaml(folder / file, "automations"):
                     yield f"automation  {_automation(client, item)}"
@@ -121,7 +125,9 @@ def _limit(client: SyncPrefectClient) -> str:
     return f"{limit} tasks at once with tag {HUB}"
 
 
-def _deployment(client: SyncPrefectClient, item: dict[str, Any], version: str) -> str:
+def _deployment(
+    client: SyncPrefectClient, item: dict[str, Any], version: str, image: str | None
+) -> str:
     """Register a deployment; its name."""
     module, _, function = item["entrypoint"].rpartition(".")
     flow: Flow[..., Any] = getattr(importlib.import_module(module), function)
@@ -143,13 +149,14 @@ def _deployment(client: SyncPrefectClient, item: dict[str, Any], version: str) -
             )
             for one in item.get("schedules", [])
         ]
+    job = {"image": image, "env": {} if IN_CHECKOUT else SETTINGS}
     step = {"prefect.deployments.steps.set_working_directory": {"directory": os.getcwd()}}
     client.create_deployment(
         client.create_flow_from_name(flow.name),
         item["name"],
         entrypoint=item["entrypoint"],
         work_pool_name=item["work_pool"]["name"],
-        job_variables={} if IN_CHECKOUT else {"env": SETTINGS},
+        job_variables={name: value for name, value in job.items() if value},
         pull_steps=[step],
         parameters=item.get("parameters"),
         parameter_openapi_schema=parameter_schema(flow).model_dump(exclude_unset=True),
