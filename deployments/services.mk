@@ -3,7 +3,7 @@ PORT ?= 4200
 POOL ?= cpu
 LIMIT ?= $(if $(filter gpu,$(POOL)),1,4)
 SERVER := http://127.0.0.1:$(PORT)/api
-PREFECT = PREFECT_HOME=$(CURDIR)/.services PREFECT_API_URL=$(SERVER) $(BIN)/prefect
+PREFECT = env PREFECT_HOME=$(CURDIR)/.services PREFECT_API_URL=$(SERVER) $(BIN)/prefect
 HEALTHY = curl --silent --fail --max-time 5 $(SERVER)/health >/dev/null
 
 up: $(RUNS) ## start a Prefect server in the background (PORT=4300)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,14 +20,8 @@ import yaml
 from prefect import Flow
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentScheduleCreate, WorkPoolCreate
-from prefect.client.schemas.schedules import CronSchedule
 from prefect.events.schemas.automations import AutomationCore
-from prefect.exceptions import (
-    ObjectAlreadyExists,
-    ObjectNotFound,
-    PrefectException,
-    PrefectHTTPStatusError,
-)
+from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound, PrefectException
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.utilities.callables import parameter_schema
 from prefect.workers.process import ProcessWorker
@@ -69,7 +64,7 @@ def deploy(
     address = (server or PREFECT_API_URL.value() or "").rstrip("/")
     if not address:
         raise SettingsError("no Prefect server is named; give --server, or set PREFECT_API_URL")
-    if not address.endswith("/api") and "/api/" not in address:
+    if "/api" not in address:
         address += "/api"
     deployments = _of_yaml(folder / "prefect.yaml", "deployments")
     if not IN_CHECKOUT:
@@ -95,10 +90,9 @@ def deploy(
     except httpx.TransportError as error:
         reason = one_line(error) or type(error).__name__
         raise StorageError(f"no Prefect server answers at {address} ({reason})") from None
-    except PrefectHTTPStatusError as error:
-        raise SettingsError(f"{address}: {one_line(error.response.text)[:300]}") from None
     except (PrefectException, httpx.HTTPStatusError) as error:
-        raise SettingsError(f"{address}: {one_line(error)[:300]}") from None
+        told = getattr(error, "response", None)
+        raise SettingsError(f"{address}: {one_line(told.text if told else error)[:300]}") from None
 
 
 def _of_yaml(path: Path, key: str) -> list[dict[str, Any]]:
@@ -135,18 +129,14 @@ def _deployment(
     name = f"{flow.name}/{item['name']}"
     try:
         known = client.read_deployment_by_name(name).schedules
-        schedules = [
-            DeploymentScheduleCreate(
-                schedule=one.schedule, active=one.active, parameters=one.parameters, slug=one.slug
-            )
-            for one in known
-        ]
+        fields = {"schedule", "active", "parameters", "slug"}
+        schedules = [one.model_dump(include=fields) for one in known]
     except ObjectNotFound:
         schedules = [
-            DeploymentScheduleCreate(
-                schedule=CronSchedule(cron=one["cron"], timezone=one.get("timezone", "UTC")),
-                active=one.get("active", True),
-            )
+            {
+                "schedule": {name: one[name] for name in ("cron", "timezone")},
+                "active": one["active"],
+            }
             for one in item.get("schedules", [])
         ]
     job = {"image": image, "env": {} if IN_CHECKOUT else SETTINGS}
@@ -161,7 +151,7 @@ def _deployment(
         parameters=item.get("parameters"),
         parameter_openapi_schema=parameter_schema(flow).model_dump(exclude_unset=True),
         enforce_parameter_schema=True,
-        schedules=schedules,
+        schedules=[DeploymentScheduleCreate.model_validate(one) for one in schedules],
         concurrency_limit=item.get("concurrency_limit"),
         description="\n\n".join(filter(None, (item.get("description"), about))),
         tags=["datamask", *item.get("tags", [])],
@@ -198,11 +188,9 @@ def _automation(client: SyncPrefectClient, item: dict[str, Any]) -> str:
 
 
 def _version() -> str:
-    """The commit of a checkout, or the version of the package."""
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--tags"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True)
-    except OSError:
+    """The version of the package, with the commit of a checkout."""
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
+    if not IN_CHECKOUT or not shutil.which("git"):
         return __version__
-    commit = done.stdout.strip()
-    return f"{__version__}+{commit}" if IN_CHECKOUT and commit else __version__
+    commit = subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    return f"{__version__}+{commit}" if commit else __version__
