@@ -169,7 +169,7 @@ from prefect.client.orchestration import get_client
 with get_client(sync_client=True) as client:
     weekly = client.read_deployment_by_name("extend/weekly")
     for run in client.read_flow_runs():
-        if run.name.startswith("extend") and run.created_by and run.deployment_id != weekly.id:
+        if run.created_by and run.created_by.type == "AUTOMATION":
             print(run.parameters["root"], len(weekly.schedules), weekly.schedules[0].active)
 """
 
