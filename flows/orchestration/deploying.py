@@ -2,7 +2,8 @@
 
 It reads `deployments/prefect.yaml` and the automations beside it, in the format of `prefect deploy`
 and `prefect automation create`, and does in one process what these do in many. It may be repeated:
-a pool, a limit, a schedule and the switch of an automation stay as the operator left them.
+a pool, a limit, a schedule and the switch of an automation stay as the operator left them. New
+schedules are switched off.
 """
 
 from __future__ import annotations
@@ -91,8 +92,9 @@ def deploy(
         reason = one_line(error) or type(error).__name__
         raise StorageError(f"no Prefect server answers at {address} ({reason})") from None
     except (PrefectException, httpx.HTTPStatusError) as error:
-        told = getattr(error, "response", None)
-        raise SettingsError(f"{address}: {one_line(told.text if told else error)[:300]}") from None
+        answer = getattr(error, "response", None)
+        reason = one_line(error if answer is None else answer.text)
+        raise SettingsError(f"{address}: {reason[:300]}") from None
 
 
 def _of_yaml(path: Path, key: str) -> list[dict[str, Any]]:
@@ -130,14 +132,11 @@ def _deployment(
     try:
         known = client.read_deployment_by_name(name).schedules
         fields = {"schedule", "active", "parameters", "slug"}
-        schedules = [one.model_dump(include=fields) for one in known]
+        schedules = [schedule.model_dump(include=fields) for schedule in known]
     except ObjectNotFound:
         schedules = [
-            {
-                "schedule": {name: one[name] for name in ("cron", "timezone")},
-                "active": one["active"],
-            }
-            for one in item.get("schedules", [])
+            {"schedule": {"cron": new["cron"], "timezone": new["timezone"]}, "active": False}
+            for new in item.get("schedules", [])
         ]
     job = {"image": image, "env": {} if IN_CHECKOUT else SETTINGS}
     step = {"prefect.deployments.steps.set_working_directory": {"directory": os.getcwd()}}
@@ -151,7 +150,7 @@ def _deployment(
         parameters=item.get("parameters"),
         parameter_openapi_schema=parameter_schema(flow).model_dump(exclude_unset=True),
         enforce_parameter_schema=True,
-        schedules=[DeploymentScheduleCreate.model_validate(one) for one in schedules],
+        schedules=list(map(DeploymentScheduleCreate.model_validate, schedules)),
         concurrency_limit=item.get("concurrency_limit"),
         description="\n\n".join(filter(None, (item.get("description"), about))),
         tags=["datamask", *item.get("tags", [])],
