@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+RUNS := $(VENV)/.runs
 CORPUS := runs/demo-corpus
-PACKAGES := --constraint constraints.txt --editable ".[dev]"
 # Faster than pip. It does not read pip's configuration (UV_INDEX, UV_FIND_LINKS); if it fails, pip installs.
 UV ?= $(shell command -v uv 2>/dev/null)
 FUZZ ?= 5000
@@ -15,22 +15,29 @@ PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
-$(READY): pyproject.toml constraints.txt
+# What runs need, and what developers need besides. Modules are compiled when they are first imported.
+$(RUNS): EXTRA := prefect
+$(READY): EXTRA := dev
+PACKAGES = --constraint constraints.txt --editable ".[$(EXTRA)]"
+$(RUNS) $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(if $(UV),$(UV) pip install --python $(BIN)/python $(PACKAGES) ||) $(BIN)/pip install $(PACKAGES)
+	@while sleep 20 >/dev/null 2>&1; do echo "installing: $$(du -sm $(VENV) | cut -f1) MB so far"; done & ticker=$$!; \
+		trap "kill $$ticker" EXIT; echo "installing .[$(EXTRA)]: a minute or more"; \
+		$(if $(UV),$(UV) pip install --python $(BIN)/python $(PACKAGES) ||) $(BIN)/pip install --no-compile $(PACKAGES)
 	@touch $@
+$(READY): $(RUNS)
 
-setup: $(READY) ## set up .venv
+setup: $(READY) ## set up .venv with everything
 
 corpus: $(CORPUS) ## write the demo's corpus
 
-$(CORPUS): | $(READY)
+$(CORPUS): | $(RUNS)
 	$(BIN)/python examples/demo_corpus.py $(CORPUS)
 
-demo: $(READY) $(CORPUS) ## run the whole pipeline on the docstrings of the installed packages
-	$(BIN)/datamask rebuild runs/demo --config deployments/demo.yaml
+demo: $(RUNS) $(CORPUS) ## run the flow `rebuild` on docstrings of installed packages, without a server
+	$(BIN)/python examples/demo_flow.py
 
-demo-semantic: $(READY) $(CORPUS) ## the same with semantic vectors (all-MiniLM-L6-v2 from the package index)
+demo-semantic: $(RUNS) $(CORPUS) ## the same with semantic vectors (all-MiniLM-L6-v2 from the package index)
 	$(BIN)/python examples/demo_model.py runs/all-MiniLM-L6-v2
 	$(BIN)/datamask rebuild runs/demo-semantic --config deployments/demo-semantic.yaml
 

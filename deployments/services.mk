@@ -2,23 +2,26 @@
 PORT ?= 4200
 POOL ?= cpu
 LIMIT ?= $(if $(filter gpu,$(POOL)),1,4)
-PREFECT = PREFECT_HOME=$(CURDIR)/.services PREFECT_API_URL=http://127.0.0.1:$(PORT)/api $(BIN)/prefect
-AUTOMATIONS := deployments/automations.yaml
+SERVER := http://127.0.0.1:$(PORT)/api
+PREFECT = env PREFECT_HOME=$(CURDIR)/.services PREFECT_API_URL=$(SERVER) $(BIN)/prefect
+HEALTHY = curl --silent --fail --max-time 5 $(SERVER)/health >/dev/null
 
-up: $(READY) ## start a Prefect server in the background, with its work pools (PORT=4300)
-	$(PREFECT) server start --background --port $(PORT)
-	@until curl --silent --fail http://127.0.0.1:$(PORT)/api/health >/dev/null; do \
-		kill -0 $$(cat .services/server.pid) || exit 1; sleep 1; done
-	$(PREFECT) work-pool create cpu --type process --overwrite
-	$(PREFECT) work-pool create gpu --type process --overwrite
+up: $(RUNS) ## start a Prefect server in the background (PORT=4300)
+	@mkdir -p .services
+	@if $(HEALTHY); then echo "a server answers at $(SERVER)"; else \
+		nohup $(PREFECT) server start --port $(PORT) >.services/server.log 2>&1 & echo $$! >.services/server.pid; \
+		for second in $$(seq 1 100000); do sleep 1; \
+			if $(HEALTHY); then echo "a server answers at $(SERVER); its log is .services/server.log"; exit 0; fi; \
+			kill -0 $$(cat .services/server.pid) 2>/dev/null || { rm .services/server.pid; \
+				echo "the server ended: $$(grep . .services/server.log | tail -n 1) (.services/server.log)" >&2; exit 1; }; \
+			test $$((second % 15)) -gt 0 || echo "the server starts ($$second s)"; \
+		done; fi
 
-deploy: $(READY) ## register the deployments and automations with it
-	$(PREFECT) --no-prompt deploy --all --prefect-file deployments/prefect.yaml
-	@for name in $$(sed -n 's/^  - name: //p' $(AUTOMATIONS)); do $(PREFECT) automation delete $$name >/dev/null || true; done
-	$(PREFECT) automation create --from-file $(AUTOMATIONS)
+deploy: $(RUNS) ## register pools, deployments and automations with it
+	@PREFECT_HOME=$(CURDIR)/.services $(BIN)/datamask deploy --server $(SERVER)
 
-worker: $(READY) ## work for it until Ctrl-C (POOL=gpu LIMIT=1)
-	$(PREFECT) worker start --pool $(POOL) --limit $(LIMIT)
+worker: $(RUNS) ## work for it until Ctrl-C (POOL=gpu LIMIT=1)
+	$(PREFECT) worker start --pool $(POOL) --type process --limit $(LIMIT)
 
 down: ## stop the server
 	$(PREFECT) server stop

@@ -1,8 +1,8 @@
-"""The demo's corpus: docstrings of the standard library and of the installed packages.
+"""The demo's corpus: docstrings of the standard library and of a dozen installed packages.
 
 They are thousands of documents of English technical prose with natural near-duplicates, available
 without a network. Files are parsed with `ast`; nothing is imported. The same packages give the
-same bytes.
+same bytes. A package that is not installed is left out.
 
 Some docstrings of numeric packages are no documents of the corpus: `examples.jsonl` has examples of
 what the demo's model should learn, and `numeric.jsonl` texts to evaluate it on.
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import gc
 import hashlib
 import inspect
 import itertools
@@ -39,13 +40,23 @@ LEAST_WORDS = 20
 LIMIT = 24_000
 ROWS_PER_GROUP = 500
 WANTED = ("numpy", "scipy", "sklearn")
+PACKAGES = (
+    *WANTED,
+    *("beartype", "huggingface_hub", "networkx", "prefect", "pydantic", "redis", "sqlalchemy"),
+    "sympy",
+)
+"""They come with the extra `prefect` and have many docstrings for their size."""
 APART = {"examples.jsonl": 300, "numeric.jsonl": 300}
 """Files of docstrings of `WANTED` that are not in the demo's corpus, and how many each has."""
+STANDARD_LIBRARY = Path(sysconfig.get_paths()["stdlib"])
 SKIPPED = ("datamask", "tasks", "flows", "tests", "test", "site-packages", "__pycache__")
 
 
 class Document(NamedTuple):
-    """A docstring in FineWeb's columns; `dump` is the package, `url` the dotted name."""
+    """A docstring in FineWeb's columns; `url` is the dotted name.
+
+    `dump` is the package; `python` stands for the standard library.
+    """
 
     text: str
     id: str
@@ -77,18 +88,20 @@ def write_corpus(
         folder: created if missing.
         num_files: documents are divided in order.
         limit: most documents; a hash of the names chooses them.
-        roots: folders of packages; by default the standard library and site-packages.
+        roots: folders of packages; by default the standard library, and `PACKAGES` of others.
         workers: processes that parse.
         apart: JSON lines of docstrings of `WANTED` that are left out of the corpus, and how many
             each has, by name.
     """
     found: dict[str, Document] = {}
-    files = [(root, path) for root in roots or _installed() for path in _modules(root)]
+    folders = [(root, "") for root in roots] if roots else _installed()
+    files = [(root, path) for root, name in folders for path in _modules(root, name)]
     with contextlib.ExitStack() as stack:
         stack.enter_context(working("corpus"))
         parsed: Iterable[list[Document]] = map(_documents, files)
         if workers > 1:
-            pool = stack.enter_context(ProcessPoolExecutor(workers))
+            # Syntax trees have no circles, and the collector would traverse them again and again.
+            pool = stack.enter_context(ProcessPoolExecutor(workers, initializer=gc.disable))
             parsed = pool.map(_documents, files, chunksize=64)
         for number, documents in enumerate(parsed):
             advance(number, len(files), "files")
@@ -113,14 +126,14 @@ def write_corpus(
     return len(documents)
 
 
-def _installed() -> tuple[Path, ...]:
-    paths = sysconfig.get_paths()
-    names = ("stdlib", "purelib", "platlib")
-    return tuple(dict.fromkeys(Path(paths[name]) for name in names))
+def _installed() -> list[tuple[Path, str]]:
+    """Folders of packages, and the package to read in each; "" means all of them."""
+    others = {Path(sysconfig.get_paths()[name]): None for name in ("purelib", "platlib")}
+    return [(STANDARD_LIBRARY, ""), *((root, name) for root in others for name in PACKAGES)]
 
 
-def _modules(root: Path) -> Iterator[Path]:
-    for path in sorted(root.rglob("*.py")):
+def _modules(root: Path, package: str) -> Iterator[Path]:
+    for path in sorted((root / package).rglob("*.py")):
         place = path.relative_to(root)
         if not any(part in SKIPPED or part.endswith("-info") for part in place.parts):
             yield place
@@ -138,7 +151,10 @@ def _documents(file: tuple[Path, Path]) -> list[Document]:
             tree = ast.parse((root / place).read_bytes())
     except (SyntaxError, ValueError, RecursionError):
         return []  # templates and test data that only look like Python
-    return list(_within(tree, ".".join(parts), parts[0], place.as_posix())) if parts else []
+    if not parts:
+        return []
+    package = "python" if root == STANDARD_LIBRARY else parts[0]
+    return list(_within(tree, ".".join(parts), package, place.as_posix()))
 
 
 def _within(

@@ -15,6 +15,9 @@ from datamask.storage.location import Root
 from tasks.hub_token import provide_hub_token
 from tasks.retrying import RULES
 
+HUB = "hf-hub"
+"""Tag of tasks that upload to the Hub. The server limits how many run at once."""
+
 
 @task(**RULES)
 def work(root: Root, stage: str, units: list[int], compute: Compute, force: bool = False) -> None:
@@ -31,4 +34,5 @@ def task_of(run: Run, stage: str, units: list[int]) -> Task[..., Any]:
     if STAGES[stage].in_parallel:
         first, last = (run.unit_label(stage, unit) for unit in (units[0], units[-1]))
         name += f"-{first}" if len(units) == 1 else f"-{first}-to-{last}"
-    return work.with_options(name=stage, task_run_name=name)
+    tags = [HUB] if stage == "publication" else []
+    return work.with_options(name=stage, task_run_name=name, tags=tags)

@@ -16,6 +16,7 @@ import traceback
 import click
 
 from datamask import __version__
+from datamask.cli.deploying import deploy
 from datamask.cli.inspection import COMMANDS as INSPECTION
 from datamask.cli.open_pages import open_pages
 from datamask.cli.planning import COMMANDS as PLANNING
@@ -28,7 +29,10 @@ NOISY_LOGGERS = (
     *("aiobotocore", "botocore"),
 )
 
-MORE = ("apply", "doctor", "embed", "ingest", "leaderboard", "rerun-failed", "settings", "verify")
+MORE = (
+    *("apply", "deploy", "doctor", "embed", "ingest", "leaderboard"),
+    *("rerun-failed", "settings", "verify"),
+)
 
 
 class Commands(click.Group):
@@ -86,7 +90,7 @@ def cli(context: click.Context, quiet: bool) -> None:
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
-for command in (*PLANNING, *REBUILDING, *INSPECTION, open_pages):
+for command in (*PLANNING, *REBUILDING, *INSPECTION, open_pages, deploy):
     cli.add_command(command)
 
 

@@ -56,6 +56,14 @@ class Compute(Group):
     checkpoint_seconds: float = Field(
         60, ge=0, description="seconds between checkpoints within a shard, to resume after a kill"
     )
+    stall_minutes: float | None = Field(
+        30,
+        gt=0,
+        le=10_080,
+        description="minutes without progress after which a shard or stage is given up and "
+        "attempted again; there is no progress if it processes nothing and the process does not "
+        "compute, as when a server accepts a connection and stays silent; none: never",
+    )
     mirror_bytes: int = Field(
         100 * 2**30,
         ge=0,

@@ -20,6 +20,7 @@ from datamask.runs.records import note_failure, read_record, recorded
 from datamask.runs.retrying import attempts, retried, warn
 from datamask.runs.run import Run
 from datamask.runs.stages import STAGES
+from datamask.runs.stalls import unless_stuck
 from datamask.storage.local import check_no_folder
 from datamask.storage.stopping import stoppable_threads
 
@@ -209,11 +210,16 @@ def run_unit(
         if not run.remaining(stage, units, force=force):
             logger.info("%s: another process has done it meanwhile", stage)
             return
-        with (
-            run.storage.in_use(compute.mirror_bytes, whole_run=whole_run),
-            recorded(run, stage, unit or 0),
-        ):
-            _work(run, stage, unit, compute, force)
+        name = f"{run.folder_of(stage, unit or 0)}, {run.unit_label(stage, unit or 0)}"
+
+        def work() -> None:
+            with (
+                run.storage.in_use(compute.mirror_bytes, whole_run=whole_run),
+                recorded(run, stage, unit or 0),
+            ):
+                _work(run, stage, unit, compute, force)
+
+        unless_stuck(work, name if unit is not None else stage, compute.stall_minutes)
 
 
 def _work(run: Run, stage: str, unit: int | None, compute: Compute, force: bool) -> None:

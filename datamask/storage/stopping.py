@@ -9,12 +9,18 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 
 logger = logging.getLogger(__name__)
 
 _asked = threading.Event()
+
+last_checkpoint: ContextVar[list[float]] = ContextVar("last_checkpoint")
+"""When the work of this context was last at a checkpoint, as monotonic seconds; see `runs.stalls`.
+Threads with copies of the context share the list."""
 
 
 def is_asked() -> bool:
@@ -31,6 +37,18 @@ def pause(seconds: float) -> None:
     """Sleep, or raise KeyboardInterrupt as soon as threads are to stop."""
     if _asked.wait(seconds):
         raise KeyboardInterrupt
+    if (times := last_checkpoint.get(None)) is not None:
+        times[0] = time.monotonic()
+
+
+@contextlib.contextmanager
+def asked() -> Iterator[None]:
+    """Ask all threads to stop while the block runs."""
+    _asked.set()
+    try:
+        yield
+    finally:
+        _asked.clear()
 
 
 @contextlib.contextmanager
@@ -44,12 +62,9 @@ def stoppable_threads(number: int) -> Iterator[ThreadPoolExecutor]:
         yield pool
     except KeyboardInterrupt:
         wait = False  # A second interruption may come at any moment from here on.
-        _asked.set()
-        try:
+        with asked():
             logger.warning("interrupted: stopping at the next checkpoint; Ctrl-C again stops now")
             pool.shutdown(cancel_futures=True)
-        finally:
-            _asked.clear()
         raise
     finally:
         pool.shutdown(wait=wait, cancel_futures=True)

@@ -25,6 +25,7 @@ from datamask.runs.opening import open_run
 from datamask.runs.run import Run
 from datamask.runs.stages import STAGES
 from datamask.storage.location import Root
+from flows.orchestration.events import MOST_SHARDS, tell
 from flows.orchestration.partitions import run_parts
 from flows.orchestration.progress import Progress, artifact_key, watched
 from flows.orchestration.task_runners import failures as failures_of
@@ -107,9 +108,10 @@ def fan_out(
         DatamaskError: a stage that looks at every shard failed.
     """
     for stage in stages:
-        by_shard = STAGES[stage].each == "shard"
+        by_shard, worked = STAGES[stage].each == "shard", 0
         with locks.working_on(run):
             for name, units in steps(run, stage, shards if by_shard else None, force=force):
+                worked += len(units)
                 if not STAGES[name].in_parallel:
                     do: Any = task_of(run, name, units)
                     do(run.address, name, units, compute, force)
@@ -124,6 +126,8 @@ def fan_out(
                     create_table_artifact(table, key="shards", description=counts_line(status))
         if shards is not None and by_shard and run.remaining(stage):
             return
+        if worked:
+            tell(run, "stage.completed", stage=stage, units=worked)
 
 
 def run_units(
@@ -148,6 +152,8 @@ def run_units(
     if not failures:
         return
     rows = [{"shard": run.unit_label(stage, unit), "problem": failures[unit]} for unit in failures]
+    for row in rows[:MOST_SHARDS]:
+        tell(run, "shard.failed", stage=stage, **row)
     folder = run.folder_of(stage, units[0])
     key = artifact_key(folder, "failed")
     create_table_artifact(rows, key=key, description=f"{folder}: failed shards")

@@ -65,15 +65,14 @@ def check_deployments(partitions: int, stages: tuple[str, ...] = PARALLEL_STAGES
                 client.read_deployment_by_name(name)
             except ObjectNotFound:
                 raise SettingsError(
-                    f"partitions: no deployment {name} on this server; register it (`make deploy`, "
-                    f"or `prefect deploy -n {name} --prefect-file deployments/prefect.yaml`), or "
-                    "leave partitions out"
+                    f"partitions: no deployment {name} on this server; `datamask deploy` registers "
+                    "it, or leave partitions out"
                 ) from None
         if not client.read_automations_by_name(AUTOMATION):
             raise SettingsError(
                 f"partitions: no automation {AUTOMATION} on this server, without which a part on a "
-                "lost machine would never end; install it (`make deploy`, or `prefect automation "
-                "create --from-file deployments/automations.yaml`), or leave partitions out"
+                "lost machine would never end; `datamask deploy` installs it, or leave partitions "
+                "out"
             )
 
 

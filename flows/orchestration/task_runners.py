@@ -17,6 +17,7 @@ from prefect import Task
 from prefect.futures import as_completed
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
+import datamask
 from datamask.config.compute import Compute
 from datamask.errors import SettingsError, describe, one_line
 from datamask.runs.stages import STAGES
@@ -26,7 +27,8 @@ from tasks.retrying import error_of
 
 logger = logging.getLogger("datamask.engines")
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+PACKAGES = Path(datamask.__file__).resolve().parents[1]
+"""The checkout, or the folder of installed packages: has the library and the flows."""
 MOST_RETRIES = 3
 """How often Ray restarts a task whose process or node was lost."""
 CONNECT_SECONDS = 10
@@ -87,7 +89,7 @@ def _ray(stage: str, root: Root, compute: Compute) -> Iterator[tuple[TaskRunner[
         "address": compute.ray_address or "local",
         "log_to_driver": False,
         # Worker processes import flows and tasks from the same place as this process.
-        "runtime_env": {"env_vars": {"PYTHONPATH": str(REPOSITORY)}},
+        "runtime_env": {"env_vars": {"PYTHONPATH": str(PACKAGES)}},
     }
     if not compute.ray_address:
         options["include_dashboard"] = False

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import configparser
 import importlib
+import itertools
 import json
 import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import uuid
@@ -22,6 +24,7 @@ import pytest
 import yaml
 
 from datamask.config.loading import load_settings
+from tests.cli.commands import here
 
 FOLDER = Path(__file__).parents[2] / "deployments"
 POOLS = ("cpu", "gpu")
@@ -99,7 +102,8 @@ def schema_errors(schema: str, *paths: Path) -> str:
 def test_workflows_fit_the_schema_of_github() -> None:
     """Every workflow; what is released is the image that deployments/ uses, too."""
     folder = FOLDER.parent / ".github/workflows"
-    assert schema_errors("github-workflows", *sorted(folder.glob("*.yml"))) == ""
+    example = FOLDER / "deploy-from-github.yml"
+    assert schema_errors("github-workflows", *sorted(folder.glob("*.yml")), example) == ""
     jobs = yaml.safe_load((folder / "release.yml").read_text())["jobs"]
     steps = " ".join(step.get("run", "") for step in jobs["image"]["steps"])
     assert "--file deployments/Dockerfile" in steps and "docker push" in steps
@@ -111,7 +115,7 @@ def test_workflows_run_only_what_is_pinned() -> None:
     A job with `id-token: write` can publish in the project's name.
     """
     folder = FOLDER.parent / ".github"
-    for path in sorted((folder / "workflows").glob("*.yml")):
+    for path in (*(folder / "workflows").glob("*.yml"), FOLDER / "deploy-from-github.yml"):
         text = path.read_text()
         used = re.findall(r"uses: *(.+)", text)
         assert all(re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v\d+(\.\d+){2}", one) for one in used)
@@ -231,13 +235,28 @@ def test_deployments_lead_to_flows_and_parts_to_deployments() -> None:
     from flows.orchestration.partitions import part_deployment
 
     registered = set()
-    for item in yaml.safe_load((FOLDER / "prefect.yaml").read_text())["deployments"]:
+    files = ("prefect.yaml", "variants.yaml")
+    items = [yaml.safe_load((FOLDER / file).read_text())["deployments"] for file in files]
+    for item in itertools.chain(*items):
         module, _, name = item["entrypoint"].rpartition(".")
         flow = getattr(importlib.import_module(module), name)
         assert isinstance(flow, Flow), item["entrypoint"]
         registered.add(f"{flow.name}/{item['name']}")
         assert item["work_pool"]["name"] in POOLS
     assert {part_deployment(stage) for stage in SHARD_STAGES} <= registered
+    automations = yaml.safe_load((FOLDER / "on-events.yaml").read_text())["automations"]
+    actions = [action for automation in automations for action in automation["actions"]]
+    assert {action["deployment"] for action in actions if "deployment" in action} <= registered
+
+
+def test_deploy_without_a_server_ends_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """No server is named (status 2), or none answers (75)."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        absent = f"http://127.0.0.1:{free.getsockname()[1]}"
+    for options, status in (((), 2), (("--server", absent), 75)):
+        assert here("deploy", *options) == status
+        assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 @pytest.mark.parametrize(

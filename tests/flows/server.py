@@ -14,9 +14,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-AUTOMATIONS = REPOSITORY / "deployments" / "automations.yaml"
+DEPLOYMENTS = REPOSITORY / "deployments"
 START_SECONDS = 300
 STOP_SECONDS = 10
+
+DEPLOY = """
+import sys
+from pathlib import Path
+from flows.orchestration.deploying import deploy
+print(*deploy(folder=Path(sys.argv[1])), sep="\\n")
+"""
 
 
 @dataclass
@@ -26,12 +33,14 @@ class Server:
     Args:
         folder: gets Prefect's files and the logs.
         gpu_workers: number of workers of pool gpu.
-        automations: the file that `deploy` registers.
+        python: the interpreter of all processes.
+        at: the folder in which they are started.
     """
 
     folder: Path
     gpu_workers: int = 1
-    automations: Path = AUTOMATIONS
+    python: str = sys.executable
+    at: Path = REPOSITORY
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -57,28 +66,26 @@ class Server:
             assert time.monotonic() < deadline and self.processes["server"].poll() is None
             time.sleep(0.5)
         for pool, limit, workers in (("cpu", "4", 1), ("gpu", "1", self.gpu_workers)):
-            self.prefect("work-pool", "create", pool, "--type", "process", "--overwrite")
             for number in range(workers):
                 name = f"{pool}-{number}"
-                worker = ("worker", "start", "--pool", pool, "--name", name, "--limit", limit)
-                self._start(name, *worker)
+                worker = ("worker", "start", "--pool", pool, "--type", "process")
+                self._start(name, *worker, "--name", name, "--limit", limit)
 
-    def deploy(self) -> None:
-        """Register all deployments and the automations."""
-        file = "deployments/prefect.yaml"
-        self.prefect("--no-prompt", "deploy", "--all", "--prefect-file", file)
-        self.prefect("automation", "create", "--from-file", str(self.automations))
-
-    def prefect(self, *command: str) -> None:
-        """Run one of Prefect's commands."""
-        done = self.run("-m", "prefect", *command)
+    def deploy(self, folder: Path = DEPLOYMENTS) -> None:
+        """Register pools and what a folder has: all deployments and the automations."""
+        command = (
+            ("-m", "datamask.cli.main", "deploy")
+            if folder == DEPLOYMENTS
+            else ("-c", DEPLOY, folder)
+        )
+        done = self.run(*map(str, command))
         assert done.returncode == 0, done.stdout + done.stderr
 
     def run(self, *command: str, seconds: float = 300) -> subprocess.CompletedProcess[str]:
-        """Run Python with a command line in the repository, as an operator of this server does."""
+        """Run Python with a command line, as an operator of this server does."""
         return subprocess.run(
-            [sys.executable, *command],
-            cwd=REPOSITORY,
+            [self.python, *command],
+            cwd=self.at,
             env=self.environment,
             capture_output=True,
             text=True,
@@ -104,8 +111,8 @@ class Server:
             return
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
-                [sys.executable, "-m", "prefect", *command],
-                cwd=REPOSITORY,
+                [self.python, "-m", "prefect", *command],
+                cwd=self.at,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

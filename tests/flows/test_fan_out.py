@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
+import duckdb
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -34,8 +37,25 @@ def planned(tmp_path: Path, corpus: Path) -> Run:
     return plan_run(tmp_path / "run", settings)
 
 
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
+    """Name and payload of the events that flows emit in this process."""
+    from prefect.events import emit_event
+
+    emitted: list[tuple[str, dict[str, Any]]] = []
+
+    def emit(event: str, payload: dict[str, Any], **given: Any) -> Any:
+        emitted.append((event, payload))
+        return emit_event(event=event, payload=payload, **given)
+
+    monkeypatch.setattr("flows.orchestration.events.emit_event", emit)
+    return emitted
+
+
 @pytest.mark.usefixtures("prefect")
-def test_a_bad_shard_stops_no_other_and_is_named(tmp_path: Path, corpus: Path) -> None:
+def test_a_bad_shard_stops_no_other_and_is_named(
+    tmp_path: Path, corpus: Path, events: list[tuple[str, dict[str, Any]]]
+) -> None:
     """The flow ends Failed with shard and remedy; run again, it redoes that shard only."""
     from flows.stages import embed_shards, import_quality, learn_masks
 
@@ -48,14 +68,46 @@ def test_a_bad_shard_stops_no_other_and_is_named(tmp_path: Path, corpus: Path) -
     assert state.message.startswith("selection: 1 of 3 shards failed: 00001 (")
     assert f"rerun-failed/local --param root={run.root}`" in state.message
     assert [run.state("selection", unit) for unit in range(3)] == ["done", "missing", "done"]
+    ended = {payload["stage"] for event, payload in events if event == "datamask.stage.completed"}
+    assert {"scores", "embeddings"} <= ended and "selection" not in ended
+    event, payload = events[-1]
+    assert (event, payload["stage"], payload["shard"]) == (
+        "datamask.shard.failed",
+        "selection",
+        "00001",
+    )
+    assert (payload["documents"], payload["tokens"]) == (60, None)
     before = [run.path("selection", unit).stat().st_ino for unit in (0, 2)]
     run.path("selection", 1).rmdir()
     assert learn_masks(run.root, return_state=True).is_completed()
+    assert [event for event, payload in events if payload["stage"] == "selection"] == [
+        "datamask.shard.failed",
+        "datamask.stage.completed",
+    ]
     assert run.remaining("selection") == []
     assert [run.path("selection", unit).stat().st_ino for unit in (0, 2)] == before
     assert learn_masks(run.root, shards=[2], force=True, return_state=True).is_completed()
     assert run.path("selection", 2).stat().st_ino != before[1]
     assert run.path("selection", 0).stat().st_ino == before[0]
+
+
+@pytest.mark.usefixtures("prefect")
+def test_events_have_the_figures_of_the_selection(
+    tmp_path: Path, corpus: Path, events: list[tuple[str, dict[str, Any]]]
+) -> None:
+    """Documents and objective, as the files of the finished run have them."""
+    from flows.orchestration.events import tell
+
+    run = planned(tmp_path, corpus)
+    for stage in up_to(run, "composition"):
+        run_stage(run, stage, Compute())
+    tell(run, "subset.published", tag="v1")
+    ((event, payload),) = events
+    assert event == "datamask.subset.published" and payload["tag"] == "v1"
+    assert payload["documents"] == pq.read_table(run.root / "subset").num_rows
+    with duckdb.connect(run.path("composition"), read_only=True) as database:
+        value = "SELECT sum(selected) FROM terms WHERE term = 'objective'"
+        assert database.sql(value).fetchall() == [(payload["objective"],)]
 
 
 @pytest.mark.slow

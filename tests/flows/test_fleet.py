@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from tests.faults.campaign import make_case
 from tests.faults.comparison import contents
 from tests.faults.harm import Case
 from tests.flows.postgresql import postgresql
-from tests.flows.server import AUTOMATIONS, REPOSITORY, Server, family
+from tests.flows.server import DEPLOYMENTS, REPOSITORY, Server, family
 
 WORKERS = 4
 SHARDS = 8
@@ -40,12 +41,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         patch.setenv("PREFECT_SERVER_DATABASE_CONNECTION_URL", address)
         patch.setenv("PREFECT_FLOWS_HEARTBEAT_FREQUENCY", f"{HEARTBEAT_SECONDS}")
         patch.setenv("OMP_NUM_THREADS", "1")
-        sooner = AUTOMATIONS.read_text().replace("within: 240", f"within: {4 * HEARTBEAT_SECONDS}")
+        automations = (DEPLOYMENTS / "automations.yaml").read_text()
+        sooner = automations.replace("within: 240", f"within: {4 * HEARTBEAT_SECONDS}")
         (folder / "automations.yaml").write_text(sooner)
-        server = Server(folder, WORKERS, folder / "automations.yaml")
+        for name in ("prefect.yaml", "on-events.yaml"):
+            shutil.copy(DEPLOYMENTS / name, folder)
+        server = Server(folder, WORKERS)
         try:
             server.start()
-            server.deploy()
+            server.deploy(folder)
             yield server
         finally:
             server.stop()

@@ -176,9 +176,10 @@ def automations(**trigger: object) -> list[Any]:
     """What deployments/automations.yaml has, with these values in every trigger."""
     import yaml
 
-    from tests.flows.server import AUTOMATIONS
+    from tests.flows.server import DEPLOYMENTS
 
-    automations: list[Any] = yaml.safe_load(AUTOMATIONS.read_text(encoding="utf-8"))["automations"]
+    text = (DEPLOYMENTS / "automations.yaml").read_text(encoding="utf-8")
+    automations: list[Any] = yaml.safe_load(text)["automations"]
     for automation in automations:
         automation["trigger"] |= trigger
     return automations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import time
 from collections.abc import Iterator
@@ -134,6 +135,43 @@ def test_what_is_asked_is_done_and_nothing_else(tmp_path: Path, server: Server) 
     assert inodes()[:2] == third[:2]
     assert [path.read_bytes() for path in masks] == contents
 
+
+@pytest.mark.timeout(300)
+@pytest.mark.slow
+def test_an_event_starts_a_deployment(server: Server) -> None:
+    """An automation that the operator switched on extends the run that an event names.
+
+    A second `datamask deploy` leaves it on, and a schedule that was switched on too.
+    """
+    assert server.run("-c", SWITCH_ON).returncode == 0
+    server.deploy()
+    resource = {"prefect.resource.id": "datamask.source.x", "datamask.root": "/runs/of-an-event"}
+    emit = ("-m", "prefect", "event", "emit", "datamask.source.grew")
+    emitted = server.run(*emit, "--resource", json.dumps(resource))
+    assert emitted.returncode == 0, emitted.stderr
+    deadline = time.monotonic() + 120
+    while not (shown := server.run("-c", EXTENDING).stdout) and time.monotonic() < deadline:
+        time.sleep(1)
+    assert shown.split() == ["/runs/of-an-event", "1", "True"]
+
+
+SWITCH_ON = """
+from prefect.client.orchestration import get_client
+with get_client(sync_client=True) as client:
+    client.resume_automation(client.read_automations_by_name("datamask-extend")[0].id)
+    weekly = client.read_deployment_by_name("extend/weekly")
+    (schedule,) = weekly.schedules
+    client.update_deployment_schedule(weekly.id, schedule.id, active=True)
+"""
+
+EXTENDING = """
+from prefect.client.orchestration import get_client
+with get_client(sync_client=True) as client:
+    weekly = client.read_deployment_by_name("extend/weekly")
+    for run in client.read_flow_runs():
+        if run.created_by and run.created_by.type == "AUTOMATION":
+            print(run.parameters["root"], len(weekly.schedules), weekly.schedules[0].active)
+"""
 
 FAILED_RUN = """
 import sys

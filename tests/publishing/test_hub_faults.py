@@ -11,7 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import HfApi, close_session
 
+from datamask.config.compute import Compute
 from datamask.errors import HubUnavailableError, PublicationError
+from datamask.execution.pipeline import run_stage
 from datamask.publishing import retries, upload
 from datamask.publishing.upload import Upload
 from tests.hub.runs import NAME, write_subset
@@ -84,6 +86,19 @@ def test_a_hub_that_does_not_answer_times_out(
     hub.faults = [Fault(on, hang=3600)]
     send(run)
     assert hub.faults[0].times == 0
+    assert remote(hub, "v1") == folder(run)
+
+
+def test_a_stuck_upload_says_that_it_is_tried_again(
+    make_run: MakeRun, hub: Hub, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By the rule for stuck units, long before the connection times out."""
+    run = make_run()
+    hub.faults = [Fault("preupload", hang=3600)]
+    with caplog.at_level("WARNING"):
+        run_stage(run, "publication", Compute(stall_minutes=0.05))
+    assert "publication: no progress for 0.05 minutes" in caplog.text
+    assert "trying again" in caplog.text
     assert remote(hub, "v1") == folder(run)
 
 

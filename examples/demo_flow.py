@@ -1,0 +1,80 @@
+"""Runs the demo: the flow `rebuild` as deployment `rebuild/demo` does, in this process.
+
+Prefect starts a server for the time of the flow run. Its database is the one of `make up`, so the
+flow run can be looked at later.
+
+    python examples/demo_flow.py
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+AT_THE_END = """
+the report             .venv/bin/datamask open {root}
+the same on a server   make up deploy, and in another terminal make worker, then
+                       PREFECT_API_URL=http://127.0.0.1:4200/api .venv/bin/prefect deployment run \\
+                         rebuild/demo --watch --param root={root}-2
+all flow runs          http://127.0.0.1:4200, while `make up` runs
+"""
+
+
+@contextlib.contextmanager
+def saying(text: str) -> Iterator[None]:
+    """Print the text, and every 20 seconds again while the block runs."""
+    ended = threading.Event()
+
+    def say() -> None:
+        print(text, flush=True)
+        while not ended.wait(20):
+            print(text, flush=True)
+
+    threading.Thread(target=say, daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
+
+
+def main() -> None:
+    """Run the flow, and say what can be done next."""
+    os.chdir(REPOSITORY)
+    sys.path.insert(0, str(REPOSITORY))
+    # Read when Prefect is imported.
+    os.environ.pop("PREFECT_API_URL", None)
+    os.environ["PREFECT_HOME"] = str(REPOSITORY / ".services")
+    # A busy machine takes minutes to create the database.
+    os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "1800")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    from prefect.client.orchestration import get_client
+
+    from datamask.report.answer import answer_lines
+    from datamask.runs.opening import open_run
+    from flows.rebuild import rebuild
+
+    with (
+        saying("Prefect starts a server for this flow run"),
+        get_client(sync_client=True) as client,
+    ):
+        client.api_healthcheck()
+    text = (REPOSITORY / "deployments" / "prefect.yaml").read_text(encoding="utf-8")
+    deployments = yaml.safe_load(text)["deployments"]
+    parameters = next(item["parameters"] for item in deployments if item["name"] == "demo")
+    state: Any = rebuild(**parameters, return_state=True)
+    if not state.is_completed():
+        sys.exit(f"demo: {state.message}")
+    print(*answer_lines(open_run(parameters["root"])), sep="\n")
+    print(AT_THE_END.format(root=parameters["root"]))
+
+
+if __name__ == "__main__":
+    main()
