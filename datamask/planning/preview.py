@@ -36,6 +36,8 @@ from datamask.source.opening import SOURCE_PIN, pin_source, pinned_path, resolve
 from datamask.source.pinned import digest_file, digest_files
 from datamask.source.reading import unify_schemas
 from datamask.source.token_counts import tokenizer_digest
+from datamask.tokens.order import check_phases
+from datamask.tokens.tokenise import pin_tokenizer
 
 _LEARNERS = ("corpus_statistics", "learning", "selection")
 """Stages that first read the objective: which of them a run has depends on its settings."""
@@ -235,6 +237,10 @@ def _other_pins(
             from datamask.planning.preflight_model import pin_model_of
 
             pins |= pin_model_of(settings, pins)
+    if settings.tokens is not None:
+        with gathering(problems):
+            check_phases(settings)
+            pins |= pin_tokenizer(settings)
     if settings.source.tokenizer and not has_tokens:
         with gathering(problems):
             pins["scores:tokenizer"] = tokenizer_digest(settings.source.tokenizer)
