@@ -28,7 +28,7 @@ NOISY_LOGGERS = (
     *("aiobotocore", "botocore"),
 )
 
-MORE = ("apply", "doctor", "embed", "rerun-failed", "settings", "verify")
+MORE = ("apply", "doctor", "embed", "rerun-failed", "seen", "settings", "verify")
 
 
 class Commands(click.Group):

@@ -121,6 +121,12 @@ def _settings(plan: PlanPreview, tables: list[pa.Table], source: Path) -> Settin
     }
     if settings.publication is not None:
         changes["publication"] = {"dry_run": True}
+    if settings.tokens is not None:
+        # The order hardly matters to the cost, and these documents may not fill the phases.
+        changes["tokens"] = {"order": "shuffled"}
+    if settings.tokens is not None and settings.counts_for_trainer:
+        columns = settings.source.columns.model_copy(update={"token_count": ""})
+        changes["source"] |= {"columns": columns, "tokenizer": settings.tokens.tokenizer}
     groups = {name: getattr(settings, name).model_copy(update=of) for name, of in changes.items()}
     return settings.model_copy(update=groups)
 

@@ -147,7 +147,7 @@ ORDER = pa.schema(
 )
 """`tokens/order.parquet`: every exposure of a document, in the order of training.
 
-`exposure` counts from 1, `phase` from 0. Its `tokens` are those of the training from the one number
+`exposure` and `phase` count from 1. Its `tokens` are those of the training from the one number
 `first_token`, counted from 0, and are in token file `file`; `unit` and `start` say where they are
 in `tokenised/`."""
 

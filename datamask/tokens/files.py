@@ -7,6 +7,7 @@ reads the same file, and `NNNNN.json` a header for everyone. A document is withi
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import struct
@@ -85,12 +86,12 @@ def gather(rows: pa.Table, paths: dict[int, Path], kind: np.dtype) -> npt.NDArra
     """
     unit, start, lengths = (rows[name].to_numpy() for name in ("unit", "start", "tokens"))
     gathered = np.empty(int(lengths.sum()), kind)
-    view, size = memoryview(gathered).cast("B"), kind.itemsize
+    view, size = gathered.data.cast("B"), kind.itemsize
     ends = np.cumsum(lengths)
     order = np.lexsort((start, unit))  # files are read from their beginning to their end
     borders = np.flatnonzero(np.diff(unit[order], prepend=-1, append=-1))
     places = np.stack([(ends - lengths) * size, ends * size, start * size], axis=1)
-    for begin, end in zip(borders, borders[1:], strict=False):
+    for begin, end in itertools.pairwise(borders):
         path = paths[int(unit[order[begin]])]
         with path.open("rb", buffering=0) as file:
             for first, last, offset in places[order[begin:end]].tolist():

@@ -112,7 +112,7 @@ def _load(connection: Any, run: Run) -> int:
     total = min(total, due) if counted and due else total
     phases = wanted(run.settings).phases
     if len(phases) == 1 and not phases[0].where:
-        execute(connection, f"CREATE VIEW exposures AS SELECT *, 0 AS phase FROM ({_EXPOSURES})")
+        execute(connection, f"CREATE VIEW exposures AS SELECT *, 1 AS phase FROM ({_EXPOSURES})")
     else:
         _fill_phases(connection, run, phases, total)
     return int(total)
@@ -152,7 +152,7 @@ def _fill_phases(connection: Any, run: Run, phases: tuple[Phase, ...], total: in
             key, name = last_within(connection, taken, due, "key DESC, id")
             name = name.replace("'", "''")
             where += f" AND (key > {key!r} OR (key = {key!r} AND id <= '{name}'))"
-        execute(connection, f"UPDATE chosen SET phase = {number} WHERE {where}")
+        execute(connection, f"UPDATE chosen SET phase = {number + 1} WHERE {where}")
     execute(
         connection,
         "CREATE TABLE exposures AS SELECT * REPLACE (row_number() OVER (PARTITION BY id "
@@ -176,7 +176,7 @@ def _numbered(connection: Any, run: Run, total: int, metrics: dict[str, Any]) ->
     most = run.settings.selection.max_repeat
     least = -(-total // most) if most > 1 else 0
     position = file = cell = documents = 0
-    for number in range(len(tokens.phases)):
+    for number in range(1, len(tokens.phases) + 1):
         begin, before = position, documents
         rows = stream(
             connection,

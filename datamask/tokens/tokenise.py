@@ -7,11 +7,13 @@ end, and `tokenised/NNNNN.parquet` says where each document begins. Another orde
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from huggingface_hub import try_to_load_from_cache
 
 from datamask.config.compute import Compute
 from datamask.config.settings import Settings
@@ -57,7 +59,12 @@ def pin_tokenizer(settings: Settings) -> dict[str, str]:
     digest = tokenizer_digest(tokens.tokenizer, "tokens.tokenizer")
     tokenizer = load_tokenizer(tokens.tokenizer, "tokens.tokenizer", digest)
     end_of_document(tokenizer, tokens.tokenizer, tokens.end_of_document)
-    return {PIN: digest} | ({"scores:tokenizer": digest} if settings.counts_for_trainer else {})
+    pins = {PIN: digest} | ({"scores:tokenizer": digest} if settings.counts_for_trainer else {})
+    if not Path(tokens.tokenizer).exists():
+        # The card names the commit that was loaded; the digest says whether the tokens still hold.
+        loaded = try_to_load_from_cache(tokens.tokenizer, "tokenizer.json")
+        pins |= {"publication:tokenizer": Path(loaded).parent.name} if loaded else {}
+    return pins
 
 
 def units(run: Run) -> list[Unit]:
@@ -100,7 +107,7 @@ def tokenise(run: Run, unit: int, compute: Compute) -> Receipt:
 
 
 def _documents(run: Run, unit: int) -> Iterator[tuple[list[pa.Array], list[str]]]:
-    """Id, quality and repeat, and the texts, of some documents of a file of the subset at a time."""
+    """Ids, quality and repeats of some documents of a file of the subset, and their texts."""
     source, prefix = run.settings.source, run.settings.subset.column_prefix
     columns = [source.id_column, source.columns.text, f"{prefix}quality"]
     columns += [f"{prefix}repeat"] if run.settings.selection.max_repeat > 1 else []
