@@ -48,9 +48,9 @@ def corpus(folder: Path) -> Path:
     return folder
 
 
-def word_tokenizer(path: Path, more: int = 0) -> str:
-    """A tokenizer.json whose tokens are `WORDS`, from number 2 on, and *more* that no text has."""
-    words = {word: number for number, word in enumerate(WORDS, 2)}
+def word_tokenizer(path: Path, more: int = 0, of: list[str] = WORDS) -> str:
+    """A tokenizer.json whose tokens are words, from number 2 on, and *more* that no text has."""
+    words = {word: number for number, word in enumerate(of, 2)}
     words |= {f"#{number}": number for number in range(len(words) + 2, len(words) + 2 + more)}
     known = models.WordLevel({"[UNK]": 0, "<|endoftext|>": 1, **words}, unk_token="[UNK]")
     tokenizer = Tokenizer(known)

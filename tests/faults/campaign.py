@@ -125,7 +125,7 @@ def make_case(
     pq.write_table(table.slice(0, 5), earlier)
     places = generator.permutation(shards * rows).tolist()
     lines = (f"{place // rows}-{place % rows},{place % 7}\n" for place in places)
-    word_tokenizer(folder / "tokenizer.json")
+    word_tokenizer(folder / "tokenizer.json", of=WORDS)
     (folder / "scores.csv").write_text("id,score\n" + "".join(lines))
     settings = {
         "source": {"path": str(corpus)},
