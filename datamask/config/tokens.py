@@ -31,23 +31,21 @@ class Tokens(Group):
         description="token that follows each document; empty: the first of <|endoftext|>, "
         "<|end_of_text|>, </s>, <eos> and <|bos|> that the tokenizer has",
     )
-    order: Literal["shuffled", "by_quality_then_shuffled"] | tuple[Phase, ...] = Field(
+    order: Literal["shuffled", "by_quality_then_shuffled"] = Field(
         "shuffled",
         description="`by_quality_then_shuffled`: every epoch goes through ten bands of quality, "
-        "the best last, each shuffled; or phases, one after the other, each shuffled",
+        "the best last, each shuffled",
+    )
+    phases: tuple[Phase, ...] = Field(
+        (), description="phases of training, one after the other, each in this order; none: one"
     )
     seed: int = Field(0, ge=0, lt=2**63, description="of the order")
     tokens_per_file: int = Field(
         2**28, ge=1, description="a file has this many, and the rest of its last document"
     )
 
-    @property
-    def phases(self) -> tuple[Phase, ...]:
-        """The phases of training; an order without any is one phase."""
-        return (Phase(share=1),) if isinstance(self.order, str) else self.order
-
     @model_validator(mode="after")
     def _check(self) -> Tokens:
-        if abs(sum(phase.share for phase in self.phases) - 1) > 1e-9:
-            raise ValueError("the shares of `order` must add up to 1")
+        if self.phases and abs(sum(phase.share for phase in self.phases) - 1) > 1e-9:
+            raise ValueError("the shares of `phases` must add up to 1")
         return self

@@ -122,8 +122,7 @@ def _settings(plan: PlanPreview, tables: list[pa.Table], source: Path) -> Settin
     if settings.publication is not None:
         changes["publication"] = {"dry_run": True}
     if settings.tokens is not None:
-        # The order hardly matters to the cost, and these documents may not fill the phases.
-        changes["tokens"] = {"order": "shuffled"}
+        changes["tokens"] = {"phases": ()}  # which these documents may not fill
     if settings.tokens is not None and settings.counts_for_trainer:
         columns = settings.source.columns.model_copy(update={"token_count": ""})
         changes["source"] |= {"columns": columns, "tokenizer": settings.tokens.tokenizer}

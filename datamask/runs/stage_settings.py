@@ -200,8 +200,8 @@ def _with_vectors(settings: Settings, chosen: list[Any]) -> list[Any]:
 
 def order(settings: Settings) -> list[Any]:
     """What the order of training depends on."""
-    names = ("tokens.order", "tokens.seed", "tokens.tokens_per_file", "selection.training_tokens")
-    return [*reads(*names)(settings), settings.counts_for_trainer]
+    names = [f"tokens.{name}" for name in ("order", "phases", "seed", "tokens_per_file")]
+    return [*reads(*names, "selection.training_tokens")(settings), settings.counts_for_trainer]
 
 
 def held_out(settings: Settings) -> list[Any]:

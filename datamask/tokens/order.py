@@ -57,7 +57,7 @@ def check_phases(settings: Settings) -> None:
             except duckdb.Error as error:
                 problem = f"condition {phase.where!r} cannot be evaluated ({one_line(error)})"
                 known = ", ".join(documents.column_names)
-                raise SettingsError(f"tokens.order: {problem}; columns are {known}") from None
+                raise SettingsError(f"tokens.phases: {problem}; columns are {known}") from None
 
 
 def put_in_order(run: Run, compute: Compute) -> None:
@@ -110,11 +110,10 @@ def _load(connection: Any, run: Run) -> int:
     # The last exposure that reaches the total is cut there.
     counted, due = run.settings.counts_for_trainer, run.settings.selection.training_tokens
     total = min(total, due) if counted and due else total
-    phases = wanted(run.settings).phases
-    if len(phases) == 1 and not phases[0].where:
-        execute(connection, f"CREATE VIEW exposures AS SELECT *, 1 AS phase FROM ({_EXPOSURES})")
-    else:
+    if phases := wanted(run.settings).phases:
         _fill_phases(connection, run, phases, total)
+    else:
+        execute(connection, f"CREATE VIEW exposures AS SELECT *, 1 AS phase FROM ({_EXPOSURES})")
     return int(total)
 
 
@@ -145,7 +144,7 @@ def _fill_phases(connection: Any, run: Run, phases: tuple[Phase, ...], total: in
             [(due,)] = execute(connection, "SELECT sum(tokens) FROM chosen WHERE phase IS NULL")
         if there < due:
             raise SettingsError(
-                f"tokens.order: {due} tokens are for phase {number + 1}, and documents where "
+                f"tokens.phases: {due} tokens are for phase {number + 1}, and documents where "
                 f"{condition} have {there} of them; change the shares or conditions"
             )
         if due and number != last:
@@ -176,7 +175,7 @@ def _numbered(connection: Any, run: Run, total: int, metrics: dict[str, Any]) ->
     most = run.settings.selection.max_repeat
     least = -(-total // most) if most > 1 else 0
     position = file = cell = documents = 0
-    for number in range(1, len(tokens.phases) + 1):
+    for number in range(1, max(len(tokens.phases), 1) + 1):
         begin, before = position, documents
         rows = stream(
             connection,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import json
 from dataclasses import replace
 from typing import Any
@@ -10,6 +12,7 @@ import datasets
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 from click.testing import CliRunner
 
 from datamask.cli.main import cli
@@ -17,6 +20,7 @@ from datamask.config.outputs import Publication
 from datamask.publishing.folder import write_folder
 from datamask.report.chart_data import training_windows
 from datamask.runs.run import Run
+from examples.stream_tokens import Tokens
 from tests.finished import corpus, finish, settings, word_tokenizer
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
@@ -112,6 +116,14 @@ def test_tokens_are_published_in_order(run: Run) -> None:
         next(again)
     published.load_state_dict(published.state_dict())
     assert next(iter(published)) == rows[7]
+    sequences = [torch.cat([inputs, targets[-1:]]) for inputs, targets in Tokens(folder, 16)]
+    wanted = np.lib.stride_tricks.sliding_window_view(np.concatenate(flat), 17)[::16]
+    assert torch.stack(sequences).tolist() == wanted.tolist()
+    begun = Tokens(folder, 16)
+    first = list(itertools.islice(begun, 40))
+    resumed = Tokens(folder, 16)
+    resumed.load_state_dict(copy.deepcopy(begun.state_dict()))
+    assert [inputs.tolist() for inputs, _ in resumed] == wanted[len(first) :, :-1].tolist()
     card = (run.root / "publication" / "README.md").read_text()
     assert "`tokenizer.json`" in card and run.pinned_revisions["tokenised:tokenizer"] in card
     assert "2,000 tokens" in card

@@ -217,7 +217,7 @@ def test_a_damaged_token_file_is_made_again(tmp_path: Path, run: Run) -> None:
 def test_phases_have_their_shares(tmp_path: Path) -> None:
     """Within a document, and all together exactly; conditions hold, numbers of exposures rise."""
     chosen = settings(
-        corpus(tmp_path / "source"), tokens=tokens_of(tmp_path, order=PHASES), selection=REPEATED
+        corpus(tmp_path / "source"), tokens=tokens_of(tmp_path, phases=PHASES), selection=REPEATED
     )
     run = finish(tmp_path / "run", chosen, "tokens")
     found, phases = ledger(run), run.receipt("order").metrics["phases"]

@@ -41,10 +41,10 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"tokenizer": "endless.json"}, "tokens.end_of_document"),
         ({"tokenizer": "good.json", "end_of_document": "<|bos|>"}, "tokens.end_of_document"),
         ({"tokenizer": "large.json"}, "tokens.tokenizer"),
-        ({"tokenizer": "good.json", "order": [{"share": 1, "where": "edi > 1"}]}, "tokens.order"),
+        ({"tokenizer": "good.json", "phases": [{"share": 1, "where": "edi > 1"}]}, "tokens.phases"),
         (
-            {"tokenizer": "good.json", "order": [{"share": 1, "where": "edu > 1); DROP TABLE x"}]},
-            "tokens.order",
+            {"tokenizer": "good.json", "phases": [{"share": 1, "where": "edu > 1); DROP TABLE x"}]},
+            "tokens.phases",
         ),
     ],
 )
@@ -65,16 +65,16 @@ def test_a_condition_reads_nothing_but_documents(tmp_path: Path, source: Path) -
     where = f"edu < (SELECT max(number) FROM read_csv('{tmp_path}/secret.csv'))"
     tokens = {
         "tokenizer": str(source.parent / "good.json"),
-        "order": [{"share": 1, "where": where}],
+        "phases": [{"share": 1, "where": where}],
     }
-    with pytest.raises(SettingsError, match=r"tokens\.order.*disabled"):
+    with pytest.raises(SettingsError, match=r"tokens\.phases.*disabled"):
         plan_run(tmp_path / "run", settings(source, tokens=tokens))
 
 
 @pytest.mark.parametrize(
     "groups",
     [
-        {"tokens": {"order": [{"share": 0.5}, {"share": 0.4}]}},
+        {"tokens": {"phases": [{"share": 0.5}, {"share": 0.4}]}},
         {"tokens": {}, "source": {"tokenizer": "other.json"}},
         {"publication": {"license": "mit", "dry_run": True, "tokens": True}},
     ],
@@ -121,12 +121,12 @@ def test_a_tokenizer_that_changed_since_planning(tmp_path: Path, source: Path) -
 def test_a_phase_without_enough_tokens(tmp_path: Path, source: Path) -> None:
     """Is named with what is asked for and what there is; so are documents of no phase."""
     good = str(source.parent / "good.json")
-    for order, what in (
+    for phases, what in (
         ([{"share": 0.5}, {"share": 0.5, "where": "edu > 2.2"}], "phase 2"),
         ([{"share": 0.1, "where": "edu > 0"}, {"share": 0.9, "where": "edu > 1"}], "phase"),
     ):
-        chosen = settings(source, tokens={"tokenizer": good, "order": order})
-        with pytest.raises(SettingsError, match=rf"tokens\.order: \d+ tokens are for {what}"):
+        chosen = settings(source, tokens={"tokenizer": good, "phases": phases})
+        with pytest.raises(SettingsError, match=rf"tokens\.phases: \d+ tokens are for {what}"):
             finish(tmp_path / "run", chosen, "order")
 
 
