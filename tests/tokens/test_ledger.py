@@ -57,7 +57,8 @@ def test_seen_lists_the_documents_of_a_range(run: Run) -> None:
         for shard in range(run.num_shards)
         for row in pq.read_table(run.path("documents", shard)).to_pylist()
     }
-    for first, last in ((0, 1), (45, 46), (333, 777), (1999, 5000)):
+    begins = pq.read_table(run.path("order"))["first_token"].to_pylist()
+    for first, last in ((0, 1), (begins[3], begins[5]), (333, 777), (1999, 5000)):
         found = seen(run, "--tokens", f"{first}:{last}")
         assert [row["id"] for row in found] == list(dict.fromkeys(behind[first:last]))
         for row in found:
