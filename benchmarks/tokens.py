@@ -104,7 +104,8 @@ def make_texts(root: Path, number: int) -> None:
 def make_tokens(root: Path, documents: int) -> None:
     """Files like those of stage `tokenised`, with random tokens."""
     generator = np.random.default_rng(0)
-    metrics = {"type": "uint16", "end": 0, "tokens": DOCUMENTS_PER_FILE * TOKENS}
+    size = DOCUMENTS_PER_FILE * TOKENS
+    metrics = {"type": "uint16", "end": 0, "tokens": size}
     shutil.rmtree(root / "checksums")  # of the real tokens, which these replace
     for unit in range(documents // DOCUMENTS_PER_FILE):
         rows = np.arange(DOCUMENTS_PER_FILE)
@@ -118,7 +119,7 @@ def make_tokens(root: Path, documents: int) -> None:
         table = pa.table(columns).cast(schemas.TOKENISED)
         receipt = functools.partial(Receipt, "tokenised", unit, "", metrics=metrics)
         write_parquet(root / f"tokenised/{unit:05d}.parquet", table.schema, [table], receipt)
-        values = generator.integers(0, 2**16, metrics["tokens"], np.uint16)
+        values = generator.integers(0, 2**16, size, np.uint16)
         values.tofile(root / f"tokenised/{unit:05d}.bin")
 
 

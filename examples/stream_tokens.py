@@ -10,7 +10,7 @@ from datasets import load_dataset
 from datasets.distributed import split_dataset_by_node
 
 
-class Tokens(torch.utils.data.IterableDataset):  # type: ignore[misc]
+class Tokens(torch.utils.data.IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
     """Sequences of *length* tokens and those that follow each, streamed from the Hub."""
 
     def __init__(self, repository: str, length: int, rank: int = 0, ranks: int = 1) -> None:
