@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 REPEATED = {"tokens": 900, "max_repeat": 4, "training_tokens": 2000}
 SEED = 12
 """With which two documents would occur twice in the first total / max_repeat tokens by chance."""
-PHASES = [{"share": 0.8}, {"share": 0.2, "where": "edu > 0.5"}]
+PHASES = [{"share": 0.8}, {"share": 0.2, "where": "language = 'de'"}]
 
 
 def tokens_of(folder: Path, **more: Any) -> dict[str, Any]:
@@ -227,14 +227,14 @@ def test_phases_have_their_shares(tmp_path: Path) -> None:
     )
     run = finish(tmp_path / "run", chosen, "tokens")
     found, phases = ledger(run), run.receipt("order").metrics["phases"]
-    edu = {name: row["edu"] for name, row in documents(run).items()}
+    language = {name: row["language"] for name, row in documents(run).items()}
     longest = max(row["tokens"] for row in found)
     assert sum(phase["tokens"] for phase in phases) == 2000
     assert abs(phases[1]["tokens"] - 400) <= longest
     for number, phase in enumerate(phases, 1):
         assert sum(row["tokens"] for row in found if row["phase"] == number) == phase["tokens"]
     assert [row["phase"] for row in found] == sorted(row["phase"] for row in found)
-    assert all(edu[row["id"]] > 0.5 for row in found if row["phase"] == 2)
+    assert all(language[row["id"]] == "de" for row in found if row["phase"] == 2)
     seen: dict[str, int] = {}
     for row in found:
         seen[row["id"]] = seen.get(row["id"], 0) + 1
