@@ -57,7 +57,8 @@ def main() -> None:
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     from prefect.client.orchestration import get_client
 
-    from datamask.report.answer import answer_lines
+    from datamask.cli.rebuilding import print_answer
+    from datamask.report.answer import answer
     from datamask.runs.opening import open_run
     from flows.rebuild import rebuild
 
@@ -72,7 +73,8 @@ def main() -> None:
     state: Any = rebuild(**parameters, return_state=True)
     if not state.is_completed():
         sys.exit(f"demo: {state.message}")
-    print(*answer_lines(open_run(parameters["root"])), sep="\n")
+    run = open_run(parameters["root"])
+    print_answer(answer(run), run.address)
     print(AT_THE_END.format(root=parameters["root"]))
 
 

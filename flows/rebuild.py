@@ -9,6 +9,7 @@ from datamask.config.evaluation import Evaluation
 from datamask.config.inputs import Embedding, Plan, Quality, Source
 from datamask.config.outputs import Publication, Report, Subset
 from datamask.config.selection import Selection
+from datamask.config.tokens import Tokens
 from datamask.planning.applying import check_source, settings_to_apply
 from datamask.runs.opening import open_run, run_exists
 from datamask.storage.location import RootParameter
@@ -28,6 +29,7 @@ def rebuild(
     embedding: Embedding | None = None,
     selection: Selection | None = None,
     subset: Subset | None = None,
+    tokens: Tokens | None = None,
     evaluation: Evaluation | None = None,
     report: Report | None = None,
     seed: int | None = None,
@@ -47,6 +49,7 @@ def rebuild(
         embedding: the embedding model.
         selection: budget, objective and method.
         subset: how the subset's files are written.
+        tokens: what trainers read; none: as in run.json, or no tokens.
         evaluation: training on selections, to compare them.
         report: sizes of samples and examples.
         seed: every random choice follows from it.
@@ -58,7 +61,7 @@ def rebuild(
     groups = {
         **{"source": source, "plan": plan, "quality": quality, "embedding": embedding},
         **{"selection": selection, "subset": subset, "report": report, "seed": seed},
-        **{"evaluation": evaluation, "publication": publication},
+        **{"tokens": tokens, "evaluation": evaluation, "publication": publication},
     }
     finish(plan_shards(root, groups, compute), compute, partitions)
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
@@ -45,6 +46,17 @@ def corpus(folder: Path) -> Path:
         )
         pq.write_table(table, folder / f"{file}.parquet", row_group_size=12)
     return folder
+
+
+def word_tokenizer(path: Path, more: int = 0, of: list[str] = WORDS) -> str:
+    """A tokenizer.json whose tokens are words, from number 2 on, and *more* that no text has."""
+    words = {word: number for number, word in enumerate(of, 2)}
+    words |= {f"#{number}": number for number in range(len(words) + 2, len(words) + 2 + more)}
+    known = models.WordLevel({"[UNK]": 0, "<|endoftext|>": 1, **words}, unk_token="[UNK]")
+    tokenizer = Tokenizer(known)
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(path))
+    return str(path)
 
 
 def settings(folder: Path, **groups: object) -> Settings:

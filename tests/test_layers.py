@@ -24,6 +24,7 @@ ROOMS = (
     "datamask.embedding",
     "datamask.selection",
     "datamask.subset",
+    "datamask.tokens",
     "datamask.analysis",
     "datamask.hygiene",
     "datamask.quality",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import yaml
 
 from datamask.analysis.composition import open_composition
-from datamask.errors import RunError, one_line
+from datamask.errors import RunError, SettingsError, one_line
 from datamask.runs.files import read_columns
 from datamask.runs.run import Run
 
@@ -35,7 +36,42 @@ def open_run_database(run: Run, sql: str = "") -> Iterator[Any]:
             path = run.fetch(f"report/{name}.parquet")
             if path.exists():
                 connection.register(name, read_columns(path))
+        if re.search(r"\bexposures\b", sql, re.IGNORECASE) and run.settings.tokens is not None:
+            run.receipt("order")
+            quoted = str(run.path("order").absolute()).replace("'", "''")
+            connection.execute(f"CREATE TEMP VIEW exposures AS FROM read_parquet('{quoted}')")
         yield connection
+
+
+_SEEN = """
+SELECT e.id, exposure, first_token, e.tokens, file, phase, d.shard, quality, logit, domain,
+    language, dump, (SELECT count(*) FROM documents n WHERE n.near_duplicate_of = e.id) AS copies
+FROM exposures e JOIN documents d ON d.id = e.id WHERE {} ORDER BY first_token
+"""
+
+
+def seen(tokens: str, document: str) -> str:
+    """SQL: the exposures in a range of tokens, or those of a document, with what is known of it.
+
+    Args:
+        tokens: first and last number, such as `1.2e9:1.3e9`, of which the last is left out; empty:
+            all.
+        document: its id; empty: all.
+
+    Raises:
+        SettingsError: the range is none.
+    """
+    conditions = ["true"]
+    if tokens:
+        try:
+            first, last = (int(float(number)) for number in tokens.split(":"))
+        except (ValueError, OverflowError):
+            raise SettingsError(f"--tokens {tokens}: name a range such as 1.2e9:1.3e9") from None
+        conditions.append(f"first_token < {last} AND first_token + e.tokens > {first}")
+    if document:
+        quoted = document.replace("'", "''")
+        conditions.append(f"e.id = '{quoted}'")
+    return _SEEN.format(" AND ".join(conditions))
 
 
 @contextlib.contextmanager

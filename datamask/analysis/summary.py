@@ -88,6 +88,23 @@ def funnel_of(run: Run) -> list[dict[str, Any]]:
     return query(run, "SELECT * FROM funnel WHERE kind = 'all' ORDER BY number")
 
 
+def tokens_of(run: Run) -> str:
+    """What trainers read and which tokens budgets count, in sentences; empty without tokens."""
+    tokens = run.settings.tokens
+    if tokens is None:
+        return ""
+    made, name = run.receipt("order").metrics, tokens.tokenizer.rpartition("/")[2]
+    phases = ", ".join(f"{phase['tokens']:,d}" for phase in made["phases"])
+    told = (
+        f"Training sees {made['tokens']:,d} tokens of {name}, with one for the end of each of "
+        f"{made['documents']:,d} documents"
+    )
+    told += f", in phases of {phases}." if len(made["phases"]) > 1 else "."
+    if run.settings.counts_for_trainer:
+        told += " All numbers of tokens, and the budget, are counted so."
+    return told
+
+
 def totals_of(run: Run) -> dict[str, dict[str, Any]]:
     """Rows of table `totals` by selection."""
     return {row["selection"]: row for row in query(run, "SELECT * FROM totals")}

@@ -12,6 +12,7 @@ import numpy as np
 
 from datamask.analysis.compare import compare as compare_runs
 from datamask.analysis.query import relations, run_query
+from datamask.analysis.query import seen as seen_sql
 from datamask.analysis.summary import funnel_of, long_texts
 from datamask.cli.options import (
     RunPlace,
@@ -184,6 +185,27 @@ def query(root: Root, sql: str | None, form: str) -> None:
 
 
 @click.command()
+@root_argument
+@click.option("--tokens", metavar="FIRST:LAST", default="", help="Tokens, such as 1.2e9:1.3e9.")
+@click.option("--id", "document", metavar="ID", default="", help="The id of a document.")
+@format_option
+def seen(root: Root, tokens: str, document: str, form: str) -> None:
+    """List the documents that training on the tokens of RUN saw.
+
+    \b
+    datamask seen runs/mine --tokens 1.2e9:1.3e9    the documents behind a spike of the loss
+    datamask seen runs/mine --id doc-17             when a document was seen, and how often
+    """  # noqa: D301 - click wants the character itself
+    run = open_run(root)
+    if run.settings.tokens is None:
+        raise SettingsError(f"{root}: the run has no tokens; set tokens.tokenizer, then rebuild")
+    if not tokens and not document:
+        raise SettingsError("name --tokens FIRST:LAST, --id ID or both")
+    with run_query(run, seen_sql(tokens, document)) as (names, rows):
+        print_rows(names, rows, form)
+
+
+@click.command()
 @click.argument("key", default="", shell_complete=complete_setting)
 def settings(key: str) -> None:
     """List settings with default, type, range and meaning: all, a group, or the one named KEY.
@@ -237,4 +259,4 @@ def embed_command(
     click.echo(f"{vectors}: {len(matrix)} vectors of {matrix.shape[1]} numbers")
 
 
-COMMANDS = (status, verify, compare, leaderboard, query, settings, doctor, embed_command)
+COMMANDS = (status, verify, compare, leaderboard, query, seen, settings, doctor, embed_command)

@@ -31,7 +31,7 @@ NOISY_LOGGERS = (
 
 MORE = (
     *("apply", "deploy", "doctor", "embed", "ingest", "leaderboard"),
-    *("rerun-failed", "settings", "verify"),
+    *("rerun-failed", "seen", "settings", "verify"),
 )
 
 

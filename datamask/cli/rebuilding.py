@@ -211,7 +211,7 @@ def rebuild_and_show(
 ) -> None:
     """Run every stage, then print the summary, warnings and output files."""
     run, answered = _rebuilt(answer, root, settings, compute, origin=origin, extend=extend)
-    _print_answer(answered, run.address)
+    print_answer(answered, run.address)
     click.echo(f"report       {run.address}/report.html")
     click.echo(f"subset       {run.address}/subset")
     click.echo(f"DuckDB file  {run.address}/composition.duckdb")
@@ -219,7 +219,8 @@ def rebuild_and_show(
         click.echo(f"publication  {run.root / 'publication'}")
 
 
-def _print_answer(answered: Answer, address: str) -> None:
+def print_answer(answered: Answer, address: str) -> None:
+    """Print what was selected, how good it is, and the commands that follow."""
     print_text(answered.what)
     for row in answered.findings:
         print_text(f"{row.mark} {row.name}: {row.text}")

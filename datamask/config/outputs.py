@@ -98,6 +98,11 @@ class Publication(Group):
         description="publish configuration `scores`: id, scores and logit of every document of the "
         "source, to apply another threshold",
     )
+    tokens: bool = Field(
+        False,
+        description="publish configuration `tokens`: the tokens of each document in the order of "
+        "training (needs tokens.tokenizer)",
+    )
     mask_model: bool = Field(
         False,
         description="publish the run's mask model (folder `mask_model`), by which others can judge "

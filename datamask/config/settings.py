@@ -14,6 +14,7 @@ from datamask.config.group import Group
 from datamask.config.inputs import Embedding, Plan, Quality, Score, Source
 from datamask.config.outputs import Publication, Report, Subset
 from datamask.config.selection import FROM_RECIPE, Selection
+from datamask.config.tokens import Tokens
 
 
 class Settings(Group):
@@ -26,6 +27,7 @@ class Settings(Group):
     embedding: Embedding = Field(default_factory=Embedding, description="the embedding model")
     selection: Selection = Field(default_factory=Selection, description="what is kept, and how")
     subset: Subset = Field(default_factory=Subset, description="how the subset is written")
+    tokens: Tokens | None = Field(None, description="what trainers read; none: no tokens")
     evaluation: Evaluation = Field(
         default_factory=Evaluation, description="training on selections, to compare them"
     )
@@ -35,7 +37,14 @@ class Settings(Group):
     @model_validator(mode="after")
     def _fill_in(self) -> Self:
         """Fill in a metric and a lambda that are not given: settings of other groups decide."""
-        selection, publication = self.selection, self.publication
+        selection, publication, counter = self.selection, self.publication, self.source.tokenizer
+        if self.tokens is not None and counter not in ("", self.tokens.tokenizer):
+            raise ValueError(
+                f"source.tokenizer is {counter}, and tokens.tokenizer {self.tokens.tokenizer}; "
+                "budgets are in tokens of one tokenizer: leave source.tokenizer out"
+            )
+        if publication and publication.tokens and self.tokens is None:
+            raise ValueError("publication.tokens needs tokens.tokenizer")
         of_sums = selection.scope == "corpus" or selection.method == "greedy"
         of_sums |= bool(selection.mask_model or (publication and publication.mask_model))
         pruned = self.has_heuristic_alone or (self.prune_fraction and not self.probes)
@@ -80,6 +89,11 @@ class Settings(Group):
                 "`greedy` need."
             )
         return lines
+
+    @property
+    def counts_for_trainer(self) -> bool:
+        """Whether the tokens that budgets count are those of `tokens.tokenizer`."""
+        return self.tokens is not None and bool(self.selection.needs_tokens)
 
     @property
     def default_arms(self) -> list[str]:

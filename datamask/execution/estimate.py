@@ -121,6 +121,11 @@ def _settings(plan: PlanPreview, tables: list[pa.Table], source: Path) -> Settin
     }
     if settings.publication is not None:
         changes["publication"] = {"dry_run": True}
+    if settings.tokens is not None:
+        changes["tokens"] = {"phases": ()}  # which these documents may not fill
+    if settings.tokens is not None and settings.counts_for_trainer:
+        columns = settings.source.columns.model_copy(update={"token_count": ""})
+        changes["source"] |= {"columns": columns, "tokenizer": settings.tokens.tokenizer}
     groups = {name: getattr(settings, name).model_copy(update=of) for name, of in changes.items()}
     return settings.model_copy(update=groups)
 

@@ -110,6 +110,8 @@ class _SourceRows:
 
         Neither, if the source lacks one: the problem is reported, or tokens are counted later.
         """
+        if self.settings.counts_for_trainer:
+            return {}
         source, selection = self.settings.source, self.settings.selection
         counted = {}
         if selection.limits:

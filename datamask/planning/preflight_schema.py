@@ -91,7 +91,8 @@ def _name_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskEr
 def token_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskError]:
     """Whether the source has what the selection needs: tokens, and the columns of limits."""
     source, selection = settings.source, settings.selection
-    can_count = source.layout == "documents" and bool(source.tokenizer)
+    named = bool(source.tokenizer) or settings.counts_for_trainer
+    can_count = source.layout == "documents" and named
     has_tokens = source.columns.token_count in schema.names or can_count
     if selection.needs_tokens and not has_tokens:
         yield SettingsError(

@@ -37,6 +37,8 @@ from datamask.source.opening import SOURCE_PIN, pin_source, pinned_path, resolve
 from datamask.source.pinned import digest_file, digest_files
 from datamask.source.reading import unify_schemas
 from datamask.source.token_counts import tokenizer_digest
+from datamask.tokens.order import check_phases
+from datamask.tokens.tokenise import pin_tokenizer
 
 Convert = Callable[[Sequence[str], Source], tuple[list[str], dict[str, str]]]
 """`source.convert.convert` for some files of a source."""
@@ -245,6 +247,10 @@ def _other_pins(
             from datamask.planning.preflight_model import pin_model_of
 
             pins |= pin_model_of(settings, pins)
+    if settings.tokens is not None:
+        with gathering(problems):
+            check_phases(settings)
+            pins |= pin_tokenizer(settings)
     if settings.source.tokenizer and not has_tokens:
         with gathering(problems):
             pins["scores:tokenizer"] = tokenizer_digest(settings.source.tokenizer)

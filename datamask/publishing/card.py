@@ -17,7 +17,7 @@ import yaml
 from huggingface_hub import DatasetCard, DatasetCardData
 
 from datamask.analysis.composition import open_composition, query
-from datamask.analysis.summary import near_duplicates
+from datamask.analysis.summary import near_duplicates, tokens_of
 from datamask.config.evaluation import Evaluation
 from datamask.config.outputs import Publication
 from datamask.config.selection import FROM_RECIPE, NO_GROUP, Selection
@@ -126,6 +126,7 @@ def recipe(run: Run) -> str:
         rounds=query(run, "SELECT settled FROM rounds ORDER BY round"),
         formula=formula(selection),
         near=near_duplicates(run),
+        tokens=tokens_of(run),
         from_examples=example_figures(run),
         probes=run.receipt("probe").metrics if run.settings.probes else {},
         versions=_versions(run),

@@ -1,8 +1,9 @@
-"""The configurations of a published dataset, and the files of `sample` and `scores`.
+"""The configurations of a published dataset, and the files of `sample`, `scores` and `tokens`.
 
     data/<config>/train-00000-of-000NN.parquet   the subset: `default`, or a folder per dump
     sample/train-00000-of-000NN.parquet          a random sample of the subset
     scores/train-00000-of-000NN.parquet          scores of every document of the source
+    tokens/train-00000-of-000NN.parquet          tokens of the documents in the order of training
 
 `data/` contains each selected document once, as in FineWeb: `default` loads all of it, the
 configuration of a dump loads its folder. It can be read with a glob and be the source of another
@@ -27,8 +28,10 @@ from datamask.runs import schemas
 from datamask.runs.files import parquet_output, read_columns
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run, digest
+from datamask.runs.stages import companions
 from datamask.source.long_texts import BATCH_ROWS
 from datamask.source.reading import take_rows
+from datamask.source.token_counts import TEXTS_AT_ONCE
 from datamask.storage.local import sha256_of
 from datamask.subset.write import PARQUET_OPTIONS, ROW_GROUP_BYTES, Output
 
@@ -107,6 +110,10 @@ def configurations(run: Run, publication: Publication, folder: Path) -> list[Con
         paths = _write_scores(run, folder / "scores")
         about = "scores of every document of the source, without text"
         made.append(_configuration("scores", "scores", paths, about))
+    if publication.tokens:
+        paths = _write_tokens(run, folder / "tokens")
+        about = "tokens of every exposure of a document, in the order of training"
+        made.append(_configuration("tokens", "tokens", paths, about))
     return made
 
 
@@ -159,6 +166,32 @@ def _write_scores(run: Run, folder: Path) -> list[Path]:
     files = -(-run.num_documents // SCORES_PER_FILE)
     made_from = digest("scores", 2, names, run.fingerprint_all("selection"))
     return _write(run, folder, schema, batches(), run.num_documents, files, made_from)
+
+
+def _write_tokens(run: Run, folder: Path) -> list[Path]:
+    """Write id, exposure, first token and the list of tokens of every exposure."""
+    order = run.receipt("order")
+    kind = pa.from_numpy_dtype(order.metrics["type"])
+    columns = [schemas.ORDER.field(name) for name in ("id", "exposure", "first_token")]
+    schema = pa.schema([*columns, pa.field("tokens", pa.list_(kind), nullable=False)])
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for unit in range(run.num_units("tokens")):
+            rows = read_columns(run.path("order"), filters=[("file", "=", unit)])
+            tokens = np.memmap(run.fetch(companions("tokens", unit)[0]), order.metrics["type"], "r")
+            for first in range(0, len(rows), TEXTS_AT_ONCE):
+                some = rows.slice(first, TEXTS_AT_ONCE)
+                lengths, starts = some["tokens"].to_numpy(), some["first_token"].to_numpy()
+                begin = int(starts[0] - rows["first_token"][0].as_py())
+                values = pa.array(tokens[begin : begin + int(lengths.sum())])
+                offsets = pa.array(np.append(0, np.cumsum(lengths)).astype(np.int32))
+                lists = pa.ListArray.from_arrays(offsets, values)
+                facts = [some[field.name].combine_chunks() for field in columns]
+                yield pa.RecordBatch.from_arrays([*facts, lists], schema=schema)
+
+    made_from = digest("tokens", 1, run.fingerprint("order"))
+    files = int(order.metrics["files"])
+    return _write(run, folder, schema, batches(), order.rows, files, made_from)
 
 
 def _write(

@@ -63,7 +63,7 @@ def write_folder(run: Run, publication: Publication) -> list[LocalFile]:
         RunError: a file of the subset is missing or stale.
         CorruptFileError: a file that is published, or whose figures are in the card, is damaged.
     """
-    _check_inputs(run)
+    _check_inputs(run, publication)
     folder = inside(run.root, "publication")
     configs = configurations(run, publication, folder)
     sources = {name: path for config in configs for name, path in config.files.items()}
@@ -84,9 +84,10 @@ def write_folder(run: Run, publication: Publication) -> list[LocalFile]:
     return [_local_file(run, name, sources.get(name, folder / name)) for name in names]
 
 
-def _check_inputs(run: Run) -> None:
+def _check_inputs(run: Run, publication: Publication) -> None:
     for stage in stages_of(run.settings, last="report"):
-        if STAGES[stage].file or stage in READ_OF_ALL_UNITS:
+        is_read = stage == "tokens" and publication.tokens
+        if STAGES[stage].file or stage in READ_OF_ALL_UNITS or is_read:
             for unit in range(run.num_units(stage)):
                 refuse_damaged(run, stage, unit)
     for unit in range(run.num_units("subset")):

@@ -171,10 +171,9 @@ def _facts(
         text = cast(columns.text, pa.large_string())
         facts["characters"] = count_characters(text)
         facts["content"] = content_hashes(text)
-        if columns.token_count not in batch.schema.names and source.tokenizer:
-            planned = run.pinned_revisions.get("scores:tokenizer")
-            tokenizer = load_tokenizer(source.tokenizer, planned=planned)
-            facts["tokens"] = count_tokens(tokenizer, text)
+        is_unknown = columns.token_count not in batch.schema.names and source.tokenizer
+        if run.settings.counts_for_trainer or is_unknown:
+            facts["tokens"] = _counted(run, text)
     for score in run.settings.scores:
         if score.kind == "column":
             facts[f"score:{score.name}"] = cast(score.column, pa.float64())
@@ -187,6 +186,16 @@ def _facts(
             planned = run.pinned_revisions[f"scores:{score.name}"]
             facts[f"score:{score.name}"] = pa.array(fasttext_scores(score, _strings(text), planned))
     return pa.RecordBatch.from_pydict(facts)
+
+
+def _counted(run: Run, text: pa.Array) -> pa.Array:
+    """Tokens of each text; with that of the end of the document, if they are a trainer's."""
+    settings, planned = run.settings, run.pinned_revisions.get("scores:tokenizer")
+    if not settings.counts_for_trainer:
+        return count_tokens(load_tokenizer(settings.source.tokenizer, planned=planned), text)
+    assert settings.tokens is not None
+    tokenizer = load_tokenizer(settings.tokens.tokenizer, "tokens.tokenizer", planned)
+    return pc.add(count_tokens(tokenizer, text), 1)
 
 
 def _strings(text: pa.Array) -> Iterator[str | None]:

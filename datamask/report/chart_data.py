@@ -1,4 +1,4 @@
-"""The report's charts: the trade-off of quality and diversity, and a map of the sample."""
+"""The report's charts: the trade-off of quality and diversity, a map, and parts of the training."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from datamask.analysis.composition import rows_of
 from datamask.analysis.query import open_run_database
 from datamask.analysis.summary import gains, units_of
-from datamask.report.charts import GREY, Chart, Series
+from datamask.report.charts import GREY, Chart, Series, look
 from datamask.report.redundancy import sample_path
 from datamask.runs.receipt import read_receipt
 from datamask.runs.run import Run
@@ -118,6 +119,59 @@ def _swept(run: Run) -> Series | None:
     hover, own = [f"λ {weight:g}" for weight in weights], run.settings.selection.quality_weight
     labels = ["" if w == own else text for w, text in zip(weights, hover, strict=True)]
     return Series(name="sweep", x=x, y=y, colour="#56B4E9", style=4, hover=hover, labels=labels)
+
+
+WINDOWS, GROUPS = 20, 4
+"""Parts of the training that are compared with the whole, and the groups of documents shown."""
+
+_WINDOWS = f"""
+WITH seen AS (
+    SELECT least(first_token * {WINDOWS} // $total, {WINDOWS - 1}) AS part, e.tokens, d.* EXCLUDE
+    (tokens), exposure FROM exposures e JOIN documents d USING (id)
+), kind AS (
+    SELECT CASE WHEN count(DISTINCT dump) > 1 THEN 'dump' WHEN count(DISTINCT language) > 1
+    THEN 'language' ELSE 'domain' END AS kind FROM documents WHERE selected
+), named AS (
+    SELECT part, tokens, CASE kind WHEN 'dump' THEN dump WHEN 'language' THEN language ELSE domain
+    END AS name FROM seen, kind
+    UNION ALL SELECT part, tokens, 'seen before' FROM seen WHERE exposure > 1
+), whole AS (
+    SELECT name, sum(tokens) / $total AS share FROM named GROUP BY name
+    QUALIFY name = 'seen before' OR row_number() OVER (ORDER BY share DESC, name) <= {GROUPS}
+), parts AS (SELECT part, sum(tokens) AS size FROM seen GROUP BY part)
+SELECT w.name, w.share, list(coalesce(n.tokens, 0) / size ORDER BY p.part) AS shares
+FROM whole w CROSS JOIN parts p LEFT JOIN (SELECT name, part, sum(tokens) AS tokens FROM named
+GROUP BY ALL) n ON n.name = w.name AND n.part = p.part GROUP BY ALL ORDER BY w.share DESC, w.name
+"""
+
+
+def training_windows(run: Run) -> list[Chart]:
+    """Shares of groups, and of what was seen before, along the training; none without tokens."""
+    if run.settings.tokens is None:
+        return []
+    total = run.receipt("order").metrics["tokens"]
+    with open_run_database(run, "documents exposures") as connection:
+        rows = rows_of(connection.execute(_WINDOWS, {"total": total}))
+    series = []
+    for place, row in enumerate(rows):
+        hover = [
+            f"{row['name']}: {share:.1%} here, {row['share']:.1%} of all" for share in row["shares"]
+        ]
+        x = [(part + 0.5) / len(hover) for part in range(len(hover))]
+        y = [round(share / row["share"], 4) for share in row["shares"]]
+        series.append(Series(name=row["name"], x=x, y=y, hover=hover, **look(place)))
+    return [
+        Chart(
+            key="training",
+            title="what training sees, from its first to its last token",
+            kind="lines",
+            x="share of the training",
+            y="share of the tokens here, relative to that of all",
+            series=tuple(series),
+            note=f"The largest groups in {WINDOWS} parts of {total:,} tokens; 1 is as in the "
+            "whole. `datamask seen` lists the documents of any part.",
+        )
+    ]
 
 
 Sample = dict[str, np.ndarray]

@@ -60,7 +60,8 @@ def write_report(run: Run, compute: Compute) -> None:
         write_sample(run, compute)
         receipt = run.make_receipt("report", 0, run.num_documents)
         mapped = chart_data.embedding_map(run, chart_data.sampled(run))
-        charts, trained = [chart_data.tradeoff(run), mapped], write_evaluation_page(run)
+        charts = [chart_data.tradeoff(run), mapped, *chart_data.training_windows(run)]
+        trained = write_evaluation_page(run)
         write_pictures(run.storage, "pictures", [*charts, *trained])
         write_captions(run, [*charts, *trained])
         answered = answer(run)
@@ -106,6 +107,7 @@ def _page(run: Run, answered: Answer, charts: list[Chart], trained: list[Chart])
             }
         ),
         repeats=summary.repeats_of(run),
+        tokens=summary.tokens_of(run),
         benchmarks=summary.benchmarks(run),
         drift=summary.drift(run),
         names=chart_data.NAMES,

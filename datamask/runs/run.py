@@ -226,7 +226,7 @@ class Run:
             return STAGES[stage].file.format(unit)
         if stage == "subset":
             return f"subset/train-{unit:05d}-of-{len(self.subset_files):05d}.parquet"
-        return f"{self._unit_name(stage, unit)}.parquet"
+        return f"{self._unit_name(stage, unit)}{STAGES[stage].suffix}"
 
     def _unit_name(self, stage: str, unit: int) -> str:
         if STAGES[stage].units:
@@ -352,7 +352,7 @@ class Run:
 
     def states_of(self, stage: str, units: list[Unit]) -> list[str]:
         """The current state of units that are no shards, whether or not they are due."""
-        names = [f"{unit.name}.parquet" for unit in units]
+        names = [f"{unit.name}{STAGES[stage].suffix}" for unit in units]
         return self._compared(names, (self._unit_fingerprint(STAGES[stage], one) for one in units))
 
     def _compared(self, names: list[str], due: Iterable[str]) -> list[str]:

@@ -135,6 +135,22 @@ TOKENIZER = pa.schema(_never_null(definition=pa.large_string()))
 
 _TOKENS = pa.list_(pa.field("element", pa.uint32(), nullable=False))
 
+TOKENISED = pa.schema(
+    _never_null(id=_TEXT, quality=_DOUBLE, repeat=_INT) + _never_null(start=_WHOLE, tokens=_WHOLE)
+)
+"""`tokenised/`: the documents of a file of the subset in its order. Their tokens, with that of the
+end, are in a file of the same name (.bin), `tokens` of them from the one number `start`."""
+
+ORDER = pa.schema(
+    _never_null(id=_TEXT, exposure=_INT, phase=_INT, first_token=_WHOLE, tokens=_WHOLE)
+    + _never_null(file=_INT, unit=_INT, start=_WHOLE)
+)
+"""`tokens/order.parquet`: every exposure of a document, in the order of training.
+
+`exposure` and `phase` count from 1. Its `tokens` are those of the training from the one number
+`first_token`, counted from 0, and are in token file `file`; `unit` and `start` say where they are
+in `tokenised/`."""
+
 HELD_OUT = pa.schema(
     [
         *_never_null(set=_TEXT, id=_TEXT, in_all=_BOOL, tokens=_TOKENS, prefix=_INT, bytes=_WHOLE),

@@ -26,6 +26,7 @@ class Stage:
         after: stages whose outputs of the same shard it reads.
         after_all: stages whose outputs of every shard it reads.
         file: the one file it makes, or one file per round; empty for one file per shard.
+        suffix: of the files of its units.
         where: the settings under which there is such a stage.
         units: `module:function` from the run to the `Unit`s that there are now.
         pinned_with: stages on whose pinned revisions it depends too.
@@ -41,6 +42,7 @@ class Stage:
     after: tuple[str, ...] = ()
     after_all: tuple[str, ...] = ()
     file: str = ""
+    suffix: str = ".parquet"
     where: Callable[[Settings], bool] = lambda settings: True
     units: str = ""
     reads_source: bool = False

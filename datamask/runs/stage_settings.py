@@ -78,7 +78,8 @@ def raw_scores(settings: Settings) -> list[Any]:
     scores = reads("source.id_column", *of_source, "scores.name", "scores.kind")
     of_kinds = [("column", "column"), ("fasttext", "label")]
     of_kind = [_of_kind(settings, *kind) for kind in of_kinds]
-    return [*scores(settings), texts(settings), *of_kind]
+    counted = ["with end of document"] if settings.counts_for_trainer else []
+    return [*scores(settings), texts(settings), *of_kind, *counted]
 
 
 _REFERENCE_COLUMNS = ("source.columns.text", "source.id_column", "quality.near_duplicates.ngram")
@@ -195,6 +196,12 @@ def budget(selection: Selection) -> list[Any]:
 def _with_vectors(settings: Settings, chosen: list[Any]) -> list[Any]:
     """What an output depends on; the vectors too, if they are made with it."""
     return chosen if settings.embedding.keep else [*chosen, _vectors(settings)]
+
+
+def order(settings: Settings) -> list[Any]:
+    """What the order of training depends on."""
+    names = [f"tokens.{name}" for name in ("order", "phases", "seed", "tokens_per_file")]
+    return [*reads(*names, "selection.training_tokens")(settings), settings.counts_for_trainer]
 
 
 def held_out(settings: Settings) -> list[Any]:

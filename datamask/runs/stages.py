@@ -10,6 +10,7 @@ from datamask.config.settings import Settings
 from datamask.runs import stage_settings as of
 from datamask.runs.stage import Stage
 from datamask.runs.stages_of_evaluation import EVALUATION
+from datamask.runs.stages_of_tokens import TOKENS
 
 STAGES = {
     stage.name: stage
@@ -271,6 +272,7 @@ STAGES = {
             settings=of.reads_texts("subset.column_prefix"),
             after_all=("documents",),
         ),
+        *TOKENS,
         Stage(
             "composition",
             7,
@@ -284,7 +286,7 @@ STAGES = {
             13,
             "datamask.report.page:write_report",
             settings=lambda s: s.model_dump(mode="json", exclude={"subset", "publication"}),
-            after_all=("composition", "evaluation"),
+            after_all=("composition", "evaluation", "order"),
             file="report.html",
         ),
         Stage(
@@ -292,7 +294,7 @@ STAGES = {
             6,
             "datamask.publishing.publish:publish",
             settings=of.reads("publication", "subset"),
-            after_all=("subset", "mask_model", "report"),
+            after_all=("subset", "tokens", "mask_model", "report"),
             file="published.json",
             where=lambda s: s.publication is not None,
         ),
@@ -327,11 +329,13 @@ def stages_of(
 def companions(stage: str, unit: int) -> list[str]:
     """Files that are written with a unit's own, before it; the unit is made again without them."""
     names = {
-        "selection": f"curves/{unit:05d}.parquet",
-        "documents": f"tallies/{unit:05d}.parquet",
-        "mask_model": "mask_model/model.safetensors",
+        "selection": [f"curves/{unit:05d}.parquet"],
+        "documents": [f"tallies/{unit:05d}.parquet"],
+        "tokenised": [f"tokenised/{unit:05d}.bin"],
+        "tokens": [f"tokens/{unit:05d}.bin", f"tokens/{unit:05d}.idx"],
+        "mask_model": ["mask_model/model.safetensors"],
     }
-    return [names[stage]] if stage in names else []
+    return names.get(stage, [])
 
 
 def owner_of(name: str) -> str:
@@ -341,6 +345,9 @@ def owner_of(name: str) -> str:
         return "report.html"
     if folder == "mask_model":
         return "mask_model/model.json"
+    if file.endswith((".bin", ".idx")):
+        stem = name.rpartition(".")[0]
+        return f"{stem}.json" if folder == "tokens" else f"{stem}.parquet"
     owners = {"curves": "selection", "tallies": "documents"}
     return f"{owners[folder]}/{file}" if folder in owners else ""
 

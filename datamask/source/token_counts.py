@@ -1,9 +1,10 @@
-"""Counting tokens with a tokenizer, for sources without token counts."""
+"""Tokenizers by name: counting the tokens of texts, and encoding them."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,14 @@ import pyarrow as pa
 from datamask.errors import SettingsError, one_line
 from datamask.storage.unchanged import State, not_as_planned, state_of
 
-TEXTS_AT_ONCE = 1024
+TEXTS_AT_ONCE, CHARACTERS_AT_ONCE = 1024, 2**22
+"""Most texts that are encoded together, and the characters that end a batch: bounds of memory."""
+
+ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|bos|>")
+"""Names of the token between documents, in the order in which they are tried."""
+
+LARGEST_TOKEN = 2**31 - 1
+"""Trainers read tokens as signed 32-bit integers if 16 bits do not suffice."""
 
 
 def load_tokenizer(name: str, setting: str = "source.tokenizer", planned: str | None = None) -> Any:
@@ -60,10 +68,40 @@ def tokenizer_digest(name: str, setting: str = "source.tokenizer") -> str:
     return _loaded(name, setting)[1]
 
 
+def end_of_document(tokenizer: Any, name: str, wanted: str) -> int:
+    """The token after each document: the one called *wanted*, or if empty the first of `ENDS`.
+
+    Raises:
+        SettingsError: the tokenizer *name* has none, or has tokens above `LARGEST_TOKEN`.
+    """
+    vocabulary = tokenizer.get_vocab()
+    if (largest := max(vocabulary.values(), default=0)) > LARGEST_TOKEN:
+        problem = f"{name} has token {largest}, and 32 bits hold at most {LARGEST_TOKEN}"
+        raise SettingsError(f"tokens.tokenizer: {problem}; name another")
+    for token in (wanted,) if wanted else ENDS:
+        if token in vocabulary:
+            return int(vocabulary[token])
+    problem = f"{name} has no token {wanted or ' or '.join(ENDS)}"
+    raise SettingsError(f"tokens.end_of_document: {problem}; name one that it has")
+
+
+def token_type(tokenizer: Any) -> str:
+    """The type of a trainer's tokens: uint16 if all tokens fit, else uint32."""
+    return "uint16" if max(tokenizer.get_vocab().values(), default=0) < 2**16 else "uint32"
+
+
+def encode(tokenizer: Any, texts: list[str]) -> Iterator[list[int]]:
+    """The tokens of texts without special tokens, encoded in batches of bounded size."""
+    first = size = 0
+    for end, text in enumerate(texts, 1):
+        size += len(text)
+        if end == len(texts) or end - first == TEXTS_AT_ONCE or size >= CHARACTERS_AT_ONCE:
+            batch = tokenizer.encode_batch_fast(texts[first:end], add_special_tokens=False)
+            yield from (encoding.ids for encoding in batch)
+            first, size = end, 0
+
+
 def count_tokens(tokenizer: Any, text: pa.Array) -> pa.Array:
     """Tokens of each text without special tokens; 0 for null."""
-    counts: list[int] = []
-    for start in range(0, len(text), TEXTS_AT_ONCE):
-        texts = [value or "" for value in text.slice(start, TEXTS_AT_ONCE).to_pylist()]
-        counts += [len(found) for found in tokenizer.encode_batch(texts, add_special_tokens=False)]
-    return pa.array(counts, pa.int64())
+    texts = [value or "" for value in text.to_pylist()]
+    return pa.array(map(len, encode(tokenizer, texts)), pa.int64())

@@ -129,7 +129,7 @@ def _disk_full(root: Path) -> StorageError:
 def read_only_duckdb(path: Path) -> Any:
     """A connection to a database file; it loads no extension.
 
-    It opens no other files but those in the folder `documents/` next to the database.
+    It opens no other files but those in `documents/` and `tokens/` next to the database.
 
     COPY, even inside a WITH, may still write the open file (DuckDB 2.0), so `analysis.query`
     accepts only a SELECT. All connections of a process to one file must be made here: DuckDB
@@ -138,10 +138,11 @@ def read_only_duckdb(path: Path) -> Any:
     import duckdb
 
     connection = duckdb.connect(str(path), read_only=True)
-    folder = str(path.absolute().parent / "documents").replace("'", "''")
+    folder = str(path.absolute().parent).replace("'", "''")
+    folders = f"['{folder}/documents/', '{folder}/tokens/']"
     # Refused if another connection of this process has done it.
     with contextlib.suppress(duckdb.InvalidInputException):
-        connection.execute(f"SET allowed_directories = ['{folder}/']")
+        connection.execute(f"SET allowed_directories = {folders}")
         connection.execute("SET enable_external_access = false")
     rows = connection.execute("SELECT current_setting('enable_external_access')").fetchall()
     if rows != [(False,)]:

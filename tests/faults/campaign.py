@@ -53,6 +53,7 @@ from tests.faults.recovery import (
     remove_directory_and_relaunch,
     verify_and_relaunch,
 )
+from tests.finished import word_tokenizer
 
 Harm = Callable[[Case, Path, random.Random], str]
 Recover = Callable[[Case, Path], None]
@@ -124,6 +125,7 @@ def make_case(
     pq.write_table(table.slice(0, 5), earlier)
     places = generator.permutation(shards * rows).tolist()
     lines = (f"{place // rows}-{place % rows},{place % 7}\n" for place in places)
+    word_tokenizer(folder / "tokenizer.json", of=WORDS)
     (folder / "scores.csv").write_text("id,score\n" + "".join(lines))
     settings = {
         "source": {"path": str(corpus)},
@@ -136,7 +138,11 @@ def make_case(
         "embedding": {"method": "lexical", "dimension": 32},
         "selection": {"ratio": 0.2, **ESTIMATORS[number % len(ESTIMATORS)], **selection},
         "subset": {"file_bytes": 4096},
-        "publication": {"repository": "someone/subset", "license": "other", "dry_run": True},
+        "tokens": {"tokenizer": str(folder / "tokenizer.json"), "tokens_per_file": 400},
+        "publication": {
+            **{"repository": "someone/subset", "license": "other", "dry_run": True},
+            "tokens": True,
+        },
         "compute": {"checkpoint_seconds": 0},
     }
     if number % 2:

@@ -18,7 +18,7 @@ from datamask.report.compare_page import compare_page
 from datamask.report.sweep_page import run_sweep
 from datamask.runs.run import Run
 from tests.conftest import leave_out_charts, measure_roughly
-from tests.finished import corpus, finish, settings
+from tests.finished import corpus, finish, settings, word_tokenizer
 from tests.report.figures import REPORT, documents_of
 
 HOSTILE = (
@@ -65,7 +65,8 @@ def make(folder: Path) -> Made:
         texts[2::4] = [text + " river" for text in texts[1:-1:4]]  # near-copies
         table = table.set_column(table.schema.get_field_index("text"), "text", [texts])
         pq.write_table(table, path, row_group_size=12)
-    chosen = settings(source, report={"sample_documents": 100})
+    tokens = {"tokenizer": word_tokenizer(folder / "tokenizer.json"), "tokens_per_file": 500}
+    chosen = settings(source, report={"sample_documents": 100}, tokens=tokens)
     run = finish(folder / "run", chosen)
     other = finish(
         folder / "other", settings(source, selection={"quality_weight": 1.0}), "composition"

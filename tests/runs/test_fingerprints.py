@@ -16,7 +16,7 @@ from datamask.planning.plan import plan_run
 from datamask.runs.receipt import canonical_json
 from datamask.runs.run import Run
 from datamask.runs.stages import STAGES, stages_of
-from tests.finished import corpus, settings
+from tests.finished import corpus, settings, word_tokenizer
 from tests.runs.recording import IN_TABLE, recording
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
@@ -52,6 +52,10 @@ RUNS: dict[str, dict[str, Any]] = {
     "top_quality": {"selection": {**CORPUS, "method": "top_quality"}},
     "screened": {"quality": {"duplicates": "drop", "scores": SCORES}},
     "files": {},
+    "for_trainers": {
+        "selection": {"tokens": 900, "max_repeat": 2, "training_tokens": 1500},
+        "tokens": {"phases": [{"share": 0.8}, {"share": 0.2, "where": "edu > 0"}]},
+    },
     "evaluation": {"evaluation": TRAINED, "selection": {"ratio": 0.4}},
 }
 
@@ -59,6 +63,7 @@ ELSEWHERE = {
     "source.path": "the plan has the digests of the source's files",
     "plan": "it cannot change in the life of a run, and the plan is part of every fingerprint",
     "selection.mask_model": "its content is pinned",
+    "tokens.tokenizer": "its definition is pinned",
     "quality.scores.missing": "a score that must not be missing is refused again by `quality`",
     "evaluation.arms.path": "its content is pinned",
     "evaluation.seeds": "models of more seeds go on drawing from the text encoded for fewer",
@@ -131,6 +136,9 @@ def recorded(
         fitted = {"name": "fitted", "kind": "examples", **labels, "least_correlation": -1}
         scores = [{"name": "mark", "kind": "file", **at}, fitted, probe]
         groups["quality"] = {"scores": scores, "prune_fraction": 0.1}
+    if request.param == "for_trainers":
+        tokenizer = word_tokenizer(folder / "tokenizer.json")
+        groups["tokens"] = {**groups["tokens"], "tokenizer": tokenizer}
     source = corpus(folder / "source")
     columns = pq.read_table(source / "1.parquet").to_pydict()
     columns["edu"][5] = None if request.param == "screened" else 0.0

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from datamask.config.settings import Settings
 from datamask.execution.pipeline import rebuild
 from tests import finished
 from tests.conftest import leave_out_charts, measure_roughly
@@ -158,6 +159,12 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return finished.corpus(tmp_path_factory.mktemp("storage") / "source")
 
 
+def with_tokens(source: Path) -> Settings:
+    """Settings of a run that ends with tokens for a trainer."""
+    tokenizer = finished.word_tokenizer(source.parent / "tokenizer.json")
+    return finished.settings(source, tokens={"tokenizer": tokenizer, "tokens_per_file": 500})
+
+
 @pytest.fixture(scope="session")
 def original(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run on this machine's disk, without drawn charts."""
@@ -165,7 +172,7 @@ def original(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         leave_out_charts(patch)
         measure_roughly(patch)
         folder = tmp_path_factory.mktemp("local") / "mine"
-        return rebuild(folder, finished.settings(source)).root
+        return rebuild(folder, with_tokens(source)).root
 
 
 _started: list[subprocess.Popen[str]] = []

@@ -23,7 +23,7 @@ from datamask.report.sweep_page import run_sweep
 from datamask.runs.files import replace_file
 from datamask.runs.opening import open_run, run_storage
 from tests import finished
-from tests.storage.conftest import Machine, Store
+from tests.storage.conftest import Machine, Store, with_tokens
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
@@ -37,7 +37,7 @@ def finished_run(s3: Store, source: Path, tmp_path_factory: pytest.TempPathFacto
     url = "s3://runs/finished/mine"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DATAMASK_CACHE", str(tmp_path_factory.mktemp("gone")))
-        rebuild(url, finished.settings(source))
+        rebuild(url, with_tokens(source))
     return url
 
 

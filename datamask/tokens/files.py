@@ -1,0 +1,100 @@
+"""Stage `tokens`: the tokens in the order of training, in files of bounded size.
+
+`tokens/NNNNN.bin` is an array of tokens (little-endian, without a header), document after document,
+as nanoGPT, OLMo-core and others map it into memory; `NNNNN.idx` is the index with which Megatron-LM
+reads the same file, and `NNNNN.json` a header for everyone. A document is within one file.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import struct
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from datamask.config.compute import Compute
+from datamask.errors import CorruptFileError
+from datamask.runs.files import read_columns, replace_file
+from datamask.runs.run import Run
+from datamask.runs.stage import Unit
+from datamask.runs.stages import companions
+from datamask.tokens.tokenise import PIN
+
+TOKENS_AT_ONCE = 2**25
+"""Tokens that are gathered together: at most 128 MiB."""
+
+MEGATRON_TYPES = {"uint16": 8, "uint32": 4}
+"""Megatron's numbers of types; its int32 (4) has the bytes of uint32 up to `LARGEST_TOKEN`."""
+
+
+def units(run: Run) -> list[Unit]:
+    """The token files; before there is an order it is known only that there is one."""
+    is_known = run.state("order") == "done"
+    number = run.receipt("order").metrics["files"] if is_known else 1
+    return [Unit(f"tokens/{file:05d}", None, is_extra=file > 0) for file in range(number)]
+
+
+def write_tokens(run: Run, unit: int, compute: Compute) -> None:
+    """Write a token file, its index and its header.
+
+    Raises:
+        RunError: the order is missing or stale.
+        CorruptFileError: tokens are missing where the order says that they are.
+    """
+    made = run.receipt("order").metrics
+    columns = ["first_token", "tokens", "unit", "start"]
+    rows = read_columns(run.path("order"), columns, [("file", "=", unit)])
+    first, lengths = (rows[name].to_numpy() for name in columns[:2])
+    kind = np.dtype(made["type"]).newbyteorder("<")
+    binary, index = (run.root / name for name in companions("tokens", unit))
+    paths = {
+        source: run.fetch(companions("tokenised", source)[0])
+        for source in rows["unit"].unique().to_pylist()
+    }
+    with replace_file(binary, run.storage) as temporary, temporary.open("wb") as file:
+        ends = np.flatnonzero(np.diff(first // TOKENS_AT_ONCE)) + 1
+        for begin, end in zip([0, *ends], [*ends, len(rows)], strict=True):
+            file.write(gather(rows.slice(begin, end - begin), paths, kind).data)
+    with replace_file(index, run.storage) as temporary, temporary.open("wb") as file:
+        file.write(b"MMIDIDX\x00\x00" + struct.pack("<QB", 1, MEGATRON_TYPES[kind.name]))
+        file.write(struct.pack("<QQ", len(rows), len(rows) + 1))
+        file.write(lengths.astype("<i4").data)
+        file.write(((first - first[0]) * kind.itemsize).astype("<i8").data)
+        file.write(np.arange(len(rows) + 1, dtype="<i8").data)
+    about = {"first_token": int(first[0]), "tokens": int(lengths.sum()), "type": kind.name}
+    about |= {"documents": len(rows), "end_of_document": made["end"]}
+    about |= {"tokenizer_digest": run.pinned_revisions[PIN]}
+    receipt = run.make_receipt("tokens", unit, len(rows), {"tokens": about["tokens"]})
+    with replace_file(run.local_path("tokens", unit), run.storage) as temporary:
+        text = json.dumps({"receipt": asdict(receipt), **about}, indent=2, sort_keys=True)
+        temporary.write_text(text + "\n", encoding="utf-8")
+
+
+def gather(rows: pa.Table, paths: dict[int, Path], kind: np.dtype) -> npt.NDArray[np.generic]:
+    """The tokens of exposures, in their order, read from the files of stage `tokenised`.
+
+    Args:
+        rows: columns `unit`, `start` and `tokens`.
+        paths: of the files, by unit.
+        kind: type of a token.
+    """
+    unit, start, lengths = (rows[name].to_numpy() for name in ("unit", "start", "tokens"))
+    gathered = np.empty(int(lengths.sum()), kind)
+    view, size = gathered.data.cast("B"), kind.itemsize
+    ends = np.cumsum(lengths)
+    order = np.lexsort((start, unit))  # files are read from their beginning to their end
+    borders = np.flatnonzero(np.diff(unit[order], prepend=-1, append=-1))
+    places = np.stack([(ends - lengths) * size, ends * size, start * size], axis=1)
+    for begin, end in itertools.pairwise(borders):
+        path = paths[int(unit[order[begin]])]
+        with path.open("rb", buffering=0) as file:
+            for first, last, offset in places[order[begin:end]].tolist():
+                if os.preadv(file.fileno(), [view[first:last]], offset) != last - first:
+                    raise CorruptFileError(f"{path}: tokens are missing; delete it and relaunch")
+    return gathered

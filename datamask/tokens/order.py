@@ -1,0 +1,231 @@
+"""Stage `order`: every exposure of every document, in the one order in which training sees them.
+
+Exposure k of a document that is seen r times has the place (k - 1 + u) / r, where u in [0, 1)
+follows from seed and id alone. So any part of the training resembles the whole, and exposures of a
+document are 1 / r of it apart. Chance could still bring two of them into the first total /
+max_repeat tokens; so first exposures fill these, in their order, and what they displace follows.
+
+`tokens/order.parquet` is the ledger: which document is behind a token, and where its tokens are.
+DuckDB sorts on disk, and rows are numbered as they stream by.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from datamask.config.compute import Compute
+from datamask.config.settings import Settings
+from datamask.config.tokens import Phase
+from datamask.errors import SettingsError, one_line
+from datamask.runs import schemas
+from datamask.runs.output import write_output
+from datamask.runs.run import Run
+from datamask.selection.order import last_within
+from datamask.storage.duckdb_scratch import execute, stream, temporary_duckdb
+from datamask.tokens.tokenise import wanted
+
+logger = logging.getLogger(__name__)
+
+BANDS = 10
+"""Bands of quality, with as many documents each."""
+
+_EXPOSURES = """
+SELECT *, (exposure - 1 + place) / repeat AS key
+FROM (SELECT *, unnest(range(1, repeat + 1))::INTEGER AS exposure FROM documents)
+"""
+
+
+def check_phases(settings: Settings) -> None:
+    """Check the conditions of phases, which read no other data than the documents.
+
+    Raises:
+        SettingsError: one is no condition on the columns of the documents.
+    """
+    import duckdb
+
+    names = [score.name for score in settings.scores]
+    documents = schemas.documents(names, settings.selection.max_repeat > 1).empty_table()
+    with duckdb.connect(config={"enable_external_access": False}) as connection:
+        for phase in filter(lambda phase: phase.where, wanted(settings).phases):
+            try:
+                connection.from_arrow(documents).filter(phase.where).fetchall()
+            except duckdb.Error as error:
+                problem = f"condition {phase.where!r} cannot be evaluated ({one_line(error)})"
+                known = ", ".join(documents.column_names)
+                raise SettingsError(f"tokens.phases: {problem}; columns are {known}") from None
+
+
+def put_in_order(run: Run, compute: Compute) -> None:
+    """Write `tokens/order.parquet`, and remove token files of an order with more of them.
+
+    The metrics of the receipt: `tokens`, `documents` (exposures) and, of each phase, both in
+    `phases`; `files`; `type` and `end` as in stage `tokenised`.
+
+    Raises:
+        RunError: tokens or documents are missing or stale.
+        SettingsError: no document is selected, or a phase has too few tokens.
+    """
+    metrics: dict[str, Any] = {}
+    with temporary_duckdb(run.root, compute) as connection:
+        total = _load(connection, run)
+        metrics |= {"phases": [], "files": 0, **_kind(run)}
+        rows = _numbered(connection, run, total, metrics)
+        write_output(run, "order", 0, schemas.ORDER, rows, metrics)
+    logger.info("order: %d tokens in %d files", metrics["tokens"], metrics["files"])
+    kept = {f"{number:05d}" for number in range(metrics["files"])} | {"order"}
+    for name in run.storage.list("tokens"):
+        if name.rpartition("/")[2].partition(".")[0] not in kept:
+            run.storage.remove(name)
+
+
+def _kind(run: Run) -> dict[str, Any]:
+    metrics = run.receipt("tokenised", 0).metrics
+    return {name: metrics[name] for name in ("type", "end")}
+
+
+def _load(connection: Any, run: Run) -> int:
+    """Make `documents` and, an exposure a row, `exposures`; the tokens that training sees."""
+    execute(
+        connection,
+        "CREATE TABLE documents (unit INTEGER, id VARCHAR, quality DOUBLE, repeat INTEGER, "
+        "start BIGINT, tokens BIGINT, place DOUBLE)",
+    )
+    seed = wanted(run.settings).seed
+    for unit in range(run.num_units("tokenised")):
+        run.receipt("tokenised", unit)
+        execute(
+            connection,
+            f"INSERT INTO documents SELECT {unit}, *, "
+            f"md5_number_lower('{seed}/' || id)::DOUBLE / 2::DOUBLE ** 64 FROM read_parquet(?)",
+            [str(run.path("tokenised", unit))],
+        )
+    [(total,)] = execute(connection, "SELECT sum(repeat * tokens)::BIGINT FROM documents")
+    if not total:
+        raise SettingsError("tokens: no document is selected; raise selection.ratio")
+    # The last exposure that reaches the total is cut there.
+    counted, due = run.settings.counts_for_trainer, run.settings.selection.training_tokens
+    total = min(total, due) if counted and due else total
+    if phases := wanted(run.settings).phases:
+        _fill_phases(connection, run, phases, total)
+    else:
+        execute(connection, f"CREATE VIEW exposures AS SELECT *, 1 AS phase FROM ({_EXPOSURES})")
+    return int(total)
+
+
+def _fill_phases(connection: Any, run: Run, phases: tuple[Phase, ...], total: int) -> None:
+    """Give every exposure its phase; those of a document are numbered in the order of training.
+
+    Phases with a condition choose before those without, and later ones before earlier ones; each
+    takes the last exposures that are left until it has its tokens. One phase has the rest.
+    """
+    for shard in range(run.num_shards):
+        run.receipt("documents", shard)
+    paths = [str(run.path("documents", shard)) for shard in range(run.num_shards)]
+    execute(connection, "CREATE TABLE facts AS FROM read_parquet(?) WHERE selected", [paths])
+    # A condition, which may come with the settings of others, reads nothing else.
+    execute(connection, "SET enable_external_access = false")
+    execute(connection, f"CREATE TABLE chosen AS SELECT *, NULL::INT AS phase FROM ({_EXPOSURES})")
+    ends = [round(total * sum(phase.share for phase in phases[:n])) for n in range(len(phases))]
+    ends.append(total)
+    *choosing, last = sorted(range(len(phases)), key=lambda n: (not phases[n].where, -n))
+    for number in (*choosing, last):
+        condition = phases[number].where or "true"
+        connection.table("facts").filter(condition).project("id").create(f"of_{number}")
+        where = f"phase IS NULL AND id IN (FROM of_{number})"
+        taken = f"(SELECT key, id, tokens AS units FROM chosen WHERE {where})"
+        [(there,)] = execute(connection, f"SELECT coalesce(sum(units), 0)::BIGINT FROM {taken}")
+        due = ends[number + 1] - ends[number]
+        if number == last:
+            [(due,)] = execute(connection, "SELECT sum(tokens) FROM chosen WHERE phase IS NULL")
+        if there < due:
+            raise SettingsError(
+                f"tokens.phases: {due} tokens are for phase {number + 1}, and documents where "
+                f"{condition} have {there} of them; change the shares or conditions"
+            )
+        if due and number != last:
+            key, name = last_within(connection, taken, due, "key DESC, id")
+            name = name.replace("'", "''")
+            where += f" AND (key > {key!r} OR (key = {key!r} AND id <= '{name}'))"
+        execute(connection, f"UPDATE chosen SET phase = {number + 1} WHERE {where}")
+    execute(
+        connection,
+        "CREATE TABLE exposures AS SELECT * REPLACE (row_number() OVER (PARTITION BY id "
+        "ORDER BY phase, key)::INTEGER AS exposure) FROM chosen",
+    )
+
+
+def _order(connection: Any, settings: Settings) -> str:
+    """SQL: the order of the exposures within a phase."""
+    if wanted(settings).order != "by_quality_then_shuffled":
+        return "key, id"
+    shares = [number / BANDS for number in range(1, BANDS)]
+    [(ends,)] = execute(connection, f"SELECT quantile_disc(quality, {shares}) FROM documents")
+    band = " + ".join(f"(quality > {end!r})::INTEGER" for end in ends)
+    return f"exposure, {band}, key, id"
+
+
+def _numbered(connection: Any, run: Run, total: int, metrics: dict[str, Any]) -> Iterator[pa.Table]:
+    """The rows of the ledger; adds to *metrics* what they add up to."""
+    tokens, order = wanted(run.settings), _order(connection, run.settings)
+    most = run.settings.selection.max_repeat
+    least = -(-total // most) if most > 1 else 0
+    position = file = cell = documents = 0
+    for number in range(1, max(len(tokens.phases), 1) + 1):
+        begin, before = position, documents
+        rows = stream(
+            connection,
+            "SELECT id, exposure, phase, unit, start, tokens FROM exposures "
+            f"WHERE phase = {number} ORDER BY {order}",
+        )
+        for table in first_exposures_first(map(pa.table, rows), least - position):
+            lengths = table["tokens"].to_numpy()
+            first = position + np.cumsum(lengths) - lengths
+            kept = int(np.searchsorted(first, total))
+            first, lengths = first[:kept], np.minimum(lengths, total - first)[:kept]
+            cells = first // tokens.tokens_per_file
+            files = file + np.cumsum(np.diff(cells, prepend=cell) != 0)
+            columns = {"first_token": first, "tokens": lengths, "file": files}
+            table = table.slice(0, kept)
+            named = {name: table[name] for name in schemas.ORDER.names if name not in columns}
+            yield (
+                pa.table(named | {k: pa.array(v) for k, v in columns.items()})
+                .select(schemas.ORDER.names)
+                .cast(schemas.ORDER)
+            )
+            documents += kept
+            if kept:
+                position = int(first[-1] + lengths[-1])
+                file, cell = int(files[-1]), int(cells[-1])
+        metrics["phases"].append({"tokens": position - begin, "documents": documents - before})
+    metrics |= {"tokens": position, "documents": documents, "files": file + 1}
+
+
+def first_exposures_first(tables: Iterable[pa.Table], least: int) -> Iterator[pa.Table]:
+    """The rows of tables in their order, but with first exposures only until *least* tokens.
+
+    The exposures that these displace follow at once.
+
+    Args:
+        tables: with the columns `exposure`, from 1, and `tokens`.
+        least: tokens; 0 or less changes nothing.
+    """
+    waiting: list[pa.Table] = []
+    done = 0
+    for table in tables:
+        if done >= least:
+            yield table
+            continue
+        tokens, is_first = table["tokens"].to_numpy(), table["exposure"].to_numpy() == 1
+        is_ahead = is_first & (done + np.cumsum(tokens * is_first) - tokens < least)
+        yield table.filter(pa.array(is_ahead))
+        waiting.append(table.filter(pa.array(~is_ahead)))
+        done += int(tokens[is_ahead].sum())
+        if done >= least:
+            yield from waiting
+            waiting = []
+    yield from waiting

@@ -1,0 +1,119 @@
+"""Stage `tokenised`: each document of the subset as tokens, once, whatever its repeats and place.
+
+Of a file of the subset, `tokenised/NNNNN.bin` has the tokens, each document with a token for its
+end, and `tokenised/NNNNN.parquet` says where each document begins. Another order tokenises nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from huggingface_hub import try_to_load_from_cache
+
+from datamask.config.compute import Compute
+from datamask.config.settings import Settings
+from datamask.config.tokens import Tokens
+from datamask.errors import SettingsError
+from datamask.runs import schemas
+from datamask.runs.files import reading, replace_file
+from datamask.runs.in_progress import advance
+from datamask.runs.output import write_output
+from datamask.runs.receipt import Receipt
+from datamask.runs.run import Run
+from datamask.runs.stage import Unit
+from datamask.runs.stages import companions
+from datamask.source.token_counts import (
+    TEXTS_AT_ONCE,
+    encode,
+    end_of_document,
+    load_tokenizer,
+    token_type,
+    tokenizer_digest,
+)
+
+PIN = "tokenised:tokenizer"
+"""The pin of the tokenizer's definition."""
+
+
+def wanted(settings: Settings) -> Tokens:
+    """The settings of tokens of a run that makes some."""
+    assert settings.tokens is not None, "stages of tokens are there with these settings only"
+    return settings.tokens
+
+
+def pin_tokenizer(settings: Settings) -> dict[str, str]:
+    """The pins of the tokenizer for those stages that use it.
+
+    Raises:
+        SettingsError: it does not exist, cannot be read or has no end of document, or the source
+            has no text.
+    """
+    tokens = wanted(settings)
+    if settings.source.layout == "features":
+        raise SettingsError("tokens: needs text; layout `features` has none")
+    digest = tokenizer_digest(tokens.tokenizer, "tokens.tokenizer")
+    tokenizer = load_tokenizer(tokens.tokenizer, "tokens.tokenizer", digest)
+    end_of_document(tokenizer, tokens.tokenizer, tokens.end_of_document)
+    pins = {PIN: digest} | ({"scores:tokenizer": digest} if settings.counts_for_trainer else {})
+    if not Path(tokens.tokenizer).exists():
+        # The card names the commit that was loaded; the digest says whether the tokens still hold.
+        loaded = try_to_load_from_cache(tokens.tokenizer, "tokenizer.json")
+        pins |= {"publication:tokenizer": Path(loaded).parent.name} if loaded else {}
+    return pins
+
+
+def units(run: Run) -> list[Unit]:
+    """A unit for each file of the subset."""
+    numbers = range(run.num_units("subset"))
+    return [Unit(f"tokenised/{number:05d}", None, (("subset", number),)) for number in numbers]
+
+
+def tokenise(run: Run, unit: int, compute: Compute) -> Receipt:
+    """Write the tokens of a file of the subset, and where its documents are.
+
+    The receipt's metrics: `type` of a token, `end` (the token at the end of a document), `tokens`.
+
+    Raises:
+        RunError: the file is missing or stale.
+        InputError: the tokenizer is not the planned one.
+    """
+    tokens, documents = wanted(run.settings), run.receipt("subset", unit).rows
+    tokenizer = load_tokenizer(tokens.tokenizer, "tokens.tokenizer", run.pinned_revisions[PIN])
+    end = end_of_document(tokenizer, tokens.tokenizer, tokens.end_of_document)
+    kind, tables = np.dtype(token_type(tokenizer)), [schemas.TOKENISED.empty_table()]
+    start = done = 0
+    path = run.root / companions("tokenised", unit)[0]
+    with replace_file(path, run.storage) as temporary, temporary.open("wb") as file:
+        for facts, texts in _documents(run, unit):
+            lengths = np.zeros(len(texts), np.int64)
+            for number, ids in enumerate(encode(tokenizer, texts)):
+                ids.append(end)
+                lengths[number] = len(ids)
+                file.write(np.array(ids, kind).data)
+            starts = start + np.cumsum(lengths) - lengths
+            arrays = [*facts, pa.array(starts), pa.array(lengths)]
+            tables.append(pa.Table.from_arrays(arrays, schema=schemas.TOKENISED))
+            start, done = start + int(lengths.sum()), done + len(texts)
+            advance(done, documents)
+    metrics: dict[str, Any] = {"type": kind.name, "end": end, "tokens": start}
+    return write_output(
+        run, "tokenised", unit, schemas.TOKENISED, [pa.concat_tables(tables)], metrics
+    )
+
+
+def _documents(run: Run, unit: int) -> Iterator[tuple[list[pa.Array], list[str]]]:
+    """Ids, quality and repeats of some documents of a file of the subset, and their texts."""
+    source, prefix = run.settings.source, run.settings.subset.column_prefix
+    columns = [source.id_column, source.columns.text, f"{prefix}quality"]
+    columns += [f"{prefix}repeat"] if run.settings.selection.max_repeat > 1 else []
+    path = run.path("subset", unit)
+    with reading(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+        for batch in file.iter_batches(TEXTS_AT_ONCE, columns=columns):
+            ids, texts, quality, *repeat = (batch.column(name) for name in columns)
+            repeats = repeat[0] if repeat else pa.repeat(pa.scalar(1, pa.int32()), len(ids))
+            yield [ids.cast(pa.string()), quality, repeats], texts.to_pylist()
