@@ -80,7 +80,7 @@ LISTED = {
 }
 """Settings that are read because references of all stages are listed to find those of one."""
 
-BY_UNIT = {"arms": ("selection", "embeddings")}
+BY_UNIT = {"arms": ("selection", "embeddings"), "tokenised": ("subset",)}
 """Inputs of single units of a stage."""
 
 UNREAD = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import shutil
 import struct
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datamask.config.compute import Compute
+from datamask.errors import CorruptFileError
 from datamask.execution.pipeline import run_stage
+from datamask.execution.verification import verify
 from datamask.planning.plan import plan_run
+from datamask.runs.opening import open_run
 from datamask.runs.run import Run
 from datamask.tokens.order import first_exposures_first
 from tests.finished import WORDS, corpus, finish, settings, word_tokenizer
@@ -206,15 +210,18 @@ def test_the_same_bytes_for_any_workers_and_nothing_is_tokenised_again(
     assert ledger(other)[0]["id"] == first != ledger(run)[0]["id"]
 
 
-def test_a_damaged_token_file_is_made_again(tmp_path: Path, run: Run) -> None:
+@pytest.mark.parametrize("finder", ["reader", "verify"])
+def test_a_damaged_token_file_is_made_again(tmp_path: Path, run: Run, finder: str) -> None:
     """Its checksum shows it, whoever reads it first, and its header goes with it."""
-    again = finish(tmp_path / "run", run.settings, "tokens")
+    again = open_run(shutil.copytree(run.root, tmp_path / "run"))
     path = again.root / "tokens/00001.bin"
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    from datamask.execution.verification import verify
-
-    assert [name for name, _ in verify(again).corrupt] == ["tokens/00001.bin"]
+    if finder == "verify":
+        assert [name for name, _ in verify(again).corrupt] == ["tokens/00001.bin"]
+    else:
+        with pytest.raises(CorruptFileError):
+            again.fetch("tokens/00001.bin")
     assert again.states("tokens").count("missing") == 1
     run_stage(again, "tokens", Compute())
     assert path.read_bytes() == whole
