@@ -83,6 +83,12 @@ NEIGHBOUR = pa.schema(
         pa.field("cosine", pa.float32(), nullable=False),  # to the nearest other of set and shard
     ]
 )
+READ = [
+    *("shard", "row", "id", "quality", "logit", "selected", "top_quality"),
+    *("dropped", "near_duplicate_of"),
+]
+"""Columns of a shard's documents that the sample needs."""
+
 RANDOM = "random"
 
 
@@ -155,9 +161,7 @@ def _sample_shard(
     run: Run, shard: int, count: int, queries: int, extremes: int, compute: Compute
 ) -> ShardSample:
     """Sample *count* random documents of a shard, *extremes* of a kind, *queries* of a set."""
-    columns = ["shard", "row", "id", "quality", "logit", "selected", "top_quality", "dropped"]
-    columns.append("near_duplicate_of")
-    everything = read_columns(run.path("documents", shard), columns).combine_chunks()
+    everything = read_columns(run.path("documents", shard), READ).combine_chunks()
     table = everything.filter(pc.field("dropped").is_null()).combine_chunks()
     size, selected = table.num_rows, table["selected"].to_numpy()
     generator = np.random.Generator(np.random.PCG64(shard_seed(run.settings.seed, shard)))
@@ -184,9 +188,9 @@ def _sample_shard(
         )
         return cosines, np.where(at < 0, -1, known[at])
 
-    keys = table.select(["shard", "row"])
     neighbours = [
-        keys.take(asked[name])
+        table.select(["shard", "row"])
+        .take(asked[name])
         .add_column(0, "set", pa.array([name] * len(asked[name]), pa.string()))
         .append_column("cosine", pa.array(near(asked[name], members[name])[0]))
         .cast(NEIGHBOUR)
@@ -208,9 +212,9 @@ def _sample_shard(
     }
     for name, values in facts.items():
         documents = documents.append_column(name, values)
-    dropped = _dropped(everything, extremes, generator)
+    both = [documents, _dropped(everything, extremes, generator)]
     return ShardSample(
-        pa.concat_tables([documents, dropped], promote_options="default"),
+        pa.concat_tables(both, promote_options="default"),
         features[np.searchsorted(known, sampled)].astype(np.float32),
         pa.concat_tables(neighbours),
     )
