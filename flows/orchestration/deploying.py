@@ -98,7 +98,7 @@ def deploy(
 
 
 def _of_yaml(path: Path, key: str) -> list[dict[str, Any]]:
-    items: list[dict[str, Any]] = yaml.safe_load(path.read_text("utf-8"))[key]
+    items: list[dict[str, Any]] = yaml.safe_load(path.read_text(encoding="utf-8"))[key]
     return items
 
 

@@ -88,7 +88,7 @@ def flags(*given: str) -> Make:
 
 
 SHARDS: Cases = {
-    "no file": (flags("--input", "HERE/none.parquet"), "none.parquet: no .parquet files found"),
+    "no file": (flags("--input", "HERE/none.parquet"), "none.parquet: no files found"),
     "no score": (shard(quality_score=None), "column quality_score: absent from the source"),
     "repeated id": (shard(chunk_id=[7] * ROWS), "1 ids are not unique ('7' 8 times"),
     "ragged": (shard(feature_arr=unit_vectors(_3=[1.0])), "row 3, column feature_arr: 1 numbers"),

@@ -90,7 +90,7 @@ def test_no_command_sends_names_to_be_obeyed(config: Path) -> None:
     query = "SELECT id, language FROM documents ORDER BY id LIMIT 3"
     damaged = next((config / "source").iterdir())
     commands: list[tuple[object, ...]] = [
-        ("plan", config / "new", "--config", good, "--dry-run"),
+        ("plan", config / "new", "--config", good, "--dry-run", "--settings"),
         ("plan", config / "new", "--config", config / "bad.yaml"),
         ("query", run, query),
         ("query", run, f'SELECT id AS "{EVIL}" FROM documents LIMIT 1'),
