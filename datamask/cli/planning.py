@@ -87,12 +87,14 @@ def ingest(source: str, folder: Root, config: Path | None, overrides: tuple[str,
     settings, compute = load_settings(config, overrides)
     storage = run_storage(folder)
     parquet, others = source_files(source)
-    chosen = settings.source.model_copy(update={"path": resolve_path(source)})
+    path = resolve_path(source)
+    chosen = settings.source.model_copy(update={"path": path})
     with locks.settings(storage), shown_progress(), working("ingest"):
-        copies, _ = convert(others, chosen, storage, compute)
+        copies, _ = convert(path, others, chosen, storage, compute)
     if parquet:
         click.echo(f"{len(parquet)} files are Parquet already, and were not copied")
-    click.echo(f"{len(copies)} files in {storage.address}/{FOLDER}; next: datamask init")
+    click.echo(f"{len(copies)} files in {storage.address}/{FOLDER}")
+    click.echo(f"next: datamask init {storage.address}/{FOLDER}")
 
 
 @click.command()

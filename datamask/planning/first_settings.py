@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import yaml
 
 from datamask import __version__
-from datamask.config.inputs import RESERVED_SCORE_NAMES, Columns, Embedding, Source
+from datamask.config.inputs import RESERVED_SCORE_NAMES, Columns, Embedding
 from datamask.config.loading import parse_settings
 from datamask.config.settings import Settings
 from datamask.errors import DatamaskError, InputError, one_line, together
@@ -79,7 +79,7 @@ def look(path: str) -> Look:
         return _look_at(path, paths)
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "first.parquet"
-        first_records(to_convert[0], Source(path=path), ROWS, copy)
+        first_records(to_convert[0], ROWS, copy)
         seen = _look_at(path, [str(copy)])
     about = f"{len(to_convert)} files to convert; looked at the first records of {to_convert[0]}"
     return replace(seen, lines=(about, *seen.lines[1:]), comments=seen.comments | {"plan": ""})

@@ -9,11 +9,10 @@ permissions, and disk space.
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import logging
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -135,12 +134,24 @@ def dry_run(root: Root, settings: Settings, compute: Compute) -> tuple[PlanPrevi
 def _conversion(
     known: Run | None, storage: Storage, compute: Compute, *, may_write: bool = True
 ) -> Convert:
-    """Converts files to Parquet where those of a known run are, else in the run's folder."""
-    if known is not None and known.plan_path.exists():
-        folder, _, name = known.pieces[-1].path.rpartition(f"/{FOLDER}/")
-        if folder and "/" not in name:
-            storage = run_storage(folder)
-    return functools.partial(convert, storage=storage, compute=compute, may_write=may_write)
+    """Converts files to Parquet in the run's folder, or where a known run of the source has them.
+
+    A run within its own source is refused first.
+    """
+
+    def to_parquet(
+        path: str, names: Sequence[str], settings: Settings
+    ) -> tuple[list[str], dict[str, str]]:
+        if problems := list(folder_problems(storage, settings)):
+            raise together(problems)
+        home = storage
+        same = known is not None and known.settings.source.path == settings.source.path
+        if known is not None and same and known.plan_path.exists():
+            folders = (piece.path.rpartition(f"/{FOLDER}/")[0] for piece in known.pieces)
+            home = next((run_storage(folder) for folder in folders if folder), storage)
+        return convert(path, names, settings.source, home, compute, may_write=may_write)
+
+    return to_parquet
 
 
 def _write(
@@ -175,7 +186,7 @@ def _may_go_on(storage: Storage, plan: PlanPreview, before: Run | None, *, exten
     They cannot if a planned run that keeps its shards has any problem.
     """
     problems = plan.problems
-    problems += folder_problems(storage, plan)
+    problems += folder_problems(storage, plan.settings)
     if before is None or not before.plan_path.exists():
         problems += room_problems(storage, plan.disk)
     elif extend and before.pieces != plan.pieces and _continues(before, plan):

@@ -8,17 +8,17 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from datamask.config.settings import Settings
 from datamask.errors import RunError, StorageError
-from datamask.planning.preview import PlanPreview
 from datamask.runs.stages import STAGES
 from datamask.source.opening import is_remote
 from datamask.storage.protocol import Storage
 
 
-def folder_problems(storage: Storage, plan: PlanPreview) -> Iterator[RunError]:
+def folder_problems(storage: Storage, settings: Settings) -> Iterator[RunError]:
     """Whether the run's own files would be found as its input at the next launch."""
-    paths = {"source.path": plan.settings.source.path}
-    for index, score in enumerate(plan.settings.quality.scores):
+    paths = {"source.path": settings.source.path}
+    for index, score in enumerate(settings.quality.scores):
         if score.kind in ("file", "probe", "examples"):
             paths[f"quality.scores.{index}.path"] = score.path or score.labels
     address = storage.address

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from datamask.config.inputs import Embedding, Score, Source
+from datamask.config.inputs import Embedding, Score
 from datamask.config.settings import Settings
 from datamask.embedding.pinning import pin_model
 from datamask.errors import DatamaskError, InputError, SettingsError, gathering, together
@@ -40,8 +40,8 @@ from datamask.source.token_counts import tokenizer_digest
 from datamask.tokens.order import check_phases
 from datamask.tokens.tokenise import pin_tokenizer
 
-Convert = Callable[[Sequence[str], Source], tuple[list[str], dict[str, str]]]
-"""`source.convert.convert` for some files of a source."""
+Convert = Callable[[str, Sequence[str], Settings], tuple[list[str], dict[str, str]]]
+"""`source.convert.convert` for some files of a source at its path."""
 
 _LEARNERS = ("corpus_statistics", "learning", "selection")
 """Stages that first read the objective: which of them a run has depends on its settings."""
@@ -172,15 +172,19 @@ def examine(
     pins: dict[str, str] = {}
     files: list[SourceFile] = []
     schema = pa.schema([])
+    # Built-in terms depend on the settings alone, and those of a run have been checked.
+    is_new = before is None or before.settings != settings or settings.selection.has_custom_terms
+    of_settings = list(objective_problems(settings)) if is_new else []
     with gathering(problems):
         if not settings.source.path:
-            raise SettingsError("source.path: required; a folder, glob or URL of Parquet files")
+            raise SettingsError("source.path: required; a folder, glob or URL of files")
         pins |= _source_pin(settings, None if extend else before)
-        paths, to_convert = source_files(pinned_path(settings.source.path, pins))
-        if to_convert:
+        path = pinned_path(settings.source.path, pins)
+        paths, to_convert = source_files(path)
+        if to_convert and not of_settings:
             if convert is None:
                 raise not_converted(settings.source.path, len(to_convert))
-            copies, more_pins = convert(to_convert, settings.source)
+            copies, more_pins = convert(path, to_convert, settings)
             paths, pins = [*paths, *copies], pins | more_pins
         files, unreadable = read_footers(paths, settings.plan.digest)
         problems += unreadable
@@ -203,9 +207,7 @@ def examine(
         budgeting = list(budget_problems(settings, documents))
         problems += budgeting
         disk = {} if budgeting else _disk_needed(settings, documents, size)
-    # Built-in terms depend on the settings alone, and those of a run have been checked.
-    if before is None or before.settings != settings or settings.selection.has_custom_terms:
-        problems += objective_problems(settings)
+    problems += of_settings
     has_tokens = settings.source.columns.token_count in schema.names
     pins |= _other_pins(settings, before, has_tokens, problems, publishing=publishing)
     pieces = _cut_after(before, files, settings)

@@ -326,7 +326,7 @@ def _source(run: Run) -> Iterator[Finding]:
     if lines := run.pinned_revisions.get("scores:bad_lines"):
         yield Finding("caution", "source", f"{lines} lines, no JSON objects, were left out.")
     if "scores:made_ids" in run.pinned_revisions:
-        yield Finding("caution", "ids", "The source has none; text and position give one.")
+        yield Finding("caution", "ids", "The source has none: file and row are the ids.")
 
 
 def _long_texts(run: Run) -> Iterator[Finding]:

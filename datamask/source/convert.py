@@ -17,7 +17,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from urllib.parse import quote
@@ -48,6 +48,12 @@ logger = logging.getLogger(__name__)
 FOLDER = "converted"
 NOTE = f"{FOLDER}/files.json"
 PARQUET = ".parquet"
+
+LONGEST_NAME = 180
+"""Characters of a copy's name, which file systems bound at 255 bytes."""
+
+MARKS = ("size", "ETag", "etag", "blob_id", "md5Hash", "mtime", "LastModified", "created")
+"""What stores tell of a version of a file, apart from its commit."""
 
 GROUP_BYTES = 64 * 2**20
 """Bytes of rows from which a row group of a copy is full."""
@@ -82,6 +88,7 @@ def source_files(path: str) -> tuple[list[str], list[str]]:
 
 
 def convert(
+    path: str,
     names: Sequence[str],
     source: Source,
     storage: Storage,
@@ -92,9 +99,10 @@ def convert(
     """Convert files that are not converted yet, several at once.
 
     Args:
-        names: the files, local or URLs.
-        source: bounds bad lines; names the columns that are text, and the column of ids, which is
-            made from text and position where no file has it.
+        path: of the source, at its commit.
+        names: its files to convert, local or URLs.
+        source: bounds bad lines; names the column of ids, which is made from file and row if no
+            file has it.
         storage: gets the copies.
         compute: files converted at once (`workers`).
         may_write: otherwise files that are not converted are refused.
@@ -106,39 +114,40 @@ def convert(
         InputError: a file cannot be read, has too many bad lines, has changed since it was
             converted, or has a column of another type than the files before it.
     """
-    note = _read_note(storage)
-    base = _base(source.path)
-    copies = {name: f"{FOLDER}/{quote(_relative(name, base), safe='')}{PARQUET}" for name in names}
-    for name in names:
-        if name in note.files:
-            _check_unchanged(name, *note.files[name])
-    new = [name for name in names if name not in note.files]
+    note, base = _read_note(storage), _base(path)
+    files = {name.removeprefix(base): name for name in names}
+    copies = {file: f"{FOLDER}/{_copy_name(file)}" for file in files}
+    for file, name in files.items():
+        if file in note.files:
+            _check_unchanged(name, *note.files[file])
+    new = {file: name for file, name in files.items() if file not in note.files}
     made = {*storage.list(FOLDER, f"*{PARQUET}")}
-    lacking = [name for name in names if name in new or copies[name] not in made]
+    lacking = [file for file in files if file in new or copies[file] not in made]
     if lacking and not may_write:
         raise not_converted(source.path, len(lacking))
     if new:
         logger.info("%s: %d files to convert to Parquet", source.path, len(new))
-        look = functools.partial(_look, source=source, storage=storage)
-        looks = [*each_in_turn(look, new, compute.workers, "files looked into")]
-        note = _extended(note, dict(zip(new, looks, strict=True)), source)
+        look = functools.partial(_look, most_bad_lines=source.most_bad_lines, storage=storage)
+        looks = [*each_in_turn(look, [*new.values()], compute.workers, "files looked into")]
+        note = _extended(note, base, dict(zip(new, looks, strict=True)), source.columns.id)
         with replace_file(storage.root / NOTE, storage) as temporary:
             temporary.write_text(json.dumps(asdict(note)), encoding="utf-8")
 
-    def write(name: str) -> None:
-        made_from = _relative(name, base) if note.made_ids else None
-        with _local(name, storage) as path:
-            batches = read_records(path, name, note.arrow_schema)
-            groups = _row_groups(_with_ids(batches, made_from, source))
-            target = storage.root / copies[name]
-            write_parquet(target, note.arrow_schema, groups, storage=storage)
+    def write(file: str) -> None:
+        name, schema = files[file], note.arrow_schema
+        with _local(name, storage) as local:
+            batches = _with_ids(read_records(local, name, schema), note.made_ids, file)
+            groups = _row_groups(batches, lambda: _check_unchanged(name, *note.files[file]))
+            write_parquet(storage.root / copies[file], schema, groups, storage=storage)
 
     for _ in each_in_turn(write, lacking, compute.workers, "files converted"):
         pass
-    bad = sum(note.bad_lines.get(name, 0) for name in names)
+    bad = sum(note.bad_lines.get(file, 0) for file in files)
     pins = {"scores:bad_lines": str(bad)} if bad else {}
-    pins |= {"scores:made_ids": "text and position"} if note.made_ids else {}
-    return [f"{resolve_path(storage.address)}/{copies[name]}" for name in names], pins
+    if note.made_ids == source.columns.id:
+        logger.warning("%s: no column %s; file and row are the ids", path, note.made_ids)
+        pins["scores:made_ids"] = "file and row"
+    return [f"{resolve_path(storage.address)}/{copies[file]}" for file in files], pins
 
 
 def not_converted(path: str, files: int) -> InputError:
@@ -155,16 +164,17 @@ class _Note:
     """What `converted/files.json` says.
 
     Args:
-        files: of each file, what tells its version (see `_version`), and a digest of its content.
+        files: by name within the source, what tells a file's version (see `_version`), and a
+            digest of its content.
         bad_lines: how many lines of a file are left out, if there are some.
         schema: of the copies (Arrow IPC, in hexadecimal).
-        made_ids: whether the ids are made.
+        made_ids: the column whose ids are made; empty if none are.
     """
 
     files: dict[str, list[str]] = field(default_factory=dict)
     bad_lines: dict[str, int] = field(default_factory=dict)
     schema: str = ""
-    made_ids: bool = False
+    made_ids: str = ""
 
     @property
     def arrow_schema(self) -> pa.Schema:
@@ -177,14 +187,14 @@ def _read_note(storage: Storage) -> _Note:
     return _Note(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else _Note()
 
 
-def _look(name: str, source: Source, storage: Storage) -> tuple[list[str], Content]:
+def _look(name: str, most_bad_lines: int, storage: Storage) -> tuple[list[str], Content]:
     version = _version(name)
     with _local(name, storage) as path:
-        content = look_into(path, name, source)
+        content = look_into(path, name, most_bad_lines)
         return [version, content_digest(path)], content
 
 
-def first_records(name: str, source: Source, rows: int, copy: Path) -> None:
+def first_records(name: str, rows: int, copy: Path) -> None:
     """Write the first records of a file to a Parquet file; all of an Arrow file."""
     ending = next(end for end in CONVERTED if name.lower().endswith(end))
     head = copy.with_name(f"head{ending.removesuffix('.gz').removesuffix('.zst')}")
@@ -195,7 +205,7 @@ def first_records(name: str, source: Source, rows: int, copy: Path) -> None:
             compression = {".gz": "gzip", ".zst": "zstd"}.get(Path(ending).suffix)
             lines = io.BufferedReader(pa.input_stream(raw, compression=compression))
             beginning.writelines(itertools.islice(lines, rows + 1))
-    content = look_into(str(head), name, source)
+    content = look_into(str(head), name, 0)
     write_parquet(copy, content.schema, read_records(str(head), name, content.schema))
 
 
@@ -206,17 +216,19 @@ def _check_unchanged(name: str, version: str, digest: str) -> None:
         raise InputError(problem, path=name)
 
 
-def _extended(note: _Note, looks: dict[str, tuple[list[str], Content]], source: Source) -> _Note:
+def _extended(
+    note: _Note, base: str, looks: dict[str, tuple[list[str], Content]], id_column: str
+) -> _Note:
     """The note with further files; those after the first keep to the schema of the first.
 
     Raises:
         InputError: a column of a further file is of another type.
     """
-    files = note.files | {name: version for name, (version, _) in looks.items()}
-    bad = {name: content.bad_lines for name, (_, content) in looks.items() if content.bad_lines}
+    files = note.files | {file: version for file, (version, _) in looks.items()}
+    bad = {file: content.bad_lines for file, (_, content) in looks.items() if content.bad_lines}
     if note.schema:
         schema, further = note.arrow_schema, set()
-        for name, (_, content) in looks.items():
+        for file, (_, content) in looks.items():
             for column in merge_schemas([schema, content.schema]):
                 if column.name not in schema.names:
                     further.add(column.name)
@@ -224,37 +236,33 @@ def _extended(note: _Note, looks: dict[str, tuple[list[str], Content]], source: 
                     had = schema.field(column.name).type
                     problem = f"type {content.schema.field(column.name).type}, but {had} in the "
                     problem += "files that were converted before; use another folder"
-                    raise InputError(problem, path=name, column=column.name)
+                    raise InputError(problem, path=base + file, column=column.name)
         if further:
             logger.warning("left out, absent before: columns %s", ", ".join(sorted(further)))
         return replace(note, files=files, bad_lines=note.bad_lines | bad)
     schema = merge_schemas(content.schema for _, content in looks.values())
-    made_ids = bool(schema.names) and source.columns.id not in schema.names
+    made_ids = "" if id_column in schema.names or not schema.names else id_column
     if made_ids:
-        schema = schema.append(pa.field(source.columns.id, pa.string()))
+        schema = schema.append(pa.field(made_ids, pa.string()))
     return _Note(files, bad, schema.serialize().to_pybytes().hex(), made_ids)
 
 
 def _with_ids(
-    batches: Iterable[pa.RecordBatch], made_from: str | None, source: Source
+    batches: Iterable[pa.RecordBatch], column: str, file: str
 ) -> Iterator[pa.RecordBatch]:
-    """Batches with made ids: a digest of the file's name in the source, the row and the text."""
+    """Batches with ids in a column: the file's name within the source, and the row in it."""
     row = 0
     for batch in batches:
-        if made_from is not None and source.columns.text in batch.schema.names:
-            texts = batch.column(source.columns.text).to_pylist()
-            ids = [
-                hashlib.md5(f"{made_from}\0{row + number}\0{text}".encode()).hexdigest()
-                for number, text in enumerate(texts)
-            ]
-            place = batch.schema.get_field_index(source.columns.id)
-            batch = batch.set_column(place, batch.schema.field(place), pa.array(ids, pa.string()))
+        if column:
+            ids = pa.array([f"{file}:{row + number}" for number in range(len(batch))], pa.string())
+            index = batch.schema.get_field_index(column)
+            batch = batch.set_column(index, batch.schema.field(index), ids)
         row += len(batch)
         yield batch
 
 
-def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Batches put together until they fill a row group."""
+def _row_groups(batches: Iterable[pa.RecordBatch], check: Callable[[], None]) -> Iterator[pa.Table]:
+    """Batches put together until they fill a row group; *check* is called after the last."""
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
         waiting.append(batch)
@@ -263,6 +271,7 @@ def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
             waiting = []
     if waiting:
         yield pa.Table.from_batches(waiting)
+    check()
 
 
 @contextlib.contextmanager
@@ -279,21 +288,27 @@ def _local(name: str, storage: Storage) -> Iterator[str]:
 
 
 def _version(name: str) -> str:
-    """What changes if a file changes: its size and time, or the mark of its store."""
+    """What changes if a file changes: its size and time, or the marks of its store."""
     if is_remote(name):
         filesystem, path = file_system(name)
-        return str(filesystem.ukey(path))
-    facts = os.stat(name)
-    return f"{facts.st_size} bytes, {facts.st_mtime_ns}"
+        facts = filesystem.info(path)
+        return str({mark: str(facts[mark]) for mark in MARKS if mark in facts})
+    of_disk = os.stat(name)
+    return f"{of_disk.st_size} bytes, {of_disk.st_mtime_ns}"
 
 
 def _base(path: str) -> str:
-    """The part of a source's path before its first wildcard."""
-    parts = resolve_path(path).split("/")
+    """The part of a source's path before its first wildcard; of a file, its folder."""
+    parts = resolve_path(path).rstrip("/").split("/")
     fixed = next((n for n, part in enumerate(parts) if glob.has_magic(part)), len(parts))
+    if parts[-1].lower().endswith(CONVERTED):
+        fixed = min(fixed, len(parts) - 1)
     return "/".join(parts[:fixed]) + "/"
 
 
-def _relative(name: str, base: str) -> str:
-    """The name of a file within its source."""
-    return name.removeprefix(base) if name.startswith(base) else name.rpartition("/")[2]
+def _copy_name(file: str) -> str:
+    """The name of a file's copy. A long name would not be one of a file."""
+    name = quote(file, safe="")
+    if len(name) > LONGEST_NAME:
+        name = f"{hashlib.md5(file.encode()).hexdigest()}-{name[-LONGEST_NAME // 2 :]}"
+    return f"{name}{PARQUET}"

@@ -15,7 +15,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from datamask.config.inputs import Source
 from datamask.errors import InputError, one_line
 from datamask.source.opening import naming
 from datamask.source.reading import plain_schema
@@ -62,13 +61,13 @@ class Content:
     schema: pa.Schema
 
 
-def look_into(path: str, name: str, source: Source) -> Content:
+def look_into(path: str, name: str, most_bad_lines: int) -> Content:
     """Read a whole local file for its columns and their types.
 
     Args:
         path: of the file.
         name: of the file in messages, whose end tells its format.
-        source: how many bad lines are left out; columns that are text whatever they hold.
+        most_bad_lines: lines of JSON that may be left out, because they are no JSON objects.
 
     Raises:
         InputError: the file cannot be read, or has more bad lines than allowed; names the first.
@@ -79,8 +78,8 @@ def look_into(path: str, name: str, source: Source) -> Content:
                 schema = reader.schema
                 return Content(sum(len(batch) for batch in reader), 0, plain_schema(schema))
         if _is_json(name):
-            return _look_into_json(path, name, source)
-        return _look_into_csv(path, name, source)
+            return _look_into_json(path, name, most_bad_lines)
+        return _look_into_csv(path, name)
 
 
 def read_records(path: str, name: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -191,7 +190,7 @@ def _batches_of_lines(query_of: Callable[[int], str], name: str) -> Iterator[pa.
     raise InputError(problem, path=name)
 
 
-def _look_into_json(path: str, name: str, source: Source) -> Content:
+def _look_into_json(path: str, name: str, most_bad_lines: int) -> Content:
     def query(most_bytes: int) -> str:
         return (
             "SELECT count(*) AS lines, count(*) FILTER (json_type(json) = 'OBJECT') AS rows, "
@@ -201,7 +200,7 @@ def _look_into_json(path: str, name: str, source: Source) -> Content:
 
     [counts] = [row for batch in _batches_of_lines(query, name) for row in batch.to_pylist()]
     rows, bad = counts["rows"], counts["lines"] - counts["rows"]
-    if bad > source.most_bad_lines:
+    if bad > most_bad_lines:
         raise _first_bad_line(path, name, bad)
     known = json.loads(counts["structure"]) if rows else {}
     return Content(rows, bad, pa.schema(list(_flat(known))))
@@ -260,28 +259,26 @@ def _csv(path: str, name: str) -> tuple[list[str], str]:
     )
 
 
-def _look_into_csv(path: str, name: str, source: Source) -> Content:
-    """Numbers are columns whose values all are; those of ids and texts are text in any case."""
+def _look_into_csv(path: str, name: str) -> Content:
+    """A column of numbers holds nothing else, and none with leading zeros, as ids may have."""
     header, rows = _csv(path, name)
     if not header:
         return Content(0, 0, pa.schema([]))
     are = ", ".join(
-        f"bool_and(regexp_full_match({column}, '[+-]?[0-9]{{1,18}}')), "
-        f"count({column}) = count(TRY_CAST({column} AS DOUBLE))"
+        f"bool_and(regexp_full_match({column}, '-?(0|[1-9][0-9]{{0,17}})')), bool_and(TRY_CAST("
+        f"{column} AS DOUBLE) IS NOT NULL AND NOT regexp_matches({column}, '^[+-]?0[0-9]')) "
+        f"FILTER ({column} IS NOT NULL)"
         for column in map(_identifier, header)
     )
     [answers] = [
         [column[0].as_py() for column in batch.columns]
         for batch in _batches(f"SELECT count(*), {are} FROM {rows}", name)
     ]
-    fields = []
-    columns = source.columns
-    texts = (columns.id, columns.text, columns.dump, columns.url, columns.language)
-    for column, is_whole, is_number in zip(header, answers[1::2], answers[2::2], strict=True):
-        number = pa.int64() if is_whole else pa.float64()
-        kind = number if is_number and column not in texts else pa.string()
-        fields.append(pa.field(column, kind))
-    return Content(answers[0], 0, pa.schema(fields))
+    kinds = (
+        pa.int64() if is_whole else pa.float64() if is_number else pa.string()
+        for is_whole, is_number in zip(answers[1::2], answers[2::2], strict=True)
+    )
+    return Content(answers[0], 0, pa.schema([*zip(header, kinds, strict=True)]))
 
 
 def _csv_batches(path: str, name: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

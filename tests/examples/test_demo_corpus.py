@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pyarrow.parquet as pq
+import yaml
 
+from datamask.source.convert import source_files
 from examples.demo_corpus import WANTED, write_corpus
 
 LONG = " ".join(f"word{i}" for i in range(25))
@@ -34,7 +37,10 @@ def test_corpus(tmp_path):
 
 
 def test_examples_are_not_in_the_corpus(tmp_path):
-    """Half of the different texts of the wanted packages at most, each in one place alone."""
+    """Half of the different texts of the wanted packages at most, each in one place alone.
+
+    The demo's settings do not take them for documents either.
+    """
     folder = tmp_path / "lib"
     for name in (*WANTED, "other"):
         (folder / name).mkdir(parents=True)
@@ -51,3 +57,7 @@ def test_examples_are_not_in_the_corpus(tmp_path):
     assert not texts["a.jsonl"] & texts["b.jsonl"]
     assert not {row["text"] for row in rows} & (texts["a.jsonl"] | texts["b.jsonl"])
     assert len(rows) == number == 4 * 16 * 4 // 8
+    demo = yaml.safe_load((Path(__file__).parents[2] / "deployments" / "demo.yaml").read_text())
+    pattern = demo["source"]["path"].rpartition("/")[2]
+    documents = str(tmp_path / "out" / "docstrings-00.parquet")
+    assert source_files(str(tmp_path / "out" / pattern)) == ([documents], [])

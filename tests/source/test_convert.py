@@ -16,9 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import datamask.source.convert
 from datamask.config.compute import Compute
 from datamask.config.inputs import Source
-from datamask.errors import InputError
+from datamask.errors import DatamaskError, InputError
 from datamask.planning.plan import plan_run
 from datamask.report.findings import findings_of
 from datamask.runs.opening import run_storage
@@ -95,7 +96,8 @@ def converted(folder: Path, target: Path, workers: int = 1, **source: Any) -> li
     """The copies of a folder's files."""
     chosen = Source(path=str(folder), **source)
     _, others = source_files(str(folder))
-    copies, _ = convert(others, chosen, run_storage(target), Compute(workers=workers))
+    where = run_storage(target)
+    copies, _ = convert(str(folder), others, chosen, where, Compute(workers=workers))
     return [pq.read_table(path) for path in copies]
 
 
@@ -183,7 +185,7 @@ def test_bad_lines_are_refused_or_counted(tmp_path: Path) -> None:
 
 
 def test_ids_are_made_where_there_are_none(tmp_path: Path) -> None:
-    """Unique for equal texts too, the same in every run, and said."""
+    """File and row: unique for equal texts too, the same in every run, and said."""
     rows = [{"text": row["text"], "edu": row["edu"]} for row in records(5, 40)]
     write(tmp_path / "source" / "a.jsonl", rows)
     write(tmp_path / "source" / "b.jsonl", rows)
@@ -193,8 +195,8 @@ def test_ids_are_made_where_there_are_none(tmp_path: Path) -> None:
         run = finished.finish(tmp_path / name, chosen, "composition")
         copies = sorted((run.root / "converted").glob("*.parquet"))
         ids.append([name for path in copies for name in pq.read_table(path)["id"].to_pylist()])
-    assert ids[0] == ids[1]
-    assert len({*ids[0]}) == 80
+    expected = [f"{name}.jsonl:{row}" for name in ("a", "b") for row in range(40)]
+    assert ids == [expected, expected]
     assert "ids" in {finding.name for finding in findings_of(run)}
 
 
@@ -235,6 +237,61 @@ def test_a_type_that_does_not_fit_the_planned_ones_is_refused(tmp_path: Path) ->
     assert str(path) in str(caught.value) and "edu" in str(caught.value)
 
 
+def test_names_and_numbers_keep_what_they_say(tmp_path: Path) -> None:
+    """Equal names in two folders are two copies; leading zeros stay, whatever the column."""
+    for folder in ("a", "b"):
+        path = tmp_path / "source" / folder / "0.csv"
+        path.parent.mkdir(parents=True)
+        path.write_text(f"key,text,count,share\n007,{folder},3,0.5\n008,,4,\n")
+    rows = [table.to_pylist() for table in converted(tmp_path / "source", tmp_path / "run")]
+    for folder, found in zip("ab", rows, strict=True):
+        first = {"key": "007", "text": folder, "count": 3, "share": 0.5}
+        assert [{k: row[k] for k in first} for row in found] == [
+            first,
+            {"key": "008", "text": None, "count": 4, "share": None},
+        ]
+
+
+def test_a_file_that_changes_meanwhile_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look and the conversion; no copy of it is left."""
+    path = write(tmp_path / "source" / "a.jsonl", records(1, 20))
+    whole = datamask.source.convert.read_records
+
+    def replaced(*given: Any) -> Iterator[pa.RecordBatch]:
+        write(path, records(2, 20))
+        return whole(*given)
+
+    monkeypatch.setattr(datamask.source.convert, "read_records", replaced)
+    with pytest.raises(InputError) as caught:
+        converted(path.parent, tmp_path / "run")
+    assert str(path) in str(caught.value)
+    assert not [*(tmp_path / "run").rglob("*.parquet")]
+
+
+def test_nothing_is_converted_for_a_launch_that_is_refused(tmp_path: Path) -> None:
+    """A run within its source, an objective that cannot be; another source than the origin's."""
+    folder = write(tmp_path / "source" / "a.jsonl", records(1, 60)).parent
+    chosen = finished.settings(folder)
+    with pytest.raises(DatamaskError):
+        plan_run(folder / "run", chosen)
+    assert not [*folder.rglob("*.parquet")]
+    selection = chosen.selection.model_copy(update={"metric": "nowhere:Nothing"})
+    with pytest.raises(DatamaskError):
+        plan_run(tmp_path / "bad", chosen.model_copy(update={"selection": selection}))
+    assert not (tmp_path / "bad").exists()
+    origin = plan_run(tmp_path / "run", chosen)
+    other = write(tmp_path / "other" / "b.jsonl", records(2, 60)).parent
+    plan_run(tmp_path / "same", chosen, origin=origin)
+    plan_run(tmp_path / "new", finished.settings(other), origin=origin)
+    copies = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*.parquet"))
+    assert [str(path) for path in copies if path.name != "plan.parquet"] == [
+        "new/converted/b.jsonl.parquet",
+        "run/converted/a.jsonl.parquet",
+    ]
+
+
 def test_files_at_a_url_are_converted(tmp_path: Path) -> None:
     """Copied for the conversion, and nothing of them is left."""
     rows = records(6, 30)
@@ -242,8 +299,8 @@ def test_files_at_a_url_are_converted(tmp_path: Path) -> None:
     with fsspec.open("memory://source/a.jsonl.gz", "wb") as file:
         file.write(local.read_bytes())
     _, names = source_files("memory://source")
-    source = Source(path="memory://source")
-    [copy], _ = convert(names, source, run_storage(tmp_path / "run"), Compute())
+    path, where = "memory://source", run_storage(tmp_path / "run")
+    [copy], _ = convert(path, names, Source(path=path), where, Compute())
     assert known(pq.read_table(copy).to_pylist()) == known([*map(flat, rows)])
     assert not (tmp_path / "run" / "tmp").exists()
 
