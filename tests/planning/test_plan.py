@@ -18,7 +18,7 @@ from datamask.errors import InputError, RunError
 from datamask.planning.plan import plan_run
 from datamask.planning.preflight_folder import folder_problems
 from datamask.planning.preflight_rows import check_rows
-from datamask.planning.preview import PlanPreview, cut, preview
+from datamask.planning.preview import cut, preview
 from datamask.runs.opening import run_storage
 from datamask.runs.run import Run
 from datamask.source.footers import SourceFile
@@ -330,6 +330,5 @@ def test_a_run_that_its_input_covers_is_refused(tmp_path: Path, pattern: str, ro
     own = {(tmp_path / root / name).resolve() for name in OWN_FILES}
     is_covered = bool(own & {Path(path).resolve() for path in list_files(f"{tmp_path}/{pattern}")})
     chosen = parse_settings({"source": {"path": f"{tmp_path}/{pattern}"}})
-    found = PlanPreview(chosen, {}, (), 0, 0, {}, pa.schema([]), [])
-    refused = [str(problem) for problem in folder_problems(run_storage(tmp_path / root), found)]
+    refused = [str(problem) for problem in folder_problems(run_storage(tmp_path / root), chosen)]
     assert bool(refused) == is_covered, refused
