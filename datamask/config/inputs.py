@@ -49,7 +49,9 @@ class Source(Group):
         "`cut` takes its beginning everywhere, also in the subset, `drop` leaves the document out",
     )
     most_bad_lines: int = Field(
-        0, ge=0, description="lines of a JSON file that may be left out as no JSON objects"
+        0,
+        ge=0,
+        description="lines of a file that may be left out: they are not JSON objects",
     )
     tokenizer: Model = Field(
         "",

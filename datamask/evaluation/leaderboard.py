@@ -154,10 +154,10 @@ def _stacked_bits(runs: Sequence[Run], arms: Sequence[tuple[int, int]]) -> Bits:
         raise RunError("no learning rate is left at which no model of any run diverged")
     seeds = max(bits.shape[1] for bits, _ in read)
     stacked = np.full((len(arms), seeds, len(common), read[0][0].shape[3]), np.nan)
-    for place, (number, arm) in enumerate(arms):
+    for row, (number, arm) in enumerate(arms):
         bits, diverged = read[number]
         left = [rate for rate in rates if rate not in diverged]
-        stacked[place, : bits.shape[1]] = bits[arm][:, [left.index(rate) for rate in common]]
+        stacked[row, : bits.shape[1]] = bits[arm][:, [left.index(rate) for rate in common]]
     return stacked
 
 

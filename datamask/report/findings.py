@@ -324,9 +324,9 @@ def _groups(run: Run) -> Iterator[Finding]:
 def _source(run: Run) -> Iterator[Finding]:
     """What the conversion of the source has done to its rows."""
     if lines := run.pinned_revisions.get("scores:bad_lines"):
-        yield Finding("caution", "source", f"{lines} lines, no JSON objects, were left out.")
+        yield Finding("caution", "source", f"{lines} lines were left out: they are not JSON.")
     if "scores:made_ids" in run.pinned_revisions:
-        yield Finding("caution", "ids", "The source has none: file and row are the ids.")
+        yield Finding("caution", "ids", "The source has no ids: file and row are the ids.")
 
 
 def _long_texts(run: Run) -> Iterator[Finding]:

@@ -1,8 +1,8 @@
 """Registers everything that runs need on a Prefect server: pools, limits, deployments, automations.
 
-It reads `deployments/prefect.yaml` and the automations beside it, in the format of `prefect deploy`
-and `prefect automation create`, and does in one process what these do in many. It may be repeated:
-a pool, a limit, a schedule and the switch of an automation stay as the operator left them. New
+`deployments/prefect.yaml` and the automations beside it have the format of `prefect deploy` and
+`prefect automation create`, which would take a process for each entry. `deploy` may be repeated: a
+pool, a limit, a schedule and the switch of an automation stay as the operator left them. New
 schedules are switched off.
 """
 

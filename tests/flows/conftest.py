@@ -1,4 +1,4 @@
-"""A throw-away Prefect server, and a tiny corpus with given embeddings."""
+"""Throw-away Prefect servers, and a tiny corpus with given embeddings."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
+from tests.flows.server import Server
 
 DIMENSION, ROWS = 8, 60
 
@@ -40,6 +42,18 @@ def prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         prefect_test_harness(server_startup_timeout=120),
     ):
         yield
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Server, pools and workers as processes, with every deployment registered."""
+    server = Server(tmp_path_factory.mktemp("services"))
+    try:
+        server.start()
+        server.deploy()
+        yield server
+    finally:
+        server.stop()
 
 
 @pytest.fixture

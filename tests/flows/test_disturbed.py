@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,18 +30,6 @@ ENDED = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
 def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
     """An undisturbed run, with masks that take seconds each."""
     return make_case(tmp_path_factory.mktemp("alone"), 0, shards=3, steps=300, tolerance=0)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Server, pools and workers, with every deployment registered."""
-    server = Server(tmp_path_factory.mktemp("disturbed"))
-    try:
-        server.start()
-        server.deploy()
-        yield server
-    finally:
-        server.stop()
 
 
 def launch(server: Server, case: Case, root: Path) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,18 +19,6 @@ pytestmark = pytest.mark.usefixtures("undrawn")
 
 REPOSITORY = Path(__file__).parents[2]
 WORDS = ("the", "model", "value", "returns", "list", "when", "given", "and", "is", "used", "file")
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Server, pools and workers on a free port, with every deployment registered."""
-    server = Server(tmp_path_factory.mktemp("services"))
-    try:
-        server.start()
-        server.deploy()
-        yield server
-    finally:
-        server.stop()
 
 
 def write_corpus(folder: Path) -> None:

@@ -180,7 +180,7 @@ def test_bad_lines_are_refused_or_counted(tmp_path: Path) -> None:
     run = finished.finish(root, finished.settings(path.parent, source=bounded), "composition")
     assert run.num_documents == 37
     assert [finding.text for finding in findings_of(run) if finding.name == "source"] == [
-        "2 lines, no JSON objects, were left out."
+        "2 lines were left out: they are not JSON."
     ]
 
 
