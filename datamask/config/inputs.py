@@ -49,9 +49,7 @@ class Source(Group):
         "`cut` takes its beginning everywhere, also in the subset, `drop` leaves the document out",
     )
     most_bad_lines: int = Field(
-        0,
-        ge=0,
-        description="lines of a file that may be left out: they are not JSON objects",
+        0, ge=0, description="most lines of a file that are left out because they are not JSON"
     )
     tokenizer: Model = Field(
         "",
