@@ -40,12 +40,15 @@ from datamask.source.long_texts import remedy, surely_long
 from datamask.source.pinned import open_parquet
 from datamask.source.reading import invalid_text
 from datamask.source.score_files import read_all_scores
-from datamask.storage.duckdb_scratch import execute, execute_with, temporary_duckdb
+from datamask.storage.duckdb_scratch import ROWS_AT_ONCE, execute, execute_with, temporary_duckdb
 
 logger = logging.getLogger(__name__)
 
 FIRST_VECTORS = 256
 """Vectors checked per file; the import checks the others."""
+
+MOST_FILES_AT_ONCE = 256
+"""Files whose rows go to DuckDB in one transaction."""
 
 _GIVEN = pa.schema([("id", pa.string()), ("usable", pa.bool_()), ("row", pa.int64())])
 
@@ -123,28 +126,39 @@ class _SourceRows:
 
     def load(self, connection: Any, threads: int) -> Iterator[DatamaskError]:
         """Fill the table `ids`; problems in the order of files. A problem ends its file."""
+        at_once = min(MOST_FILES_AT_ONCE, len(self.paths) // (8 * threads) + 1)
 
-        def load_file(number: int) -> tuple[list[DatamaskError], list[_Missing]]:
+        def load_files(first: int) -> tuple[list[DatamaskError], list[_Missing]]:
             problems: list[DatamaskError] = []
             missing: list[_Missing] = []
-            query = f"INSERT INTO ids SELECT md5_number(id), {number}, row FROM arriving"
-            counts = (
-                "INSERT INTO counts SELECT name, count(*), sum(tokens) FROM arriving GROUP BY 1"
-            )
+            numbers = range(first, min(first + at_once, len(self.paths)))
             with connection.cursor() as own:
                 own.begin()
-                with gathering(problems):
-                    self._check_vectors(self.paths[number])
-                    for batch in self._file(self.paths[number], missing):
-                        execute_with(own, batch, query)
-                        if self.counted:
-                            execute_with(own, batch, counts)
+                for rows in _joined(self._rows(numbers, problems, missing)):
+                    execute_with(
+                        own, rows, "INSERT INTO ids SELECT md5_number(id), file, row FROM arriving"
+                    )
+                    if self.counted:
+                        counts = "SELECT name, count(*), sum(tokens) FROM arriving GROUP BY 1"
+                        execute_with(own, rows, f"INSERT INTO counts {counts}")
                 own.commit()
             return problems, missing
 
-        for problems, missing in each_in_turn(load_file, range(len(self.paths)), threads, "files"):
+        groups = range(0, len(self.paths), at_once)
+        for problems, missing in each_in_turn(load_files, groups, threads, "groups of files"):
             yield from problems
             self.missing += missing
+
+    def _rows(
+        self, numbers: range, problems: list[DatamaskError], missing: list[_Missing]
+    ) -> Iterator[pa.Table]:
+        """The rows of several files, with the number of their file; adds problems to the lists."""
+        for number in numbers:
+            with gathering(problems):
+                self._check_vectors(self.paths[number])
+                for batch in self._file(self.paths[number], missing):
+                    file = pa.array(np.full(len(batch), number, np.int32))
+                    yield batch.append_column("file", file)
 
     def id_at(self, file: int, row: int) -> str:
         """The id of a row, read again."""
@@ -164,7 +178,7 @@ class _SourceRows:
             numbers = {field.name for field in file.schema_arrow if is_numeric(field.type)}
             scores = sorted(numbers & {score.column for score in self.scores})
             names = list(dict.fromkeys([column, *scores, *self.counted.values()]))
-            for batch in file.iter_batches(batch_size=2**16, columns=names):
+            for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=names):
                 ids = batch.column(column).cast(pa.string())
                 if (first := invalid_text(ids)) is not None:
                     problem = "not valid UTF-8; re-encode it"
@@ -229,6 +243,18 @@ class _SourceRows:
             if here:
                 _, _, path, row = here[0]
                 yield missing_score(score, sum(count for _, count, _, _ in here), path, row)
+
+
+def _joined(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """The same rows in fewer tables: a statement of DuckDB costs more than a small file."""
+    waiting: list[pa.Table] = []
+    for table in tables:
+        waiting.append(table)
+        if sum(map(len, waiting)) >= ROWS_AT_ONCE:
+            yield pa.concat_tables(waiting)
+            waiting = []
+    if waiting:
+        yield pa.concat_tables(waiting)
 
 
 def _repeated_ids(connection: Any, rows: _SourceRows) -> Iterator[InputError]:

@@ -147,6 +147,8 @@ def open_binary(path: str, shard: int | None = None, **options: str) -> IO[bytes
         InputError: there is no such file.
     """
     with naming(path, shard):
+        if not is_remote(path):
+            return open(path if path.startswith("/") else resolve_path(path), "rb")
         filesystem, urlpath = file_system(path)
         file: IO[bytes] = filesystem.open(urlpath, "rb", **options)
         return file
