@@ -34,7 +34,7 @@ corpus: $(CORPUS) ## write the demo's corpus
 $(CORPUS): | $(RUNS)
 	$(BIN)/python examples/demo_corpus.py $(CORPUS)
 
-demo: $(RUNS) $(CORPUS) ## run the flow `rebuild` on docstrings of installed packages, without a server
+demo: $(RUNS) ## run the flow `rebuild` on docstrings of installed packages, without a server
 	$(BIN)/python examples/demo_flow.py
 
 demo-semantic: $(RUNS) $(CORPUS) ## the same with semantic vectors (all-MiniLM-L6-v2 from the package index)

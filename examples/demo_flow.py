@@ -1,6 +1,6 @@
 """Runs the demo: the flow `rebuild` as deployment `rebuild/demo` does, in this process.
 
-Prefect starts a server for the time of the flow run. Its database is the one of `make up`, so the
+The demo's corpus is written meanwhile, if there is none. Prefect starts a server for the time of the flow run. Its database is the one of `make up`, so the
 flow run can be looked at later.
 
     python examples/demo_flow.py
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from typing import Any
 import yaml
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+CORPUS = "runs/demo-corpus"
 AT_THE_END = """
 the report             .venv/bin/datamask open {root}
 the same on a server   make up deploy, and in another terminal make worker, then
@@ -55,6 +57,9 @@ def main() -> None:
     # A busy machine takes minutes to create the database.
     os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "1800")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    corpus = None
+    if not Path(CORPUS).exists():
+        corpus = subprocess.Popen([sys.executable, "examples/demo_corpus.py", CORPUS])
     from prefect.client.orchestration import get_client
 
     from datamask.cli.rebuilding import print_answer
@@ -67,6 +72,8 @@ def main() -> None:
         get_client(sync_client=True) as client,
     ):
         client.api_healthcheck()
+    if corpus is not None and corpus.wait():
+        sys.exit("demo: the corpus could not be written")
     text = (REPOSITORY / "deployments" / "prefect.yaml").read_text(encoding="utf-8")
     deployments = yaml.safe_load(text)["deployments"]
     parameters = next(item["parameters"] for item in deployments if item["name"] == "demo")
