@@ -1,7 +1,7 @@
 """Runs the demo: the flow `rebuild` as deployment `rebuild/demo` does, in this process.
 
-The demo's corpus is written meanwhile, if there is none. Prefect starts a server for the time of the flow run. Its database is the one of `make up`, so the
-flow run can be looked at later.
+The demo's corpus is written meanwhile, if there is none. Prefect starts a server for the time of
+the flow run. Its database is the one of `make up`, so the flow run can be looked at later.
 
     python examples/demo_flow.py
 """

@@ -13,6 +13,7 @@ from prefect.artifacts import (
     create_markdown_artifact,
     create_table_artifact,
 )
+from prefect.assets import Asset, AssetProperties, add_asset_metadata, materialize
 
 from datamask.analysis.frontier import frontier
 from datamask.config.outputs import Sweep
@@ -76,7 +77,17 @@ def way_to_pages(run: Run, *names: str) -> str:
 
 
 def show_publication(run: Run) -> None:
-    """A link to the dataset on the Hub; nothing after a dry run."""
+    """The dataset on the Hub as an asset of Prefect, and a link to it; nothing after a dry run."""
     record = json.loads(run.path("publication").read_bytes())
-    if "url" in record:
-        create_link_artifact(f"{record['url']}/tree/{record['tag']}", **_titled(run, "dataset"))
+    if "url" not in record:
+        return
+    create_link_artifact(f"{record['url']}/tree/{record['tag']}", **_titled(run, "dataset"))
+    name = record["url"].partition("/datasets/")[2]
+    dataset = Asset(key=record["url"], properties=AssetProperties(name=name, url=record["url"]))
+
+    @materialize(dataset, name="dataset")
+    def register() -> None:
+        version = {name: record[name] for name in ("tag", "commit")}
+        add_asset_metadata(dataset, {**version, "run": run.address})
+
+    register()

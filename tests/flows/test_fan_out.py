@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,31 @@ def test_events_have_the_figures_of_the_selection(
     with duckdb.connect(run.path("composition"), read_only=True) as database:
         value = "SELECT sum(selected) FROM terms WHERE term = 'objective'"
         assert database.sql(value).fetchall() == [(payload["objective"],)]
+
+
+@pytest.mark.usefixtures("prefect")
+def test_a_published_dataset_is_an_asset(
+    tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prefect is told the dataset's address, its version, and the run it was made from."""
+    from prefect import flow
+
+    from flows.orchestration.artifacts import show_publication
+
+    emitted: list[dict[str, Any]] = []
+    monkeypatch.setattr("prefect.events.emit_event", lambda **event: emitted.append(event))
+    run = planned(tmp_path, corpus)
+    url = "https://huggingface.co/datasets/team/subset"
+    record = {"url": url, "tag": "v1", "commit": "c0ffee"}
+    path = run.path("publication")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record), encoding="utf-8")
+    flow(lambda: show_publication(run), name="shown")()
+    (event,) = (
+        each for each in emitted if each["event"] == "prefect.asset.materialization.succeeded"
+    )
+    assert event["resource"]["prefect.resource.id"] == url
+    assert event["payload"] == {"tag": "v1", "commit": "c0ffee", "run": str(run.root)}
 
 
 @pytest.mark.slow
