@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import os
 import posixpath
 import re
@@ -56,6 +57,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.remove(listed)
         text = re.sub(r"\]\((?:\.\./)?(\S+)\.md\)", _on_site, listed.content_string)
         files.append(File.generated(config, "llms.txt", content=text))
+    for path in sorted((ROOT / "examples").glob("*.ipynb")):
+        files.append(File.generated(config, f"examples/{path.stem}.md", content=notebook(path)))
     found = [ROOT / name for name in GUIDES]
     for folder in FOLDERS:
         found += [ROOT / folder / "README.md", *(ROOT / folder).glob("results/*.[mp]*")]
@@ -72,7 +75,11 @@ def _on_site(link: re.Match[str]) -> str:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Rewrite relative links, except those in blocks of code."""
+    """Set formulas, and rewrite relative links, except those in blocks of code."""
+    from latex2mathml.converter import convert
+
+    formula = re.compile(r"^```math\n(.*?)^```", re.DOTALL | re.MULTILINE)
+    markdown = formula.sub(lambda match: convert(match[1], display="block"), markdown)
     own = page.file.src_uri
     is_in_docs = Path(page.file.abs_src_path or "").is_relative_to(ROOT / "docs")
     source = f"docs/{own}" if is_in_docs else "README.md" if own == "index.md" else own
@@ -95,8 +102,22 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def page_of(path: str) -> str:
-    """The place on the site of a file of the repository."""
+    """The page on the site of a file of the repository."""
+    if path.endswith(".ipynb"):
+        return f"{path.removesuffix('ipynb')}md"
     return "index.md" if path == "README.md" else path.removeprefix("docs/")
+
+
+def notebook(path: Path) -> str:
+    """The text, code and printed output of a notebook, as a page."""
+    parts: list[str] = []
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        text = "".join(cell["source"])
+        parts.append(f"```python\n{text}\n```" if cell["cell_type"] == "code" else text)
+        for output in cell.get("outputs", []):
+            printed = output.get("text") or output.get("data", {}).get("text/plain", [])
+            parts.append(f"```text\n{''.join(printed).rstrip()}\n```")
+    return "\n\n".join([*parts, f"This page is the notebook `examples/{path.name}`."]) + "\n"
 
 
 def settings() -> Iterator[str]:

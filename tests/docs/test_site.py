@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import html
+import itertools
+import json
 import os
 import re
 import runpy
@@ -86,6 +88,24 @@ def test_the_site_leads_on(site: Path) -> None:
     example = runpy.run_path(str(ROOT / "docs" / "generate.py"))["_EXAMPLE"]
     exec(example.removeprefix("```python").removesuffix("```\n"), {})
     assert f'href="{ADDRESS}"' in text
+
+
+def test_formulas_are_set_and_notebooks_are_pages(site: Path) -> None:
+    """No formula is left as TeX, and every cell and every printed line of a notebook is shown."""
+    for source in (ROOT / "docs").glob("*.md"):
+        formulas = source.read_text(encoding="utf-8").count("```math")
+        page = (site / source.relative_to(ROOT / "docs")).with_suffix(".html")
+        assert page.read_text(encoding="utf-8").count("<math") == formulas
+    notebooks = list((ROOT / "examples").glob("*.ipynb"))
+    assert notebooks
+    for notebook in notebooks:
+        text = (site / "examples" / f"{notebook.stem}.html").read_text(encoding="utf-8")
+        text = html.unescape(re.sub(r"<[^>]+>", "", text))
+        for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
+            printed = [output.get("text", []) for output in cell.get("outputs", [])]
+            lines = [*cell["source"]] if cell["cell_type"] == "code" else []
+            for line in (*lines, *itertools.chain(*printed)):
+                assert line.strip() in text
 
 
 def test_links_of_the_package_index_are_absolute() -> None:

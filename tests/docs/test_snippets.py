@@ -186,7 +186,7 @@ def test_settings_in_yaml_are_accepted(block: Block) -> None:
 
 def test_blocks_of_other_languages_are_few() -> None:
     """A block is of a language that a test reads, or is marked as text."""
-    read = {"yaml", "python", "text", "sql", *SHELL}
+    read = {"yaml", "python", "text", "sql", "math", *SHELL}
     fences = (re.findall(r"^```(\w+)", page.read_text("utf-8"), re.MULTILINE) for page in PAGES)
     assert {language for found in fences for language in found} <= read
 
