@@ -108,7 +108,7 @@ fleet: $(READY) ## lose workers of a fleet on PostgreSQL and a node of a Ray clu
 	$(BIN)/python -m pytest -m slow tests/flows
 
 clean: ## remove the demo's run and corpus
-	rm -rf runs/demo runs/demo-semantic $(CORPUS)
+	rm -rf runs/demo runs/demo-semantic $(CORPUS) $(CORPUS)-*.jsonl
 
 -include deployments/services.mk
 

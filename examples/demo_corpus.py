@@ -4,8 +4,8 @@ They are thousands of documents of English technical prose with natural near-dup
 without a network. Files are parsed with `ast`; nothing is imported. The same packages give the
 same bytes. A package that is not installed is left out.
 
-Some docstrings of numeric packages are no documents of the corpus: `examples.jsonl` has examples of
-what the demo's model should learn, and `numeric.jsonl` texts to evaluate it on.
+Some docstrings of numeric packages are no documents of the corpus: `FOLDER-examples.jsonl` has
+examples of what the demo's model should learn, and `FOLDER-numeric.jsonl` texts to evaluate it on.
 
     python examples/demo_corpus.py FOLDER [--limit N]
 """
@@ -90,8 +90,8 @@ def write_corpus(
         limit: most documents; a hash of the names chooses them.
         roots: folders of packages; by default the standard library, and `PACKAGES` of others.
         workers: processes that parse.
-        apart: JSON lines of docstrings of `WANTED` that are left out of the corpus, and how many
-            each has, by name.
+        apart: how many docstrings of `WANTED` are left out of the corpus for each file of JSON
+            lines beside the folder, by its name (`FOLDER-NAME`).
     """
     found: dict[str, Document] = {}
     folders = [(root, "") for root in roots] if roots else _installed()
@@ -122,7 +122,7 @@ def write_corpus(
         write_parquet(folder / f"docstrings-{number:02d}.parquet", SCHEMA, groups)
     for name, some in drawn.items():
         lines = (json.dumps({"text": text}) + "\n" for text in some)
-        (folder / name).write_text("".join(lines), encoding="utf-8")
+        folder.with_name(f"{folder.name}-{name}").write_text("".join(lines), encoding="utf-8")
     return len(documents)
 
 

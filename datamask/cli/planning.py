@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -25,7 +26,7 @@ from datamask.cli.terminal import print_text
 from datamask.config.compute import Compute
 from datamask.config.loading import load_settings
 from datamask.config.settings import Settings
-from datamask.errors import SettingsError, together
+from datamask.errors import DatamaskError, SettingsError, together
 from datamask.execution.estimate import StageEstimate, estimate
 from datamask.planning.first_settings import look, settings_text
 from datamask.planning.plan import dry_run as try_plan
@@ -36,7 +37,7 @@ from datamask.runs.budget import expected_documents
 from datamask.runs.in_progress import working
 from datamask.runs.opening import run_storage
 from datamask.runs.stages import stages_of
-from datamask.source.convert import FOLDER, convert, source_files
+from datamask.source.convert import FOLDER, NotConvertedError, convert, source_files
 from datamask.source.opening import resolve_path
 from datamask.storage.location import Root
 
@@ -183,9 +184,7 @@ def _print_plan(plan: PlanPreview, form: str, *, with_settings: bool) -> None:
     if form == "csv":
         print_rows(names, shards, form)
         return
-    problems = len(plan.problems)
-    refused = f"A launch would be refused, for {problems} reason{'s' * (problems > 1)} (below)."
-    print_text(refused if problems else "No problem was found; a launch can start.")
+    print_text(_verdict(plan.problems))
     if shards:
         print_text(_amounts(plan))
     for line in plan.settings.explained():
@@ -200,6 +199,16 @@ def _print_plan(plan: PlanPreview, form: str, *, with_settings: bool) -> None:
         click.echo(f"\n{yaml.safe_dump(chosen, sort_keys=False).rstrip()}")
     else:
         click.echo("\nall settings: add --settings")
+
+
+def _verdict(problems: Sequence[DatamaskError]) -> str:
+    """Whether a launch can start, as a sentence."""
+    if not problems:
+        return "No problem was found; a launch can start."
+    if all(isinstance(problem, NotConvertedError) for problem in problems):
+        return "Little was checked: a launch converts the source's files first (below)."
+    reasons = f"{len(problems)} reason{'s' * (len(problems) > 1)}"
+    return f"A launch would be refused, for {reasons} (below)."
 
 
 def _amounts(plan: PlanPreview) -> str:

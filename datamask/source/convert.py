@@ -150,9 +150,13 @@ def convert(
     return [f"{resolve_path(storage.address)}/{copies[file]}" for file in files], pins
 
 
-def not_converted(path: str, files: int) -> InputError:
+class NotConvertedError(InputError):
+    """Files have to be converted before they can be checked; a launch does it."""
+
+
+def not_converted(path: str, files: int) -> NotConvertedError:
     """The error about files that would have to be converted first."""
-    return InputError(
+    return NotConvertedError(
         f"{files} files are not Parquet, and a launch converts them first; `datamask ingest {path} "
         "FOLDER` does it now, for any number of runs",
         path=path,
