@@ -8,7 +8,7 @@ from datamask.config.compute import Compute
 from datamask.config.evaluation import Evaluation
 from datamask.config.inputs import Embedding, Plan, Quality, Source
 from datamask.config.outputs import Publication, Report, Subset
-from datamask.config.selection import Selection
+from datamask.config.selection import Selection, Topics
 from datamask.config.tokens import Tokens
 from datamask.planning.applying import check_source, settings_to_apply
 from datamask.runs.opening import open_run, run_exists
@@ -27,6 +27,7 @@ def rebuild(
     plan: Plan | None = None,
     quality: Quality | None = None,
     embedding: Embedding | None = None,
+    topics: Topics | None = None,
     selection: Selection | None = None,
     subset: Subset | None = None,
     tokens: Tokens | None = None,
@@ -47,6 +48,7 @@ def rebuild(
         plan: how they are cut into shards.
         quality: which scores count and how much is pruned.
         embedding: the embedding model.
+        topics: what documents are about; none: as in run.json, or no topics.
         selection: budget, objective and method.
         subset: how the subset's files are written.
         tokens: what trainers read; none: as in run.json, or no tokens.
@@ -62,6 +64,7 @@ def rebuild(
         **{"source": source, "plan": plan, "quality": quality, "embedding": embedding},
         **{"selection": selection, "subset": subset, "report": report, "seed": seed},
         **{"tokens": tokens, "evaluation": evaluation, "publication": publication},
+        "topics": topics,
     }
     finish(plan_shards(root, groups, compute), compute, partitions)
 

@@ -121,7 +121,8 @@ def _digests(run: Run) -> Iterable[str]:
 def _pair(connection: Any, runs: Sequence[Run], names: Sequence[str], one: int, other: int) -> Pair:
     connection.execute(
         "CREATE OR REPLACE TEMP TABLE matched AS SELECT a.id, a.shard, a.row, a.quality, "
-        "a.characters, a.dump, a.language, a.domain, a.selected AS first, b.selected AS second "
+        f"a.characters, {', '.join(f'a.{kind}' for kind in KINDS)}, a.selected AS first, "
+        "b.selected AS second "
         f"FROM r{one} a JOIN r{other} b USING (id)"
     ).fetchall()
     [(documents, both, first, second)] = execute(

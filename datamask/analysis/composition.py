@@ -40,7 +40,10 @@ from datamask.storage.duckdb_scratch import (
 )
 from datamask.storage.names import inside
 
-KINDS = {"dump": "dumps", "language": "languages", "domain": "domains"}
+FACTS = {"dump": "dumps", "language": "languages", "domain": "domains"}
+"""Kinds of groups that the source knows, with their plurals."""
+
+KINDS = FACTS | {"topic": "topics"}
 """Kinds of groups, with their plurals; documents without a group are in the group `NO_GROUP`."""
 
 GROUP_LIMIT = 1000
@@ -229,11 +232,12 @@ SELECT *, characters / nullif(documents, 0) AS mean_characters,
     tokens / nullif(documents, 0) AS mean_tokens
 FROM counted ORDER BY kind, name, number;
 CREATE TABLE made.groups AS SELECT s.kind, s.name, s.documents AS documents_before,
-    k.documents AS documents_after, s.documents / all_s.documents AS share_before,
-    k.documents / greatest(all_k.documents, 1) AS share_after
-FROM made.funnel s JOIN made.funnel k USING (kind, name)
-JOIN made.funnel all_s ON all_s.kind = 'all' AND all_s.step = 'source'
-JOIN made.funnel all_k ON all_k.kind = 'all' AND all_k.step = 'selected'
+    k.documents AS documents_after, s.documents / w.documents AS share_before,
+    k.documents / greatest(w.kept, 1) AS share_after
+FROM made.funnel s JOIN made.funnel k USING (kind, name) JOIN (
+    SELECT kind, sum(documents) AS documents,
+        coalesce(sum(documents) FILTER (fate = 'selected'), 0) AS kept
+    FROM tallies GROUP BY kind) w USING (kind)
 WHERE s.step = 'source' AND k.step = 'selected' AND s.kind <> 'all'
 ORDER BY kind, documents_before DESC, name
 """

@@ -6,16 +6,17 @@ in the metrics of its receipt (documents, characters, tokens, sums and extremes 
 group and fate, in `tallies/NNNNN.parquet`. `analysis.composition` adds it up; it reads no
 documents.
 
-Computed from `scores/`, `quality/` and `selection/`. Sums are of integers or on one thread, so that
-equal runs give equal values.
+Computed from `scores/`, `quality/`, `topics/` and `selection/`. Sums are of integers or on one
+thread, so that equal runs give equal values.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from datamask.analysis.composition import KINDS, SELECTIONS
+from datamask.analysis.composition import FACTS, SELECTIONS
 from datamask.config.compute import Compute
+from datamask.config.selection import NO_GROUP
 from datamask.errors import CorruptFileError
 from datamask.runs import budget, schemas
 from datamask.runs.files import write_parquet
@@ -29,16 +30,20 @@ from datamask.storage.duckdb_scratch import execute, stream, temporary_duckdb
 
 _DOCUMENTS = """
 CREATE TABLE documents AS WITH joined AS (
-    SELECT $shard::INTEGER AS shard, s.* EXCLUDE (content) REPLACE ({groups}), q.quality, q.dropped,
-        {added}, m.logit, coalesce(m.selected, false) AS selected
+    SELECT $shard::INTEGER AS shard, s.* EXCLUDE (content) REPLACE ({groups}),
+        coalesce({topic}, '{none}') AS topic, q.quality, q.dropped, {added}, m.logit,
+        coalesce(m.selected, false) AS selected
     FROM read_parquet($scores) s JOIN ({quality}) q ON s.row = q.row AND s.id = q.id
     LEFT JOIN read_parquet($selection, file_row_number = true) m
-        ON m.file_row_number = if(q.dropped IS NULL, q.place, NULL)
+        ON m.file_row_number = if(q.dropped IS NULL, q.place, NULL) {topics}
 )
 SELECT *, dropped IS NULL AND {best} AS top_quality{repeat} FROM joined ORDER BY row
 """
 
-# Masks have a row per document that is not dropped, in order.
+_TOPICS = """LEFT JOIN read_parquet($topics, file_row_number = true) t
+        ON t.file_row_number = m.file_row_number"""
+
+# Masks and topics have a row per document that is not dropped, in order.
 _QUALITY = """SELECT *, count(*) FILTER (dropped IS NULL) OVER (ORDER BY row) - 1 AS place
     FROM read_parquet($quality)"""
 
@@ -81,16 +86,21 @@ def _join(connection: Any, run: Run, shard: int) -> None:
         if last := run.receipt("threshold").metrics["top_quality"]:
             best = "(quality > $least OR (quality = $least AND id <= $last))"
             parameters |= {"least": last[0], "last": last[1]}
+    has_topics = run.settings.topics is not None
     query = _DOCUMENTS.format(
+        topic="t.topic" if has_topics else "NULL",
+        topics=_TOPICS if has_topics else "",
+        none=NO_GROUP,
         quality=_QUALITY,
-        groups=", ".join(f"{group_column(kind, 's')} AS {kind}" for kind in KINDS),
+        groups=", ".join(f"{group_column(kind, 's')} AS {kind}" for kind in FACTS),
         added=", ".join(
             f"q.{name}" for name in ["near_duplicate_of", *schemas.CONTAMINATION.names]
         ),
         best=best,
         repeat=added_repeat(run),
     )
-    paths = {name: str(run.path(name, shard)) for name in ("scores", "selection")}
+    names = ("scores", "selection", *(("topics",) if has_topics else ()))
+    paths = {name: str(run.path(name, shard)) for name in names}
     paths["quality"] = str(run.quality_path(shard))
     connection.execute(query, parameters | paths).fetchall()
     [[rows, agreeing, selected, of_mask]] = execute(
@@ -129,7 +139,8 @@ _BAND = (
     "1::BIGINT << floor(log2(characters))::INT, "
     "(2::BIGINT << floor(log2(characters))::INT) - 1) END"
 )
-_GROUPS = {"all": "'all'", **{kind: kind for kind in KINDS}, "length": _BAND}
+_GROUPS = {"all": "'all'", **{kind: kind for kind in FACTS}, "length": _BAND}
+_GROUPS["topic"] = f"nullif(topic, '{NO_GROUP}')"
 """The groups of a document, as SQL, by their kind; null: none."""
 _TALLIES = (
     " UNION ALL ".join(

@@ -44,7 +44,7 @@ def open_run_database(run: Run, sql: str = "") -> Iterator[Any]:
 
 
 _SEEN = """
-SELECT e.id, exposure, first_token, e.tokens, file, phase, d.shard, quality, logit, domain,
+SELECT e.id, exposure, first_token, e.tokens, file, phase, d.shard, quality, logit, domain, topic,
     language, dump, (SELECT count(*) FROM documents n WHERE n.near_duplicate_of = e.id) AS copies
 FROM exposures e JOIN documents d ON d.id = e.id WHERE {} ORDER BY first_token
 """

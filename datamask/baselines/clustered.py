@@ -30,11 +30,25 @@ def clusters_of(
 
     Returns each document's cluster (shape N), and the centroids (clusters x D).
     """
+    number = max(1, min(len(features) // DOCUMENTS_PER_CLUSTER, num_selected))
+    return k_means(features, number, seed)
+
+
+def k_means(
+    features: np.ndarray,
+    number: int,
+    seed: int,
+    weights: np.ndarray | None = None,
+    attempts: int = 1,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Each point's cluster (shape N), and the centroids (number x D), by k-means on batches.
+
+    Points may have *weights* (shape N); of so many *attempts*, the best counts.
+    """
     from sklearn.cluster import MiniBatchKMeans
 
-    number = max(1, min(len(features) // DOCUMENTS_PER_CLUSTER, num_selected))
-    means = MiniBatchKMeans(number, random_state=seed % 2**32, n_init=1, max_iter=ITERATIONS)
-    return means.fit_predict(features), means.cluster_centers_
+    means = MiniBatchKMeans(number, random_state=seed % 2**32, n_init=attempts, max_iter=ITERATIONS)
+    return means.fit_predict(features, sample_weight=weights), means.cluster_centers_
 
 
 def semdedup(features: np.ndarray, num_selected: int, seed: int) -> np.ndarray:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from datamask.config import recipe
+from datamask.config import group, recipe
 from datamask.config.group import PLACE, Group, Model, Place, SourceGroup, known_or_own, or_text
 
 
@@ -154,7 +154,7 @@ class Score(Group):
         "cross-validated predictions (Spearman; of two kinds of text 2 AUC - 1, whatever their "
         "numbers); below it, the run fails",
     )
-    normalise_within: Literal["none", "domain", "language", "dump", "source"] = Field(
+    normalise_within: group.EarlyGroup = Field(
         "none",
         description="normalise within these groups (`source`: the file's folder); documents of "
         "small groups are compared mostly with the whole corpus",
@@ -230,7 +230,7 @@ RESERVED_SCORE_NAMES = frozenset(
         *("id", "row", "shard", "characters", "tokens", "dump", "language", "domain"),
         *("quality", "dropped", "selected", "logit", "content", "source", "tokenizer"),
         *("top_quality", "filename", "near_duplicate_of", "repeat", "file_row_number"),
-        *("reason", "whole_quality", "drawn", "sampled"),
+        *("reason", "whole_quality", "drawn", "sampled", "topic"),
         *("contaminated_by", "contaminated_at", "contaminated_ngram"),
     }
 )

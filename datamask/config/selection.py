@@ -41,19 +41,39 @@ class Term(Group):
 
 
 NO_GROUP = "(none)"
-"""The group of documents whose dump, language or domain is missing or blank."""
+"""The group of documents whose dump, language or domain is missing or blank, and that of documents
+without a topic, which were not embedded."""
+
+
+class Topics(Group):
+    """Topics of the documents: clusters of their vectors, named by their typical words."""
+
+    coarse: int = Field(24, ge=2, le=1000, description="number of topics")
+    fine: int = Field(
+        1000,
+        ge=2,
+        le=10_000,
+        description="clusters of similar documents (fewer in a small source), which are merged "
+        "into topics",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Topics:
+        if self.fine < self.coarse:
+            raise ValueError(f"fine {self.fine} is below coarse {self.coarse}")
+        return self
 
 
 class Limit(Group):
     """Minimum and maximum share of a group of documents in the selection."""
 
-    column: Literal["dump", "language", "domain"] = Field(
+    column: Literal["dump", "language", "domain", "topic"] = Field(
         ..., description="what defines the groups; the same in all limits of a run"
     )
     value: str | None = Field(
         None,
-        description="the group's dump, language or domain (`(none)`: documents without one); not "
-        "set: each group that no other limit names, including `(none)`",
+        description="the group's dump, language, domain or topic (`(none)`: documents without "
+        "one); not set: each group that no other limit names, including `(none)`",
     )
     floor: float = Field(0, ge=0, le=1, description="minimum share of the selection")
     cap: float = Field(1, ge=0, le=1, description="maximum share of the selection")
@@ -151,7 +171,7 @@ class Selection(Group):
         None, ge=1, description="tokens that training sees, with repeats (met within one document)"
     )
     limits: tuple[Limit, ...] = Field(
-        (), description="floors and caps of dumps, languages or domains"
+        (), description="floors and caps of dumps, languages, domains or topics"
     )
     metric: ObjectiveName = Field(
         recipe.METRIC,
@@ -264,6 +284,17 @@ class Selection(Group):
     def training(self) -> int | None:
         """What training sees, in documents or tokens; None without repeats."""
         return self.training_documents or self.training_tokens
+
+    @property
+    def limits_of_source(self) -> tuple[Limit, ...]:
+        """The limits of groups that are known before documents are embedded."""
+        return tuple(limit for limit in self.limits if limit.column != "topic")
+
+    @property
+    def balances_topics(self) -> bool:
+        """Whether the objective may read the documents' topics."""
+        options = [term.options.get("column") for term in self.more_terms]
+        return "topic" in options or self.has_custom_terms
 
     @property
     def needs_tokens(self) -> str:

@@ -13,7 +13,7 @@ from datamask.config.evaluation import Evaluation
 from datamask.config.group import Group
 from datamask.config.inputs import Embedding, Plan, Quality, Score, Source
 from datamask.config.outputs import Publication, Report, Subset
-from datamask.config.selection import FROM_RECIPE, Selection
+from datamask.config.selection import FROM_RECIPE, Selection, Topics
 from datamask.config.tokens import Tokens
 
 
@@ -25,6 +25,9 @@ class Settings(Group):
     plan: Plan = Field(default_factory=Plan, description="how they are cut into shards")
     quality: Quality = Field(default_factory=Quality, description="scores and pruning")
     embedding: Embedding = Field(default_factory=Embedding, description="the embedding model")
+    topics: Topics | None = Field(
+        None, description="what documents are about, as a group of documents; none: no topics"
+    )
     selection: Selection = Field(default_factory=Selection, description="what is kept, and how")
     subset: Subset = Field(default_factory=Subset, description="how the subset is written")
     tokens: Tokens | None = Field(None, description="what trainers read; none: no tokens")

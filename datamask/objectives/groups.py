@@ -40,7 +40,7 @@ class GroupBalance(MomentObjective):
     """KL divergence of the selection's group shares from target shares, in nats.
 
     Args:
-        column: `dump`, `language` or `domain`.
+        column: `dump`, `language`, `domain` or `topic`.
         shares: target shares of named groups; all other groups together get the remainder.
 
     Raises:
@@ -50,7 +50,7 @@ class GroupBalance(MomentObjective):
     maximise = False
     order: ClassVar[int] = 0
     bounded: ClassVar[bool] = True
-    columns: ClassVar[tuple[str, ...]] = ("dump", "language", "domain")
+    columns: ClassVar[tuple[str, ...]] = ("dump", "language", "domain", "topic")
 
     def __init__(self, column: str, shares: Shares = ()) -> None:
         if column not in self.columns:

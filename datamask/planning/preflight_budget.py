@@ -50,7 +50,7 @@ def _is_done(run: Run, stage: str) -> bool:
 
 def _check_scores(run: Run, compute: Compute) -> None:
     """Check what all documents allow, because it is not known which are left."""
-    limits = run.settings.selection.limits
+    limits = run.settings.selection.limits_of_source
     name = group_column(limits[0].column, "s") if limits else "''"
     with temporary_duckdb(run.root, compute) as connection:
         execute(connection, COUNTS)

@@ -11,7 +11,7 @@ from datamask.objectives.weighted import build_terms
 from datamask.runs.run import digest
 from datamask.selection.mask_model import about_embedding, about_scores, read_about, read_model
 
-STAGES = ("combined", "quality", "selection")
+STAGES = ("combined", "quality", "topics", "selection")
 """Stages that read the model."""
 
 
@@ -65,6 +65,11 @@ def _differences(
         for key, value in known[name].items():
             if mine[name][key] != value:
                 yield differ(f"{key} of score {name}", repr(value), repr(mine[name][key]))
+    if settings.topics is not None and "topics" not in about:
+        yield SettingsError(
+            "selection.mask_model: its run has no topics, and new ones would be others; unset "
+            "topics, or set them in that run and rebuild it"
+        )
     terms = {t.objective.name: t.weight for t in build_terms(settings.selection) if t.weight}
     learnt = {term["name"]: term["weight"] for term in about["terms"]}
     if terms != learnt or compared["indicators"] != about["indicators"]:

@@ -117,7 +117,7 @@ class _SourceRows:
             return {}
         source, selection = self.settings.source, self.settings.selection
         counted = {}
-        if selection.limits:
+        if selection.limits_of_source:
             kind = selection.limits[0].column
             counted["name"] = getattr(source.columns, "url" if kind == "domain" else kind)
         if selection.needs_tokens:

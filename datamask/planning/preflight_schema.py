@@ -106,6 +106,12 @@ def token_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskEr
             if source.layout == "features":
                 yield SettingsError(f"selection.{setting}: layout `features` has no lengths")
             continue
+        if column == "topic":
+            if settings.topics is None:
+                yield SettingsError(
+                    f"selection.{setting}: the run has no topics; set `topics`, as 'topics={{}}'"
+                )
+            continue
         key = "url" if column == "domain" else column
         name = getattr(source.columns, key)
         if name not in schema.names:
@@ -153,6 +159,11 @@ def _unkept_problems(settings: Settings) -> Iterator[SettingsError]:
         yield SettingsError(
             "embedding.keep: false, but arms of evaluation that select otherwise learn from "
             "embeddings; keep them, or remove these arms"
+        )
+    if settings.topics is not None:
+        yield SettingsError(
+            "embedding.keep: false, but topics are clusters of embeddings; keep them, or unset "
+            "topics"
         )
     if settings.probes:
         yield SettingsError(

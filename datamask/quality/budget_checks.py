@@ -50,7 +50,7 @@ def check_survivors(connection: Any, run: Run, counts: Counts) -> None:
     if selection.needs_tokens:
         _check_tokens(connection, run)
     _check_left(run, counts)
-    if selection.limits:
+    if selection.limits_of_source:
         _check_limits(connection, run)
     if selection.training is not None:
         _check_training(connection, run)

@@ -313,7 +313,7 @@ def _groups(run: Run) -> Iterator[Finding]:
         return
     named = ", ".join(f"{row['name']} ({row['retention']:.2f})" for row in low[:MOST_NAMED])
     more = " and others" if len(low) > MOST_NAMED else ""
-    text = "Groups (dumps, languages, domains) that keep less than half of their share: "
+    text = "Groups (dumps, languages, domains, topics) that keep less than half of their share: "
     text += f"{len(low):,} of the {len(rows):,} of which a random selection would keep "
     text += f"{LEAST_EXPECTED} documents or more."
     if low:

@@ -46,6 +46,7 @@ SELECT s.id, if(d.selected, 'kept', if(d.dropped IS NULL, 'left out', 'dropped')
     concat_ws(' · ', if(s.kind = d.dropped, NULL, d.dropped),
         if(d.top_quality, 'top quality', NULL),
         if(s.diverse, 'most diverse', NULL), nullif(d.domain, '(none)'), nullif(d.dump, '(none)'),
+        nullif(d.topic, '(none)'),
         'shard ' || lpad(s.shard::VARCHAR, 5, '0')) AS facts
 FROM sample s JOIN documents d ON s.shard = d.shard AND s.row = d.row AND s.id = d.id
 WHERE s.x IS NOT NULL OR s.kind <> 'random'

@@ -323,7 +323,7 @@ class Run:
         for name in filter(self._stages.__contains__, stage.after_all):
             total = name == "round_total"
             found.append(self.fingerprint(name, before) if total else self.fingerprint_all(name))
-        return found
+        return [*found, *map(self.fingerprint_all, stage.more_inputs(self.settings))]
 
     def fingerprint_all(self, stage: str) -> str:
         """One fingerprint for all outputs of a stage, except of extra units."""

@@ -61,6 +61,13 @@ MOMENTS = pa.schema(
 by row; both are empty if no term reads them.
 """
 
+TOPIC_MODEL = pa.schema(_never_null(topic=_TEXT, direction=_FLOATS))
+"""`topic_model.parquet`: a row for each cluster of documents: the name of the topic that it belongs
+to, and the unit vector in its direction."""
+
+TOPICS = pa.schema(_never_null(topic=_TEXT))
+"""`topics/`: the topic of each document that survived pruning, in the source's order."""
+
 _SAMPLE = {"sample_features": pa.list_(pa.float16()), "sample_quality": _DOUBLES}
 CORPUS_STATISTICS = pa.schema([*MOMENTS, *_never_null(**_SAMPLE, sample_scores=_FLOATS)])
 """`corpus_statistics/` and `totals/00`: one row, a sample of the documents and estimated moments of
@@ -246,14 +253,16 @@ def documents(names: Iterable[str], has_repeats: bool = False) -> pa.Schema:
     """`documents/`: all that is known of a shard's documents, in the source's order.
 
     Facts and raw scores are as in `scores/`, with "(none)" for a missing dump, language or domain;
-    quality and what follows it as in `quality/` and `selection/`. `top_quality`: whether quality
-    alone would select the document. With `selection.max_repeat` above 1, `repeat` is how often
-    training sees it, if it is selected.
+    `topic` is as in `topics/`, or "(none)" for a document that was not embedded or if the run has
+    no topics; quality and what follows it are as in `quality/` and `selection/`. `top_quality`:
+    whether quality alone would select the document. With `selection.max_repeat` above 1, `repeat`
+    is how often training sees it, if it is selected.
     """
     facts = _never_null(shard=_INT, id=_TEXT, row=_WHOLE)
     facts += [("characters", _WHOLE), ("tokens", _WHOLE)]
     facts += _never_null(dump=_TEXT, language=_TEXT, domain=_TEXT)
-    judged = [*((name, _DOUBLE) for name in (*names, "quality")), ("dropped", _TEXT)]
+    judged = [*((name, _DOUBLE) for name in names), *_never_null(topic=_TEXT)]
+    judged += [("quality", _DOUBLE), ("dropped", _TEXT)]
     judged += [("near_duplicate_of", _TEXT), *CONTAMINATION, ("logit", _FLOAT)]
     judged += _never_null(selected=_BOOL, top_quality=_BOOL)
     return pa.schema([*facts, *judged, *([("repeat", _INT)] if has_repeats else [])])
@@ -265,10 +274,10 @@ TALLIES = pa.schema(
         *((name, _WHOLE) for name in ("characters", "tokens", "scored", "quality")),
     ]
 )
-"""`tallies/`: what became of a shard's documents, by `kind` (all, dump, language, domain, length)
-and `name` of their group. `fate` is `selected`, `left out`, or one of `DROP_REASONS`; `scored` are
-the documents with a quality, `quality` is its sum in millionths. A length is a band of characters
-whose upper end is twice the lower one."""
+"""`tallies/`: what became of a shard's documents, by `kind` (all, dump, language, domain, topic,
+length) and `name` of their group; documents without a topic are in none. `fate` is `selected`,
+`left out`, or one of `DROP_REASONS`; `scored` are the documents with a quality, `quality` is its
+sum in millionths. A length is a band of characters whose upper end is twice the lower one."""
 
 
 def embeddings(dimension: int, storage: str = "float16") -> pa.Schema:

@@ -30,6 +30,7 @@ class Stage:
         where: the settings under which there is such a stage.
         units: `module:function` from the run to the `Unit`s that there are now.
         pinned_with: stages on whose pinned revisions it depends too.
+        more_inputs: stages of whose outputs it reads some under some settings.
         reads_source: whether it reads the source's rows without another stage's word for them.
     """
 
@@ -45,6 +46,7 @@ class Stage:
     suffix: str = ".parquet"
     where: Callable[[Settings], bool] = lambda settings: True
     units: str = ""
+    more_inputs: Callable[[Settings], tuple[str, ...]] = lambda settings: ()
     reads_source: bool = False
     pinned_with: tuple[str, ...] = ()
 

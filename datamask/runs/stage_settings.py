@@ -228,6 +228,17 @@ def makes_model(settings: Settings) -> bool:
     return settings.selection.method == "mask" and not settings.selection.mask_model
 
 
+def balanced_topics(settings: Settings) -> tuple[str, ...]:
+    """The stage `topics` if the objective may read it."""
+    return ("topics",) if settings.topics and settings.selection.balances_topics else ()
+
+
+def limited_topics(settings: Settings) -> tuple[str, ...]:
+    """The stage `topics` if floors and caps are of topics."""
+    selection = settings.selection
+    return ("topics",) if selection.limits != selection.limits_of_source else ()
+
+
 def exchanges(settings: Settings) -> bool:
     """Whether shards learn together."""
     return settings.selection.scope == "corpus"

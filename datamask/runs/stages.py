@@ -148,6 +148,25 @@ STAGES = {
             where=lambda s: bool(s.probes),
         ),
         Stage(
+            "topic_model",
+            1,
+            "datamask.selection.topics:fit_topics",
+            settings=of.reads("topics", "seed", "source.layout", "source.columns.text"),
+            after_all=("embeddings",),
+            file="topic_model.parquet",
+            where=lambda s: s.topics is not None and not s.selection.mask_model,
+            reads_source=True,
+        ),
+        Stage(
+            "topics",
+            1,
+            "datamask.selection.topics:assign_topics",
+            "shard",
+            after=("embeddings",),
+            after_all=("topic_model",),
+            where=lambda s: s.topics is not None,
+        ),
+        Stage(
             "corpus_statistics",
             9,
             "datamask.selection.totals:shard_statistics",
@@ -156,6 +175,7 @@ STAGES = {
             on_device=True,
             after=("quality", "probed_quality", "embeddings"),
             where=of.exchanges,
+            more_inputs=of.balanced_topics,
             pinned_with=("embeddings",),
         ),
         Stage(
@@ -207,6 +227,7 @@ STAGES = {
             after=("quality", "probed_quality", "embeddings", "round", "swaps"),
             after_all=("round_total", "swaps_total"),
             where=lambda s: s.selection.has_cut,
+            more_inputs=of.balanced_topics,
         ),
         Stage(
             "threshold",
@@ -216,6 +237,7 @@ STAGES = {
             after_all=("quality", "probed_quality", "learning"),
             file="threshold.parquet",
             where=lambda s: s.selection.has_cut,
+            more_inputs=of.limited_topics,
         ),
         Stage(
             "selection",
@@ -226,6 +248,7 @@ STAGES = {
             on_device=True,
             after=("quality", "probed_quality", "embeddings", "learning"),
             after_all=("threshold",),
+            more_inputs=of.balanced_topics,
         ),
         Stage(
             "outcome",
@@ -243,7 +266,7 @@ STAGES = {
             5,
             "datamask.selection.mask_model:make_mask_model",
             settings=of.reads("selection.estimator"),
-            after_all=("quality", "outcome", "round_total", "threshold"),
+            after_all=("quality", "topic_model", "outcome", "round_total", "threshold"),
             file="mask_model/model.json",
             where=of.makes_model,
         ),
@@ -258,10 +281,10 @@ STAGES = {
         ),
         Stage(
             "documents",
-            3,
+            4,
             "datamask.analysis.documents:tabulate",
             "shard",
-            after=("scores", "quality", "probed_quality", "selection"),
+            after=("scores", "quality", "probed_quality", "topics", "selection"),
             after_all=("repeats",),
         ),
         Stage(
@@ -275,7 +298,7 @@ STAGES = {
         *TOKENS,
         Stage(
             "composition",
-            7,
+            8,
             "datamask.analysis.composition:compose",
             after_all=("documents", "outcome", "round_total"),
             file="composition.duckdb",

@@ -90,7 +90,7 @@ def check_bounds(connection: Any, selection: Selection, documents: int) -> None:
             f"selection.tokens: {total} tokens are to be kept, but all {documents} documents of "
             f"the source have {tokens}; lower it"
         )
-    if selection.limits:
+    if selection.limits_of_source:
         unit = "tokens" if in_tokens else "documents"
         units = f"SELECT name, coalesce(sum({unit}), 0)::BIGINT FROM counts GROUP BY name"
         check_limits(selection, total, dict(execute(connection, units)))

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 
 from datamask.config.compute import Compute
@@ -29,7 +30,7 @@ from datamask.learning.moment_gradient import along
 from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import WeightedTerm, build_terms, formula, is_linear
 from datamask.runs import budget
-from datamask.runs.files import replace_file
+from datamask.runs.files import read_columns, replace_file
 from datamask.runs.opening import versions
 from datamask.runs.run import Run, digest
 from datamask.selection.sampling import Drawn, not_learned, stand_ins
@@ -65,11 +66,16 @@ def make_mask_model(run: Run, compute: Compute) -> None:
         RunError: the outcome of a shard is missing or stale.
     """
     about: dict[str, Any] = {"format": FORMAT, "unavailable": _unavailable(run)}
+    topics = None
+    if run.settings.topics is not None:
+        run.receipt("topic_model")
+        topics = read_columns(run.path("topic_model"))
     place = run.local_path("mask_model")
     if not about["unavailable"]:
         model, facts, about["unavailable"] = _build(run, compute)
     if not about["unavailable"]:
-        tensors = _to_bytes(model)
+        tensors = _to_bytes(model, topics)
+        about |= {"topics": topics["topic"].to_pylist()} if topics else {}
         about |= facts | {"tensors_sha256": hashlib.sha256(tensors).hexdigest()}
         with replace_file(place.with_name(TENSORS), run.storage) as temporary:
             temporary.write_bytes(tensors)
@@ -261,7 +267,7 @@ def _unpack(tensors: Mapping[str, np.ndarray], name: str, names: list[str]) -> M
     return moments_from(names, *parts)
 
 
-def _to_bytes(model: MaskModel) -> bytes:
+def _to_bytes(model: MaskModel, topics: pa.Table | None) -> bytes:
     from safetensors.numpy import save
 
     parts = {f"term{place}": term.slope for place, term in enumerate(model.terms)}
@@ -271,6 +277,8 @@ def _to_bytes(model: MaskModel) -> bytes:
         row = moment_row(moments)
         tensors[f"{name}.sums"] = np.asarray([row["count"], row["quality"], *row["scores"]])
         tensors |= {f"{name}.{part}": row[part] for part in ("first", "second")}
+    if topics is not None:
+        tensors["topics"] = np.asarray(topics["direction"].to_pylist(), np.float32)
     saved: bytes = save({name: np.ascontiguousarray(tensors[name]) for name in sorted(tensors)})
     return saved
 
@@ -341,17 +349,9 @@ def read_model(folder: str, about: dict[str, Any]) -> MaskModel:
         InputError: model.safetensors is missing.
         CorruptFileError: it is truncated, or not the one of model.json.
     """
-    from safetensors import SafetensorError
-    from safetensors.numpy import load
-
-    path = f"{folder.rstrip('/')}/{TENSORS}"
-    with open_binary(path) as file:
-        content = file.read()
-    names = about["score_names"]
+    path, names = f"{folder.rstrip('/')}/{TENSORS}", about["score_names"]
+    tensors = _read_tensors(path, about)
     try:
-        if hashlib.sha256(content).hexdigest() != about["tensors_sha256"]:
-            raise ValueError(f"its SHA-256 is not the one in {ABOUT}")
-        tensors = load(content)
         gains = (
             TermGain(
                 **{name: term[name] for name in ("name", "kind", "options", "factor")},
@@ -362,5 +362,25 @@ def read_model(folder: str, about: dict[str, Any]) -> MaskModel:
         moments = _unpack(tensors, "moments", names)
         learned = _unpack(tensors, "learned", names) if "learned.sums" in tensors else None
         return MaskModel(tuple(gains), moments, about["unit"], about["threshold"], learned)
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
+        raise _corrupt(path, error) from None
+
+
+def read_topics(folder: str, about: dict[str, Any]) -> tuple[list[str], np.ndarray]:
+    """The topic of each cluster, and the directions of the clusters; errors as `read_model`."""
+    return about["topics"], _read_tensors(f"{folder.rstrip('/')}/{TENSORS}", about)["topics"]
+
+
+def _read_tensors(path: str, about: dict[str, Any]) -> dict[str, np.ndarray]:
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    with open_binary(path) as file:
+        content = file.read()
+    try:
+        if hashlib.sha256(content).hexdigest() != about["tensors_sha256"]:
+            raise ValueError(f"its SHA-256 is not the one in {ABOUT}")
+        tensors: dict[str, np.ndarray] = load(content)
+        return tensors
+    except (SafetensorError, ValueError) as error:
         raise _corrupt(path, error) from None

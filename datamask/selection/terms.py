@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datamask.config.selection import NO_GROUP, Selection
+from datamask.errors import CorruptFileError
 from datamask.objectives.groups import GroupBalance
 from datamask.objectives.weighted import WeightedTerm, build_terms
 from datamask.runs.files import read_columns
@@ -48,17 +49,46 @@ def score_names(run: Run) -> list[str]:
     return [*names, *indicator_names(run.settings.selection)]
 
 
+def read_groups(run: Run, shard: int, column: str, rows: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The group of each document of a shard that survived pruning; text, shape N.
+
+    Args:
+        run: the run.
+        shard: the shard.
+        column: dump, language, domain or topic.
+        rows: the documents' rows in the shard.
+
+    Raises:
+        RunError: topics are missing or stale.
+        CorruptFileError: they are of another number of documents.
+    """
+    if column != "topic":
+        groups = read_columns(run.path("scores", shard), [column])[column].take(rows)
+        return pc.fill_null(groups, NO_GROUP)
+    path, receipt = run.path("topics", shard), run.receipt("topics", shard)
+    if receipt.rows != len(rows):
+        raise CorruptFileError(
+            f"{path}: topics of {receipt.rows} documents, but {run.quality_path(shard)} has "
+            f"{len(rows)}; delete it and relaunch"
+        )
+    return read_columns(path, ["topic"])["topic"]
+
+
 def read_indicators(run: Run, shard: int, rows: pa.ChunkedArray) -> dict[str, np.ndarray]:
-    """The indicators of the documents in some rows of a shard: 0 and 1 by name, float32."""
+    """The indicators of a shard's documents, by their rows as in `read_groups`.
+
+    Returns:
+        0 and 1 by name, float32.
+    """
     names = indicator_names(run.settings.selection)
     if not names:
         return {}
     columns = {name.partition("=")[0] for name in names}
-    stored = sorted("characters" if column == "length" else column for column in columns)
-    table = read_columns(run.path("scores", shard), stored).take(rows)
-    groups = {name: pc.fill_null(table[name], NO_GROUP).to_numpy() for name in columns - {"length"}}
+    named = sorted(columns - {"length"})
+    groups = {column: read_groups(run, shard, column, rows).to_numpy() for column in named}
     if "length" in columns:
         edges = run.receipt("quality", shard).metrics["length_edges"]
+        table = read_columns(run.path("scores", shard), ["characters"]).take(rows)
         bins = np.searchsorted(edges, table["characters"].to_numpy(), side="right")
         groups["length"] = bins.astype(str)
     indicators = {}

@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from datamask.config.compute import Compute
-from datamask.config.selection import NO_GROUP, Selection
+from datamask.config.selection import Selection
 from datamask.runs import budget, schemas
 from datamask.runs.files import read_columns
 from datamask.runs.in_progress import each_in_turn
@@ -35,6 +35,7 @@ from datamask.runs.run import Run
 from datamask.selection.documents import read_ranked
 from datamask.selection.limits import make_bounds, too_little
 from datamask.selection.order import NOTHING, ORDER, Key, is_kept, last_within, midway, not_after
+from datamask.selection.terms import read_groups
 from datamask.storage.duckdb_scratch import execute, execute_with, temporary_duckdb
 
 logger = logging.getLogger(__name__)
@@ -110,8 +111,7 @@ def _load(connection: Any, run: Run, compute: Compute, shards: Sequence[int]) ->
         ranked = read_ranked(run, "learning", shard, in_tokens=selection.tokens is not None)
         name: Any = pa.nulls(len(ranked), pa.string())
         for limit in selection.limits[:1]:
-            facts = read_columns(run.path("scores", shard), [limit.column]).take(ranked["row"])
-            name = facts[limit.column].fill_null(NO_GROUP)
+            name = read_groups(run, shard, limit.column, ranked["row"])
         table = ranked.append_column("name", name)
         table = table.append_column("shard", pa.repeat(shard, len(ranked)))
         return table.select(["shard", "name", "logit", "quality", "id", "units"])

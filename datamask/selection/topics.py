@@ -1,0 +1,198 @@
+"""Stages `topic_model` and `topics`: what documents are about, by clusters of their vectors.
+
+Spherical k-means on two levels. The vectors of a sample form `topics.fine` clusters, and the
+directions of these clusters, weighted by their documents, form `topics.coarse` topics. A document
+has the topic of the cluster whose direction is nearest to its vector. A topic is named by its most
+typical words: those with the largest share of the topic's sampled documents that have the word,
+times the logarithm of one over the share of all sampled documents that have it (class-based
+TF-IDF). Stop words have a logarithm near 0. Without text, topics are numbered.
+
+New documents have the topics of the finished run, whose mask model holds the directions.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from datamask.baselines.clustered import k_means
+from datamask.config.compute import Compute
+from datamask.config.selection import Topics
+from datamask.embedding.vectors import read_vectors, row_groups
+from datamask.runs import schemas
+from datamask.runs.files import read_columns
+from datamask.runs.output import write_output
+from datamask.runs.receipt import Receipt
+from datamask.runs.run import Run, shard_seed
+from datamask.selection.documents import read_survivors
+from datamask.selection.mask_model import judged_by, read_topics
+from datamask.source.texts import beginnings
+
+SAMPLED, LEAST_SAMPLED, MOST_SHARDS = 100, 10, 16
+"""Documents that are sampled for each fine cluster, the fewest of them in a small source, and the
+most shards that they are drawn from (docs/log.md#topics)."""
+
+ATTEMPTS = 10
+"""Runs of k-means that merge clusters into topics, of which the best counts; their points are few
+(docs/log.md#topics)."""
+
+NAMED_TEXTS, VOCABULARY, WORDS = 10_000, 50_000, 3
+"""Most texts that words are counted in, most different words, and words of a name
+(docs/log.md#topics)."""
+
+WORD = r"(?u)\b[^\W\d_]{3,}\b"
+"""Words that can name a topic: three letters or more."""
+
+
+def fit_topics(run: Run, compute: Compute) -> None:
+    """Write `topic_model.parquet` (`schemas.TOPIC_MODEL`).
+
+    Raises:
+        RunError: embeddings of a shard are missing or stale.
+        InputError: a file of the source is missing or unreadable.
+    """
+    settings = run.settings.topics
+    assert settings is not None
+    features, rows = _sample(run, SAMPLED * settings.fine)
+    directions, topics = cluster(features, settings, run.settings.seed)
+    labels = topics[nearest(features, directions)]
+    texts = beginnings(run, rows[:NAMED_TEXTS])
+    known = [(texts[row], label) for row, label in zip(rows, labels, strict=True) if row in texts]
+    names = name_topics(known, np.bincount(labels, minlength=topics.max() + 1))
+    table = pa.table(
+        {"topic": [names[topic] for topic in topics], "direction": directions.tolist()},
+        schema=schemas.TOPIC_MODEL,
+    )
+    write_output(run, "topic_model", 0, schemas.TOPIC_MODEL, [table], {"sampled": len(rows)})
+
+
+def _sample(run: Run, most: int) -> tuple[np.ndarray, list[tuple[int, int]]]:
+    """Vectors (float32, n x D) of embedded documents in random order, and their shards and rows."""
+    kept = {shard: run.receipt("embeddings", shard).rows for shard in range(run.num_shards)}
+    generator = np.random.default_rng(shard_seed(run.settings.seed, 0))
+    shards = generator.permutation([shard for shard, rows in kept.items() if rows])[:MOST_SHARDS]
+    documents = sum(kept[shard] for shard in shards.tolist())
+    vectors, places = [], []
+    for shard in np.sort(shards).tolist():
+        wanted = min(kept[shard], -(-most * kept[shard] // documents))
+        rows = np.sort(generator.permutation(kept[shard])[:wanted])
+        path, dimension = run.path("embeddings", shard), run.settings.embedding.dimension
+        vectors.append(read_vectors(path, dimension, rows, np.float32)[1])
+        of_source = read_survivors(run, shard, ["row"])["row"].take(pa.array(rows))
+        places += [(shard, row) for row in of_source.to_pylist()]
+    order = generator.permutation(len(places))
+    return np.concatenate(vectors)[order], [places[place] for place in order.tolist()]
+
+
+def cluster(features: np.ndarray, settings: Topics, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Two levels of spherical k-means.
+
+    Args:
+        features: unit rows, float32, N x D; N at least 1.
+        settings: numbers of clusters and topics; there are fewer of both if N is small.
+        seed: of the random choices.
+
+    Returns:
+        The direction of each cluster (unit rows, float32) and its topic (from 0, without gaps).
+    """
+    from sklearn.exceptions import ConvergenceWarning
+    from threadpoolctl import threadpool_limits
+
+    number = min(settings.fine, max(settings.coarse, len(features) // LEAST_SAMPLED), len(features))
+    # One thread gives sums a fixed order. Equal vectors make fewer clusters than asked for.
+    with threadpool_limits(1), warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        directions = _unit(k_means(features, number, seed)[1])
+        labels, sizes = np.unique(nearest(features, directions), return_counts=True)
+        directions = directions[labels]
+        topics = np.arange(len(directions))
+        if len(directions) > settings.coarse:
+            topics, _ = k_means(directions, settings.coarse, seed, sizes, ATTEMPTS)
+    return directions, np.unique(topics, return_inverse=True)[1]
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
+    return (vectors / np.maximum(lengths, 1e-12)).astype(np.float32)
+
+
+def nearest(features: np.ndarray, directions: np.ndarray) -> np.ndarray:
+    """The place of the direction with the largest cosine to each document; int64, shape N."""
+    products = torch.from_numpy(features.astype(np.float32)) @ torch.from_numpy(directions).T
+    places: np.ndarray = products.argmax(1).numpy()
+    return places
+
+
+def name_topics(texts: list[tuple[str, int]], sizes: np.ndarray) -> list[str]:
+    """A name for each topic: words, or its number in order of size where there are none.
+
+    Args:
+        texts: of sampled documents, with their topics.
+        sizes: sampled documents of each topic.
+    """
+    places = np.argsort(np.argsort(-sizes, kind="stable"), kind="stable")
+    words = _typical_words(texts, len(sizes)) if texts else [[]] * len(sizes)
+    names: list[str] = []
+    for place, typical in zip(places.tolist(), words, strict=True):
+        name = " ".join(typical) or f"topic {place + 1}"
+        names.append(f"{name} {place + 1}" if name in names else name)
+    return names
+
+
+def _typical_words(texts: list[tuple[str, int]], topics: int) -> list[list[str]]:
+    """The most typical words of each topic, the most typical first."""
+    from sklearn.feature_extraction.text import CountVectorizer
+
+    counter = CountVectorizer(binary=True, token_pattern=WORD, max_features=VOCABULARY)
+    try:
+        counts = counter.fit_transform(text for text, _ in texts)
+    except ValueError:  # no text has a word
+        return [[]] * topics
+    labels = np.array([topic for _, topic in texts])
+    known, typical = counter.get_feature_names_out(), []
+    rarity = np.log(len(texts) / np.asarray(counts.sum(0)).ravel())
+    for topic in range(topics):
+        members = counts[labels == topic]
+        share = np.asarray(members.sum(0)).ravel() / max(members.shape[0], 1)
+        weight = share * rarity
+        best = np.argsort(-weight, kind="stable")[:WORDS]
+        typical.append(known[best[weight[best] > 0]].tolist())
+    return typical
+
+
+def read_topic_model(run: Run) -> tuple[list[str], np.ndarray]:
+    """The topic of each cluster, and the directions of the clusters (float32).
+
+    They are those of the mask model by which the run is judged, if it is.
+
+    Raises:
+        RunError: the stage's output is missing or stale, or the mask model has changed.
+    """
+    if about := judged_by(run):
+        return read_topics(run.settings.selection.mask_model, about)
+    run.receipt("topic_model")
+    table = read_columns(run.path("topic_model"))
+    directions = np.stack(table["direction"].to_numpy(zero_copy_only=False)).astype(np.float32)
+    return table["topic"].to_pylist(), directions
+
+
+def assign_topics(run: Run, shard: int, compute: Compute) -> Receipt:
+    """Write `topics/NNNNN.parquet`: the topic of every embedded document.
+
+    Raises as `read_topic_model`.
+    """
+    run.receipt("embeddings", shard)
+    names, directions = read_topic_model(run)
+    path, dimension = run.path("embeddings", shard), run.settings.embedding.dimension
+    known = pa.array(names, pa.string())
+
+    def topics() -> Any:
+        for block in row_groups(path, dimension):
+            topic = known.take(pa.array(nearest(block, directions)))
+            yield pa.table({"topic": topic}, schema=schemas.TOPICS)
+
+    return write_output(run, "topics", shard, schemas.TOPICS, topics(), {})
