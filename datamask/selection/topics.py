@@ -117,7 +117,8 @@ def cluster(features: np.ndarray, settings: Topics, seed: int) -> tuple[np.ndarr
 
 def _unit(vectors: np.ndarray) -> np.ndarray:
     lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
-    return (vectors / np.maximum(lengths, 1e-12)).astype(np.float32)
+    unit: np.ndarray = (vectors / np.maximum(lengths, 1e-12)).astype(np.float32)
+    return unit
 
 
 def nearest(features: np.ndarray, directions: np.ndarray) -> np.ndarray:

@@ -63,7 +63,10 @@ def test_workers_and_order_change_no_byte(
     made = []
     for way in ways:
         chosen = finished.settings(
-            source, selection={**selection, "steps": 10}, plan={"rows_per_shard": 24}
+            source,
+            selection={**selection, "steps": 10},
+            plan={"rows_per_shard": 24},
+            topics={"coarse": 3, "fine": 9},
         )
         run = plan_run(tmp_path / way.__name__, chosen)
         for stage in finished.up_to(run, "composition"):

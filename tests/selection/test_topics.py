@@ -1,0 +1,265 @@
+"""Topics through real runs: three planted subjects, their names, and every use of them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from datamask.analysis.composition import query
+from datamask.config.compute import Compute
+from datamask.config.loading import parse_settings
+from datamask.config.selection import Topics
+from datamask.config.settings import Settings
+from datamask.errors import DatamaskError
+from datamask.execution.pipeline import rebuild
+from datamask.planning.applying import settings_to_apply
+from datamask.planning.plan import plan_run
+from datamask.report import page_data
+from datamask.runs.run import Run
+from datamask.selection.topics import cluster, name_topics, nearest
+from tests.finished import finish, settings, up_to
+
+pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
+
+SUBJECTS = {
+    "cooking": ["onion", "garlic", "butter", "oven", "recipe", "sauce"],
+    "law": ["court", "judge", "appeal", "statute", "lawyer", "verdict"],
+    "sport": ["goal", "match", "league", "coach", "score", "striker"],
+}
+COMMON = ["the", "and", "with", "from", "that", "this"]
+TOPICS = {"coarse": 3, "fine": 12}
+
+
+def write(folder: Path, seed: int) -> Path:
+    """Three files of sixty documents of three subjects; the id names the subject."""
+    generator = np.random.default_rng(seed)
+    folder.mkdir(parents=True)
+    for file in range(3):
+        subjects = [[*SUBJECTS][(row + file) % 3] for row in range(60)]
+        table = {
+            "id": [f"{file}-{subject}-{row}" for row, subject in enumerate(subjects)],
+            "text": [" ".join(generator.choice(SUBJECTS[s] + COMMON, 40)) for s in subjects],
+            "edu": generator.standard_normal(60),
+        }
+        pq.write_table(pa.table(table), folder / f"{file}.parquet", row_group_size=25)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One corpus for all."""
+    return write(tmp_path_factory.mktemp("topics") / "source", 1)
+
+
+@pytest.fixture(scope="module")
+def done(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A finished run with topics."""
+    return finish(tmp_path_factory.mktemp("done") / "run", settings(source, topics=TOPICS))
+
+
+def subject(name: str) -> str:
+    """The subject that an id names."""
+    return name.split("-")[1]
+
+
+def topic_of(run: Run) -> dict[str, str]:
+    """The topic that `documents` has of each subject, which must be one."""
+    rows = query(run, "SELECT id, topic FROM documents WHERE dropped IS NULL")
+    pairs = {(subject(row["id"]), row["topic"]) for row in rows}
+    assert len(pairs) == len(SUBJECTS), pairs
+    return dict(pairs)
+
+
+def test_topics_are_the_planted_subjects_named_by_their_words(done: Run) -> None:
+    """One topic per subject; words that all subjects share are in no name; the others have none."""
+    for name, topic in topic_of(done).items():
+        assert len(topic.split()) == 3 and {*topic.split()} <= {*SUBJECTS[name]}
+    others = query(done, "SELECT DISTINCT topic FROM documents WHERE dropped IS NOT NULL")
+    assert [row["topic"] for row in others] == ["(none)"]
+
+
+def test_topics_are_groups_of_the_report(done: Run) -> None:
+    """Shares are of embedded documents; page and explorer have them."""
+    rows = query(done, "SELECT * FROM groups WHERE kind = 'topic'")
+    kept = Counter(row["topic"] for row in query(done, "SELECT topic FROM selection"))
+    left = query(done, "SELECT topic FROM documents WHERE dropped IS NULL")
+    before = Counter(row["topic"] for row in left)
+    assert {row["name"]: row["documents_after"] for row in rows} == kept
+    for row in rows:
+        assert row["share_before"] == pytest.approx(before[row["name"]] / before.total())
+        assert row["share_after"] == pytest.approx(kept[row["name"]] / kept.total())
+    assert {row[1] for row in page_data.groups(done) if row[0] == "topic"} == {*before}
+    facts = [row[-1] for row in page_data.documents(done) if row[1] == "kept"]
+    assert facts and all(any(topic in text for topic in kept) for text in facts)
+
+
+def test_a_document_has_the_topic_of_the_nearest_direction(done: Run) -> None:
+    """Compared with float64 products of numpy; the directions are unit vectors."""
+    model = pq.read_table(done.path("topic_model"))
+    directions = np.array(model["direction"].to_pylist(), np.float64)
+    np.testing.assert_allclose(np.linalg.norm(directions, axis=1), 1, atol=1e-6)
+    names = np.array(model["topic"].to_pylist())
+    for shard in range(done.num_shards):
+        vectors = pq.read_table(done.path("embeddings", shard))["feature_arr"].to_pylist()
+        best = (np.array(vectors, np.float64) @ directions.T).argmax(1)
+        assert pq.read_table(done.path("topics", shard))["topic"].to_pylist() == [*names[best]]
+
+
+@pytest.mark.parametrize("scope", ["shard", "corpus"])
+def test_limits_and_balance_of_topics(done: Run, tmp_path: Path, scope: str) -> None:
+    """Caps and a floor are met exactly, target shares nearly; no topic is computed again."""
+    topics = topic_of(done)
+    limits = [
+        {"column": "topic", "value": topics["law"], "floor": 0.5},
+        {"column": "topic", "value": topics["sport"], "cap": 0.1},
+    ]
+    shares = {"column": "topic", "shares": {topics["law"]: 0.6, topics["sport"]: 0.1}}
+    balance = [{"name": "group_balance", "weight": 20.0, "options": shares}]
+    source = Path(done.settings.source.path)
+
+    def kept(**selection: object) -> Counter[str]:
+        chosen = settings(source, topics=TOPICS, selection={"scope": scope, **selection})
+        run = finish(tmp_path / min(selection), chosen, "documents")
+        for name in ("topic_model", "topics"):
+            assert run.path(name).read_bytes() == done.path(name).read_bytes()
+        rows = [pq.read_table(run.path("documents", shard)) for shard in range(run.num_shards)]
+        chosen = pa.concat_tables(rows).to_pylist()
+        return Counter(row["topic"] for row in chosen if row["selected"])
+
+    limited = kept(limits=limits)
+    assert limited[topics["law"]] >= 0.5 * limited.total() - 0.5
+    assert limited[topics["sport"]] <= 0.1 * limited.total() + 0.5
+    balanced = kept(more_terms=balance)
+    assert abs(balanced[topics["law"]] / balanced.total() - 0.6) < 0.1
+    assert abs(balanced[topics["sport"]] / balanced.total() - 0.1) < 0.1
+
+
+def test_what_is_stale_when_topics_change(done: Run) -> None:
+    """Learning and masks only if the objective or the limits read topics."""
+
+    def state(**groups: Any) -> dict[str, str]:
+        data = done.settings.given()
+        for name, values in groups.items():
+            data[name] = {**(data[name] or {}), **values}
+        run = Run(done.storage, parse_settings(data), done.pinned_revisions)
+        return {name: run.state(name) for name in up_to(run, "documents")}
+
+    fewer = state(topics={"coarse": 2})
+    assert {name for name, known in fewer.items() if known != "done"} == {
+        *("topic_model", "topics", "documents", "mask_model")
+    }
+    limits = [{"column": "topic", "cap": 0.4}]
+    limited = state(selection={"limits": limits})
+    assert limited["topics"] == "done" and limited["embeddings"] == "done"
+    assert limited["threshold"] == "missing" and limited["selection"] == "stale"
+    balance = {"column": "topic", "shares": ["a"]}
+    terms = [{"name": "group_balance", "weight": 1, "options": balance}]
+    runs = []
+    for coarse in (2, 3):
+        chosen = {**done.settings.given(), "topics": {**TOPICS, "coarse": coarse}}
+        for more in ({"limits": limits}, {"more_terms": terms}):
+            chosen["selection"] = {**chosen["selection"], "limits": [], "more_terms": [], **more}
+            runs.append(Run(done.storage, parse_settings(chosen), done.pinned_revisions))
+    with_limits, with_terms, other_limits, other_terms = runs
+    assert with_limits.fingerprint("learning") == other_limits.fingerprint("learning")
+    assert with_limits.fingerprint("threshold") != other_limits.fingerprint("threshold")
+    assert with_terms.fingerprint("selection") != other_terms.fingerprint("selection")
+
+
+def test_new_documents_have_the_topics_of_the_mask_model(done: Run, tmp_path: Path) -> None:
+    """Names and directions come from the finished run, though the new source has one subject."""
+    folder = write(tmp_path / "new", 2)
+    for path in folder.glob("*.parquet"):
+        table = pq.read_table(path)
+        is_law = [subject(name) == "law" for name in table["id"].to_pylist()]
+        pq.write_table(table.filter(pa.array(is_law)), path)
+    applied = settings_to_apply(done, done.settings.source.model_copy(update={"path": str(folder)}))
+    run = rebuild(tmp_path / "applied", applied)
+    topics = query(run, "SELECT DISTINCT topic FROM documents WHERE dropped IS NULL")
+    assert [row["topic"] for row in topics] == [topic_of(done)["law"]]
+    assert not (run.root / "topic_model.parquet").exists()
+
+
+def test_a_mask_model_without_topics_gives_none(source: Path, tmp_path: Path) -> None:
+    """It is refused when planned."""
+    learnt = finish(tmp_path / "learnt", settings(source), "mask_model")
+    applied = settings_to_apply(learnt, learnt.settings.source)
+    with pytest.raises(DatamaskError, match="its run has no topics"):
+        plan_run(tmp_path / "applied", applied.model_copy(update={"topics": Topics()}))
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        (
+            {"selection": {"limits": [{"column": "topic", "cap": 0.5}]}},
+            "limits: the run has no",
+        ),
+        ({"quality": {"scores": [{"normalise_within": "topic"}]}}, "normalise_within: topics are"),
+        (
+            {"topics": TOPICS, "embedding": {"keep": False}, "selection": {"scope": "corpus"}},
+            "embedding.keep: false, but topics",
+        ),
+        ({"topics": {"coarse": 5, "fine": 3}}, "topics: fine 3 is below coarse 5"),
+        ({"quality": {"scores": [{"name": "topic"}]}}, "`topic` is reserved"),
+    ],
+)
+def test_what_is_impossible_is_refused(
+    source: Path, tmp_path: Path, groups: dict[str, Any], message: str
+) -> None:
+    """In one line, before anything is computed."""
+    with pytest.raises(DatamaskError, match=re.escape(message)) as refused:
+        plan_run(tmp_path / "run", settings(source, **groups))
+    assert "\n" not in str(refused.value)
+
+
+def test_names_are_the_words_of_largest_share_and_rarity() -> None:
+    """Worked out by hand: shares of texts with the word, times the logarithm of their rarity."""
+    texts = [("apple pear of", 0), ("apple of of", 0), ("stone of", 1), ("stone lake of xy", 1)]
+    # Topic 0: apple 1 * ln 2 = 0.69, pear 0.5 * ln 4 = 0.69 (after apple), of 0.
+    assert name_topics(texts, np.array([2, 2])) == ["apple pear", "lake stone"]
+    assert name_topics([("12 34", 0), ("ab", 1)], np.array([1, 5])) == ["topic 2", "topic 1"]
+    assert name_topics([], np.array([3, 4, 3])) == ["topic 2", "topic 1", "topic 3"]
+    same = [("lake", 0), ("lake", 1), ("", 2)]
+    assert name_topics(same, np.array([1, 1, 1])) == ["lake", "lake 2", "topic 3"]
+
+
+def test_few_or_equal_vectors_make_few_topics() -> None:
+    """No more than there are different vectors, numbered without gaps, and no warning."""
+    settings = Topics(coarse=5, fine=50)
+    vector = np.eye(3, 8, dtype=np.float32)
+    for rows, expected in (([0], 1), ([0] * 40, 1), ([0, 1, 2] * 20, 3)):
+        features = vector[rows]
+        directions, topics = cluster(features, settings, 3)
+        assert len(np.unique(topics[nearest(features, directions)])) == expected
+        assert sorted({*topics.tolist()}) == [*range(expected)]
+
+
+def test_vectors_of_the_source_make_numbered_topics(tmp_path: Path) -> None:
+    """Layout `features` has no words."""
+    generator = np.random.default_rng(0)
+    vectors = np.repeat(np.eye(4), 30, axis=0) + 0.05 * generator.standard_normal((120, 4))
+    table = {"chunk_id": [f"d{row}" for row in range(120)], "feature_arr": vectors.tolist()}
+    table["quality_score"] = generator.random(120).tolist()
+    (tmp_path / "source").mkdir()
+    pq.write_table(pa.table(table), tmp_path / "source" / "a.parquet")
+    asked: Settings = parse_settings(
+        {
+            "source": {"path": str(tmp_path / "source"), "layout": "features"},
+            "embedding": {"dimension": 4},
+            "topics": {"coarse": 4, "fine": 12},
+            "selection": {"ratio": 0.25, "steps": 5},
+        }
+    )
+    run = finish(tmp_path / "run", asked, "topics", Compute())
+    topics = pq.read_table(run.path("topics"))["topic"].to_pylist()
+    blocks = [{*topics[start : start + 30]} for start in range(0, 120, 30)]
+    assert sorted(map(min, blocks)) == [f"topic {number}" for number in (1, 2, 3, 4)]
+    assert all(len(block) == 1 for block in blocks)
