@@ -30,8 +30,8 @@ NOISY_LOGGERS = (
 )
 
 MORE = (
-    *("apply", "deploy", "doctor", "embed", "ingest", "leaderboard"),
-    *("rerun-failed", "seen", "settings", "verify"),
+    *("apply", "deploy", "doctor", "embed", "ingest", "leaderboard", "limits"),
+    *("ratios", "rerun-failed", "seen", "settings", "verify"),
 )
 
 

@@ -125,7 +125,9 @@ def test_limits_and_balance_of_topics(done: Run, tmp_path: Path, scope: str) -> 
     source = Path(done.settings.source.path)
 
     def kept(**selection: object) -> Counter[str]:
-        chosen = settings(source, topics=TOPICS, selection={"scope": scope, **selection})
+        chosen = settings(
+            source, topics=TOPICS, selection={"scope": scope, "rounds": 2, **selection}
+        )
         run = finish(tmp_path / min(selection), chosen, "documents")
         for name in ("topic_model", "topics"):
             assert run.path(name).read_bytes() == done.path(name).read_bytes()
