@@ -102,7 +102,7 @@ class Evaluation(Group):
         description="share of the source's documents that no selection gets, drawn by a seeded "
         "hash of the id, on which models are scored (0.005 to 0.02 is usual); 0: none",
     )
-    hold_out_by: Literal["none", "domain", "dump", "language"] = Field(
+    hold_out_by: Literal["none", "domain", "dump", "language", "topic"] = Field(
         "none", description="score held-out documents separately by this column too"
     )
     sets: tuple[HeldOutSet, ...] = Field(

@@ -48,6 +48,8 @@ class Settings(Group):
             )
         if publication and publication.tokens and self.tokens is None:
             raise ValueError("publication.tokens needs tokens.tokenizer")
+        if self.evaluation.hold_out_by == "topic" and self.topics is None:
+            raise ValueError("evaluation.hold_out_by: the run has no topics; set `topics`")
         of_sums = selection.scope == "corpus" or selection.method == "greedy"
         of_sums |= bool(selection.mask_model or (publication and publication.mask_model))
         pruned = self.has_heuristic_alone or (self.prune_fraction and not self.probes)

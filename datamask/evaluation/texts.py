@@ -16,6 +16,8 @@ import pyarrow as pa
 from datamask.config.compute import Compute
 from datamask.config.evaluation import HeldOutSet
 from datamask.config.selection import NO_GROUP
+from datamask.embedding.loose_texts import text_embedder
+from datamask.embedding.pinning import PIN
 from datamask.errors import InputError, SettingsError
 from datamask.evaluation.models import SMALLEST_VOCABULARY, preset
 from datamask.evaluation.pinning import NOTHING_HELD_OUT
@@ -28,9 +30,10 @@ from datamask.runs import schemas
 from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
 from datamask.runs.run import Run
+from datamask.selection.topics import nearest, read_topic_model
 from datamask.source.reading import read_shard, take_rows
 from datamask.source.token_counts import load_tokenizer
-from datamask.storage.duckdb_scratch import execute, temporary_duckdb
+from datamask.storage.duckdb_scratch import execute, execute_with, temporary_duckdb
 
 SAMPLED_CHARACTERS = 20_000_000
 """Text that a tokenizer is trained on."""
@@ -46,6 +49,9 @@ SIMILARITY = 0.8
 
 LEAST_DOCUMENTS, MOST_GROUPS = 30, 50
 """A group of held-out documents is a set of its own from this size, if it is among the largest."""
+
+MOST_EMBEDDED = 10_000
+"""Most held-out documents that are embedded for their topic; the others have none."""
 
 SOURCE_SET = "all"
 OTHER_GROUPS = "(other groups)"
@@ -233,6 +239,8 @@ def _from_source(run: Run, compute: Compute) -> Iterator[dict[str, Any]]:
     most, order = MOST_DOCUMENTS, in_drawn_order(run, "held-out")
     with temporary_duckdb(run.root, compute) as connection:
         load_documents(connection, run)
+        if by == "topic":
+            _add_topics(connection, run, compute)
         rows = execute(
             connection,
             "WITH drawn AS (SELECT *, "
@@ -251,6 +259,28 @@ def _from_source(run: Run, compute: Compute) -> Iterator[dict[str, Any]]:
         for row, text in zip(places.tolist(), texts, strict=True):
             name, group, in_all = known[shard, row]
             yield {"set": group, "id": name, "in_all": in_all, "text": text}
+
+
+def _add_topics(connection: Any, run: Run, compute: Compute) -> None:
+    """Add column `topic` to `documents`, of the first held-out ones, which are embedded for it."""
+    first = execute(
+        connection,
+        f"SELECT shard, row FROM documents WHERE dropped = 'held_out' AND {is_drawn(run.settings)} "
+        f"ORDER BY {in_drawn_order(run, 'held-out')} LIMIT {MOST_EMBEDDED}",
+    )
+    names, directions = read_topic_model(run)
+    revision = run.pinned_revisions.get(PIN, "")
+    tokenise, encode = text_embedder(run.settings.embedding, revision, compute)
+    execute(connection, "ALTER TABLE documents ADD COLUMN topic VARCHAR")
+    for shard, rows, texts in read_texts(run, first):
+        where = [f"row {row} of shard {shard}" for row in rows.tolist()]
+        topics = [names[place] for place in nearest(encode(tokenise(texts), where), directions)]
+        execute_with(
+            connection,
+            pa.table({"row": rows, "topic": topics}),
+            f"UPDATE documents d SET topic = a.topic FROM arriving a WHERE d.row = a.row "
+            f"AND d.shard = {shard}",
+        )
 
 
 def _from_set(run: Run, own_set: HeldOutSet) -> Iterator[dict[str, Any]]:

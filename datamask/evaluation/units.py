@@ -52,7 +52,9 @@ def arm_units(run: Run) -> list[Unit]:
             settings.append(run.fingerprint_all("selection"))
         elif arm.change:
             changed = changed_selection(run.settings, arm)
-            settings.append(of.learner(run.settings.model_copy(update={"selection": changed})))
+            as_changed = run.settings.model_copy(update={"selection": changed})
+            settings.append(of.learner(as_changed))
+            settings += map(run.fingerprint_all, of.balanced_topics(as_changed))
             settings.append(run.fingerprint_all("embeddings"))
             settings.append(run.fingerprint_all(run.quality_stage))
         elif arm.kind == "top_quality":

@@ -21,6 +21,7 @@ EVALUATION = (
         "datamask.evaluation.texts:encode_held_out",
         settings=of.held_out,
         after_all=("quality", "tokenizer"),
+        more_inputs=lambda s: ("topic_model",) if s.evaluation.hold_out_by == "topic" else (),
         pinned_with=("example_models",),
         file="evaluation/held_out.parquet",
         where=of.evaluates,

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 CORPUS = {"scope": "corpus", "sample_documents": 32}
 GROUPED = {"normalisation": "rank", "normalise_within": "language", "missing": "fill"}
 SCORES = [{"name": "edu", "kind": "column", "column": "edu", **GROUPED}, {"name": "form"}]
+BALANCE = {"column": "topic", "shares": {"stone": 0.5}}
 LIMITS = [{"column": "language", "cap": 0.8}]
 TRAINED = {
     "hold_out": 0.2,
@@ -49,6 +50,14 @@ RUNS: dict[str, dict[str, Any]] = {
     },
     "documents": {"selection": {"documents": 20, "method": "greedy"}},
     "random": {"selection": {**CORPUS, "method": "random"}},
+    "topics": {
+        "topics": {"coarse": 2, "fine": 4},
+        "selection": {
+            "limits": [{"column": "topic", "cap": 0.9}],
+            "more_terms": [{"name": "group_balance", "weight": 1, "options": BALANCE}],
+        },
+        "evaluation": {**TRAINED, "hold_out_by": "topic"},
+    },
     "top_quality": {"selection": {**CORPUS, "method": "top_quality"}},
     "screened": {"quality": {"duplicates": "drop", "scores": SCORES}},
     "files": {},
@@ -169,6 +178,7 @@ def test_what_a_stage_reads_is_in_its_fingerprint(recorded: tuple[Run, dict]) ->
         known = own(run, name).union(
             *(chain[one] for one in BY_UNIT.get(name, ())),
             *(chain.get(one, ()) for one in (*stage.after, *stage.after_all)),
+            *(chain[one] for one in stage.more_inputs(run.settings)),
         )
         chain[name] = known
         known = known.union(ELSEWHERE, LISTED.get(name, ()), CHECKED if name == "quality" else ())

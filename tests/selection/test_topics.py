@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,7 +19,8 @@ from datamask.config.loading import parse_settings
 from datamask.config.selection import Topics
 from datamask.config.settings import Settings
 from datamask.errors import DatamaskError
-from datamask.execution.pipeline import rebuild
+from datamask.evaluation import texts
+from datamask.execution.pipeline import rebuild, run_stage
 from datamask.planning.applying import settings_to_apply
 from datamask.planning.plan import plan_run
 from datamask.report import page_data
@@ -265,3 +267,28 @@ def test_vectors_of_the_source_make_numbered_topics(tmp_path: Path) -> None:
     blocks = [{*topics[start : start + 30]} for start in range(0, 120, 30)]
     assert sorted(map(min, blocks)) == [f"topic {number}" for number in (1, 2, 3, 4)]
     assert all(len(block) == 1 for block in blocks)
+
+
+def test_held_out_documents_are_scored_by_topic(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is in the set of its subject's topic, though no held-out document trains the topics."""
+    monkeypatch.setattr(texts, "LEAST_DOCUMENTS", 5)
+    held_out = {"hold_out": 0.3, "hold_out_by": "topic", "model": "tiny", "tokens": 1000}
+    evaluation = {**held_out, "arms": ["ours", "random"]}
+    run = plan_run(tmp_path / "run", settings(source, topics=TOPICS, evaluation=evaluation))
+    for stage in ("scores", "quality", "embeddings", "topic_model", "tokenizer", "held_out"):
+        run_stage(run, stage, Compute())
+    rows = pq.read_table(run.path("held_out")).to_pylist()
+    drawn = query_files(run, "quality", "dropped = 'held_out'")
+    assert {row["id"] for row in rows} == drawn and len(drawn) > 30
+    pairs = {(subject(row["id"]), row["set"]) for row in rows}
+    names = {*pq.read_table(run.path("topic_model"))["topic"].to_pylist()}
+    assert len(pairs) == len(SUBJECTS) and {topic for _, topic in pairs} == names
+
+
+def query_files(run: Run, stage: str, where: str) -> set[str]:
+    """Ids of the documents in the files of a stage for which a condition holds."""
+    paths = [str(run.path(stage, shard)) for shard in range(run.num_shards)]
+    found = duckdb.sql(f"SELECT id FROM read_parquet({paths}) WHERE {where}").fetchall()
+    return {name for (name,) in found}
