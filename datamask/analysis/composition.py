@@ -9,8 +9,8 @@ Of table `terms`, row `objective` is the sum of the weighted terms, each divided
 `corpus`: values of the corpus, and the `scale` of each term. Shards then have no objectives.
 
 Computed from what adds up over shards: the receipts of `documents/` and `selection/`, `tallies/`
-and, in scope `corpus`, sums over embeddings. No documents are read. Sums are of integers, or of
-shards in their order, so that equal runs give equal values.
+and, in scope `corpus`, sums over embeddings; and, for `score_explained`, from `documents/`. Sums
+are of integers, or of shards in their order, so that equal runs give equal values.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ def compose(run: Run, compute: Compute) -> None:
         RunError: what a shard contributes is missing or stale.
         StorageError: the disk is full.
     """
+    from datamask.analysis.explained import explained  # imports this module
     from datamask.selection.applying import drift  # imports torch
 
     receipts = [run.receipt("selection", shard) for shard in range(run.num_shards)]
@@ -77,6 +78,7 @@ def compose(run: Run, compute: Compute) -> None:
         connection.execute(f"ATTACH '{quoted}' AS made")
         _load(connection, run, totals)
         _funnel(connection)
+        groups = explained(connection, run)
         # Sums of floats depend on how threads divide the rows.
         connection.execute("SET threads = 1")
         _totals(connection, run.settings.selection.scope)
@@ -85,6 +87,7 @@ def compose(run: Run, compute: Compute) -> None:
             "score_summary": _scores(run, totals),
             "score_correlations": quality.get("score_correlations", []),
             "score_groups": quality.get("score_groups", []),
+            "score_explained": groups,
             "terms": learning_tables.terms(run, receipts),
             "shards": learning_tables.shards(run, receipts),
             "rounds": learning_tables.rounds(run),
@@ -140,6 +143,8 @@ _TABLES = {
     "score_correlations": "score VARCHAR, other VARCHAR, correlation DOUBLE, documents BIGINT",
     "score_groups": "kind VARCHAR, name VARCHAR, documents BIGINT, best_whole BIGINT, "
     "best_within BIGINT",
+    "score_explained": "score VARCHAR, kind VARCHAR, documents BIGINT, groups BIGINT, auc DOUBLE, "
+    "eta_squared DOUBLE, constant_groups BIGINT, constant_documents BIGINT",
     "terms": "term VARCHAR, maximise BOOLEAN, selected DOUBLE, random DOUBLE, random_std DOUBLE, "
     "top_quality DOUBLE, scale DOUBLE",
     "shards": "shard BIGINT, documents BIGINT, candidates BIGINT, selected BIGINT, "

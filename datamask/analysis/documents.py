@@ -3,8 +3,7 @@
 `documents/NNNNN.parquet` has a row per document. The subset, the published scores and the views
 `documents` and `selection` of `datamask query` are made of these rows. What adds up over shards is
 in the metrics of its receipt (documents, characters, tokens, sums and extremes of scores) and, by
-group and fate, in `tallies/NNNNN.parquet`. `analysis.composition` adds it up; it reads no
-documents.
+group and fate, in `tallies/NNNNN.parquet`. `analysis.composition` adds it up.
 
 Computed from `scores/`, `quality/`, `topics/` and `selection/`. Sums are of integers or on one
 thread, so that equal runs give equal values.

@@ -7,13 +7,13 @@ They are computed from `composition.duckdb`, receipts and the report's sample. T
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from datamask.analysis.composition import KINDS, query
 from datamask.analysis.summary import MOST_CHANGE, benchmarks, drift, gains, long_texts, totals_of
-from datamask.config.selection import Selection
+from datamask.report.finding import Finding, Grade
 from datamask.report.redundancy import NEAR_DUPLICATE_COSINE, redundancy, sample_path
+from datamask.report.score_findings import explained, prefers_quality, role_of_score, scores
 from datamask.runs.receipt import read_receipt
 from datamask.runs.run import Run
 
@@ -55,30 +55,6 @@ CERTAIN = 2.0
 
 MOST_NAMED = 5
 
-Grade = Literal["good", "caution", "warning", "unknown"]
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A question about a selection with its answer.
-
-    Args:
-        grade: `unknown` if the run cannot tell.
-        name: what is asked, in a word or two.
-        text: the answer with its figures.
-        command: what to run next, with RUN in place of the run's folder; empty if nothing.
-    """
-
-    grade: Grade
-    name: str
-    text: str
-    command: str = ""
-
-    @property
-    def mark(self) -> str:
-        """The grade as a character, which does not depend on colour."""
-        return {"good": "✓", "caution": "○", "warning": "⚠", "unknown": "?"}[self.grade]
-
 
 def findings_of(run: Run) -> Iterator[Finding]:
     """All findings of a finished selection, trained models first.
@@ -89,8 +65,17 @@ def findings_of(run: Run) -> Iterator[Finding]:
         RunError: the composition is missing.
     """
     checks = (
-        *(trained, _gains, _near_duplicates, _embeddings, _scores, _lengths, _lengths_left_out),
-        *(_source, _groups, _long_texts, _benchmarks, _drift, _by_sample, _not_kept),
+        *(trained, _gains, _near_duplicates, _embeddings, scores, explained, _lengths),
+        *(
+            _lengths_left_out,
+            _source,
+            _groups,
+            _long_texts,
+            _benchmarks,
+            _drift,
+            _by_sample,
+            _not_kept,
+        ),
     )
     for check in checks:
         yield from check(run)
@@ -135,9 +120,9 @@ def _gains(run: Run) -> Iterator[Finding]:
         text += f" Random selections are better in {' and '.join(below)}"
         is_learned = selection.method == "mask" and not selection.mask_model
         text += f", with λ = {selection.quality_weight:g}." if is_learned else "."
-    if "quality" in level and not _prefers_quality(selection):
+    if "quality" in level and not prefers_quality(selection):
         level.remove("quality")
-        text += f" Quality is as random: {_role_of_score(run)}."
+        text += f" Quality is as random: {role_of_score(run)}."
     if level:
         text += f" Within {CERTAIN:g} deviations, random is as good: {', '.join(level)}."
     command = "datamask sweep RUN" if below else ""
@@ -208,51 +193,6 @@ def _embeddings(run: Run) -> Iterator[Finding]:
     else:
         text = "The report's sample has too few documents to judge the embeddings."
         yield Finding("unknown", "embeddings", text)
-
-
-def _prefers_quality(selection: Selection) -> bool:
-    """Whether documents with a high score are selected rather than others."""
-    is_blind = selection.method in ("random", "semdedup", "d4", "cluster_balanced")
-    return selection.method == "top_quality" or bool(selection.quality_weight and not is_blind)
-
-
-def _role_of_score(run: Run) -> str:
-    """What the score does, as a clause."""
-    if _prefers_quality(run.settings.selection):
-        return "the selection prefers documents with a high score"
-    if run.settings.quality.prune_fraction:
-        return "the score only prunes the worst documents"
-    return "the score has no effect on the selection"
-
-
-def _scores(run: Run) -> Iterator[Finding]:
-    settings = run.settings
-    kinds = {score.name: score.kind for score in (*settings.scores, *settings.probes)}
-    role = _role_of_score(run)
-    if set(kinds.values()) <= {"heuristic"}:
-        text = "Quality is a heuristic of a text's form (length, symbols, repetition, stop words), "
-        command = "datamask rebuild RUN --set 'quality.scores="
-        command += "[{name: examples, kind: examples, path: GOOD.jsonl}]'"
-        yield Finding("caution", "score", f"{text}not a judgement of its content; {role}.", command)
-    else:
-        names = ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
-        yield Finding("good", "score", f"Quality combines {names}; {role}.")
-    rows = query(
-        run,
-        "SELECT score, missing / documents AS share FROM score_summary JOIN totals "
-        "USING (selection) WHERE selection = 'source' AND 2 * missing > documents",
-    )
-    lacking = {row["score"]: row["share"] for row in rows}
-    for score in settings.scores:
-        if score.name in lacking:
-            filled = f"filled with {score.fill_value:g}"
-            yield Finding(
-                "warning",
-                "coverage of scores",
-                f"Score {score.name} is missing for {lacking[score.name]:.1%} of the source's "
-                f"documents, {filled if score.missing == 'fill' else 'which were dropped'}; check "
-                "that the ids of its files match the source.",
-            )
 
 
 def _lengths(run: Run) -> Iterator[Finding]:

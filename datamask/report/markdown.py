@@ -52,6 +52,7 @@ def report_markdown(run: Run) -> str:
         correlations=query(
             run, "SELECT * FROM score_correlations ORDER BY abs(correlation), score, other"
         ),
+        explained=query(run, "SELECT * FROM score_explained WHERE score <> 'quality'"),
         moved=moved_groups(run, 10),
         groups={
             title: query(run, f"SELECT * FROM groups WHERE kind = '{kind}' {most_changed}")

@@ -113,6 +113,7 @@ def _page(run: Run, answered: Answer, charts: list[Chart], trained: list[Chart])
         names=chart_data.NAMES,
         scores=query(run, "SELECT * FROM score_summary"),
         correlations=query(run, "SELECT * FROM score_correlations"),
+        explained=query(run, "SELECT * FROM score_explained"),
         fitted={
             **example_figures(run),
             **(run.receipt("probe").metrics if run.settings.probes else {}),

@@ -1,0 +1,124 @@
+"""How much of a score is known from the group of a document alone, without its text.
+
+A score that only tells domains apart selects domains. For each score and each kind of group (dump,
+language, domain, topic, and length in half octaves of characters), over the documents that
+could be selected:
+
+- `auc`: how well the group tells the best tenth by the score from the others: 0.5 is chance, 1 is
+  certain. A group's prediction is the share of the best tenth in it, cross-validated in `FOLDS`
+  parts by a hash of the id and, in small groups, drawn towards the share of all (`PRIOR`). The AUC
+  is exact within each part, and summed over the parts.
+- `eta_squared`: the share of the score's variance that is between groups, adjusted for their number
+  as R² is: near 0 if groups are random.
+- `constant_groups`: groups of `PRIOR` documents or more in which the score has one value, and
+  their `constant_documents`.
+
+Sums are of whole numbers, so they depend on no order: scores are rounded to 2⁻³⁰ of their range.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from datamask.analysis.composition import KINDS, documents_of, rows_of
+from datamask.config.selection import NO_GROUP
+from datamask.runs.run import Run
+from datamask.storage.duckdb_scratch import execute, execute_with, value_at
+
+FOLDS, PRIOR, BEST_SHARE, STEPS = 5, 10, 10, 2**30
+"""Parts of cross-validation; documents with which the share of all counts in a group's prediction;
+one tenth; steps of a score's range (docs/log.md#groups)."""
+
+_ALL_KINDS = (*KINDS, "length")
+
+_CELLS = f"""
+CREATE TEMP TABLE cells AS WITH long AS (
+    UNPIVOT compared ON {{scores}} INTO NAME score VALUE value
+)
+SELECT score, CASE {" ".join(f"WHEN grouping({k}) = 0 THEN '{k}'" for k in _ALL_KINDS)} END AS kind,
+    coalesce({", ".join(_ALL_KINDS)}) AS name, fold, count(*) AS n,
+    count(*) FILTER (value > border) AS best, sum(q)::HUGEINT AS total,
+    sum(q * q)::HUGEINT AS squares, min(q) AS low, max(q) AS high
+FROM (SELECT *, coalesce(round((value - least) / nullif(largest - least, 0) * {STEPS}), 0)::HUGEINT
+    AS q FROM long JOIN ranges USING (score))
+GROUP BY GROUPING SETS ({", ".join(f"(score, fold, {kind})" for kind in _ALL_KINDS)})
+HAVING name IS NOT NULL
+"""
+
+_EXPLAINED = f"""
+WITH groups AS (
+    SELECT score, kind, name, sum(n) AS n, sum(best) AS best, sum(total)::HUGEINT AS total,
+        sum(squares)::HUGEINT AS squares, min(low) = max(high) AND sum(n) >= {PRIOR} AS constant
+    FROM cells GROUP BY score, kind, name
+), folds AS (
+    SELECT score, kind, fold, sum(n) AS n, sum(best) AS best,
+        sum(sum(n)) OVER every - sum(n) AS other_n, sum(sum(best)) OVER every - sum(best) AS other
+    FROM cells GROUP BY score, kind, fold WINDOW every AS (PARTITION BY score, kind)
+), predicted AS (
+    SELECT c.score, c.kind, c.fold, sum(c.best)::HUGEINT AS best,
+        sum(c.n - c.best)::HUGEINT AS rest,
+        (g.best - c.best + {PRIOR} * f.other / f.other_n) / (g.n - c.n + {PRIOR}) AS prediction
+    FROM cells c JOIN groups g USING (score, kind, name) JOIN folds f USING (score, kind, fold)
+    WHERE f.other_n > 0 GROUP BY c.score, c.kind, c.fold, prediction
+), ranked AS (
+    SELECT *, best * (2 * sum(rest) OVER (PARTITION BY score, kind, fold ORDER BY prediction
+        ROWS UNBOUNDED PRECEDING) - rest) AS pairs FROM predicted
+), won AS (
+    SELECT score, kind, sum(pairs)::DOUBLE AS won FROM ranked GROUP BY score, kind
+), most AS (
+    SELECT score, kind, sum(2 * best * (n - best))::DOUBLE AS pairs FROM folds
+    WHERE other_n > 0 GROUP BY score, kind
+), sums AS (
+    SELECT score, kind, sum(n)::HUGEINT AS n, count(*) AS groups,
+        (sum(squares) - sum(total) * sum(total) // sum(n))::DOUBLE AS whole,
+        (sum(squares) - sum(total * total // n))::DOUBLE AS inside,
+        count(*) FILTER (constant) AS constant_groups,
+        coalesce(sum(n) FILTER (constant), 0) AS constant_documents
+    FROM groups GROUP BY score, kind HAVING count(*) > 1
+)
+SELECT score, kind, n::BIGINT AS documents, groups, round(won / nullif(pairs, 0), 6) AS auc,
+    round(1 - (inside / nullif(n - groups, 0)) / nullif(whole / (n - 1), 0), 6) AS eta_squared,
+    constant_groups, constant_documents::BIGINT AS constant_documents
+FROM sums LEFT JOIN won USING (score, kind) LEFT JOIN most USING (score, kind)
+ORDER BY auc DESC NULLS LAST, score, kind
+"""
+
+
+def explained(connection: Any, run: Run) -> list[dict[str, Any]]:
+    """Rows of table `score_explained`, the largest `auc` first; kinds of one group are left out.
+
+    Args:
+        connection: DuckDB, which may read the shards' `documents/`; they have been fetched.
+        run: the run.
+    """
+    scores = [*(score.name for score in run.settings.scores), "quality"]
+    named = ", ".join(f'"{score}"' for score in scores)
+    execute(
+        connection,
+        f"CREATE TEMP VIEW compared AS SELECT {named}, dump, language, domain, "
+        f"nullif(topic, '{NO_GROUP}') AS topic, "
+        "floor(2 * log2(nullif(characters, 0)))::VARCHAR AS length, "
+        f"md5_number_lower(id) % {FOLDS} AS fold FROM {documents_of(run)} "
+        "AND (dropped IS NULL OR dropped = 'pruned')",
+    )
+    ranges = [_range(connection, score) for score in scores]
+    table = pa.Table.from_pylist([row for row in ranges if row])
+    if not table.num_rows:
+        return []
+    execute_with(connection, table, "CREATE TEMP TABLE ranges AS FROM arriving")
+    execute(connection, _CELLS.format(scores=named))
+    return rows_of(connection.execute(_EXPLAINED))
+
+
+def _range(connection: Any, score: str) -> dict[str, Any]:
+    """Least and largest value of a score, and the largest below the best tenth; {} without any."""
+    rows = f'compared WHERE "{score}" IS NOT NULL'
+    [[number, least, largest]] = execute(
+        connection, f'SELECT count(*), min("{score}"), max("{score}") FROM {rows}'
+    )
+    if not number:
+        return {}
+    border = value_at(connection, f'"{score}"', rows, number - 1 - number // BEST_SHARE)
+    return {"score": score, "least": least, "largest": largest, "border": border}

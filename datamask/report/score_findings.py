@@ -1,0 +1,106 @@
+"""Findings about scores: what they are, whether documents have them, and what they only repeat."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+
+from datamask.analysis.composition import query
+from datamask.config.selection import Selection
+from datamask.report.finding import Finding
+from datamask.runs.run import Run
+
+MOST_AUC = 0.8
+"""AUC from which a score is said to repeat a group. Teams report 0.85 of source and score."""
+
+LEAST_DOCUMENTS = 200
+"""Documents from which it is said: the best tenth of them is 20, so the AUC is known to 0.06."""
+
+
+def prefers_quality(selection: Selection) -> bool:
+    """Whether documents with a high score are selected rather than others."""
+    is_blind = selection.method in ("random", "semdedup", "d4", "cluster_balanced")
+    return selection.method == "top_quality" or bool(selection.quality_weight and not is_blind)
+
+
+def role_of_score(run: Run) -> str:
+    """What the score does, as a clause."""
+    if prefers_quality(run.settings.selection):
+        return "the selection prefers documents with a high score"
+    if run.settings.quality.prune_fraction:
+        return "the score only prunes the worst documents"
+    return "the score has no effect on the selection"
+
+
+def scores(run: Run) -> Iterator[Finding]:
+    """What quality is made of, and scores that most documents lack."""
+    settings = run.settings
+    kinds = {score.name: score.kind for score in (*settings.scores, *settings.probes)}
+    role = role_of_score(run)
+    if set(kinds.values()) <= {"heuristic"}:
+        text = "Quality is a heuristic of a text's form (length, symbols, repetition, stop words), "
+        command = "datamask rebuild RUN --set 'quality.scores="
+        command += "[{name: examples, kind: examples, path: GOOD.jsonl}]'"
+        yield Finding("caution", "score", f"{text}not a judgement of its content; {role}.", command)
+    else:
+        names = ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
+        yield Finding("good", "score", f"Quality combines {names}; {role}.")
+    rows = query(
+        run,
+        "SELECT score, missing / documents AS share FROM score_summary JOIN totals "
+        "USING (selection) WHERE selection = 'source' AND 2 * missing > documents",
+    )
+    lacking = {row["score"]: row["share"] for row in rows}
+    for score in settings.scores:
+        if score.name in lacking:
+            filled = f"filled with {score.fill_value:g}"
+            yield Finding(
+                "warning",
+                "coverage of scores",
+                f"Score {score.name} is missing for {lacking[score.name]:.1%} of the source's "
+                f"documents, {filled if score.missing == 'fill' else 'which were dropped'}; check "
+                "that the ids of its files match the source.",
+            )
+
+
+def explained(run: Run) -> Iterator[Finding]:
+    """Scores whose best tenth is known from a group of the documents alone."""
+    rows = query(
+        run,
+        "SELECT * FROM score_explained WHERE score <> 'quality' AND auc IS NOT NULL "
+        f"AND documents >= {LEAST_DOCUMENTS} ORDER BY auc DESC, score, kind",
+    )
+    within = {score.name: score.normalise_within for score in run.settings.scores}
+    rows = [row for row in rows if within[row["score"]] != row["kind"]]
+    for name in within:
+        known = [row for row in rows if row["score"] == name and row["auc"] > MOST_AUC]
+        for row in known[:1]:
+            kind = row["kind"]
+            text = f"The {kind} of a document alone tells whether it is in the best tenth by score "
+            text += f"{name}, with an AUC of {row['auc']:.2f} (0.5: chance; 1: always). "
+            text += f"{max(row['eta_squared'] or 0, 0):.0%} of the score's variance is between "
+            text += f"{row['groups']:,} groups"
+            if row["constant_groups"]:
+                text += f", and the score is constant in {row['constant_groups']:,} of them"
+            yield Finding("warning", "score and groups", f"{text}.", _remedy(run, name, kind))
+    if rows and rows[0]["auc"] <= MOST_AUC:
+        text = "No group tells the best tenth by a score from the rest with an AUC above "
+        text += f"{MOST_AUC:g}; the largest is {rows[0]['auc']:.2f}, of {rows[0]['score']} by "
+        yield Finding("good", "score and groups", f"{text}{rows[0]['kind']}.")
+
+
+def _remedy(run: Run, name: str, kind: str) -> str:
+    """The command that keeps a score from deciding between groups."""
+    if kind == "length":
+        return "datamask rebuild RUN --set 'selection.more_terms=[{name: length, weight: 1}]'"
+    if kind == "topic":
+        return "datamask rebuild RUN --set 'selection.limits=[{column: topic, cap: 0.2}]'"
+    chosen = []
+    for score in run.settings.quality.scores or run.settings.scores:
+        data = score.model_dump(mode="json", exclude_defaults=True)
+        if score.name == name:
+            is_raw = score.normalisation == "none"
+            data |= {"normalise_within": kind} | ({"normalisation": "z-score"} if is_raw else {})
+        chosen.append(data)
+    return f"datamask rebuild RUN --set {shlex.quote(f'quality.scores={json.dumps(chosen)}')}"
