@@ -25,6 +25,7 @@ from typing import Any
 import pyarrow as pa
 
 from datamask.analysis import learning_tables
+from datamask.analysis.explained import explained
 from datamask.config.compute import Compute
 from datamask.config.selection import NO_GROUP
 from datamask.errors import RunError
@@ -65,7 +66,6 @@ def compose(run: Run, compute: Compute) -> None:
         RunError: what a shard contributes is missing or stale.
         StorageError: the disk is full.
     """
-    from datamask.analysis.explained import explained  # imports this module
     from datamask.selection.applying import drift  # imports torch
 
     receipts = [run.receipt("selection", shard) for shard in range(run.num_shards)]
@@ -78,7 +78,8 @@ def compose(run: Run, compute: Compute) -> None:
         connection.execute(f"ATTACH '{quoted}' AS made")
         _load(connection, run, totals)
         _funnel(connection)
-        groups = explained(connection, run)
+        scores = [*(score.name for score in run.settings.scores), "quality"]
+        groups = explained(connection, documents_of(run), scores)
         # Sums of floats depend on how threads divide the rows.
         connection.execute("SET threads = 1")
         _totals(connection, run.settings.selection.scope)

@@ -18,32 +18,31 @@ Sums are of whole numbers, so they depend on no order: scores are rounded to 2â
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from datamask.analysis.composition import KINDS, documents_of, rows_of
 from datamask.config.selection import NO_GROUP
-from datamask.runs.run import Run
 from datamask.storage.duckdb_scratch import execute, execute_with, value_at
 
 FOLDS, PRIOR, BEST_SHARE, STEPS = 5, 10, 10, 2**30
 """Parts of cross-validation; documents with which the share of all counts in a group's prediction;
 one tenth; steps of a score's range (docs/log.md#groups)."""
 
-_ALL_KINDS = (*KINDS, "length")
+_KINDS = ("dump", "language", "domain", "topic", "length")
 
 _CELLS = f"""
 CREATE TEMP TABLE cells AS WITH long AS (
     UNPIVOT compared ON {{scores}} INTO NAME score VALUE value
 )
-SELECT score, CASE {" ".join(f"WHEN grouping({k}) = 0 THEN '{k}'" for k in _ALL_KINDS)} END AS kind,
-    coalesce({", ".join(_ALL_KINDS)}) AS name, fold, count(*) AS n,
+SELECT score, CASE {" ".join(f"WHEN grouping({k}) = 0 THEN '{k}'" for k in _KINDS)} END AS kind,
+    coalesce({", ".join(_KINDS)}) AS name, fold, count(*) AS n,
     count(*) FILTER (value > border) AS best, sum(q)::HUGEINT AS total,
     sum(q * q)::HUGEINT AS squares, min(q) AS low, max(q) AS high
 FROM (SELECT *, coalesce(round((value - least) / nullif(largest - least, 0) * {STEPS}), 0)::HUGEINT
     AS q FROM long JOIN ranges USING (score))
-GROUP BY GROUPING SETS ({", ".join(f"(score, fold, {kind})" for kind in _ALL_KINDS)})
+GROUP BY GROUPING SETS ({", ".join(f"(score, fold, {kind})" for kind in _KINDS)})
 HAVING name IS NOT NULL
 """
 
@@ -86,21 +85,21 @@ ORDER BY auc DESC NULLS LAST, score, kind
 """
 
 
-def explained(connection: Any, run: Run) -> list[dict[str, Any]]:
+def explained(connection: Any, documents: str, scores: Sequence[str]) -> list[dict[str, Any]]:
     """Rows of table `score_explained`, the largest `auc` first; kinds of one group are left out.
 
     Args:
-        connection: DuckDB, which may read the shards' `documents/`; they have been fetched.
-        run: the run.
+        connection: DuckDB.
+        documents: SQL for FROM: the documents, up to a condition in WHERE.
+        scores: columns of the documents.
     """
-    scores = [*(score.name for score in run.settings.scores), "quality"]
     named = ", ".join(f'"{score}"' for score in scores)
     execute(
         connection,
         f"CREATE TEMP VIEW compared AS SELECT {named}, dump, language, domain, "
         f"nullif(topic, '{NO_GROUP}') AS topic, "
         "floor(2 * log2(nullif(characters, 0)))::VARCHAR AS length, "
-        f"md5_number_lower(id) % {FOLDS} AS fold FROM {documents_of(run)} "
+        f"md5_number_lower(id) % {FOLDS} AS fold FROM {documents} "
         "AND (dropped IS NULL OR dropped = 'pruned')",
     )
     ranges = [_range(connection, score) for score in scores]
@@ -109,7 +108,8 @@ def explained(connection: Any, run: Run) -> list[dict[str, Any]]:
         return []
     execute_with(connection, table, "CREATE TEMP TABLE ranges AS FROM arriving")
     execute(connection, _CELLS.format(scores=named))
-    return rows_of(connection.execute(_EXPLAINED))
+    rows: list[dict[str, Any]] = connection.sql(_EXPLAINED).to_arrow_table().to_pylist()
+    return rows
 
 
 def _range(connection: Any, score: str) -> dict[str, Any]:
