@@ -119,6 +119,7 @@ def read_source(settings: dict, files: list[File]) -> pd.DataFrame:
         "tokens": [round(n) if is_number(n) else None for n in column("token_count")],
         **{name: [group_name(given) for given in column(name)] for name in ("dump", "language")},
         "domain": [group_name(name.removeprefix("www.")) for name in hosts],
+        "topic": [NO_GROUP] * len(ids),
     }
     problems = ["id-twice"] if len(set(ids)) < len(ids) else []
     names = pd.Series([*added(settings), *source.columns]).str.lower()
@@ -147,7 +148,7 @@ def read_source(settings: dict, files: list[File]) -> pd.DataFrame:
 
 def check_all(settings: dict, documents: pd.DataFrame) -> None:
     """Whether all documents together could meet budget and limits, before any is dropped."""
-    limits, total = value(settings, "selection.limits") or [], budget(settings, len(documents))
+    limits, total = early_limits(settings), budget(settings, len(documents))
     in_tokens = bool(value(settings, "selection.tokens"))
     units = [max(n or 0, 0) for n in documents["tokens"]] if in_tokens else [1] * len(documents)
     if total > sum(units):
@@ -162,6 +163,12 @@ def check_all(settings: dict, documents: pd.DataFrame) -> None:
         raise Refused("floor")
     if sum(min(n, bounds(settings, total, name)[1]) for name, n in there.items()) < total:
         raise Refused("cap")
+
+
+def early_limits(settings: dict) -> list[dict]:
+    """The limits of groups that the source knows: topics are known after embedding."""
+    limits = value(settings, "selection.limits") or []
+    return [limit for limit in limits if limit["column"] != "topic"]
 
 
 def prune_fraction(settings: dict) -> Fraction:
@@ -279,9 +286,18 @@ def check_left(settings: dict, documents: pd.DataFrame) -> None:
         raise Refused("nothing-left")
     if any(number is None or number < 0 for number in units):
         raise Refused("tokens-missing")
-    total, given = budget(settings, len(documents)), value(settings, "selection.limits") or []
+    total = budget(settings, len(documents))
     if total > sum(units):
         raise Refused("budget")
+    if early_limits(settings) or not value(settings, "selection.limits"):
+        check_groups(settings, documents)
+        cut(settings, ordered, total)
+
+
+def check_groups(settings: dict, documents: pd.DataFrame) -> None:
+    """Whether the groups of what is left have what the limits need."""
+    ordered, total = candidates(settings, documents, ["quality"]), budget(settings, len(documents))
+    given = value(settings, "selection.limits") or []
     there: dict = {limit.get("value"): 0 for limit in given}
     for _, name, number in ordered:
         fits = number <= bounds(settings, total, name)[1]
@@ -291,7 +307,6 @@ def check_left(settings: dict, documents: pd.DataFrame) -> None:
         raise Refused("floor")
     if sum(min(n, bounds(settings, total, name)[1]) for name, n in there.items()) < total:
         raise Refused("cap")
-    cut(settings, ordered, total)
 
 
 def keep(settings: dict, documents: pd.DataFrame) -> set[str]:

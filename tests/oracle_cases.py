@@ -115,11 +115,12 @@ def score(draw, number: int, is_text_id: bool) -> dict:
 
 
 @st.composite
-def limits(draw) -> list[dict]:
+def limits(draw, has_topics: bool) -> list[dict]:
     """Floors and caps of one column, of groups that are in the corpus or not."""
     column, names = draw(
         st.sampled_from(
             [("language", ["en", "de", "fr"]), ("dump", ["b", "B"]), ("domain", ["a.org"])]
+            + [("topic", ["topic 1", "topic 2"])] * has_topics
         )
     )
     made = []
@@ -156,7 +157,7 @@ def selections(draw, rows: int, tokens: int, has_caps: bool) -> dict:
     if made["scope"] == "shard" and made["method"] == "mask" and draw(st.booleans()):
         made["metric"] = "facility_location"
     if has_caps or draw(st.booleans()):
-        made["limits"] = draw(limits())
+        made["limits"] = draw(limits(has_caps))
     return made
 
 
@@ -224,6 +225,9 @@ def cases(draw, layout: str = "documents") -> Case:
     }
     if (chosen["selection"]["scope"], chosen["selection"]["method"]) == ("corpus", "mask"):
         chosen["embedding"]["keep"] = draw(st.booleans())
+    if any(limit["column"] == "topic" for limit in chosen["selection"].get("limits", ())):
+        chosen["topics"] = {"coarse": 2, "fine": draw(st.integers(2, 6))}
+        chosen["embedding"]["keep"] = True
     return Case(chosen, files, {name: kind for name, (_, kind) in columns.items()}, made)
 
 

@@ -45,6 +45,9 @@ def check_selection(
     is_left = documents["dropped"].isna().to_numpy()
     same("number of logits", [len(logits)], [is_left.sum()])
     documents.loc[is_left, "logit"] = logits["logit"].to_numpy()
+    if "topics" in settings:
+        documents.loc[is_left, "topic"] = topics(root)
+        oracle.check_groups(settings, documents)
     kept = oracle.keep(settings, documents)
     if not is_done:
         return
@@ -54,6 +57,16 @@ def check_selection(
     is_selected = masks["selected"].to_numpy(bool)
     same("selected", sorted(documents["id"][is_left][is_selected]), sorted(kept))
     documents["selected"] = documents["id"].isin(kept)
+
+
+def topics(root: Path) -> np.ndarray:
+    """The topic of each embedded document: that of the direction nearest to its vector."""
+    model = plain(pq.read_table(root / "topic_model.parquet"))
+    directions = np.array(model["direction"].tolist(), np.float64)
+    nearest = (embedded(root)[1] @ directions.T).argmax(1)
+    found = read(root, "topics")["topic"].to_numpy()
+    same("topics", found, model["topic"].to_numpy()[nearest])
+    return found
 
 
 def embedded(root: Path) -> tuple[pd.Series, np.ndarray]:
@@ -112,7 +125,18 @@ def check_composition(settings: dict, documents: pd.DataFrame, tables: dict) -> 
     found = tables["documents"].sort_values(["shard", "row"])
     scores = [one["name"] for one in oracle.scores_in_force(settings)]
     expected = documents.rename(columns={f"score:{name}": name for name in scores})
-    facts = ["id", "shard", "row", "characters", "tokens", "dump", "language", "domain", "dropped"]
+    facts = [
+        "id",
+        "shard",
+        "row",
+        "characters",
+        "tokens",
+        "dump",
+        "language",
+        "domain",
+        "topic",
+        "dropped",
+    ]
     for name in [*facts, *scores, "selected", "top_quality"]:
         same(name, found[name], expected[name])
     sets = {
@@ -137,9 +161,12 @@ def check_composition(settings: dict, documents: pd.DataFrame, tables: dict) -> 
                 same(score, [row["least"], row["largest"]], [there.min(), there.max()])
                 close(f"mean of {score}", row["mean"], there.mean(), 1e-9, 1e-12)
     groups = tables["groups"]
-    for kind in ("dump", "language", "domain"):
-        before = documents[kind].value_counts()
-        after = documents[kind][documents["selected"]].value_counts()
+    for kind in ("dump", "language", "domain", "topic"):
+        members = documents
+        if kind == "topic":
+            members = documents[documents["topic"] != oracle.NO_GROUP]
+        before = members[kind].value_counts()
+        after = members[kind][members["selected"]].value_counts()
         rows = {
             name: (
                 int(n),

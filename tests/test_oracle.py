@@ -41,7 +41,7 @@ def known(settings: dict, columns: dict, scores: dict | None = None) -> Case:
         "selection": {"ratio": 0.3, "quality_weight": 1.0, "steps": 2, "swap_refinement": 0},
     }
     for group, values in settings.items():
-        base[group] = {**base[group], **values}
+        base[group] = {**base.get(group, {}), **values}
     types = {name: kind for name, (_, kind) in columns.items()}
     return Case(base, [oracle.File(frame, (rows,))], types, scores or {})
 
@@ -80,6 +80,14 @@ def blank_languages(value: str | None) -> Case:
     return known({"selection": {"limits": limits}}, documents(40, language=languages))
 
 
+def topics_with(**limit: object) -> Case:
+    """Documents of two subjects, the first twice as often and better, and limits of topics."""
+    texts = [("river bridge water", "engine copper signal")[place % 3 > 1] for place in range(40)]
+    columns = documents(40, text=[f"{text} {place}" for place, text in enumerate(texts)])
+    settings = {"topics": {"coarse": 2, "fine": 4}}
+    return known(settings | {"selection": {"limits": [{"column": "topic", **limit}]}}, columns)
+
+
 def column_named(*names: str) -> Case:
     """The source has columns that are named as those that the subset adds."""
     return known({}, documents(10, **{name: [*range(10)] for name in names}))
@@ -91,6 +99,9 @@ AUDIT = {
     "3-large": ids_like([2**63 + place for place in range(20)], pa.uint64()),
     "9-named": blank_languages("(none)"),
     "9-general": blank_languages(None),
+    "44-topics": topics_with(cap=0.55),
+    "44-topics-leave-too-little": topics_with(cap=0.2),
+    "44-no-such-topic": topics_with(value="river of no return", floor=0.1),
     "10-quality": column_named("quality"),
     "10-case": column_named("Logit", "SHARD"),
 }
