@@ -230,7 +230,7 @@ def makes_model(settings: Settings) -> bool:
 
 def balanced_topics(settings: Settings) -> tuple[str, ...]:
     """The stage `topics` if the objective may read it."""
-    return ("topics",) if settings.topics and settings.selection.balances_topics else ()
+    return ("topics",) if settings.selection.balances_topics and settings.topics else ()
 
 
 def limited_topics(settings: Settings) -> tuple[str, ...]:
