@@ -24,6 +24,7 @@ from datamask.execution.pipeline import rebuild, run_stage
 from datamask.planning.applying import settings_to_apply
 from datamask.planning.plan import plan_run
 from datamask.report import page_data
+from datamask.runs.opening import open_run
 from datamask.runs.run import Run
 from datamask.selection.topics import cluster, name_topics, nearest
 from tests.finished import finish, settings, up_to
@@ -175,6 +176,22 @@ def test_what_is_stale_when_topics_change(done: Run) -> None:
     assert with_limits.fingerprint("learning") == other_limits.fingerprint("learning")
     assert with_limits.fingerprint("threshold") != other_limits.fingerprint("threshold")
     assert with_terms.fingerprint("selection") != other_terms.fingerprint("selection")
+
+
+def test_a_topic_that_there_is_not_is_refused_when_planned(done: Run) -> None:
+    """Where topics are known, limits and terms name one of them, or are told which there are."""
+    law, given = topic_of(done)["law"], done.settings.given()
+    balance = {"column": "topic", "shares": {"no topic": 0.5}}
+    terms = [{"name": "group_balance", "weight": 1, "options": balance}]
+    asked = {
+        law: {"limits": [{"column": "topic", "value": law[:-1], "cap": 0.5}]},
+        "(none)": {"more_terms": terms},
+    }
+    for told, more in asked.items():
+        settings = parse_settings({**given, "selection": {**given["selection"], **more}})
+        with pytest.raises(DatamaskError, match=re.escape(told)):
+            plan_run(done.root, settings)
+    assert open_run(done.root).settings == done.settings
 
 
 def test_new_documents_have_the_topics_of_the_mask_model(done: Run, tmp_path: Path) -> None:
