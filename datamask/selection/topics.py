@@ -57,21 +57,27 @@ def fit_topics(run: Run, compute: Compute) -> None:
     """
     settings = run.settings.topics
     assert settings is not None
-    features, rows = _sample(run, SAMPLED * settings.fine)
+    features, _ = _sample(run, SAMPLED * settings.fine)
     directions, topics = cluster(features, settings, run.settings.seed)
-    labels = topics[nearest(features, directions)]
-    texts = beginnings(run, rows[:NAMED_TEXTS])
+    sizes = np.bincount(topics[nearest(features, directions)])
+    vectors, rows = _sample(run, NAMED_TEXTS, is_scattered=False)
+    texts, labels = beginnings(run, rows), topics[nearest(vectors, directions)]
     known = [(texts[row], label) for row, label in zip(rows, labels, strict=True) if row in texts]
-    names = name_topics(known, np.bincount(labels, minlength=topics.max() + 1))
+    names = name_topics(known, sizes)
     table = pa.table(
         {"topic": [names[topic] for topic in topics], "direction": directions.tolist()},
         schema=schemas.TOPIC_MODEL,
     )
-    write_output(run, "topic_model", 0, schemas.TOPIC_MODEL, [table], {"sampled": len(rows)})
+    write_output(run, "topic_model", 0, schemas.TOPIC_MODEL, [table], {"sampled": len(features)})
 
 
-def _sample(run: Run, most: int) -> tuple[np.ndarray, list[tuple[int, int]]]:
-    """Vectors (float32, n x D) of embedded documents in random order, and their shards and rows."""
+def _sample(
+    run: Run, most: int, *, is_scattered: bool = True
+) -> tuple[np.ndarray, list[tuple[int, int]]]:
+    """Vectors (float32, n x D) of about *most* embedded documents, and their shards and rows.
+
+    Documents of a shard are scattered, or follow each other, so that few row groups are read.
+    """
     kept = {shard: run.receipt("embeddings", shard).rows for shard in range(run.num_shards)}
     generator = np.random.default_rng(shard_seed(run.settings.seed, 0))
     shards = generator.permutation([shard for shard, rows in kept.items() if rows])[:MOST_SHARDS]
@@ -79,13 +85,14 @@ def _sample(run: Run, most: int) -> tuple[np.ndarray, list[tuple[int, int]]]:
     vectors, places = [], []
     for shard in np.sort(shards).tolist():
         wanted = min(kept[shard], -(-most * kept[shard] // documents))
-        rows = np.sort(generator.permutation(kept[shard])[:wanted])
+        rows = generator.integers(kept[shard] - wanted + 1) + np.arange(wanted)
+        if is_scattered:
+            rows = np.sort(generator.permutation(kept[shard])[:wanted])
         path, dimension = run.path("embeddings", shard), run.settings.embedding.dimension
         vectors.append(read_vectors(path, dimension, rows, np.float32)[1])
         of_source = read_survivors(run, shard, ["row"])["row"].take(pa.array(rows))
         places += [(shard, row) for row in of_source.to_pylist()]
-    order = generator.permutation(len(places))
-    return np.concatenate(vectors)[order], [places[place] for place in order.tolist()]
+    return np.concatenate(vectors), places
 
 
 def cluster(features: np.ndarray, settings: Topics, seed: int) -> tuple[np.ndarray, np.ndarray]:

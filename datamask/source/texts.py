@@ -74,9 +74,7 @@ def beginnings(run: Run, wanted: Sequence[tuple[int, int]]) -> dict[tuple[int, i
                         found |= dict(zip(places, lines, strict=True))
             start += piece.rows
     if unread:
-        logger.info(
-            "report: %d documents shown without text (above %d bytes)", unread, MOST_TEXT_BYTES
-        )
+        logger.info("%d documents are shown without text (above %d bytes)", unread, MOST_TEXT_BYTES)
     return found
 
 
