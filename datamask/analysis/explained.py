@@ -77,8 +77,8 @@ WITH groups AS (
         coalesce(sum(n) FILTER (constant), 0) AS constant_documents
     FROM groups GROUP BY score, kind HAVING count(*) > 1
 )
-SELECT score, kind, n::BIGINT AS documents, groups, round(won / nullif(pairs, 0), 6) AS auc,
-    round(1 - (inside / nullif(n - groups, 0)) / nullif(whole / (n - 1), 0), 6) AS eta_squared,
+SELECT score, kind, n::BIGINT AS documents, groups, round(won / nullif(pairs, 0), 4) AS auc,
+    round(1 - (inside / nullif(n - groups, 0)) / nullif(whole / (n - 1), 0), 4) AS eta_squared,
     constant_groups, constant_documents::BIGINT AS constant_documents
 FROM sums LEFT JOIN won USING (score, kind) LEFT JOIN most USING (score, kind)
 ORDER BY auc DESC NULLS LAST, score, kind

@@ -107,8 +107,8 @@ def test_figures_are_those_of_brute_force(run: Run, kind: str, score: str) -> No
     eta = 1 - (within / (number - len(members))) / (whole / (number - 1))
     constant = [group for group in members.values() if len(group) >= 10 and np.ptp(group) == 0]
     assert (row["documents"], row["groups"]) == (number, len(members))
-    assert row["auc"] == pytest.approx(won / pairs, abs=2e-6)
-    assert row["eta_squared"] == pytest.approx(eta, abs=2e-6)
+    assert row["auc"] == pytest.approx(won / pairs, abs=6e-5)
+    assert row["eta_squared"] == pytest.approx(eta, abs=6e-5)
     assert row["constant_groups"] == len(constant) == (kind == "domain" and score == "site")
     assert row["constant_documents"] == sum(map(len, constant))
 
