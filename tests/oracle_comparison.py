@@ -46,7 +46,10 @@ def check_selection(
     same("number of logits", [len(logits)], [is_left.sum()])
     documents.loc[is_left, "logit"] = logits["logit"].to_numpy()
     if "topics" in settings:
-        documents.loc[is_left, "topic"] = topics(root)
+        documents.loc[is_left, "topic"], names = topics(root)
+        limited = {limit.get("value") for limit in settings["selection"]["limits"]}
+        if limited - names - {None, oracle.NO_GROUP}:
+            raise oracle.Refused("no-such-topic")
         oracle.check_groups(settings, documents)
     kept = oracle.keep(settings, documents)
     if not is_done:
@@ -59,14 +62,14 @@ def check_selection(
     documents["selected"] = documents["id"].isin(kept)
 
 
-def topics(root: Path) -> np.ndarray:
-    """The topic of each embedded document: that of the direction nearest to its vector."""
+def topics(root: Path) -> tuple[np.ndarray, set[str]]:
+    """The topic of each embedded document, that of the nearest direction; and all topics."""
     model = plain(pq.read_table(root / "topic_model.parquet"))
     directions = np.array(model["direction"].tolist(), np.float64)
     nearest = (embedded(root)[1] @ directions.T).argmax(1)
     found = read(root, "topics")["topic"].to_numpy()
     same("topics", found, model["topic"].to_numpy()[nearest])
-    return found
+    return found, {*model["topic"]}
 
 
 def embedded(root: Path) -> tuple[pd.Series, np.ndarray]:

@@ -39,6 +39,7 @@ SAID = {
     "budget": "to be kept",
     "nothing-left": "no document is left",
     "tokens-missing": "no number of tokens",
+    "no-such-topic": "there is no topic",
     "floor": "floor",
     "cap": "cap",
 }

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from datamask.config.compute import Compute
-from datamask.config.selection import NO_GROUP
-from datamask.errors import DatamaskError, SettingsError, did_you_mean, gathering
+from datamask.errors import DatamaskError, gathering
 from datamask.quality.budget_checks import check_survivors, count_documents
 from datamask.quality.combining import load_documents
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
 from datamask.selection.limits import COUNTS, check_bounds, group_column
 from datamask.selection.repeats import load_epoch
-from datamask.selection.topics import read_topic_model
+from datamask.selection.topics import unknown_topics
 from datamask.storage.duckdb_scratch import SHARD_OF_FILE, execute, temporary_duckdb
 
 
@@ -24,7 +21,9 @@ def counted_problems(run: Run, compute: Compute) -> list[DatamaskError] | None:
         run: a planned run with the new settings, which run.json need not have yet.
         compute: DuckDB's memory and threads.
     """
-    problems: list[DatamaskError] = [*_unknown_topics(run)]
+    problems: list[DatamaskError] = []
+    if "topic_model" in stages_of(run.settings) and _is_done(run, "topic_model"):
+        problems += unknown_topics(run)
     if not _is_done(run, "scores"):
         return None
     with gathering(problems):
@@ -46,22 +45,6 @@ def counted_problems(run: Run, compute: Compute) -> list[DatamaskError] | None:
             )
             check_survivors(connection, run, count_documents(connection))
     return problems
-
-
-def _unknown_topics(run: Run) -> Iterator[SettingsError]:
-    """Topics that limits or terms name and that there are not, where topics are known."""
-    if "topic_model" not in stages_of(run.settings) or not _is_done(run, "topic_model"):
-        return
-    selection, known = run.settings.selection, [*dict.fromkeys(read_topic_model(run)[0]), NO_GROUP]
-    named = [limit.value for limit in selection.limits if limit.column == "topic" and limit.value]
-    balanced = [term.options for term in selection.more_terms]
-    named += [
-        name for of in balanced if of.get("column") == "topic" for name in of.get("shares", ())
-    ]
-    for name in dict.fromkeys(named):
-        if name not in known:
-            near = did_you_mean(name, known) or f"; topics are: {', '.join(known)}"
-            yield SettingsError(f"selection: there is no topic `{name}`{near}")
 
 
 def _is_done(run: Run, stage: str) -> bool:

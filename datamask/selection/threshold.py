@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from datamask.config.compute import Compute
 from datamask.config.selection import Selection
+from datamask.errors import together
 from datamask.runs import budget, schemas
 from datamask.runs.files import read_columns
 from datamask.runs.in_progress import each_in_turn
@@ -36,6 +37,7 @@ from datamask.selection.documents import read_ranked
 from datamask.selection.limits import make_bounds, too_little
 from datamask.selection.order import NOTHING, ORDER, Key, is_kept, last_within, midway, not_after
 from datamask.selection.terms import read_groups
+from datamask.selection.topics import unknown_topics
 from datamask.storage.duckdb_scratch import execute, execute_with, temporary_duckdb
 
 logger = logging.getLogger(__name__)
@@ -54,9 +56,12 @@ def cut(run: Run, compute: Compute) -> None:
 
     Raises:
         RunError: logits or quality of a shard are missing or stale.
-        SettingsError: the corpus has less than the budget, or limits cannot be met.
+        SettingsError: the corpus has less than the budget, or limits cannot be met or name topics
+            that there are not.
     """
     selection = run.settings.selection
+    if selection.limits != selection.limits_of_source and (unknown := unknown_topics(run)):
+        raise together(unknown)
     left = budget.Survivors.of(run.receipt("quality", 0).metrics)
     total = budget.corpus_units(selection, run.num_documents, left)
 

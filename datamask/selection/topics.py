@@ -21,8 +21,9 @@ import torch
 
 from datamask.baselines.clustered import k_means
 from datamask.config.compute import Compute
-from datamask.config.selection import Topics
+from datamask.config.selection import NO_GROUP, Topics
 from datamask.embedding.vectors import read_vectors, row_groups
+from datamask.errors import SettingsError, did_you_mean
 from datamask.runs import schemas
 from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
@@ -186,6 +187,22 @@ def read_topic_model(run: Run) -> tuple[list[str], np.ndarray]:
     table = read_columns(run.path("topic_model"))
     directions = np.stack(table["direction"].to_numpy(zero_copy_only=False)).astype(np.float32)
     return table["topic"].to_pylist(), directions
+
+
+def unknown_topics(run: Run) -> list[SettingsError]:
+    """A problem for each topic that limits or terms name and that there is not."""
+    selection, known = run.settings.selection, [*dict.fromkeys(read_topic_model(run)[0]), NO_GROUP]
+    named = [limit.value for limit in selection.limits if limit.column == "topic" and limit.value]
+    for options in (term.options for term in selection.more_terms):
+        named += options.get("shares", ()) if options.get("column") == "topic" else ()
+    return [
+        SettingsError(
+            f"selection: there is no topic `{name}`"
+            f"{did_you_mean(name, known) or '; topics are: ' + ', '.join(known)}"
+        )
+        for name in dict.fromkeys(named)
+        if name not in known
+    ]
 
 
 def assign_topics(run: Run, shard: int, compute: Compute) -> Receipt:
