@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 CORPUS = {"scope": "corpus", "sample_documents": 32}
 GROUPED = {"normalisation": "rank", "normalise_within": "language", "missing": "fill"}
 SCORES = [{"name": "edu", "kind": "column", "column": "edu", **GROUPED}, {"name": "form"}]
-BALANCE = {"column": "topic", "shares": {"stone": 0.5}}
+BALANCE = {"column": "topic", "shares": {"(none)": 0.5}}
 LIMITS = [{"column": "language", "cap": 0.8}]
 TRAINED = {
     "hold_out": 0.2,
