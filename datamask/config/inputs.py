@@ -229,7 +229,8 @@ RESERVED_SCORE_NAMES = frozenset(
     {
         *("id", "row", "shard", "characters", "tokens", "dump", "language", "domain"),
         *("quality", "dropped", "selected", "logit", "content", "source", "tokenizer"),
-        *("top_quality", "filename", "near_duplicate_of", "repeat", "file_row_number"),
+        *("top_quality", "filename", "repeat", "file_row_number"),
+        *("near_duplicate_of", "near_duplicate_similarity"),
         *("reason", "whole_quality", "drawn", "sampled"),
         *("contaminated_by", "contaminated_at", "contaminated_ngram"),
     }

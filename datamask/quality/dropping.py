@@ -88,7 +88,7 @@ def _prune(connection: Any, run: Run, about: dict[str, Any] | None) -> None:
     execute(connection, "SET VARIABLE last = ?", [last])
     execute(
         connection,
-        "CREATE VIEW result AS SELECT joined.*, near_duplicate_of, "
+        "CREATE VIEW result AS SELECT joined.*, near_duplicate_of, near_duplicate_similarity, "
         "CASE WHEN near_duplicate_of IS NOT NULL THEN 'near_duplicate' "
         "WHEN reason IS NOT NULL THEN reason WHEN quality < getvariable('border') "
         "OR (quality = getvariable('border') AND id <= getvariable('last')) THEN 'pruned' "

@@ -112,6 +112,9 @@ SIGNED = pa.schema([*_FOURS, ("sketch", pa.binary(SKETCH_BYTES))])
 """A MinHash signature, 128 unsigned 16-bit numbers, in columns of four (the first in the low bits),
 so that a band is read without the others; `sketch`: the low 4 bits of each, packed likewise."""
 
+NEAR_DUPLICATE = pa.schema([("near_duplicate_of", _TEXT), ("near_duplicate_similarity", _DOUBLE)])
+"""Of a dropped near-duplicate, the document that is kept; null for other documents."""
+
 CONTAMINATION = pa.schema(
     [("contaminated_by", _TEXT), ("contaminated_at", _WHOLE), ("contaminated_ngram", _TEXT)]
 )
@@ -235,10 +238,11 @@ def quality(names: Iterable[str]) -> pa.Schema:
 
     `quality` is null if a score is missing; `dropped` is null for documents that stay, otherwise
     one of `DROP_REASONS`. `near_duplicate_of` is the id of the document that is kept instead
-    (`earlier:` and the id, for one of an earlier dataset). Contamination is as in `SCREENING`.
+    (`earlier:` and the id, for one of an earlier dataset), and `near_duplicate_similarity` the
+    estimated Jaccard similarity to it. Contamination is as in `SCREENING`.
     """
     scores = [(name, _DOUBLE) for name in (*names, "quality")]
-    reason = [("dropped", _TEXT), ("near_duplicate_of", _TEXT), *CONTAMINATION]
+    reason = [("dropped", _TEXT), *NEAR_DUPLICATE, *CONTAMINATION]
     return pa.schema([*_never_null(id=_TEXT, row=_WHOLE), *scores, *reason])
 
 
@@ -254,7 +258,7 @@ def documents(names: Iterable[str], has_repeats: bool = False) -> pa.Schema:
     facts += [("characters", _WHOLE), ("tokens", _WHOLE)]
     facts += _never_null(dump=_TEXT, language=_TEXT, domain=_TEXT)
     judged = [*((name, _DOUBLE) for name in (*names, "quality")), ("dropped", _TEXT)]
-    judged += [("near_duplicate_of", _TEXT), *CONTAMINATION, ("logit", _FLOAT)]
+    judged += [*NEAR_DUPLICATE, *CONTAMINATION, ("logit", _FLOAT)]
     judged += _never_null(selected=_BOOL, top_quality=_BOOL)
     return pa.schema([*facts, *judged, *([("repeat", _INT)] if has_repeats else [])])
 

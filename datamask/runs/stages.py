@@ -98,7 +98,7 @@ STAGES = {
         ),
         Stage(
             "quality",
-            7,
+            8,
             "datamask.quality.dropping:drop",
             settings=lambda s: [
                 *of.combined(s),
@@ -258,7 +258,7 @@ STAGES = {
         ),
         Stage(
             "documents",
-            3,
+            4,
             "datamask.analysis.documents:tabulate",
             "shard",
             after=("scores", "quality", "probed_quality", "selection"),

@@ -199,3 +199,41 @@ def test_clusters_are_those_of_buckets_one_by_one(
     assert lasts.tolist() == expected_lasts
     assert labels.tolist() == components(pairs, count)
     assert len(minhash.join_similar(buckets[:0], sketches[:0], 0.8)[0]) == 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_clusters_are_divided_one_document_after_the_other(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By plain loops over all that is kept: chains, copies, earlier documents, crowded bands."""
+    generator = np.random.default_rng(seed)
+    count, most = 150, 2 if seed % 2 else 32
+    rows = generator.integers(0, 2**16, (count, minhash.NUMBERS)).astype("<u2")
+    for place in range(1, count):
+        rows[place] = rows[place - generator.integers(1, min(place, 4) + 1)]
+        changed = generator.integers(0, minhash.NUMBERS, generator.choice([0, 8, 14, 28]))
+        rows[place, changed] = generator.integers(0, 2**16, len(changed))
+    rows = generator.permutation(rows)
+    clusters = np.sort(generator.integers(0, 3, count))
+    is_earlier = np.concatenate([np.arange(c) < 3 for c in np.bincount(clusters)])
+    monkeypatch.setattr(minhash, "NEIGHBOURS", most)
+    found, similarities = minhash.resembled(clusters, minhash.sketch(rows), 0.8, is_earlier)
+    expected = list(range(count))
+    in_band: dict[tuple[int, int, bytes], list[int]] = {}
+    for place in range(count):
+        bands = [
+            (clusters[place], start, (rows[place, start : start + 6] % 16).tobytes())
+            for start in range(0, 126, 6)
+        ]
+        others = {other for band in bands for other in in_band.get(band, [])}
+        similar = [k for k in others if estimate(rows[place], rows[k]) >= 0.8]
+        if similar and not is_earlier[place]:
+            expected[place] = min(similar)
+            continue
+        for band in bands:
+            if len(in_band.setdefault(band, [])) < most:
+                in_band[band].append(place)
+    assert 20 < sum(kept != place for place, kept in enumerate(expected)) < count - 20
+    assert found.tolist() == expected
+    exact = [estimate(rows[place], rows[kept]) for place, kept in enumerate(expected)]
+    assert similarities == pytest.approx(exact)
