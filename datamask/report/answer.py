@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from datamask.analysis.summary import totals_of
-from datamask.report.findings import Finding, findings_of
+from datamask.report.finding import Finding
+from datamask.report.findings import findings_of
 from datamask.report.rendering import render
 from datamask.runs.run import Run
 

@@ -23,7 +23,7 @@ def write(path: Path, texts: list[str], **columns: list[Any]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     names = columns.pop("id", [f"{path.stem}-{row:03d}" for row in range(len(texts))])
     scores = columns.pop("edu", [random.Random(text).random() for text in texts])
-    pq.write_table(pa.table({"id": names, "text": texts, "edu": scores}), path)
+    pq.write_table(pa.table({"id": names, "text": texts, "edu": scores, **columns}), path)
     return path
 
 

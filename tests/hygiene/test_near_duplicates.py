@@ -17,6 +17,7 @@ from datamask.execution.pipeline import run_stage
 from datamask.hygiene import near_duplicates, similar_pairs
 from datamask.hygiene.minhash import bands_of
 from datamask.planning.plan import plan_run
+from datamask.report.screening_findings import copied_groups
 from datamask.runs import schemas
 from datamask.runs.output import write_output
 from datamask.storage import duckdb_scratch
@@ -225,3 +226,23 @@ def test_what_nearly_repeats_an_earlier_dataset_is_dropped(tmp_path: Path, is_ru
         again = plan_run(run.root, None)
         assert again.state("quality") == "stale"
         assert set(again.states("screening")) == {"done"}
+
+
+def test_groups_that_lose_more_than_half_are_told(tmp_path: Path) -> None:
+    """A dump with 30 windows of two texts; not the one that loses half, nor one of 10 documents."""
+    generator = random.Random(8)
+    texts = [prose(generator, 60) for _ in range(2)]
+    wiped = [edited(generator, texts[row % 2], 1) for row in range(30)]
+    half = [prose(generator) for _ in range(20)]
+    half += [edited(generator, text, 1) for text in half]
+    small = [edited(generator, texts[0], 1) for _ in range(10)]
+    dumps = ["wiped"] * 30 + ["half"] * 40 + ["small"] * 10
+    write(tmp_path / "source" / "a.parquet", wiped + half + small, dump=dumps)
+    near = {"similarity": 0.5}
+    run = screened(tmp_path / "run", tmp_path / "source", "composition", near_duplicates=near)
+    dropped = [row["dropped"] for row in judged(run).values()]
+    lost = dropped[:30].count("near_duplicate")
+    assert lost >= 25 and dropped[30:70].count(None) == 20
+    (told,) = copied_groups(run)
+    assert told.grade == "warning"
+    assert told.text.count("%") == 1 and f"dump wiped ({lost / 30:.0%})" in told.text

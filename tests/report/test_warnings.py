@@ -16,7 +16,8 @@ from datamask.analysis.summary import gains
 from datamask.config.loading import parse_settings
 from datamask.execution.pipeline import rebuild
 from datamask.report.answer import answer
-from datamask.report.findings import CERTAIN, Finding
+from datamask.report.finding import Finding
+from datamask.report.findings import CERTAIN
 from datamask.report.rendering import cell
 from datamask.report.sample import mean_cosine
 from datamask.runs.run import Run

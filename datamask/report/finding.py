@@ -1,0 +1,36 @@
+"""A graded finding, and what all findings about groups have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+LEAST_EXPECTED = 20
+"""Documents that a random selection would keep of a group. Of a group of this size, a random
+selection keeps less than half with a probability below 1 %."""
+
+MOST_NAMED = 5
+
+Grade = Literal["good", "caution", "warning", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A question about a selection with its answer.
+
+    Args:
+        grade: `unknown` if the run cannot tell.
+        name: what is asked, in a word or two.
+        text: the answer with its figures.
+        command: what to run next, with RUN in place of the run's folder; empty if nothing.
+    """
+
+    grade: Grade
+    name: str
+    text: str
+    command: str = ""
+
+    @property
+    def mark(self) -> str:
+        """The grade as a character, which does not depend on colour."""
+        return {"good": "✓", "caution": "○", "warning": "⚠", "unknown": "?"}[self.grade]
