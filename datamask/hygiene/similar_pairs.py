@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from datamask.config.compute import Compute
-from datamask.config.inputs import NearDuplicates
+from datamask.config.screening import NearDuplicates
 from datamask.hygiene.minhash import NEIGHBOURS, Sketches, bands_of, join_similar
 from datamask.runs import schemas
 from datamask.runs.in_progress import advance

@@ -43,9 +43,11 @@ def leaks(run: Run) -> Iterator[Finding]:
     for row in benchmarks(run):
         if row["selected"]:
             text = f"{row['selected']:,d} of the documents kept share {known.ngram} consecutive "
-            text += f"words with benchmark {row['name']} (quality.contamination.action: flag)."
-            command = "datamask rebuild RUN --set quality.contamination.action=drop"
-            yield Finding("warning", "benchmarks", text, command)
+            text += f"words with benchmark {row['name']}; {row['leaks']:,d} of them cover an item "
+            text += f"(quality.contamination.action: {known.action})."
+            action = "drop_covered" if row["leaks"] else "drop"
+            command = f"datamask rebuild RUN --set quality.contamination.action={action}"
+            yield Finding("warning" if row["leaks"] else "caution", "benchmarks", text, command)
         if row["short"]:
             text = f"{row['short']:,d} of the {row['texts']:,d} texts of benchmark {row['name']} "
             text += f"have fewer than {known.ngram} words; documents that contain them are not "

@@ -116,21 +116,35 @@ NEAR_DUPLICATE = pa.schema([("near_duplicate_of", _TEXT), ("near_duplicate_simil
 """Of a dropped near-duplicate, the document that is kept; null for other documents."""
 
 CONTAMINATION = pa.schema(
-    [("contaminated_by", _TEXT), ("contaminated_at", _WHOLE), ("contaminated_ngram", _TEXT)]
+    [
+        *(("contaminated_by", _TEXT), ("contaminated_at", _WHOLE), ("contaminated_ngram", _TEXT)),
+        ("contaminated_share", _DOUBLE),
+    ]
 )
-"""For a document that shares a word n-gram with a benchmark: the benchmark's name, and the index of
-the first word (from 0) and the words of the first shared n-gram; null for other documents."""
+"""For a document that covers or quotes an item of a benchmark: the benchmark's name, the index of
+the first shared word (from 0), the words of the first shared n-gram, and the share of the item's
+n-grams that the document holds; null for other documents."""
 
 EARLIER_SIGNATURES = pa.schema([*_never_null(id=_TEXT), *SIGNED])
 """`earlier_signatures.parquet`: documents of earlier datasets; see `SCREENING`."""
 
-SCREENING = pa.schema([*_never_null(id=_TEXT, row=_WHOLE), *SIGNED, *CONTAMINATION])
+SCREENING = pa.schema(
+    [
+        *(*_never_null(id=_TEXT, row=_WHOLE), *SIGNED),
+        *(("shared", pa.list_(pa.uint64())), ("shared_at", _WHOLES)),
+    ]
+)
 """`screening/`: for every document of a shard, its signature (null for a text without words or
-without `near_duplicates`) and contamination."""
+without `near_duplicates`); the hashes of n-grams of benchmarks that it holds, ascending, and the
+index of the first word of each (null if there are none)."""
 
-BENCHMARK_NGRAMS = pa.schema(_never_null(hash=pa.uint64(), set=_INT))
-"""`benchmark_ngrams.parquet`: the distinct n-grams of benchmarks by ascending hash, with the index
-(in the settings) of the first set that has it."""
+BENCHMARK_NGRAMS = pa.schema(
+    _never_null(benchmark=_INT, item=_WHOLE, words=pa.list_(_TEXT))
+    + _never_null(hashes=pa.list_(pa.uint64()), inside=pa.list_(_BOOL))
+)
+"""`benchmark_ngrams.parquet`: the items (rows) of benchmarks that have an n-gram: the index of the
+benchmark in the settings, the row, the words, the hash of each n-gram in the order of the words,
+and whether the n-gram is inside one column."""
 
 
 TOKENIZER = pa.schema(_never_null(definition=pa.large_string()))
@@ -239,7 +253,8 @@ def quality(names: Iterable[str]) -> pa.Schema:
     `quality` is null if a score is missing; `dropped` is null for documents that stay, otherwise
     one of `DROP_REASONS`. `near_duplicate_of` is the id of the document that is kept instead
     (`earlier:` and the id, for one of an earlier dataset), and `near_duplicate_similarity` the
-    estimated Jaccard similarity to it. Contamination is as in `SCREENING`.
+    estimated Jaccard similarity to it. Contamination: see
+    `CONTAMINATION`.
     """
     scores = [(name, _DOUBLE) for name in (*names, "quality")]
     reason = [("dropped", _TEXT), *NEAR_DUPLICATE, *CONTAMINATION]

@@ -178,7 +178,7 @@ def test_ties_go_to_the_smaller_id_and_the_unfit_are_never_kept(tmp_path: Path) 
         tmp_path / "run",
         tmp_path / "source",
         near_duplicates={},
-        contamination={"sets": [str(tmp_path / "set.txt")], "ngram": 7},
+        contamination={"sets": [str(tmp_path / "set.txt")], "ngram": 7, "action": "drop"},
     )
     rows = judged(run)
     why = {name: rows[name]["dropped"] for name in rows}
