@@ -75,15 +75,18 @@ def test_items_are_covered_or_quoted_exactly(
     documents, domains = [], []
     for number in range(160):
         words = prose(generator, generator.randrange(1, 80)).split()
-        leak = generator.choice(known if number % 4 else known[-1:]).split()
+        # Two items in 40 documents each, of which those of the second are of one domain.
+        many = {0: known[-1:], 1: known[-2:-1]}
+        leak = generator.choice(many.get(number % 4, known[:-2])).split()
         size = generator.choice([ngram - 1, ngram, ngram + 3, 40])
-        start = generator.randrange(max(len(leak) - size // 2, 1)) if number % 4 else 0
+        start = generator.randrange(max(len(leak) - size // 2, 1)) if number % 4 > 1 else 0
         place = generator.randrange(len(words))
         words[place:place] = [
             word.title() + generator.choice(",.- ") for word in leak[start : start + size]
         ]
         documents.append(" ".join(words))
-        domains.append(generator.choice(["https://a.org/", "https://b.org/", None]))
+        others = ["https://a.org/", "https://b.org/", None]
+        domains.append("https://c.org/" if number % 4 == 1 else generator.choice(others))
     write(tmp_path / "source" / "a.parquet", documents, url=domains)
     chosen = {"sets": benchmarks, "ngram": ngram, "action": action, "common": 6, "covered": 0.6}
     run = screened(tmp_path / "run", tmp_path / "source", contamination=chosen)
