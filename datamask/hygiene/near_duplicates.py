@@ -53,9 +53,10 @@ def find_near_duplicates(connection: Any, run: Run) -> None:
         "CREATE TABLE near (shard INT, row BIGINT, near_duplicate_of VARCHAR, "
         "near_duplicate_similarity DOUBLE)",
     )
-    near = run.settings.quality.near_duplicates
-    if near is None:
+    if "similar_pairs" not in stages_of(run.settings):
         return
+    near = run.settings.quality.near_duplicates
+    assert near is not None
     _cluster(connection, run)
     read_sketches(connection, run, "clusters")
     ours = _NUMBER.format(0, 0)
