@@ -261,8 +261,7 @@ class Quality(Group):
     )
     near_duplicates: NearDuplicates | None = Field(
         None,
-        description="of near-duplicates, keep only the document with the best quality; none: keep "
-        "all",
+        description="drop documents that resemble a kept one of better quality; none: keep all",
     )
     contamination: Contamination | None = Field(
         None, description="detection of benchmark texts; none: off"

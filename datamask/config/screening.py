@@ -10,7 +10,7 @@ from datamask.config.group import PLACE, Group, Place, or_text
 
 
 class NearDuplicates(Group):
-    """Near-duplicates by MinHash of word n-grams: one document of each cluster is kept."""
+    """Near-duplicates by MinHash of word n-grams: documents that resemble a better, kept one."""
 
     similarity: float = Field(
         0.8,
