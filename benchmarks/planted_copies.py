@@ -1,11 +1,12 @@
 """Near-duplicates at scale: planted copies through the stages that find and drop them.
 
 Creates texts of 100 random words. One in twenty copies a text of another shard: half of these with
-one word replaced (Jaccard similarity of the word 5-grams 0.90), half with five (0.59). Each stage
-up to `quality` runs in a process of its own on one worker, with a similarity of 0.8.
+one word replaced (Jaccard similarity of the word 5-grams 0.90), half with five (0.59). With
+`--crowd`, all are copies of one text, so that one cluster has a twentieth of all documents. Each
+stage up to `quality` runs in a process of its own on one worker, with a similarity of 0.8.
 
     python -m benchmarks.planted_copies --rows 10000000 [--folder runs/planted]
-        [--shards 10] [--units 1]
+        [--shards 10] [--units 1] [--crowd]
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ def _originals(block: int) -> tuple[np.ndarray, np.random.Generator]:
     return generator.integers(0, VOCABULARY, (BLOCK, WORDS)), generator
 
 
-def _blocks(first: int, blocks: int) -> Iterator[pa.RecordBatch]:
+def _blocks(first: int, blocks: int, crowd: bool) -> Iterator[pa.RecordBatch]:
     vocabulary = pa.array([f"word{number}" for number in range(VOCABULARY)])
     for block in range(first, min(first + BLOCKS_PER_FILE, blocks)):
         words, generator = _originals(block)
         other = (block + blocks // 2) % blocks
-        words[-COPIES:] = _originals(other)[0][:COPIES]
+        words[-COPIES:] = _originals(0)[0][:1] if crowd else _originals(other)[0][:COPIES]
         words[-COPIES:, 50] = generator.integers(0, VOCABULARY, COPIES)
         for place in (10, 30, 70, 90):
             words[-COPIES // 2 :, place] = generator.integers(0, VOCABULARY, COPIES // 2)
@@ -67,13 +68,14 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("runs/planted"))
     parser.add_argument("--shards", type=int, default=10)
     parser.add_argument("--units", type=int, default=1, help="of stage similar_pairs")
+    parser.add_argument("--crowd", action="store_true", help="all copies are of one text")
     parser.add_argument("--stage", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     bands = len(bands_of(SIMILARITY))
     similar_pairs.HASHES_AT_ONCE = -(-arguments.rows * bands // arguments.units)
     similar_pairs.DOCUMENTS_AT_ONCE = similar_pairs.HASHES_AT_ONCE
-    source = arguments.folder / f"texts-{arguments.rows}"
-    root = arguments.folder / f"run-{arguments.rows}"
+    name = f"{arguments.rows}-crowd" if arguments.crowd else str(arguments.rows)
+    source, root = arguments.folder / f"texts-{name}", arguments.folder / f"run-{name}"
     settings = parse_settings(
         {
             "source": {"path": str(source), "columns": {"text": "text", "id": "id"}},
@@ -93,7 +95,7 @@ def main() -> None:
     for first in range(0, blocks, BLOCKS_PER_FILE):
         path = source / f"{first // BLOCKS_PER_FILE:05d}.parquet"
         if not path.exists():
-            write_parquet(path, SCHEMA, _blocks(first, blocks))
+            write_parquet(path, SCHEMA, _blocks(first, blocks, arguments.crowd))
     print_stages("benchmarks.planted_copies", root, settings)
     run = open_run(root)
     paths = [str(run.path("quality", shard)) for shard in range(run.num_shards)]

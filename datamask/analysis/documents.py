@@ -93,7 +93,7 @@ def _join(connection: Any, run: Run, shard: int) -> None:
         quality=_QUALITY,
         groups=", ".join(f"{group_column(kind, 's')} AS {kind}" for kind in FACTS),
         added=", ".join(
-            f"q.{name}" for name in ["near_duplicate_of", *schemas.CONTAMINATION.names]
+            f"q.{name}" for name in (*schemas.NEAR_DUPLICATE.names, *schemas.CONTAMINATION.names)
         ),
         best=best,
         repeat=added_repeat(run),

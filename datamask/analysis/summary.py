@@ -137,9 +137,10 @@ def near_duplicates(run: Run) -> dict[str, int]:
 def benchmarks(run: Run) -> list[dict[str, Any]]:
     """The results of each benchmark, in the order of the settings.
 
-    Keys: `name`; its `texts`, those too `short` to be detected, and its `ngrams`; the number of
-    `documents` that share an n-gram, of those `dropped` for it and of those `selected`; and an
-    `example` of a shared n-gram, or None.
+    Keys: `name`; its `texts` (items), those too `short` to be detected, its `ngrams`, and those
+    that are `common` and do not count; the number of `documents` that cover or quote an item, of
+    those `covering` one, of those `dropped` for it, of those `selected`, and of those that are both
+    covering and selected (`leaks`); and an `example` of a shared n-gram, or None.
     """
     known = run.settings.quality.contamination
     if known is None:
@@ -147,16 +148,21 @@ def benchmarks(run: Run) -> list[dict[str, Any]]:
     rows = query(
         run,
         "SELECT contaminated_by AS name, count(*) AS documents, "
+        f"count(*) FILTER (contaminated_share >= {known.covered}) AS covering, "
+        f"count(*) FILTER (contaminated_share >= {known.covered} AND selected) AS leaks, "
         "count(*) FILTER (dropped = 'contaminated') AS dropped, "
         "count(*) FILTER (selected) AS selected, "
         "min_by(contaminated_ngram, (shard, row)) AS example FROM documents "
         "WHERE contaminated_by IS NOT NULL GROUP BY contaminated_by",
     )
     found = {row["name"]: row for row in rows}
-    nothing = {"documents": 0, "dropped": 0, "selected": 0, "example": None}
+    numbers = ("documents", "covering", "dropped", "selected", "leaks")
+    nothing = {**dict.fromkeys(numbers, 0), "example": None}
     sets = run.receipt("benchmark_ngrams").metrics
+    common = run.receipt("quality", 0).metrics["common_ngrams"]
     return [
-        {"name": one.name, **sets[one.name], **found.get(one.name, nothing)} for one in known.sets
+        {"name": name, **sets[name], "common": common[name], **found.get(name, nothing)}
+        for name in (known_set.name for known_set in known.sets)
     ]
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from datamask.config import group, recipe
-from datamask.config.group import PLACE, Group, Model, Place, SourceGroup, known_or_own, or_text
+from datamask.config.group import Group, Model, Place, SourceGroup, known_or_own
+from datamask.config.screening import Contamination, NearDuplicates
 
 
 class Columns(Group):
@@ -229,80 +230,12 @@ RESERVED_SCORE_NAMES = frozenset(
     {
         *("id", "row", "shard", "characters", "tokens", "dump", "language", "domain"),
         *("quality", "dropped", "selected", "logit", "content", "source", "tokenizer"),
-        *("top_quality", "filename", "near_duplicate_of", "repeat", "file_row_number"),
+        *("top_quality", "filename", "repeat", "file_row_number"),
+        *("near_duplicate_of", "near_duplicate_similarity"),
         *("reason", "whole_quality", "drawn", "sampled", "topic"),
-        *("contaminated_by", "contaminated_at", "contaminated_ngram"),
+        *("contaminated_by", "contaminated_at", "contaminated_ngram", "contaminated_share"),
     }
 )
-
-
-class NearDuplicates(Group):
-    """Near-duplicates by MinHash of word n-grams: one document of each cluster is kept."""
-
-    similarity: float = Field(
-        0.8,
-        ge=0.5,
-        le=1,
-        description="minimum estimated Jaccard similarity of near-duplicates (standard error 0.037 "
-        "at 0.8)",
-    )
-    ngram: int = Field(5, ge=1, le=50, description="words in an n-gram")
-    against: Annotated[tuple[str, ...], PLACE] = Field(
-        (),
-        description="earlier datasets (run folders, or Parquet or JSON lines with the source's "
-        "columns of text and id; local, hf://, s3://); near-duplicates of their documents are "
-        "dropped",
-    )
-
-
-class BenchmarkSet(Group):
-    """A benchmark, whose texts should not be in the training data."""
-
-    model_config = ConfigDict(json_schema_extra=or_text)
-
-    name: str = Field("", description="name in the report; empty: the last part of the path")
-    path: Place = Field(
-        min_length=1,
-        description="file, folder, glob or URL (hf://, s3://) of Parquet, JSON lines or plain text "
-        "(.parquet, .jsonl, .ndjson, .txt; a plain text file is one text)",
-    )
-    columns: tuple[str, ...] = Field(
-        ("text",),
-        min_length=1,
-        description="columns (text or lists of text) that make up a row's text, in this order",
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_path(cls, data: Any) -> Any:
-        """Accept a path alone; a set without a name gets the last part of its path."""
-        data = {"path": data} if isinstance(data, str) else data
-        if isinstance(data, dict) and not data.get("name") and isinstance(data.get("path"), str):
-            return {**data, "name": data["path"].rstrip("/").rpartition("/")[2].partition(".")[0]}
-        return data
-
-
-class Contamination(Group):
-    """Benchmark contamination: documents that share a word n-gram with a benchmark."""
-
-    sets: tuple[BenchmarkSet, ...] = Field(
-        min_length=1, description="benchmarks: for each a path, or path, name and columns"
-    )
-    ngram: int = Field(
-        13, ge=3, le=100, description="number of consecutive words that must be shared"
-    )
-    action: Literal["drop", "flag"] = Field(
-        "drop",
-        description="`drop`: drop the documents; `flag`: keep them; in both cases columns record "
-        "the benchmark and the words",
-    )
-
-    @model_validator(mode="after")
-    def _check(self) -> Contamination:
-        names = [one.name for one in self.sets]
-        if len(set(names)) != len(names):
-            raise ValueError(f"names of sets must differ, got {names}; give each a name")
-        return self
 
 
 class Quality(Group):
@@ -328,8 +261,7 @@ class Quality(Group):
     )
     near_duplicates: NearDuplicates | None = Field(
         None,
-        description="of near-duplicates, keep only the document with the best quality; none: keep "
-        "all",
+        description="drop documents that resemble a kept one of better quality; none: keep all",
     )
     contamination: Contamination | None = Field(
         None, description="detection of benchmark texts; none: off"

@@ -1,4 +1,4 @@
-"""MinHash signatures, locality-sensitive hashing in bands, and clusters of similar documents.
+"""MinHash signatures, locality-sensitive hashing in bands, and similar documents.
 
 A signature has 128 hash values (Fast Similarity Sketching, Dahlgaard et al. 2017, as implemented in
 `rensa`). The probability that two documents agree in a value is their Jaccard similarity. Only the
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from datamask.hygiene.words import Hashes, hash_functions
+from datamask.hygiene.words import FACTOR, Hashes, hash_functions
 from datamask.runs.schemas import SIGNATURE_BYTES
 
 NUMBERS = SIGNATURE_BYTES // 2
@@ -32,8 +32,9 @@ RECALL = 0.99
 """Minimum probability that a pair at the similarity threshold shares a band."""
 
 NEIGHBOURS = 32
-"""Number of preceding sketches in a bucket that each is compared with. The work is linear in the
-size of a bucket, and the similar documents of a large bucket still form a chain."""
+"""Most sketches of a bucket that each is compared with: the preceding ones where clusters are
+formed, so that the similar documents of a large bucket form a chain; the first ones that are kept
+where a cluster is divided. The work is linear in the size of a bucket."""
 
 Signatures = npt.NDArray[np.uint16]
 """Shape [documents, NUMBERS]."""
@@ -119,7 +120,7 @@ def join_similar(
         The first document of each one's cluster, shape [documents]; and the last document of each
         sketch of a bucket.
     """
-    least = NUMBERS * (similarity + (1 - similarity) * _BY_CHANCE)
+    least = _least_agreeing(similarity)
     places = np.arange(len(buckets))
     ends = np.ones(len(buckets) + 1, bool)
     ends[1:-1] = (buckets[1:] != buckets[:-1]) | (sketches[1:] != sketches[:-1]).any(axis=1)
@@ -139,6 +140,70 @@ def join_similar(
         agreeing = NUMBERS - np.bitwise_count(differing & _LOWEST_BITS).sum(axis=1)
         _join(labels, *pairs[:, agreeing >= least])
     return _firsts(labels, places), lasts
+
+
+def resembled(
+    clusters: Places, sketches: Sketches, similarity: float, is_earlier: npt.NDArray[np.bool_]
+) -> tuple[Places, npt.NDArray[np.float64]]:
+    """Divide clusters: the document that is kept instead of each one, or itself if it is kept.
+
+    In the order of a cluster, a document is kept unless it is similar to one that is kept already
+    and shares a band of sketches with it. At most `NEIGHBOURS` of a band are compared, the first.
+
+    Args:
+        clusters: ascending, shape [documents].
+        sketches: in order of preference within a cluster; shape [documents, 8].
+        similarity: minimum estimated similarity of a pair, in [0, 1].
+        is_earlier: documents that are kept in any case, first in each cluster.
+
+    Returns:
+        The index of the first kept document that each one is similar to; and the estimated
+        similarity to it, in [0, 1]. Both have shape [documents].
+    """
+    least, mask = _least_agreeing(similarity), int.from_bytes(b"\x11" * (NUMBERS // 2))
+    numbers = [int.from_bytes(row.tobytes(), "little") for row in sketches]
+    kept, agreements = list(range(len(clusters))), [NUMBERS] * len(clusters)
+    buckets, number = _shared_buckets(clusters, sketches, similarity)
+    kept_in: list[list[int]] = [[] for _ in range(number)]
+    for document, row in enumerate(buckets.tolist()):
+        lists = [kept_in[bucket] for bucket in row if bucket >= 0]
+        others = [] if is_earlier[document] else sorted(set().union(*lists))
+        for other in others:
+            differing = numbers[document] ^ numbers[other]
+            differing |= differing >> 1
+            differing |= differing >> 2
+            agreeing = NUMBERS - (differing & mask).bit_count()
+            if agreeing >= least:
+                kept[document], agreements[document] = other, agreeing
+                break
+        else:
+            for of_bucket in lists:
+                if len(of_bucket) < NEIGHBOURS:
+                    of_bucket.append(document)
+    similarities = (np.array(agreements) / NUMBERS - _BY_CHANCE) / (1 - _BY_CHANCE)
+    return np.array(kept, np.int64), similarities
+
+
+def _least_agreeing(similarity: float) -> float:
+    """Values of the sketches of two documents that agree, of `NUMBERS`, at a similarity."""
+    return NUMBERS * (similarity + (1 - similarity) * _BY_CHANCE)
+
+
+def _shared_buckets(clusters: Places, sketches: Sketches, similarity: float) -> tuple[Places, int]:
+    """The bucket of each band (shape [documents, bands]), and their number.
+
+    Documents of a cluster are in one bucket if they agree in a band of their sketches. A bucket of
+    a single document is −1.
+    """
+    bytes_, bands = np.ascontiguousarray(sketches).view(np.uint8), bands_of(similarity)
+    values = np.stack([bytes_ & 15, bytes_ >> 4], axis=2).reshape(-1, NUMBERS)
+    keys = (clusters.astype(np.uint64) * len(bands))[:, None] + np.arange(len(bands), dtype="u8")
+    for place in range(bands[0].stop):
+        keys = keys * FACTOR + values[:, [band.start + place for band in bands]]
+    _, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    is_shared = counts > 1
+    buckets = np.where(is_shared, np.cumsum(is_shared) - 1, -1)
+    return buckets[inverse].reshape(keys.shape), int(is_shared.sum())
 
 
 def _firsts(labels: Places, places: Places) -> Places:

@@ -1,26 +1,45 @@
-"""Clusters of similar documents over all shards, and the best of each.
+"""Clusters of similar documents over all shards, and which documents of each are kept.
 
-Stage `quality` joins here what the units of `similar_pairs` found. DuckDB does it outside memory.
+Stage `quality` joins here what the units of `similar_pairs` found. DuckDB does it outside memory,
+but for the sketches that differ within a cluster: those of the largest cluster are in memory, with
+about 1 KB each. Copies with equal sketches count as one document.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from datamask.hygiene.similar_pairs import DOCUMENT, EARLIER, ROW_BITS, ROWS
+import numpy as np
+import pyarrow as pa
+
+from datamask.hygiene.minhash import resembled
+from datamask.hygiene.similar_pairs import (
+    DOCUMENT,
+    EARLIER,
+    ROW_BITS,
+    ROWS,
+    read_sketches,
+    sketches_of,
+)
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
-from datamask.storage.duckdb_scratch import execute
+from datamask.storage.duckdb_scratch import execute, execute_with, stream
 
 _NUMBER = f"((({{}}::BIGINT - {EARLIER}) << {ROW_BITS}) + {{}})"
 """SQL: the number of a document, from its shard and row (`similar_pairs.DOCUMENT`)."""
 
 
-def find_near_duplicates(connection: Any, run: Run) -> None:
-    """Table `near`: shard, row and `near_duplicate_of` of the documents that are dropped.
+CLUSTERED_AT_ONCE = 2**16
+"""Documents that are compared at once, at least; never a part of a cluster."""
 
-    The document with the best quality is kept; among equals, the one with the smallest id. If the
-    cluster contains a document of an earlier dataset, all of ours are dropped.
+
+def find_near_duplicates(connection: Any, run: Run) -> None:
+    """Table `near`: shard, row, `near_duplicate_of` and the similarity of dropped documents.
+
+    Of a cluster, documents are considered in the order of quality and, among equals, of ids. A
+    document is dropped only if it is similar to one that is kept, of which the first is named.
+    Documents of earlier datasets come first and are kept.
 
     Args:
         connection: DuckDB with the table `joined`: shard, row, id and quality of all documents.
@@ -29,33 +48,73 @@ def find_near_duplicates(connection: Any, run: Run) -> None:
     Raises:
         RunError: what it reads is missing or stale.
     """
-    execute(connection, "CREATE TABLE near (shard INT, row BIGINT, near_duplicate_of VARCHAR)")
+    execute(
+        connection,
+        "CREATE TABLE near (shard INT, row BIGINT, near_duplicate_of VARCHAR, "
+        "near_duplicate_similarity DOUBLE)",
+    )
     if "similar_pairs" not in stages_of(run.settings):
         return
+    near = run.settings.quality.near_duplicates
+    assert near is not None
     _cluster(connection, run)
+    read_sketches(connection, run, "clusters")
     ours = _NUMBER.format(0, 0)
-    execute(
-        connection,
-        "CREATE TABLE members AS SELECT document, cluster, quality, id FROM clusters JOIN "
-        f"(SELECT {_NUMBER.format('shard', 'row')} AS document, quality, id FROM joined) "
-        "USING (document)",
-    )
+    known = f"SELECT {_NUMBER.format('shard', 'row')} AS document, quality, id FROM joined"
+    parameters = []
     if "earlier_signatures" in stages_of(run.settings):
-        execute(
-            connection,
-            "INSERT INTO members SELECT document, cluster, 0, id FROM clusters JOIN "
-            f"(SELECT {DOCUMENT}, id FROM {ROWS}) USING (document)",
-            [str(run.path("earlier_signatures"))],
-        )
+        known += f" UNION ALL SELECT {DOCUMENT}, 0, id FROM {ROWS}"
+        parameters.append(str(run.path("earlier_signatures")))
+    preference = f"document >= {ours}, quality DESC, id, document"
     execute(
         connection,
-        f"INSERT INTO near SELECT (document - {ours}) >> {ROW_BITS}, "
-        f"document & {2**ROW_BITS - 1}, if(kept < {ours}, 'earlier:', '') || kept_id FROM ("
-        "SELECT document, first_value(document) OVER best AS kept, "
-        "first_value(id) OVER best AS kept_id FROM members WINDOW best AS "
-        f"(PARTITION BY cluster ORDER BY document >= {ours}, quality DESC, id, document)) "
-        f"WHERE document <> kept AND document >= {ours}",
+        "CREATE TABLE members AS SELECT document, cluster, quality, id, sketch, "
+        f"first_value(document) OVER (PARTITION BY cluster, sketch ORDER BY {preference}) "
+        f"AS leader FROM clusters JOIN sketches USING (document) JOIN ({known}) USING (document)",
+        parameters,
     )
+    execute(connection, "CREATE TABLE led (leader BIGINT, kept BIGINT, similarity DOUBLE)")
+    inserting = connection.cursor()
+    for table in _divided(
+        stream(
+            connection,
+            f"SELECT document, document < {ours} AS earlier, cluster, sketch FROM members "
+            f"WHERE document = leader ORDER BY cluster, {preference}",
+        ),
+        near.similarity,
+    ):
+        execute_with(inserting, table, "INSERT INTO led FROM arriving")
+    execute(
+        connection,
+        f"INSERT INTO near SELECT (m.document - {ours}) >> {ROW_BITS}, m.document & "
+        f"{2**ROW_BITS - 1}, if(kept < {ours}, 'earlier:', '') || k.id, "
+        "if(kept = leader, 1, similarity) FROM members m JOIN led USING (leader) "
+        f"JOIN members k ON k.document = kept WHERE m.document >= {ours} AND m.document <> kept",
+    )
+
+
+def _divided(members: Iterable[Any], similarity: float) -> Iterator[pa.Table]:
+    """For documents with different sketches, in their order: which is kept, and how similar."""
+    waiting: list[pa.Table] = []
+    for batch in members:
+        waiting.append(pa.table(batch))
+        clusters = batch["cluster"].to_numpy()
+        if sum(map(len, waiting)) >= CLUSTERED_AT_ONCE and clusters[0] != clusters[-1]:
+            whole = int(np.searchsorted(clusters, clusters[-1]))
+            ended = [*waiting[:-1], waiting[-1][:whole]]
+            waiting = [waiting[-1][whole:]]
+            yield _kept(pa.concat_tables(ended), similarity)
+    if waiting:
+        yield _kept(pa.concat_tables(waiting), similarity)
+
+
+def _kept(members: pa.Table, similarity: float) -> pa.Table:
+    documents, clusters, earlier = (
+        members[name].to_numpy() for name in ("document", "cluster", "earlier")
+    )
+    sketches = sketches_of(members["sketch"].combine_chunks())
+    kept, similarities = resembled(clusters, sketches, similarity, earlier)
+    return pa.table({"leader": documents, "kept": documents[kept], "similarity": similarities})
 
 
 def _cluster(connection: Any, run: Run) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from datamask.config.inputs import BenchmarkSet, Source
+from datamask.config.inputs import Source
+from datamask.config.screening import BenchmarkSet
 from datamask.config.settings import Settings
 from datamask.runs.run import Run
 from datamask.source.opening import opening
@@ -46,12 +47,12 @@ def reference_digest(path: str, columns: tuple[str, ...], how: str) -> str:
 
 
 def benchmark_texts(run: Run, known_set: BenchmarkSet) -> Iterator[pa.Array]:
-    """The texts of a set in batches; the columns of a row are joined by spaces."""
+    """The texts of a set in batches: a text for each column of a row, row by row."""
     columns = known_set.columns
     rows = rows_of(run, f"benchmark_ngrams:{known_set.name}", known_set.path, columns)
     while some := list(islice(rows, ROWS_AT_ONCE)):
-        texts = (chain.from_iterable(_texts(row.get(name)) for name in columns) for row in some)
-        yield pa.array(map(" ".join, texts), pa.large_string())
+        texts = [" ".join(_texts(row.get(name))) for row in some for name in columns]
+        yield pa.array(texts, pa.large_string())
 
 
 def earlier_documents(run: Run, path: str) -> Iterator[tuple[pa.Array, pa.Array]]:

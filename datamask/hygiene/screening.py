@@ -7,14 +7,13 @@ Stage `quality` decides which documents are dropped, because it sees all shards.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from datamask.config.compute import Compute
-from datamask.config.inputs import Contamination
 from datamask.hygiene.minhash import sign, sketch
 from datamask.hygiene.references import benchmark_texts, earlier_documents
 from datamask.hygiene.words import Words, hash_ngrams, split_words
@@ -28,39 +27,65 @@ from datamask.source.reading import check_text, read_shard
 
 TEXTS_AT_ONCE = 1024
 
-MOST_SHOWN = 1000
-"""Maximum number of characters recorded of a shared n-gram; words can have any length."""
-
 
 def index_benchmarks(run: Run, compute: Compute) -> None:
-    """Write `benchmark_ngrams.parquet`: the hash of each n-gram, and the first set that has it.
+    """Write `benchmark_ngrams.parquet`: the words and the n-grams of each item.
 
-    Metrics of the receipt, by set: `texts`; `short`, the texts with fewer words than an n-gram,
-    which cannot be detected; and `ngrams`, without those of earlier sets.
+    Metrics of the receipt, by set: `texts`, the items; `short`, those with fewer words than an
+    n-gram, which cannot be detected; and `ngrams`, those of all items.
 
     Raises:
         InputError: a set is unreadable, or has changed since planning.
     """
     known = run.settings.quality.contamination
     assert known is not None
-    hashes, sets = np.zeros(0, np.uint64), np.zeros(0, np.int32)
-    metrics: dict[str, Any] = {}
-    for number, one in enumerate(known.sets):
-        texts = short = 0
-        parts = [hashes[:0]]
-        for some in benchmark_texts(run, one):
-            words = split_words(some)
-            ngrams, offsets = hash_ngrams(words, known.ngram)
-            is_short = np.diff(words.offsets) < known.ngram
-            texts, short = texts + len(some), short + int(is_short.sum())
-            parts.append(ngrams[np.repeat(~is_short, np.diff(offsets))])
-        found = np.setdiff1d(np.concatenate(parts), hashes)
-        hashes = np.concatenate([hashes, found])
-        sets = np.concatenate([sets, np.full(len(found), number, np.int32)])
-        metrics[one.name] = {"texts": texts, "short": short, "ngrams": len(found)}
-    order = np.argsort(hashes)
-    table = pa.table({"hash": hashes[order], "set": sets[order]}, schema=schemas.BENCHMARK_NGRAMS)
-    write_output(run, "benchmark_ngrams", 0, table.schema, [table], metrics)
+    metrics = {one.name: dict.fromkeys(("texts", "short", "ngrams"), 0) for one in known.sets}
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for number, known_set in enumerate(known.sets):
+            counts = metrics[known_set.name]
+            for texts in benchmark_texts(run, known_set):
+                items = _items(texts, len(known_set.columns), known.ngram)
+                first = counts["texts"]
+                counts["texts"] += len(items)
+                is_long = pc.greater(pc.list_value_length(items["hashes"]), 0)
+                rows = pa.array(np.arange(first, counts["texts"]))
+                benchmark = pa.array(np.full(len(items), number, np.int32))
+                items = items.add_column(0, "item", rows).add_column(0, "benchmark", benchmark)
+                items = items.filter(is_long).cast(schemas.BENCHMARK_NGRAMS)
+                counts["short"] += len(is_long) - len(items)
+                counts["ngrams"] += len(items["hashes"].combine_chunks().flatten())
+                yield from items.to_batches()
+
+    tables = [pa.Table.from_batches(batches(), schemas.BENCHMARK_NGRAMS)]
+    write_output(run, "benchmark_ngrams", 0, schemas.BENCHMARK_NGRAMS, tables, metrics)
+
+
+def _items(texts: pa.Array, columns: int, ngram: int) -> pa.Table:
+    """Words, hashes of n-grams, and whether each is inside a column, of items; none if short.
+
+    *texts* are those of each column of the first item, and so on.
+    """
+    in_columns = split_words(texts)
+    offsets = in_columns.offsets[::columns]
+    words = Words(in_columns.names, in_columns.codes, offsets)
+    column = np.repeat(np.arange(len(in_columns.offsets) - 1), np.diff(in_columns.offsets))
+    hashes, _ = hash_ngrams(words, ngram)
+    counts = np.diff(offsets) - ngram + 1
+    hashes = hashes[np.repeat(counts > 0, np.maximum(counts, np.diff(offsets) > 0))]
+    counts = np.maximum(counts, 0)
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    firsts = np.arange(starts[-1]) + np.repeat(offsets[:-1] - starts[:-1], counts)
+    inside = column[firsts] == column[firsts + ngram - 1]
+    return pa.table(
+        {
+            "words": pa.LargeListArray.from_arrays(
+                offsets, words.names.take(pa.array(words.codes))
+            ),
+            "hashes": pa.LargeListArray.from_arrays(starts, hashes),
+            "inside": pa.LargeListArray.from_arrays(starts, inside),
+        }
+    )
 
 
 def sign_earlier(run: Run, compute: Compute) -> None:
@@ -90,8 +115,10 @@ def screen_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     """
     source, quality = run.settings.source, run.settings.quality
     near, known = quality.near_duplicates, quality.contamination
-    benchmarks = read_columns(run.path("benchmark_ngrams")).columns if known else ()
-    hashes_and_sets = [column.to_numpy() for column in benchmarks]
+    hashes = np.zeros(0, np.uint64)
+    if known:
+        benchmarks = read_columns(run.path("benchmark_ngrams"), ["hashes"])
+        hashes = np.unique(benchmarks["hashes"].combine_chunks().flatten().to_numpy())
     columns = [source.id_column, source.columns.text]
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -102,16 +129,13 @@ def screen_shard(run: Run, shard: int, compute: Compute) -> Receipt:
                 texts = texts.cast(pa.large_string())
                 check_text(run, shard, done, texts, source.columns.text)
                 words = split_words(texts)
-                found: list[dict[str, Any]] = [{} for _ in texts]
-                for text, hit in _shared(words, known, *hashes_and_sets) if known else ():
-                    found[text] = hit
                 rows = pa.array(np.arange(done, done + len(texts)))
                 signed = _signed(words, near.ngram if near else None)
-                evidence = pa.RecordBatch.from_pylist(found, schema=schemas.CONTAMINATION)
+                shared = _shared(words, known.ngram if known else None, hashes)
                 done += len(texts)
                 advance(done, run.shard_rows(shard))
                 yield pa.RecordBatch.from_arrays(
-                    [ids.cast(pa.string()), rows, *signed, *evidence], schema=schemas.SCREENING
+                    [ids.cast(pa.string()), rows, *signed, *shared], schema=schemas.SCREENING
                 )
 
     receipt = write_output(run, "screening", shard, schemas.SCREENING, batches(), {})
@@ -134,22 +158,19 @@ def _signed(words: Words, n: int | None) -> list[pa.Array]:
 
 
 def _shared(
-    words: Words, known: Contamination, hashes: npt.NDArray[np.uint64], sets: npt.NDArray[np.int32]
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Index and `schemas.CONTAMINATION` of each text that shares an n-gram, for its first.
-
-    *hashes* and *sets* are those of `schemas.BENCHMARK_NGRAMS`.
-    """
-    ngrams, offsets = hash_ngrams(words, known.ngram)
-    places = np.searchsorted(hashes, ngrams)
-    inside = np.flatnonzero(places < len(hashes))
-    hits = inside[hashes[places[inside]] == ngrams[inside]]
-    texts, first = np.unique(np.searchsorted(offsets, hits, "right") - 1, return_index=True)
-    for text, hit in zip(texts.tolist(), hits[first].tolist(), strict=True):
-        place = int(hit - offsets[text])
-        found = (
-            known.sets[sets[places[hit]]].name,
-            place,
-            words.text(int(words.offsets[text]) + place, known.ngram)[:MOST_SHOWN],
-        )
-        yield text, dict(zip(schemas.CONTAMINATION.names, found, strict=True))
+    words: Words, n: int | None, known: npt.NDArray[np.uint64]
+) -> tuple[pa.Array, pa.Array]:
+    """The known n-grams of each text, and the first word of each; null for a text without any."""
+    texts = len(words.offsets) - 1
+    ngrams, offsets = hash_ngrams(words, n) if n else (known[:0], np.zeros(texts + 1, np.int64))
+    places = np.searchsorted(known, ngrams)
+    hits = np.flatnonzero(places < len(known))
+    hits = hits[known[places[hits]] == ngrams[hits]]
+    texts_of = np.searchsorted(offsets, hits, "right") - 1
+    _, firsts = np.unique(texts_of * len(known) + places[hits], return_index=True)
+    hits, texts_of = hits[firsts], texts_of[firsts]
+    starts = np.searchsorted(texts_of, np.arange(texts + 1)).astype(np.int32)
+    is_none = pa.array(np.diff(starts) == 0)
+    lists = (ngrams[hits], hits - offsets[texts_of])
+    shared, shared_at = (pa.ListArray.from_arrays(starts, some, mask=is_none) for some in lists)
+    return shared, shared_at

@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 
 from datamask.config.compute import Compute
-from datamask.config.inputs import NearDuplicates
-from datamask.hygiene.minhash import NEIGHBOURS, bands_of, join_similar
+from datamask.config.screening import NearDuplicates
+from datamask.hygiene.minhash import NEIGHBOURS, Sketches, bands_of, join_similar
 from datamask.runs import schemas
 from datamask.runs.in_progress import advance
 from datamask.runs.output import write_output
@@ -79,7 +79,9 @@ def find_similar(run: Run, unit: int, compute: Compute) -> Receipt:
         run.receipt("combined", shard)
     with temporary_duckdb(run.root, compute) as connection:
         _hash_bands(connection, run, bands[unit % len(bands) :: number], part, parts)
-        _read_sketches(connection, run)
+        query = "CREATE TABLE sought AS SELECT DISTINCT document FROM shared ORDER BY document"
+        execute(connection, query)
+        read_sketches(connection, run, "sought", only_left=True)
         tables = _similar(connection, near.similarity)
         return write_output(run, "similar_pairs", unit, schemas.SIMILAR_PAIRS, tables, {})
 
@@ -119,25 +121,30 @@ def _hash(bits: dict[str, int]) -> str:
     return f"hash({', '.join(values)})"
 
 
-def _read_sketches(connection: Any, run: Run) -> None:
-    """Table `sketches`: of the documents in `shared` that are left."""
-    query = "CREATE TABLE sought AS SELECT DISTINCT document FROM shared ORDER BY document"
-    execute(connection, query)
+def read_sketches(connection: Any, run: Run, sought: str, *, only_left: bool = False) -> None:
+    """Table `sketches`: of the documents in a table, or of those that `combined` leaves."""
     execute(connection, "CREATE TABLE sketches (document BIGINT, sketch BLOB)")
     for shards, paths in _files(run):
         query = (
             f"INSERT INTO sketches SELECT document, sketch FROM (SELECT {DOCUMENT}, sketch FROM "
-            f"{ROWS}) JOIN (SELECT document FROM sought WHERE document >= ? AND document < ?) "
+            f"{ROWS}) JOIN (SELECT document FROM {sought} WHERE document >= ? AND document < ?) "
             "USING (document)"
         )
         parameters = [
             paths,
             *(shard - EARLIER << ROW_BITS for shard in (shards.start, shards.stop)),
         ]
-        if shards.start != EARLIER:
+        if only_left and shards.start != EARLIER:
             query += f" JOIN (SELECT {DOCUMENT} FROM {ROWS} WHERE reason IS NULL) USING (document)"
             parameters.append([str(run.path("combined", shard)) for shard in shards])
         execute(connection, query, parameters)
+
+
+def sketches_of(column: pa.Array) -> Sketches:
+    """The sketches in a column of a result of DuckDB."""
+    fixed = column.cast(pa.binary(schemas.SKETCH_BYTES))
+    numbers = np.frombuffer(fixed.buffers()[1], np.uint64, 8 * len(fixed), 8 * fixed.offset)
+    return numbers.reshape(-1, 8)
 
 
 def _similar(connection: Any, similarity: float) -> Iterator[pa.Table]:
@@ -152,9 +159,7 @@ def _similar(connection: Any, similarity: float) -> Iterator[pa.Table]:
     ):
         hashes = np.concatenate([hashes, batch["hash"].to_numpy()])
         documents = np.concatenate([documents, batch["document"].to_numpy()])
-        fixed = batch["sketch"].cast(pa.binary(schemas.SKETCH_BYTES))
-        arriving = np.frombuffer(fixed.buffers()[1], np.uint64, 8 * len(fixed), 8 * fixed.offset)
-        sketches = np.concatenate([sketches, arriving.reshape(-1, 8)])
+        sketches = np.concatenate([sketches, sketches_of(batch["sketch"])])
         labels, lasts = join_similar(hashes, sketches, similarity, documents < ours)
         first = np.full(len(labels), np.iinfo(np.int64).max)
         np.minimum.at(first, labels, documents)

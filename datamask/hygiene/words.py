@@ -39,7 +39,7 @@ _BYTES = bytes([*_ASCII, *range(128, 256)])
 _ALGORITHM = 2
 """Version of the hash functions in `rensa`. If you change it, raise the versions of the stages."""
 
-_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _MIXER = np.uint64(0xBF58476D1CE4E5B9)
 
 
@@ -153,4 +153,4 @@ def hash_functions() -> Any:
 
 
 def _combined(hashes: Iterable[npt.NDArray[np.uint64]]) -> npt.NDArray[np.uint64]:
-    return reduce(lambda total, one: total * _FACTOR + one, hashes)
+    return reduce(lambda total, one: total * FACTOR + one, hashes)

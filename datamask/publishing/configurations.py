@@ -149,8 +149,8 @@ def _write_scores(run: Run, folder: Path) -> list[Path]:
     """Write id, dump, raw scores, quality, dropped, logit, selected and shard of every document."""
     names = [score.name for score in run.settings.scores]
     columns = (
-        *("id", "dump", *names, "quality", "dropped", "near_duplicate_of", "contaminated_by"),
-        *("logit", "selected", "shard"),
+        *("id", "dump", *names, "quality", "dropped", *schemas.NEAR_DUPLICATE.names),
+        *("contaminated_by", "logit", "selected", "shard"),
     )
     documents = schemas.documents(names)
     schema = pa.schema([(name, documents.field(name).type) for name in columns])
@@ -164,7 +164,7 @@ def _write_scores(run: Run, folder: Path) -> list[Path]:
             yield from table.cast(schema).to_batches()
 
     files = -(-run.num_documents // SCORES_PER_FILE)
-    made_from = digest("scores", 2, names, run.fingerprint_all("selection"))
+    made_from = digest("scores", 3, names, run.fingerprint_all("selection"))
     return _write(run, folder, schema, batches(), run.num_documents, files, made_from)
 
 

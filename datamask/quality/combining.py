@@ -24,6 +24,7 @@ import pyarrow as pa
 from datamask.config.compute import Compute
 from datamask.config.inputs import Score
 from datamask.errors import InputError
+from datamask.hygiene.contamination import find_contaminated
 from datamask.quality.grouping import create_groups, group_columns, group_kinds, mixed_with_groups
 from datamask.quality.held_out import is_drawn
 from datamask.quality.moments import merged_moments
@@ -87,7 +88,7 @@ def join_documents(connection: Any, run: Run) -> Scales:
             scales[score.name] = [offset, divisor]
         wholes.append(f"({value_of(score)} - {_double(offset)}) / {_double(divisor)}")
     _find_copies(connection, run)
-    _find_contaminated(connection, run)
+    find_contaminated(connection, run)
     _join(connection, run, wholes)
     return scales
 
@@ -210,28 +211,6 @@ def _find_copies(connection: Any, run: Run) -> None:
     )
 
 
-def _find_contaminated(connection: Any, run: Run) -> None:
-    """Table `contaminated`: documents that share an n-gram with a benchmark."""
-    columns = ", ".join(schemas.CONTAMINATION.names)
-    paths = []
-    if run.settings.quality.contamination is not None:
-        for shard in range(run.num_shards):
-            run.receipt("screening", shard)
-            paths.append(str(run.path("screening", shard)))
-    execute(
-        connection,
-        "CREATE TABLE contaminated (shard INT, row BIGINT, contaminated_by VARCHAR, "
-        "contaminated_at BIGINT, contaminated_ngram VARCHAR)",
-    )
-    if paths:
-        execute(
-            connection,
-            f"INSERT INTO contaminated SELECT {SHARD_OF_FILE}, row, {columns} FROM "
-            "read_parquet(?, filename = true) WHERE contaminated_by IS NOT NULL",
-            [paths],
-        )
-
-
 def _join(connection: Any, run: Run, wholes: list[str]) -> None:
     """Table `joined`; *wholes* are SQL: the scores normalised over the corpus."""
     settings, kinds = run.settings, group_kinds(run.settings.scores)
@@ -258,14 +237,18 @@ def _join(connection: Any, run: Run, wholes: list[str]) -> None:
         columns += [f"s.g_{kind}" for kind in kinds]
     columns += schemas.CONTAMINATION.names
     contamination = settings.quality.contamination
-    drops = contamination is not None and contamination.action == "drop"
+    drops = "false"
+    if contamination and contamination.action == "drop":
+        drops = "contaminated_by IS NOT NULL"
+    elif contamination and contamination.action == "drop_covered":
+        drops = f"contaminated_share >= {_double(contamination.covered)}"
     long = run.receipt("scores", 0).metrics["long"]
     too_long = f"s.characters > {long['bound']}" if long["policy"] == "drop" else "false"
     columns.append(
         f"CASE WHEN s.characters = 0 THEN 'empty' WHEN {too_long} THEN 'too_long' "
         f"WHEN copy = 'held_out' OR {is_drawn(settings)} THEN 'held_out' "
         f"WHEN ({total}) IS NULL THEN 'missing-score' WHEN copy = 'duplicate' THEN 'duplicate' "
-        f"WHEN {drops} AND contaminated_by IS NOT NULL THEN 'contaminated' END AS reason"
+        f"WHEN {drops} THEN 'contaminated' END AS reason"
     )
     execute(
         connection,

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from datamask.config.compute import Compute
+from datamask.hygiene.contamination import common_ngrams
 from datamask.hygiene.near_duplicates import find_near_duplicates
 from datamask.objectives.groups import LENGTH_BINS
 from datamask.quality.agreement import is_sampled, score_correlations
@@ -35,8 +36,8 @@ def drop(run: Run, compute: Compute) -> None:
     of `tokens`, `dropped` by reason, `missing` by score; of the documents that are left
     `length_edges`, the deciles of their characters, and `centre`, the median of their quality. The
     first shard's also has `least_quality`, the least of a document that is left,
-    `score_correlations` and `score_groups` (`quality.agreement`, `quality.grouping`), and the
-    `normalisation` for mask models (`combining.Scales`).
+    `score_correlations` and `score_groups` (`quality.agreement`, `quality.grouping`), the
+    `common_ngrams` of benchmarks, and the `normalisation` for mask models (`combining.Scales`).
 
     A run that is judged by a mask model prunes what is below its `least_quality`.
 
@@ -88,7 +89,7 @@ def _prune(connection: Any, run: Run, about: dict[str, Any] | None) -> None:
     execute(connection, "SET VARIABLE last = ?", [last])
     execute(
         connection,
-        "CREATE VIEW result AS SELECT joined.*, near_duplicate_of, "
+        "CREATE VIEW result AS SELECT joined.*, near_duplicate_of, near_duplicate_similarity, "
         "CASE WHEN near_duplicate_of IS NOT NULL THEN 'near_duplicate' "
         "WHEN reason IS NOT NULL THEN reason WHEN quality < getvariable('border') "
         "OR (quality = getvariable('border') AND id <= getvariable('last')) THEN 'pruned' "
@@ -100,6 +101,8 @@ def _compared(connection: Any, run: Run) -> dict[str, Any]:
     """The least quality that is left, and how scores and groups compare."""
     least = execute(connection, "SELECT min(quality) FROM result WHERE dropped IS NULL")[0][0]
     metrics: dict[str, Any] = {"least_quality": least}
+    if run.settings.quality.contamination:
+        metrics["common_ngrams"] = common_ngrams(connection, run)
     if len(run.settings.scores) > 1:
         raw = ", ".join(f'{value_of(score)} AS "{score.name}"' for score in run.settings.scores)
         sample = connection.sql(

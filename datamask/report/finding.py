@@ -1,9 +1,15 @@
-"""A finding: a question about a selection, with a graded answer."""
+"""A graded finding, and what all findings about groups have in common."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
+
+LEAST_EXPECTED = 20
+"""Documents that a random selection would keep of a group. Of a group of this size, a random
+selection keeps less than half with a probability below 1 %."""
+
+MOST_NAMED = 5
 
 Grade = Literal["good", "caution", "warning", "unknown"]
 

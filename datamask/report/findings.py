@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from datamask.analysis.composition import KINDS, query
-from datamask.analysis.summary import MOST_CHANGE, benchmarks, drift, gains, long_texts, totals_of
-from datamask.report.finding import Finding, Grade
+from datamask.analysis.summary import MOST_CHANGE, drift, gains, long_texts, totals_of
+from datamask.report.finding import LEAST_EXPECTED, MOST_NAMED, Finding, Grade
 from datamask.report.redundancy import NEAR_DUPLICATE_COSINE, redundancy, sample_path
 from datamask.report.score_findings import explained, prefers_quality, role_of_score, scores
+from datamask.report.screening_findings import copied_groups, leaks
 from datamask.runs.receipt import read_receipt
 from datamask.runs.run import Run
 
@@ -36,10 +37,6 @@ UNREACHED_SHARE = 0.1
 CHANCE = 1e-3
 """Largest probability with which a random selection misses a share that counts as left out."""
 
-LEAST_EXPECTED = 20
-"""Documents that a random selection would keep of a group. Of a group of this size, a random
-selection keeps less than half with a probability below 1 %."""
-
 LEAST_RETENTION = 0.5
 """Share kept of a group, relative to that of the source, below which the group is named."""
 
@@ -53,8 +50,6 @@ selection would keep."""
 CERTAIN = 2.0
 """Deviations by which a random selection seldom differs from the mean of random selections."""
 
-MOST_NAMED = 5
-
 
 def findings_of(run: Run) -> Iterator[Finding]:
     """All findings of a finished selection, trained models first.
@@ -66,16 +61,8 @@ def findings_of(run: Run) -> Iterator[Finding]:
     """
     checks = (
         *(trained, _gains, _near_duplicates, _embeddings, scores, explained, _lengths),
-        *(
-            _lengths_left_out,
-            _source,
-            _groups,
-            _long_texts,
-            _benchmarks,
-            _drift,
-            _by_sample,
-            _not_kept,
-        ),
+        *(_lengths_left_out, _source, _groups, _long_texts, copied_groups, leaks, _drift),
+        *(_by_sample, _not_kept),
     )
     for check in checks:
         yield from check(run)
@@ -272,22 +259,6 @@ def _source(run: Run) -> Iterator[Finding]:
 def _long_texts(run: Run) -> Iterator[Finding]:
     if told := long_texts(run):
         yield Finding("warning", "long texts", f"{told}.")
-
-
-def _benchmarks(run: Run) -> Iterator[Finding]:
-    known = run.settings.quality.contamination
-    if known is None:
-        return
-    for row in benchmarks(run):
-        if row["selected"]:
-            text = f"{row['selected']:,d} of the documents kept share {known.ngram} consecutive "
-            text += f"words with benchmark {row['name']} (quality.contamination.action: flag)."
-            command = "datamask rebuild RUN --set quality.contamination.action=drop"
-            yield Finding("warning", "benchmarks", text, command)
-        if row["short"]:
-            text = f"{row['short']:,d} of the {row['texts']:,d} texts of benchmark {row['name']} "
-            text += f"have fewer than {known.ngram} words; documents that contain them are not "
-            yield Finding("warning", "benchmarks", f"{text}detected.")
 
 
 def _drift(run: Run) -> Iterator[Finding]:

@@ -17,6 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 from markupsafe import Markup
 
 from datamask import __version__
+from datamask.config.screening import Contamination
 from datamask.errors import one_line
 from datamask.report.charts import svg
 
@@ -74,11 +75,19 @@ def _environment(folder: Path) -> Environment:
         "svg": lambda chart, width: Markup(svg(chart, width)),
     }
     environment.globals |= _NOTES | {
+        "fate_of_benchmarks": fate_of_benchmarks,
         "css": Markup((TEMPLATES / "page.css").read_text(encoding="utf-8")),
         "js": Markup((TEMPLATES / "page.js").read_text(encoding="utf-8")),
         "version": __version__,
     }
     return environment
+
+
+def fate_of_benchmarks(known: Contamination) -> str:
+    """What happens to documents that share words with benchmarks, as a clause."""
+    if known.action == "drop_covered":
+        return f"dropped if they hold {known.covered:.0%} of an item, otherwise flagged"
+    return "dropped" if known.action == "drop" else "flagged, not dropped"
 
 
 def number(value: object) -> str:

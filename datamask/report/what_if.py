@@ -19,7 +19,8 @@ import pyarrow as pa
 from datamask.analysis.composition import KINDS
 from datamask.analysis.query import open_run_database
 from datamask.report.chart_data import swept_points
-from datamask.report.findings import LEAST_EXPECTED, LEAST_RETENTION
+from datamask.report.finding import LEAST_EXPECTED
+from datamask.report.findings import LEAST_RETENTION
 from datamask.report.redundancy import NEAR_DUPLICATE_COSINE
 from datamask.runs.run import Run
 

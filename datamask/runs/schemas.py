@@ -119,22 +119,39 @@ SIGNED = pa.schema([*_FOURS, ("sketch", pa.binary(SKETCH_BYTES))])
 """A MinHash signature, 128 unsigned 16-bit numbers, in columns of four (the first in the low bits),
 so that a band is read without the others; `sketch`: the low 4 bits of each, packed likewise."""
 
+NEAR_DUPLICATE = pa.schema([("near_duplicate_of", _TEXT), ("near_duplicate_similarity", _DOUBLE)])
+"""Of a dropped near-duplicate, the document that is kept; null for other documents."""
+
 CONTAMINATION = pa.schema(
-    [("contaminated_by", _TEXT), ("contaminated_at", _WHOLE), ("contaminated_ngram", _TEXT)]
+    [
+        *(("contaminated_by", _TEXT), ("contaminated_at", _WHOLE), ("contaminated_ngram", _TEXT)),
+        ("contaminated_share", _DOUBLE),
+    ]
 )
-"""For a document that shares a word n-gram with a benchmark: the benchmark's name, and the index of
-the first word (from 0) and the words of the first shared n-gram; null for other documents."""
+"""For a document that covers or quotes an item of a benchmark: the benchmark's name, the index of
+the first shared word (from 0), the words of the first shared n-gram, and the share of the item's
+n-grams that the document holds; null for other documents."""
 
 EARLIER_SIGNATURES = pa.schema([*_never_null(id=_TEXT), *SIGNED])
 """`earlier_signatures.parquet`: documents of earlier datasets; see `SCREENING`."""
 
-SCREENING = pa.schema([*_never_null(id=_TEXT, row=_WHOLE), *SIGNED, *CONTAMINATION])
+SCREENING = pa.schema(
+    [
+        *(*_never_null(id=_TEXT, row=_WHOLE), *SIGNED),
+        *(("shared", pa.list_(pa.uint64())), ("shared_at", _WHOLES)),
+    ]
+)
 """`screening/`: for every document of a shard, its signature (null for a text without words or
-without `near_duplicates`) and contamination."""
+without `near_duplicates`); the hashes of n-grams of benchmarks that it holds, ascending, and the
+index of the first word of each (null if there are none)."""
 
-BENCHMARK_NGRAMS = pa.schema(_never_null(hash=pa.uint64(), set=_INT))
-"""`benchmark_ngrams.parquet`: the distinct n-grams of benchmarks by ascending hash, with the index
-(in the settings) of the first set that has it."""
+BENCHMARK_NGRAMS = pa.schema(
+    _never_null(benchmark=_INT, item=_WHOLE, words=pa.list_(_TEXT))
+    + _never_null(hashes=pa.list_(pa.uint64()), inside=pa.list_(_BOOL))
+)
+"""`benchmark_ngrams.parquet`: the items (rows) of benchmarks that have an n-gram: the index of the
+benchmark in the settings, the row, the words, the hash of each n-gram in the order of the words,
+and whether the n-gram is inside one column."""
 
 
 TOKENIZER = pa.schema(_never_null(definition=pa.large_string()))
@@ -242,10 +259,12 @@ def quality(names: Iterable[str]) -> pa.Schema:
 
     `quality` is null if a score is missing; `dropped` is null for documents that stay, otherwise
     one of `DROP_REASONS`. `near_duplicate_of` is the id of the document that is kept instead
-    (`earlier:` and the id, for one of an earlier dataset). Contamination is as in `SCREENING`.
+    (`earlier:` and the id, for one of an earlier dataset), and `near_duplicate_similarity` the
+    estimated Jaccard similarity to it. Contamination: see
+    `CONTAMINATION`.
     """
     scores = [(name, _DOUBLE) for name in (*names, "quality")]
-    reason = [("dropped", _TEXT), ("near_duplicate_of", _TEXT), *CONTAMINATION]
+    reason = [("dropped", _TEXT), *NEAR_DUPLICATE, *CONTAMINATION]
     return pa.schema([*_never_null(id=_TEXT, row=_WHOLE), *scores, *reason])
 
 
@@ -263,7 +282,7 @@ def documents(names: Iterable[str], has_repeats: bool = False) -> pa.Schema:
     facts += _never_null(dump=_TEXT, language=_TEXT, domain=_TEXT)
     judged = [*((name, _DOUBLE) for name in names), *_never_null(topic=_TEXT)]
     judged += [("quality", _DOUBLE), ("dropped", _TEXT)]
-    judged += [("near_duplicate_of", _TEXT), *CONTAMINATION, ("logit", _FLOAT)]
+    judged += [*NEAR_DUPLICATE, *CONTAMINATION, ("logit", _FLOAT)]
     judged += _never_null(selected=_BOOL, top_quality=_BOOL)
     return pa.schema([*facts, *judged, *([("repeat", _INT)] if has_repeats else [])])
 

@@ -94,7 +94,8 @@ def combined(settings: Settings) -> list[Any]:
     """What normalised scores, and documents dropped before pruning, depend on."""
     names = ("name", "kind", "missing", "normalisation", "normalise_within", "weight")
     of_scores = [f"scores.{name}" for name in names]
-    every = reads(*of_scores, "quality.duplicates", "quality.contamination.action")(settings)
+    of_benchmarks = [f"quality.contamination.{name}" for name in ("action", "covered", "common")]
+    every = reads(*of_scores, "quality.duplicates", *of_benchmarks)(settings)
     filled = [score.fill_value for score in settings.scores if score.missing == "fill"]
     held_out = settings.evaluation.hold_out and [settings.evaluation.hold_out, settings.seed]
     return [*every, filled, held_out]

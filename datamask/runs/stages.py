@@ -54,7 +54,7 @@ STAGES = {
         ),
         Stage(
             "benchmark_ngrams",
-            3,
+            4,
             "datamask.hygiene.screening:index_benchmarks",
             settings=of.reads("quality.contamination.ngram", "quality.contamination.sets"),
             file="benchmark_ngrams.parquet",
@@ -70,7 +70,7 @@ STAGES = {
         ),
         Stage(
             "screening",
-            4,
+            5,
             "datamask.hygiene.screening:screen_shard",
             "shard",
             settings=of.screening,
@@ -80,10 +80,10 @@ STAGES = {
         ),
         Stage(
             "combined",
-            5,
+            6,
             "datamask.quality.combining:combine",
             settings=of.combined,
-            after_all=("scores", "screening"),
+            after_all=("scores", "benchmark_ngrams", "screening"),
             where=lambda s: s.quality.near_duplicates is not None,
         ),
         Stage(
@@ -98,14 +98,17 @@ STAGES = {
         ),
         Stage(
             "quality",
-            7,
+            8,
             "datamask.quality.dropping:drop",
             settings=lambda s: [
                 *of.combined(s),
                 None if s.selection.mask_model else s.prune_fraction,
                 s.quality.contamination is not None,
             ],
-            after_all=("scores", "screening", "earlier_signatures", "similar_pairs"),
+            after_all=(
+                *("scores", "benchmark_ngrams", "screening"),
+                *("earlier_signatures", "similar_pairs"),
+            ),
         ),
         Stage(
             "embeddings",
@@ -281,7 +284,7 @@ STAGES = {
         ),
         Stage(
             "documents",
-            4,
+            5,
             "datamask.analysis.documents:tabulate",
             "shard",
             settings=lambda s: s.topics is not None,

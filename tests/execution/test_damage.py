@@ -57,11 +57,13 @@ def test_no_stage_makes_anything_from_a_flipped_bit(
     run = open_run(root)
     if stage not in stages_of(run.settings):
         pytest.skip("not a stage of this run")
-    readers = [one for one in STAGES.values() if stage in (*one.after, *one.after_all)]
+    following = [STAGES[name] for name in stages_of(run.settings) if name != stage]
+    readers = [one.name for one in following if stage in (*one.after, *one.after_all)]
+    if not readers:
+        pytest.skip("no stage of this run reads it")
     for reader in readers:
-        if reader.name in stages_of(run.settings) and reader.name != stage:
-            for unit in range(run.num_units(reader.name)):
-                run.path(reader.name, unit).unlink()
+        for unit in range(run.num_units(reader)):
+            run.path(reader, unit).unlink()
     damaged = run.local_path(stage, draw.randrange(run.num_units(stage)))
     data = bytearray(damaged.read_bytes())
     data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)

@@ -23,7 +23,7 @@ def write(path: Path, texts: list[str], **columns: list[Any]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     names = columns.pop("id", [f"{path.stem}-{row:03d}" for row in range(len(texts))])
     scores = columns.pop("edu", [random.Random(text).random() for text in texts])
-    pq.write_table(pa.table({"id": names, "text": texts, "edu": scores}), path)
+    pq.write_table(pa.table({"id": names, "text": texts, "edu": scores, **columns}), path)
     return path
 
 
@@ -45,14 +45,19 @@ def judged(run: Run) -> dict[str, dict[str, Any]]:
 
 
 def texts_of(one: dict[str, Any]) -> Iterator[str]:
-    """The texts of a set, by what the documentation says."""
+    """The items of a set, by what the documentation says."""
+    yield from map(" ".join, columns_of(one))
+
+
+def columns_of(one: dict[str, Any]) -> Iterator[list[str]]:
+    """The texts of each item of a set, column by column."""
     path = Path(one["path"])
     if path.suffix == ".jsonl":
         for line in path.read_text().splitlines():
             row = json.loads(line)
             choices = row.get("choices") or {"text": [], "n": []}
-            yield " ".join([row["question"] or "", *choices["text"], *map(str, choices["n"])])
+            yield [row["question"] or "", " ".join([*choices["text"], *map(str, choices["n"])])]
     elif path.suffix == ".parquet":
-        yield from pq.read_table(path)["text"].to_pylist()
+        yield from ([text] for text in pq.read_table(path)["text"].to_pylist())
     else:
-        yield path.read_text()
+        yield [path.read_text()]

@@ -199,3 +199,48 @@ def test_clusters_are_those_of_buckets_one_by_one(
     assert lasts.tolist() == expected_lasts
     assert labels.tolist() == components(pairs, count)
     assert len(minhash.join_similar(buckets[:0], sketches[:0], 0.8)[0]) == 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_clusters_are_divided_one_document_after_the_other(seed: int) -> None:
+    """By plain loops over all that is kept: chains, copies, earlier documents."""
+    generator, count = np.random.default_rng(seed), 150
+    rows = generator.integers(0, 2**16, (count, minhash.NUMBERS)).astype("<u2")
+    for place in range(1, count):
+        rows[place] = rows[place - generator.integers(1, min(place, 4) + 1)]
+        changed = generator.integers(0, minhash.NUMBERS, generator.choice([0, 8, 14, 28]))
+        rows[place, changed] = generator.integers(0, 2**16, len(changed))
+    rows = generator.permutation(rows)
+    clusters = np.sort(generator.integers(0, 3, count))
+    is_earlier = np.concatenate([np.arange(c) < 3 for c in np.bincount(clusters)])
+    found, similarities = minhash.resembled(clusters, minhash.sketch(rows), 0.8, is_earlier)
+    expected = list(range(count))
+    in_band: dict[tuple[int, int, bytes], list[int]] = {}
+    for place in range(count):
+        bands = [
+            (clusters[place], start, (rows[place, start : start + 6] % 16).tobytes())
+            for start in range(0, 126, 6)
+        ]
+        others = {other for band in bands for other in in_band.get(band, [])}
+        similar = [k for k in others if estimate(rows[place], rows[k]) >= 0.8]
+        if similar and not is_earlier[place]:
+            expected[place] = min(similar)
+            continue
+        for band in bands:
+            in_band.setdefault(band, []).append(place)
+    assert 20 < sum(kept != place for place, kept in enumerate(expected)) < count - 20
+    assert found.tolist() == expected
+    exact = [estimate(rows[place], rows[kept]) for place, kept in enumerate(expected)]
+    assert similarities == pytest.approx(exact)
+
+
+def test_only_the_first_of_a_crowded_band_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two documents fill all bands of a third, which its own copy is then not compared with."""
+    rows = np.random.default_rng(0).integers(0, 2**16, (4, minhash.NUMBERS)).astype("<u2")
+    rows[0, :66], rows[1, 66:] = rows[2, :66], rows[2, 66:]
+    rows[3, 8:] = rows[2, 8:]
+    for most, expected in ((1, [0, 1, 2, 3]), (2, [0, 1, 2, 2])):
+        monkeypatch.setattr(minhash, "NEIGHBOURS", most)
+        one_cluster, none = np.zeros(4, np.int64), np.zeros(4, bool)
+        found, _ = minhash.resembled(one_cluster, minhash.sketch(rows), 0.8, none)
+        assert found.tolist() == expected

@@ -159,7 +159,7 @@ def test_counts_are_shown_wherever_results_are(
     write(source / "leak.parquet", [f"{prose(random.Random(n))} {leak}" for n in range(40)])
     quality = {
         "near_duplicates": {"similarity": SIMILARITY, "against": [benchmarks[1]["path"]]},
-        "contamination": {"sets": benchmarks, "action": "flag"},
+        "contamination": {"sets": benchmarks, "action": "flag", "common": 40},
     }
     pq.write_table(pa.table({"id": ["x"], "text": [leak]}), benchmarks[1]["path"])
     to = {"license": "mit", "dry_run": True, "scores": True}
@@ -173,7 +173,7 @@ def test_counts_are_shown_wherever_results_are(
     )
     assert counts["near"] and counts["shared"] == 40 and counts["kept"]
     page = run.path("report").read_text()
-    assert "<td>&lt;b&gt;|table</td><td>1</td><td>0</td><td>40</td><td>0</td>" in page
+    assert "<td>&lt;b&gt;|table</td><td>1</td><td>0</td><td>0</td><td>40</td><td>40</td>" in page
     assert "<b>|table" not in page
     told = "\n".join(answer(run).warnings)
     assert f"{counts['kept']} of the documents kept share 13 consecutive words" in told

@@ -1,0 +1,88 @@
+"""Settings of the screening of texts: near-duplicates and benchmarks."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, model_validator
+
+from datamask.config.group import PLACE, Group, Place, or_text
+
+
+class NearDuplicates(Group):
+    """Near-duplicates by MinHash of word n-grams: documents that resemble a better, kept one."""
+
+    similarity: float = Field(
+        0.8,
+        ge=0.5,
+        le=1,
+        description="minimum estimated Jaccard similarity of near-duplicates (standard error 0.037 "
+        "at 0.8)",
+    )
+    ngram: int = Field(5, ge=1, le=50, description="words in an n-gram")
+    against: Annotated[tuple[str, ...], PLACE] = Field(
+        (),
+        description="earlier datasets (run folders, or Parquet or JSON lines with the source's "
+        "columns of text and id; local, hf://, s3://); near-duplicates of their documents are "
+        "dropped",
+    )
+
+
+class BenchmarkSet(Group):
+    """A benchmark, whose texts should not be in the training data."""
+
+    model_config = ConfigDict(json_schema_extra=or_text)
+
+    name: str = Field("", description="name in the report; empty: the last part of the path")
+    path: Place = Field(
+        min_length=1,
+        description="file, folder, glob or URL (hf://, s3://) of Parquet, JSON lines or plain text "
+        "(.parquet, .jsonl, .ndjson, .txt; a plain text file is one text)",
+    )
+    columns: tuple[str, ...] = Field(
+        ("text",),
+        min_length=1,
+        description="columns (text or lists of text) that make up a row's text, in this order",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_path(cls, data: Any) -> Any:
+        """Accept a path alone; a set without a name gets the last part of its path."""
+        data = {"path": data} if isinstance(data, str) else data
+        if isinstance(data, dict) and not data.get("name") and isinstance(data.get("path"), str):
+            return {**data, "name": data["path"].rstrip("/").rpartition("/")[2].partition(".")[0]}
+        return data
+
+
+class Contamination(Group):
+    """Benchmark contamination: documents that hold word n-grams of a benchmark's items (rows)."""
+
+    sets: tuple[BenchmarkSet, ...] = Field(
+        min_length=1, description="benchmarks: for each a path, or path, name and columns"
+    )
+    ngram: int = Field(
+        13, ge=3, le=100, description="number of consecutive words that must be shared"
+    )
+    covered: float = Field(
+        0.5, gt=0, le=1, description="share of an item's n-grams from which a document covers it"
+    )
+    common: int = Field(
+        10,
+        ge=1,
+        description="n-grams that more documents hold than this, of two domains or more, do not "
+        "count (texts without a domain: each is one)",
+    )
+    action: Literal["drop_covered", "drop", "flag"] = Field(
+        "drop_covered",
+        description="`drop_covered`: drop documents that cover an item, keep those that quote it "
+        "(hold an n-gram inside a column); `drop`: drop both; `flag`: keep both; columns record "
+        "benchmark, words and share",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Contamination:
+        names = [one.name for one in self.sets]
+        if len(set(names)) != len(names):
+            raise ValueError(f"names of sets must differ, got {names}; give each a name")
+        return self
