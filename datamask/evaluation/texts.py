@@ -30,7 +30,6 @@ from datamask.runs import schemas
 from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
 from datamask.runs.run import Run
-from datamask.selection.topics import nearest, read_topic_model
 from datamask.source.reading import read_shard, take_rows
 from datamask.source.token_counts import load_tokenizer
 from datamask.storage.duckdb_scratch import execute, execute_with, temporary_duckdb
@@ -263,6 +262,8 @@ def _from_source(run: Run, compute: Compute) -> Iterator[dict[str, Any]]:
 
 def _add_topics(connection: Any, run: Run, compute: Compute) -> None:
     """Add column `topic` to `documents`, of the first held-out ones, which are embedded for it."""
+    from datamask.selection.topics import nearest, read_topic_model  # imports torch
+
     first = execute(
         connection,
         f"SELECT shard, row FROM documents WHERE dropped = 'held_out' AND {is_drawn(run.settings)} "
