@@ -26,7 +26,6 @@ from scipy import sparse
 from torch import Tensor
 
 from datamask.learning.data import (
-    Problem,
     highest_order,
     mixed_moments,
     moments_of,
@@ -36,6 +35,7 @@ from datamask.learning.data import (
 from datamask.learning.moment_gradient import along, mean_along, slopes
 from datamask.learning.neighbours import Neighbours
 from datamask.learning.policy import top_mask
+from datamask.learning.problem import Problem
 from datamask.learning.resuming import Curve
 from datamask.objectives.weighted import coverage_factor
 
@@ -84,9 +84,11 @@ def learn(problem: Problem, neighbours: Neighbours, curve: Curve) -> tuple[Tenso
             moments = mixed_moments(moments, moments_of(data, mask.float(), order), 1 / step)
             # Elsewhere, all RANK are listed, so the last one covers no more than they do.
             hidden = neighbours.selected(mask) < RANK
+            if order <= 0 and not bool(hidden.any()):
+                break  # the next round would be the same
             covered = torch.where(hidden, neighbours.covered(mask, hidden, RANK), last)
             covered = torch.minimum(covered, last)
-    return best, rounds, "complete"
+    return best, step, "complete"
 
 
 def greedy_gains(

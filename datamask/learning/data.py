@@ -1,4 +1,4 @@
-"""A shard and its problem as the learner sees them, moments, and exact values of terms for a mask.
+"""A shard as the learner sees it, moments, and exact values of terms for a mask.
 
 Embeddings stay in host memory in their stored precision and may be memory-mapped; only batches and
 chunks are cast to float32 on the device. Sums over the shard are accumulated in float64.
@@ -14,14 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datamask.config.selection import Selection
 from datamask.errors import SettingsError
-from datamask.learning.policy import top_s
 from datamask.objectives.facility_location import FacilityLocation, fixed_sample
 from datamask.objectives.products import times_vector
 from datamask.objectives.protocol import CACHED_ROWS, Batch, MomentObjective, Moments, Objective
 from datamask.objectives.trial import tried
-from datamask.objectives.weighted import WeightedObjective, WeightedTerm
+from datamask.objectives.weighted import WeightedTerm
 
 LARGEST_CHUNK = 8192
 """Most rows of a chunk. Larger ones take more memory and no less time (docs/log.md#memory)."""
@@ -43,6 +41,7 @@ class ShardData:
         places: rows of the documents in *features*; None for all, in order.
         centre: what was subtracted from quality, so that a large mean takes no precision; what
             is reported includes it (`WeightedObjective.at_level`).
+        probes_PN: cosines of the probes of facility location with all documents, if known.
     """
 
     features: np.ndarray
@@ -53,6 +52,7 @@ class ShardData:
     matmul: str = "float32"
     places: np.ndarray | None = None
     centre: float = 0.0
+    probes_PN: Tensor | None = None
 
     def product(self, left: Tensor, right: Tensor) -> Tensor:
         """Multiply two matrices in the precision of `matmul`; float32.
@@ -144,7 +144,8 @@ class ShardData:
         """Some documents as a shard of their own; no embedding is copied."""
         scores = {name: score[rows] for name, score in self.scores.items()}
         places = self._places(rows)
-        return replace(self, quality_N=self.quality_N[rows], scores=scores, places=places)
+        quality = self.quality_N[rows]
+        return replace(self, quality_N=quality, scores=scores, places=places, probes_PN=None)
 
     def joined(self, others: ShardData) -> ShardData:
         """A copy of these documents and then those of another shard."""
@@ -159,6 +160,7 @@ class ShardData:
             quality_N=both(self.quality_N, others.quality_N),
             scores={name: both(score, others.scores[name]) for name, score in self.scores.items()},
             places=None,
+            probes_PN=None,
         )
 
     def batch(self, rows: Tensor) -> Batch:
@@ -182,44 +184,6 @@ class Spread:
 
     mean: float
     deviation: float
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """A shard, and the objective by which documents are selected from it.
-
-    Args:
-        data: the shard on the learner's device.
-        quality: float64, shape N.
-        id_order: the rank of each document by id, shape N.
-        selection: objective and method.
-        num_selected: S, in [0, N].
-        seed: of every random choice.
-        objective: the terms, weighted and scaled.
-        random: mean and deviation of random S-subsets, by term.
-    """
-
-    data: ShardData
-    quality: np.ndarray
-    id_order: np.ndarray
-    selection: Selection
-    num_selected: int
-    seed: int
-    objective: WeightedObjective
-    random: Mapping[str, Spread]
-
-    @property
-    def has_choice(self) -> bool:
-        """Whether there is more than one mask of S documents."""
-        return 0 < self.num_selected < self.data.num_documents
-
-    def top(self, values: np.ndarray) -> np.ndarray:
-        """The mask of the S highest values, ties by quality, then by id; bool, shape N."""
-        return top_s(values, self.quality, self.id_order, self.num_selected)
-
-    def put(self, values: np.ndarray) -> Tensor:
-        """Values of the documents as a tensor on the learner's device."""
-        return torch.from_numpy(values).to(self.data.device)
 
 
 def zero_moments(data: ShardData, order: int) -> Moments:
@@ -354,6 +318,8 @@ def _raw_value(objective: Objective, data: ShardData, mask_N: Tensor, moments: M
     if not isinstance(objective, FacilityLocation):
         rows = sampled_rows(data)
         return float(objective.values(mask_N[rows][None], data.batch(rows))[0])
+    if data.probes_PN is not None:
+        return float(data.probes_PN[:, mask_N].amax(1).mean(dtype=torch.float64))
     probes = data.rows(objective.probe_rows(data.num_documents))
     best = torch.full((len(probes),), -torch.inf, device=data.device)
     size = max(1, min(data.chunk_rows, data.working_set_bytes // (8 * len(probes))))

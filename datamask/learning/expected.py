@@ -26,7 +26,6 @@ import torch
 from torch import Tensor
 
 from datamask.learning.data import (
-    Problem,
     ShardData,
     add_moments,
     highest_order,
@@ -44,6 +43,7 @@ from datamask.learning.policy import (
     solve_threshold,
     top_mask,
 )
+from datamask.learning.problem import Problem
 from datamask.learning.resuming import Curve
 from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import WeightedObjective

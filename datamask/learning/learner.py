@@ -9,7 +9,7 @@ machine: all random numbers come from generators seeded here, and no result depe
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,6 @@ from datamask.config.selection import Selection
 from datamask.errors import InputError, SettingsError
 from datamask.learning import coverage, expected, policy_gradient, published
 from datamask.learning.data import (
-    Problem,
     ShardData,
     Spread,
     highest_order,
@@ -31,9 +30,11 @@ from datamask.learning.data import (
 from datamask.learning.neighbours import Neighbours
 from datamask.learning.optimality_gap import certified_gap
 from datamask.learning.policy import initial_logits
+from datamask.learning.problem import Problem
 from datamask.learning.resuming import Curve, Keeper
 from datamask.learning.scales import FEWEST_SUBSETS, MOST_SUBSETS, random_subsets, scaled
 from datamask.learning.swap_refinement import refine_by_swaps
+from datamask.objectives.facility_location import FacilityLocation, fixed_sample
 from datamask.objectives.quality import centre_of
 from datamask.objectives.weighted import (
     WeightedObjective,
@@ -77,14 +78,12 @@ class Ranking:
         estimator: the estimator, or the method if it does not learn.
         steps: number of steps taken.
         stopped_by: why it stopped: `steps`, `tolerance`, `complete` or `all selected`.
-        neighbours: by which facility location was learned.
     """
 
     logits: np.ndarray
     estimator: str
     steps: int = 0
     stopped_by: str = "steps"
-    neighbours: Neighbours | None = None
 
 
 def learn_mask(
@@ -152,8 +151,21 @@ def scale(
     if ids is not None:
         id_order = np.argsort(np.argsort(np.asarray(ids, object), kind="stable"), kind="stable")
     terms = build_terms(selection) if terms is None else terms
+    neighbours = None
+    if selection.method == "mask" and 0 < num_selected < len(values):
+        probes = [
+            t.objective.probes
+            for t in terms
+            if t.weight and isinstance(t.objective, FacilityLocation)
+        ]
+        if probes and WeightedObjective(tuple(terms)).has_expectation:
+            rows = fixed_sample(len(values), probes[0]).to(data.device)
+            neighbours = Neighbours.of(data, num_selected, rows)
+            data = replace(data, probes_PN=neighbours.probes_PN)
     objective, random = _scaled(terms, selection, data, num_selected, seed)
-    return Problem(data, values, id_order, selection, num_selected, seed, objective, random)
+    return Problem(
+        data, values, id_order, selection, num_selected, seed, objective, random, neighbours
+    )
 
 
 def learn(problem: Problem, curve: Curve) -> Ranking:
@@ -176,15 +188,13 @@ def learn(problem: Problem, curve: Curve) -> Ranking:
         )
         return Ranking(logits, selection.method)
     estimator = estimator_of(selection, problem.objective)
-    neighbours = None
     if estimator == "policy_gradient":
         learnt, steps, stopped_by = policy_gradient.learn(problem, problem.put(logits), curve)
-    elif coverage_factor(problem.objective.active):
-        neighbours = Neighbours.of(problem.data, problem.num_selected)
-        learnt, steps, stopped_by = coverage.learn(problem, neighbours, curve)
+    elif problem.neighbours:
+        learnt, steps, stopped_by = coverage.learn(problem, problem.neighbours, curve)
     else:
         learnt, steps, stopped_by = expected.learn(problem, problem.put(logits), curve)
-    return Ranking(learnt.cpu().numpy(), estimator, steps, stopped_by, neighbours)
+    return Ranking(learnt.cpu().numpy(), estimator, steps, stopped_by)
 
 
 def refine(problem: Problem, ranking: Ranking) -> np.ndarray:
@@ -226,7 +236,7 @@ def published_logits(problem: Problem, selected: np.ndarray, ranking: Ranking) -
     size = min(max(num_selected, 1), max(number - 1, 1))
     if size != num_selected:
         objective, _ = _scaled(objective.terms, selection, data, size, problem.seed)
-    neighbours = ranking.neighbours
+    neighbours = problem.neighbours
     if coverage_factor(objective.active) and not neighbours:
         neighbours = Neighbours.of(data, size)
     mask = problem.put(selected)

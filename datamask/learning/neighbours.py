@@ -43,6 +43,9 @@ are then compared exactly (docs/log.md#coverage)."""
 PLACES = 16
 """Places for each of these candidates (`_highest`, docs/log.md#coverage)."""
 
+TILE = 1024
+"""Rows and columns of a tile of all cosines (docs/log.md#coverage)."""
+
 ROWS_AT_ONCE = 512
 """Most documents whose cosines are computed at once (docs/log.md#coverage)."""
 
@@ -71,16 +74,23 @@ class Blocks:
     near: list[list[int]]
     most: int
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all documents are in one block."""
+        return len(self.rows) == 1
+
     @classmethod
     def of(cls, data: ShardData) -> Blocks:
         """Cut a shard into blocks; products have full precision."""
-        size = data.num_documents if data.num_documents <= WHOLE else BLOCK
-        shadow = projected(data.exact, DIRECTIONS)
+        number = data.num_documents
+        whole = number <= WHOLE and number**2 <= data.working_set_bytes // 4
+        size = number if whole else BLOCK
+        shadow = data.exact if whole else projected(data.exact, DIRECTIONS)
         blocks = similar_blocks(shadow, size)
         directions = centres(shadow, blocks)
         # Twice as many as needed on average: many blocks are smaller.
-        number = min(-(-2 * NEAR // size), len(blocks))
-        near = (directions @ directions.T).fill_diagonal_(2).topk(number).indices
+        count = min(-(-2 * NEAR // size), len(blocks))
+        near = (directions @ directions.T).fill_diagonal_(2).topk(count).indices
         most = max(NEAR, *map(len, blocks))
         return cls(data.exact, shadow, blocks, near.cpu().tolist(), most)
 
@@ -113,6 +123,50 @@ class Blocks:
                 cosines = memory[: prod(shape)].view(shape)
                 yield block, rows, columns, torch.mm(data.rows(rows), features, out=cosines)
 
+    def lists(self, length: int) -> Iterator[tuple[np.ndarray | slice, Tensor, Tensor]]:
+        """Rows of some documents, and cosines and rows of so many near each, itself among them."""
+        everything = torch.ones_like(self.data.quality_N, dtype=torch.bool)
+        read = -1
+        for block, rows, others, products in self.similarities(self.shadow, everything, everything):
+            if block > read:
+                read, features = block, self.data.rows(others)
+            # Along these directions, a document need not be most similar to itself.
+            own = torch.searchsorted(self.rows[block], rows)
+            products[torch.arange(len(rows), device=rows.device), own] = torch.inf
+            places = _highest(products, min(CANDIDATES * length, len(others)))
+            cosines = _some_products(self.data.rows(rows), features, places)
+            values, best = cosines.topk(length, dim=1)
+            yield rows.cpu().numpy(), values, others[places.gather(1, best)]
+
+    def exact_lists(
+        self, length: int, probes_P: Tensor, probes_PN: Tensor
+    ) -> Iterator[tuple[np.ndarray | slice, Tensor, Tensor]]:
+        """`lists` of a shard in one block, from all cosines; those of probes are stored."""
+        for rows, products in _squares(self.data):
+            inside = (probes_P >= rows.start) & (probes_P < rows.stop)
+            probes_PN[inside] = products[probes_P[inside] - rows.start]
+            own = products.diagonal(rows.start).clone()
+            products.diagonal(rows.start).fill_(torch.inf)
+            columns = _highest(products, length)
+            cosines = products.gather(1, columns)
+            yield rows, torch.where(cosines == torch.inf, own[:, None], cosines), columns
+
+
+def _squares(data: ShardData) -> Iterator[tuple[slice, Tensor]]:
+    """The cosines of all documents by rows, B x N, valid until the next; each is computed once."""
+    tiles: dict[tuple[int, int], Tensor] = {}
+    blocks = [data.rows(rows) for rows in torch.split(torch.arange(data.num_documents), TILE)]
+    memory = data.quality_N.new_empty(len(blocks[0]), data.num_documents)
+    for own, features in enumerate(blocks):
+        products = memory[: len(features)]
+        for other, columns in enumerate(torch.split(products, TILE, 1)):
+            if other < own:
+                columns.copy_(tiles.pop((other, own)).T.contiguous())
+            else:
+                tiles[own, other] = features @ blocks[other].T
+                columns.copy_(tiles[own, other])
+        yield slice(own * TILE, own * TILE + len(features)), products
+
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
@@ -122,14 +176,16 @@ class Neighbours:
         blocks: in which they were found.
         cosines: N x N, documents with their neighbours, stored by column.
         last_N: the cosine of each document with the last of its list.
+        probes_PN: cosines of the probes with all documents; None of a shard in several blocks.
     """
 
     blocks: Blocks
     cosines: sparse.csc_array
     last_N: Tensor
+    probes_PN: Tensor | None = None
 
     @classmethod
-    def of(cls, data: ShardData, num_selected: int) -> Neighbours:
+    def of(cls, data: ShardData, num_selected: int, probes_P: Tensor | None = None) -> Neighbours:
         """Search, for a selection of so many documents, at least one."""
         blocks, number = Blocks.of(data), data.num_documents
         fewest = min(len(blocks.columns(block)) for block in range(len(blocks.rows)))
@@ -138,25 +194,18 @@ class Neighbours:
         length = min(length, fewest)
         similarity = np.empty((number, length), np.float32)
         columns = np.empty((number, length), np.int32)
-        everything = torch.ones_like(data.quality_N, dtype=torch.bool)
-        read = -1
-        for block, rows, others, products in blocks.similarities(
-            blocks.shadow, everything, everything
-        ):
-            if block > read:
-                read, features = block, blocks.data.rows(others)
-            # Along these directions, a document need not be most similar to itself.
-            own = torch.searchsorted(blocks.rows[block], rows)
-            products[torch.arange(len(rows), device=rows.device), own] = torch.inf
-            places = _highest(products, min(CANDIDATES * length, len(others)))
-            cosines = _some_products(blocks.data.rows(rows), features, places)
-            values, best = cosines.topk(length, dim=1)
-            at = rows.cpu().numpy()
-            similarity[at], columns[at] = values.cpu(), others[places.gather(1, best)].cpu()
+        probes_PN = None
+        found: Iterator[tuple[np.ndarray | slice, Tensor, Tensor]] = blocks.lists(length)
+        if blocks.is_whole:
+            probes_P = torch.arange(0, device=data.device) if probes_P is None else probes_P
+            probes_PN = data.quality_N.new_empty(len(probes_P), number)
+            found = blocks.exact_lists(length, probes_P, probes_PN)
+        for at, values, best in found:
+            similarity[at], columns[at] = values.cpu(), best.cpu()
         starts = np.arange(0, similarity.size + 1, length)
         lists = sparse.csr_array((similarity.ravel(), columns.ravel(), starts), (number, number))
         last = torch.from_numpy(similarity[:, -1].copy()).to(data.device)
-        return cls(blocks, lists.tocsc(), last)
+        return cls(blocks, lists.tocsc(), last, probes_PN)
 
     def selected(self, mask_N: Tensor) -> Tensor:
         """How many documents of each list are selected; shape N."""
@@ -181,11 +230,16 @@ class Neighbours:
     def gains(self, mask_N: Tensor) -> Tensor:
         """Marginal gain in the mean similarity to the nearest selected document, shape N.
 
-        A list with two selected documents has all whose selection would change its similarity.
-        Other documents are compared with all of their near blocks.
+        A list with a selected document has all whose selection would change its similarity; if it
+        has one, the second is sought among the selected. Documents whose list has none are compared
+        with all of their near blocks.
         """
         data, gains = self.blocks.data, torch.zeros_like(mask_N, dtype=torch.float32)
-        hidden = self.selected(mask_N) < 2
+        number = self.selected(mask_N)
+        hidden = number < (
+            1 if self.cosines.nnz > len(mask_N) else 2
+        )  # a list of one has no second
+        others = self.covered(mask_N, number == 1, 2)
         lists = self.cosines.tocsr()[~hidden.cpu().numpy()]
         if lists.nnz:
             similarity, columns = (
@@ -193,6 +247,7 @@ class Neighbours:
                 for values in (lists.data, lists.indices.astype(np.int64))
             )
             best, second, first = _best_two(similarity, mask_N[columns])
+            second = torch.maximum(second, others[~hidden, None])
             gain = (similarity - best).clamp_(min=0)
             gains.index_add_(0, columns.flatten(), gain.flatten())
             gains.index_add_(0, columns.gather(1, first)[:, 0], (best - second)[:, 0])

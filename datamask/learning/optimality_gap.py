@@ -15,9 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datamask.learning.data import Problem, ShardData, highest_order, moments_of
+from datamask.learning.data import ShardData, highest_order, moments_of
 from datamask.learning.moment_gradient import along, joint_value, slopes
 from datamask.learning.policy import inclusion_of, long_sum, solve_threshold
+from datamask.learning.problem import Problem
 from datamask.objectives.protocol import MomentObjective
 from datamask.objectives.weighted import WeightedTerm
 

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datamask.learning.data import Problem
 from datamask.learning.policy import gumbel_top_s
+from datamask.learning.problem import Problem
 from datamask.learning.resuming import Curve, State
 from datamask.objectives.products import times_vector
 

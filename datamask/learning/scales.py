@@ -96,8 +96,9 @@ def random_subsets(
         elif isinstance(objective, MomentObjective):
             of_moments = _of_moments(objective, totals, data, num_selected, generator, most)
             spreads[objective.name] = of_moments
-        elif whole and isinstance(objective, FacilityLocation) and most > FEWEST_SUBSETS:
-            spreads[objective.name] = _of_coverage(objective, data, int(num_selected), generator)
+        elif whole and isinstance(objective, FacilityLocation):
+            size = int(num_selected)
+            spreads[objective.name] = _of_coverage(objective, data, size, generator, most)
         elif whole:
             size = int(num_selected)
             spreads[objective.name] = _of_masks(objective, data, size, generator, most)
@@ -219,7 +220,11 @@ def _gradient(objective: MomentObjective, moments: Moments, data: ShardData) -> 
 
 
 def _of_coverage(
-    objective: FacilityLocation, data: ShardData, num_selected: int, generator: np.random.Generator
+    objective: FacilityLocation,
+    data: ShardData,
+    num_selected: int,
+    generator: np.random.Generator,
+    most: int,
 ) -> Spread:
     number = data.num_documents
     share = num_selected / number
@@ -240,30 +245,40 @@ def _of_coverage(
     block = np.zeros((0, 0), np.float32)
     if num_selected < depth and 8 * number * len(rows) <= data.working_set_bytes:
         # All similarities of so few documents are faster to search than all near neighbours.
-        probes = data.rows(objective.probe_rows(number))
-        block = torch.cat([x @ probes.T for _, x in data.blocks()]).cpu().numpy()
-    selected = np.zeros(number, bool)
+        block_PN = data.probes_PN
+        if block_PN is None:
+            probes = data.rows(objective.probe_rows(number))
+            block_PN = torch.cat([probes @ x.T for _, x in data.blocks()], 1)
+        block = block_PN.T.contiguous().cpu().numpy()
+    selected, every = np.zeros(number, bool), np.arange(len(rows))
+    # In most subsets, one of these is selected.
+    close = np.ascontiguousarray(rows[:, : math.ceil(2 / share)])
 
     def value(chosen: np.ndarray) -> float:
         if len(block):
             return float(block[chosen].max(0).mean(dtype=np.float64))
         selected[chosen] = True
-        found = selected[rows]
+        first = selected.take(close).argmax(1)
+        unsure = np.flatnonzero(~selected[rows[every, first]])
+        beyond = selected[rows[unsure]]
+        first[unsure] = np.where(beyond.any(1), beyond.argmax(1), depth - 1)
         selected[chosen] = False
-        first = np.where(found.any(1), found.argmax(1), depth - 1)
-        return float(similarity[np.arange(len(rows)), first].mean())
+        return float(similarity[every, first].mean())
 
     def values_of(chosen: list[np.ndarray]) -> np.ndarray:
         return np.array([value(one) for one in chosen]) - centre
 
     variance = num_selected * (1 - share) * float(slope.var(ddof=1))
-    return _measured(values_of, slope, num_selected, generator, centre, variance)
+    return _measured(values_of, slope, num_selected, generator, centre, variance, most=most)
 
 
 def _nearest(
     objective: FacilityLocation, data: ShardData, depth: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Cosines (float64) and rows of the documents nearest to each probe, in order; P x depth."""
+    if data.probes_PN is not None:
+        values, rows = data.probes_PN.topk(depth, 1)
+        return values.cpu().numpy().astype(np.float64), rows.cpu().numpy()
     probes = data.rows(objective.probe_rows(data.num_documents))
     values = probes.new_zeros(len(probes), 0)
     rows = torch.zeros(len(probes), 0, dtype=torch.int64, device=data.device)

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from datamask.learning.data import (
-    Problem,
     ShardData,
     add_moments,
     highest_order,
@@ -28,6 +27,7 @@ from datamask.learning.data import (
 )
 from datamask.learning.moment_gradient import along, joint_value, moment_gradient, slopes
 from datamask.learning.neighbours import marginal_coverage
+from datamask.learning.problem import Problem
 from datamask.objectives.facility_location import FacilityLocation
 from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import WeightedObjective, WeightedTerm, coverage_factor

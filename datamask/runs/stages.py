@@ -222,7 +222,7 @@ STAGES = {
         ),
         Stage(
             "learning",
-            14,
+            15,
             "datamask.selection.per_shard:learn_logits",
             "shard",
             settings=of.learning,
@@ -244,7 +244,7 @@ STAGES = {
         ),
         Stage(
             "selection",
-            17,
+            18,
             "datamask.selection.per_shard:make_mask",
             "shard",
             settings=of.mask,
@@ -255,7 +255,7 @@ STAGES = {
         ),
         Stage(
             "outcome",
-            7,
+            8,
             "datamask.selection.outcome:sum_selected",
             "shard",
             settings=lambda s: s.seed,

@@ -113,6 +113,7 @@ def neighbours_of(features, monkeypatch, size, num_selected, most=600):
     monkeypatch.setattr(neighbours, "WHOLE", size)
     monkeypatch.setattr(neighbours, "BLOCK", size)
     monkeypatch.setattr(neighbours, "NEAR", most)
+    monkeypatch.setattr(neighbours, "PLACES", size)  # lists of the very nearest
     data = shard_data(features, np.zeros(len(features)), {}, Compute(device="cpu"))
     return Neighbours.of(data, num_selected)
 
