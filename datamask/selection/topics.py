@@ -45,6 +45,9 @@ NAMED_TEXTS, VOCABULARY, WORDS = 10_000, 50_000, 3
 """Most texts that words are counted in, most different words, and words of a name
 (docs/log.md#topics)."""
 
+ROWS_AT_ONCE = 8192
+"""Most documents whose cosines with all directions are in memory (docs/log.md#topics)."""
+
 WORD = r"(?u)\b[^\W\d_]{3,}\b"
 """Words that can name a topic: three letters or more."""
 
@@ -131,8 +134,9 @@ def _unit(vectors: np.ndarray) -> np.ndarray:
 
 def nearest(features: np.ndarray, directions: np.ndarray) -> np.ndarray:
     """The place of the direction with the largest cosine to each document; int64, shape N."""
-    products = torch.from_numpy(features.astype(np.float32)) @ torch.from_numpy(directions).T
-    places: np.ndarray = products.argmax(1).numpy()
+    columns = torch.from_numpy(directions).T
+    blocks = torch.split(torch.from_numpy(features.astype(np.float32)), ROWS_AT_ONCE)
+    places: np.ndarray = torch.cat([(block @ columns).argmax(1) for block in blocks]).numpy()
     return places
 
 
