@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from datamask.analysis.composition import query
 from datamask.config.selection import Selection
-from datamask.report.finding import Finding
+from datamask.report.finding import Finding, Grade
 from datamask.runs.run import Run
 
 MOST_AUC = 0.8
@@ -28,7 +28,7 @@ def role_of_score(run: Run) -> str:
     """What the score does, as a clause."""
     if prefers_quality(run.settings.selection):
         return "the selection prefers documents with a high score"
-    if run.settings.quality.prune_fraction:
+    if run.settings.prune_fraction:
         return "the score only prunes the worst documents"
     return "the score has no effect on the selection"
 
@@ -71,9 +71,9 @@ def explained(run: Run) -> Iterator[Finding]:
         "SELECT * FROM score_explained WHERE score <> 'quality' AND auc IS NOT NULL "
         f"AND documents >= {LEAST_DOCUMENTS} ORDER BY auc DESC, score, kind",
     )
-    within = {score.name: score.normalise_within for score in run.settings.scores}
-    rows = [row for row in rows if within[row["score"]] != row["kind"]]
-    for name in within:
+    known_scores = {score.name: score for score in run.settings.scores}
+    rows = [row for row in rows if known_scores[row["score"]].normalise_within != row["kind"]]
+    for name, score in known_scores.items():
         known = [row for row in rows if row["score"] == name and row["auc"] > MOST_AUC]
         for row in known[:1]:
             kind = row["kind"]
@@ -83,7 +83,9 @@ def explained(run: Run) -> Iterator[Finding]:
             text += f"{row['groups']:,} groups"
             if row["constant_groups"]:
                 text += f", and the score is constant in {row['constant_groups']:,} of them"
-            yield Finding("warning", "score and groups", f"{text}.", _remedy(run, name, kind))
+            # Examples are of the kind of text that is wanted, which can be that of a group.
+            grade: Grade = "caution" if score.kind == "examples" else "warning"
+            yield Finding(grade, "score and groups", f"{text}.", _remedy(run, name, kind))
     if rows and rows[0]["auc"] <= MOST_AUC:
         text = "No group tells the best tenth by a score from the rest with an AUC above "
         text += f"{MOST_AUC:g}; the largest is {rows[0]['auc']:.2f}, of {rows[0]['score']} by "

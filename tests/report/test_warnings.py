@@ -20,6 +20,8 @@ from datamask.report.finding import Finding
 from datamask.report.findings import CERTAIN
 from datamask.report.rendering import cell
 from datamask.report.sample import mean_cosine
+from datamask.report.score_findings import role_of_score
+from datamask.runs.opening import run_storage
 from datamask.runs.run import Run
 from tests.finished import WORDS
 
@@ -191,6 +193,18 @@ def test_a_score_that_only_prunes_need_not_gain(tmp_path: Path) -> None:
     known, trade_off = gains(run), finding(run, "trade-off")
     assert abs(known["quality"]["selected"]) < CERTAIN < known["facility_location"]["selected"]
     assert trade_off.grade == "good" and "the score only prunes" in trade_off.text
+
+
+@pytest.mark.parametrize("score", [{"kind": "column", "column": "q"}, {"kind": "heuristic"}])
+def test_the_default_share_that_is_pruned_counts(score: dict[str, str], tmp_path: Path) -> None:
+    """A score that prunes by default is not said to have no effect."""
+    quality = {"scores": [{"name": "score", **score}]}
+
+    def role(**more: float) -> str:
+        chosen = {"quality": {**quality, **more}, "selection": {"quality_weight": 0}}
+        return role_of_score(Run(run_storage(tmp_path), parse_settings(chosen), {}))
+
+    assert role() == role(prune_fraction=0.5) != role(prune_fraction=0)
 
 
 def finding(run: Run, name: str) -> Finding:
