@@ -29,15 +29,16 @@ $(READY): $(RUNS)
 
 setup: $(READY) ## set up .venv with everything
 
-corpus: $(CORPUS) ## write the demo's corpus
+corpus: $(CORPUS)-numeric.jsonl ## write the demo's corpus
 
-$(CORPUS): | $(RUNS)
+# What the script writes last.
+$(CORPUS)-numeric.jsonl: | $(RUNS)
 	$(BIN)/python examples/demo_corpus.py $(CORPUS)
 
 demo: $(RUNS) ## run the flow `rebuild` on docstrings of installed packages, without a server
 	$(BIN)/python examples/demo_flow.py
 
-demo-semantic: $(RUNS) $(CORPUS) ## the same with semantic vectors (all-MiniLM-L6-v2 from the package index)
+demo-semantic: $(RUNS) $(CORPUS)-numeric.jsonl ## the same with semantic vectors (all-MiniLM-L6-v2 from the package index)
 	$(BIN)/python examples/demo_model.py runs/all-MiniLM-L6-v2
 	$(BIN)/datamask rebuild runs/demo-semantic --config deployments/demo-semantic.yaml
 

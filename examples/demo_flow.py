@@ -20,7 +20,6 @@ from typing import Any
 import yaml
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-CORPUS = "runs/demo-corpus"
 AT_THE_END = """
 the report             .venv/bin/datamask open {root}
 the same on a server   make up deploy, and in another terminal make worker, then
@@ -57,9 +56,14 @@ def main() -> None:
     # A busy machine takes minutes to create the database.
     os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "1800")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    text = (REPOSITORY / "deployments" / "prefect.yaml").read_text(encoding="utf-8")
+    deployments = yaml.safe_load(text)["deployments"]
+    parameters = next(item["parameters"] for item in deployments if item["name"] == "demo")
     corpus = None
-    if not Path(CORPUS).exists():
-        corpus = subprocess.Popen([sys.executable, "examples/demo_corpus.py", CORPUS])
+    # The texts to evaluate on are written last.
+    if not Path(parameters["evaluation"]["sets"][0]["path"]).exists():
+        script = ("examples/demo_corpus.py", parameters["source"]["path"])
+        corpus = subprocess.Popen([sys.executable, *script])
     from prefect.client.orchestration import get_client
 
     from datamask.cli.rebuilding import print_answer
@@ -74,9 +78,6 @@ def main() -> None:
         client.api_healthcheck()
     if corpus is not None and corpus.wait():
         sys.exit("demo: the corpus could not be written")
-    text = (REPOSITORY / "deployments" / "prefect.yaml").read_text(encoding="utf-8")
-    deployments = yaml.safe_load(text)["deployments"]
-    parameters = next(item["parameters"] for item in deployments if item["name"] == "demo")
     state: Any = rebuild(**parameters, return_state=True)
     if not state.is_completed():
         sys.exit(f"demo: {state.message}")

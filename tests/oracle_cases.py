@@ -226,7 +226,7 @@ def cases(draw, layout: str = "documents") -> Case:
     if (chosen["selection"]["scope"], chosen["selection"]["method"]) == ("corpus", "mask"):
         chosen["embedding"]["keep"] = draw(st.booleans())
     if any(limit["column"] == "topic" for limit in chosen["selection"].get("limits", ())):
-        chosen["topics"] = {"coarse": 2, "fine": draw(st.integers(2, 6))}
+        chosen["topics"] = {"number": 2}
         chosen["embedding"]["keep"] = True
     return Case(chosen, files, {name: kind for name, (_, kind) in columns.items()}, made)
 

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 ROOMS = ("learning", "selection", "objectives", "baselines")
 MODULES = (
     *("quality/examples", "quality/heuristic", "quality/grouping", "quality/labels"),
-    *("quality/probe",),
+    *("quality/probe", "analysis/explained"),
     *("evaluation/training", "evaluation/ngram", "report/sample", "report/tsne"),
 )
 

@@ -84,7 +84,7 @@ def topics_with(**limit: object) -> Case:
     """Documents of two subjects, the first twice as often and better, and limits of topics."""
     texts = [("river bridge water", "engine copper signal")[place % 3 > 1] for place in range(40)]
     columns = documents(40, text=[f"{text} {place}" for place, text in enumerate(texts)])
-    settings = {"topics": {"coarse": 2, "fine": 4}}
+    settings = {"topics": {"number": 2}}
     return known(settings | {"selection": {"limits": [{"column": "topic", **limit}]}}, columns)
 
 

@@ -41,10 +41,10 @@ from datamask.storage.duckdb_scratch import (
 )
 from datamask.storage.names import inside
 
-FACTS = {"dump": "dumps", "language": "languages", "domain": "domains"}
+SOURCE_KINDS = {"dump": "dumps", "language": "languages", "domain": "domains"}
 """Kinds of groups that the source knows, with their plurals."""
 
-KINDS = FACTS | {"topic": "topics"}
+KINDS = SOURCE_KINDS | {"topic": "topics"}
 """Kinds of groups, with their plurals; documents without a group are in the group `NO_GROUP`."""
 
 GROUP_LIMIT = 1000
@@ -79,7 +79,7 @@ def compose(run: Run, compute: Compute) -> None:
         _load(connection, run, totals)
         _funnel(connection)
         scores = [*(score.name for score in run.settings.scores), "quality"]
-        groups = explained(connection, documents_of(run), scores)
+        groups = explained(connection, documents_of(run), run.num_documents, scores)
         # Sums of floats depend on how threads divide the rows.
         connection.execute("SET threads = 1")
         _totals(connection, run.settings.selection.scope)

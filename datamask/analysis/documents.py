@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from datamask.analysis.composition import FACTS, SELECTIONS
+from datamask.analysis.composition import SELECTIONS, SOURCE_KINDS
 from datamask.config.compute import Compute
 from datamask.config.selection import NO_GROUP
 from datamask.errors import CorruptFileError
@@ -91,7 +91,7 @@ def _join(connection: Any, run: Run, shard: int) -> None:
         topics=_TOPICS if has_topics else "",
         none=NO_GROUP,
         quality=_QUALITY,
-        groups=", ".join(f"{group_column(kind, 's')} AS {kind}" for kind in FACTS),
+        groups=", ".join(f"{group_column(kind, 's')} AS {kind}" for kind in SOURCE_KINDS),
         added=", ".join(
             f"q.{name}" for name in (*schemas.NEAR_DUPLICATE.names, *schemas.CONTAMINATION.names)
         ),
@@ -138,7 +138,7 @@ _BAND = (
     "1::BIGINT << floor(log2(characters))::INT, "
     "(2::BIGINT << floor(log2(characters))::INT) - 1) END"
 )
-_GROUPS = {"all": "'all'", **{kind: kind for kind in FACTS}, "length": _BAND}
+_GROUPS = {"all": "'all'", **{kind: kind for kind in SOURCE_KINDS}, "length": _BAND}
 _GROUPS["topic"] = f"nullif(topic, '{NO_GROUP}')"
 """The groups of a document, as SQL, by their kind; null: none."""
 _TALLIES = (

@@ -2,7 +2,7 @@
 
 A score that only tells domains apart selects domains. For each score and each kind of group (dump,
 language, domain, topic, and length in half octaves of characters), over the documents that
-could be selected:
+could be selected, or a sample of them:
 
 - `auc`: how well the group tells the best tenth by the score from the others: 0.5 is chance, 1 is
   certain. A group's prediction is the share of the best tenth in it, cross-validated in `FOLDS`
@@ -24,7 +24,11 @@ from typing import Any
 import pyarrow as pa
 
 from datamask.config.selection import NO_GROUP
-from datamask.storage.duckdb_scratch import execute, execute_with, value_at
+from datamask.storage.duckdb_scratch import execute, execute_with, is_sampled, value_at
+
+MOST_DOCUMENTS = 2_000_000
+"""Of larger corpora, at least as many documents are compared, and less than twice as many
+(docs/log.md#groups)."""
 
 FOLDS, PRIOR, BEST_SHARE, STEPS = 5, 10, 10, 2**30
 """Parts of cross-validation; documents with which the share of all counts in a group's prediction;
@@ -85,12 +89,15 @@ ORDER BY auc DESC NULLS LAST, score, kind
 """
 
 
-def explained(connection: Any, documents: str, scores: Sequence[str]) -> list[dict[str, Any]]:
+def explained(
+    connection: Any, documents: str, number: int, scores: Sequence[str]
+) -> list[dict[str, Any]]:
     """Rows of table `score_explained`, the largest `auc` first; kinds of one group are left out.
 
     Args:
         connection: DuckDB.
         documents: SQL for FROM: the documents, up to a condition in WHERE.
+        number: how many there are.
         scores: columns of the documents.
     """
     named = ", ".join(f'"{score}"' for score in scores)
@@ -99,8 +106,8 @@ def explained(connection: Any, documents: str, scores: Sequence[str]) -> list[di
         f"CREATE TEMP VIEW compared AS SELECT {named}, dump, language, domain, "
         f"nullif(topic, '{NO_GROUP}') AS topic, "
         "floor(2 * log2(nullif(characters, 0)))::VARCHAR AS length, "
-        f"md5_number_lower(id) % {FOLDS} AS fold FROM {documents} "
-        "AND (dropped IS NULL OR dropped = 'pruned')",
+        f"md5_number_upper(id) % {FOLDS} AS fold FROM {documents} "
+        f"AND (dropped IS NULL OR dropped = 'pruned') AND {is_sampled(number, MOST_DOCUMENTS)}",
     )
     ranges = [_range(connection, score) for score in scores]
     table = pa.Table.from_pylist([row for row in ranges if row])

@@ -41,7 +41,8 @@ def ratios(runs: Sequence[Run], column: str) -> list[dict[str, Any]]:
             f"SELECT {column} AS name, count(*) AS documents, sum(tokens)::BIGINT AS tokens "
             "FROM selection GROUP BY 1 ORDER BY 1",
         )
-        unit = "documents" if None in (group["tokens"] for group in groups) else "tokens"
+        known = [group["tokens"] for group in groups]
+        unit = "tokens" if None not in known and sum(known) else "documents"
         total = sum(group[unit] for group in groups)
         shares = {group["name"]: round(group[unit] / total, 9) for group in groups}
         rows.append({"run": run.address.rstrip("/").rpartition("/")[2], **shares})
@@ -74,13 +75,13 @@ def read_ratios(path: str, name: str = "") -> dict[str, float]:
         ) from None
     total = math.fsum(mixture.values())
     if not all(0 <= ratio <= 1 for ratio in mixture.values()) or abs(total - 1) > MOST_OFF:
-        problem = f"ratios must be in [0, 1] and add up to 1, and add up to {total:g}; fix them"
+        problem = f"the ratios add up to {total:g}; give shares in [0, 1] that add up to 1"
         raise InputError(problem, path=path)
     return {group: ratio / total for group, ratio in mixture.items()}
 
 
 def _row(path: str, rows: list[dict[str, Any]], name: str) -> dict[str, float]:
-    labels = [str(row.get("run") or row.get("run_id") or place) for place, row in enumerate(rows)]
+    labels = [str(row.get("run") or row.get("run_id") or number) for number, row in enumerate(rows)]
     if name not in labels and (name or len(rows) != 1):
         told = f"{did_you_mean(name, labels)}; name one with --run" if labels else ""
         problem = f"{len(rows)} rows, and none is `{name}`" if name else f"{len(rows)} rows"

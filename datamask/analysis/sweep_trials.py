@@ -221,7 +221,8 @@ def try_choice(run: Run, sweep: Sweep, trial: Trial, compute: Compute) -> None:
     # Every trial is judged against the same random subsets, so that the spread over seeds is that
     # of the learner alone.
     own, seed = run.settings.selection, shard_seed(run.settings.seed, trial.shard)
-    random = scale(features, quality, own, count, seed, scores, compute, terms=terms_of(run))
+    terms, given = terms_of(run), (features, quality, own, count, seed, scores, compute)
+    random = scale(*given, terms=terms, learns=False)
     metrics = {
         "selected": count,
         "candidates": len(quality),

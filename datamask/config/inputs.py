@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from datamask.config import group, recipe
-from datamask.config.group import Group, Model, Place, SourceGroup, known_or_own
+from datamask.config import recipe
+from datamask.config.group import EarlyGroup, Group, Model, Place, SourceGroup, known_or_own
 from datamask.config.screening import Contamination, NearDuplicates
 
 
@@ -155,7 +155,7 @@ class Score(Group):
         "cross-validated predictions (Spearman; of two kinds of text 2 AUC - 1, whatever their "
         "numbers); below it, the run fails",
     )
-    normalise_within: group.EarlyGroup = Field(
+    normalise_within: EarlyGroup = Field(
         "none",
         description="normalise within these groups (`source`: the file's folder); documents of "
         "small groups are compared mostly with the whole corpus",

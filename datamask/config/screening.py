@@ -65,13 +65,16 @@ class Contamination(Group):
         13, ge=3, le=100, description="number of consecutive words that must be shared"
     )
     covered: float = Field(
-        0.5, gt=0, le=1, description="share of an item's n-grams from which a document covers it"
+        0.5,
+        gt=0,
+        le=1,
+        description="least share of an item's n-grams with which a document covers it",
     )
     common: int = Field(
         10,
         ge=1,
-        description="n-grams that more documents hold than this, of two domains or more, do not "
-        "count (texts without a domain: each is one)",
+        description="an n-gram does not count if more than this many documents, of at least two "
+        "domains, hold it (a text without a domain is a domain of its own)",
     )
     action: Literal["drop_covered", "drop", "flag"] = Field(
         "drop_covered",

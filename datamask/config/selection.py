@@ -48,20 +48,7 @@ without a topic, which were not embedded."""
 class Topics(Group):
     """Topics of the documents: clusters of their vectors, named by their typical words."""
 
-    coarse: int = Field(24, ge=2, le=1000, description="number of topics")
-    fine: int = Field(
-        1000,
-        ge=2,
-        le=10_000,
-        description="clusters of similar documents (fewer in a small source), which are merged "
-        "into topics",
-    )
-
-    @model_validator(mode="after")
-    def _check(self) -> Topics:
-        if self.fine < self.coarse:
-            raise ValueError(f"fine {self.fine} is below coarse {self.coarse}")
-        return self
+    number: int = Field(24, ge=2, le=500, description="number of topics")
 
 
 class Limit(Group):

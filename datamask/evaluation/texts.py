@@ -275,7 +275,7 @@ def _add_topics(connection: Any, run: Run, compute: Compute) -> None:
     execute(connection, "ALTER TABLE documents ADD COLUMN topic VARCHAR")
     for shard, rows, texts in read_texts(run, first):
         where = [f"row {row} of shard {shard}" for row in rows.tolist()]
-        topics = [names[place] for place in nearest(encode(tokenise(texts), where), directions)]
+        topics = [names[index] for index in nearest(encode(tokenise(texts), where), directions)]
         execute_with(
             connection,
             pa.table({"row": rows, "topic": topics}),

@@ -24,9 +24,9 @@ HAVING count(DISTINCT content) > ? AND count(DISTINCT coalesce(domain, content::
 
 _NGRAMS = """
 CREATE TABLE ngrams AS SELECT benchmark, item, hash, bool_or(inside) AS inside,
-    min(place) AS place, hash IN (FROM common) AS is_common
+    min(position) AS position, hash IN (FROM common) AS is_common
 FROM (SELECT benchmark, item, unnest(hashes) AS hash, unnest(inside) AS inside,
-    unnest(range(1, len(hashes) + 1)) AS place FROM read_parquet(?))
+    unnest(range(1, len(hashes) + 1)) AS position FROM read_parquet(?))
 GROUP BY benchmark, item, hash
 """
 
@@ -35,7 +35,7 @@ INSERT INTO contaminated WITH counted AS (FROM ngrams WHERE NOT is_common),
 sizes AS (SELECT benchmark, item, count(*) AS size FROM counted GROUP BY ALL),
 held AS (
     SELECT shard, row, benchmark, item, count(*) AS held, bool_or(inside) AS inside,
-        min(word) AS word, arg_min(place, word) AS place
+        min(word) AS word, arg_min(position, word) AS position
     FROM shared JOIN counted USING (hash) GROUP BY shard, row, benchmark, item
 ), most AS (
     SELECT *, held / size AS share FROM held JOIN sizes USING (benchmark, item)
@@ -43,7 +43,7 @@ held AS (
         row_number() OVER (PARTITION BY shard, row ORDER BY held / size DESC, benchmark, item) = 1
 )
 SELECT shard, row, $names[benchmark + 1], word,
-    left(array_to_string(words[place : place + $ngram - 1], ' '), {MOST_SHOWN}),
+    left(array_to_string(words[position : position + $ngram - 1], ' '), {MOST_SHOWN}),
     share
 FROM most JOIN read_parquet($benchmarks) USING (benchmark, item)
 """

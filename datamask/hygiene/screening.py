@@ -163,11 +163,11 @@ def _shared(
     """The known n-grams of each text, and the first word of each; null for a text without any."""
     texts = len(words.offsets) - 1
     ngrams, offsets = hash_ngrams(words, n) if n else (known[:0], np.zeros(texts + 1, np.int64))
-    places = np.searchsorted(known, ngrams)
-    hits = np.flatnonzero(places < len(known))
-    hits = hits[known[places[hits]] == ngrams[hits]]
+    ranks = np.searchsorted(known, ngrams)
+    hits = np.flatnonzero(ranks < len(known))
+    hits = hits[known[ranks[hits]] == ngrams[hits]]
     texts_of = np.searchsorted(offsets, hits, "right") - 1
-    _, firsts = np.unique(texts_of * len(known) + places[hits], return_index=True)
+    _, firsts = np.unique(texts_of * len(known) + ranks[hits], return_index=True)
     hits, texts_of = hits[firsts], texts_of[firsts]
     starts = np.searchsorted(texts_of, np.arange(texts + 1)).astype(np.int32)
     is_none = pa.array(np.diff(starts) == 0)

@@ -34,7 +34,7 @@ from datamask.learning.problem import Problem
 from datamask.learning.resuming import Curve, Keeper
 from datamask.learning.scales import FEWEST_SUBSETS, MOST_SUBSETS, random_subsets, scaled
 from datamask.learning.swap_refinement import refine_by_swaps
-from datamask.objectives.facility_location import FacilityLocation, fixed_sample
+from datamask.objectives.facility_location import FacilityLocation
 from datamask.objectives.quality import centre_of
 from datamask.objectives.weighted import (
     WeightedObjective,
@@ -143,8 +143,12 @@ def scale(
     compute: Compute,
     ids: Sequence[str] | np.ndarray | None = None,
     terms: Sequence[WeightedTerm] | None = None,
+    learns: bool = True,
 ) -> Problem:
-    """Put a shard on the device and divide each term by its deviation over random S-subsets."""
+    """Put a shard on the device and divide each term by its deviation over random S-subsets.
+
+    Without *learns*, masks can only be judged: facility location then searches no neighbours.
+    """
     values = np.asarray(quality, np.float64)
     data = shard_data(features, values, scores, compute, centre_of(values))
     id_order = np.arange(len(features))
@@ -152,15 +156,12 @@ def scale(
         id_order = np.argsort(np.argsort(np.asarray(ids, object), kind="stable"), kind="stable")
     terms = build_terms(selection) if terms is None else terms
     neighbours = None
-    if selection.method == "mask" and 0 < num_selected < len(values):
-        probes = [
-            t.objective.probes
-            for t in terms
-            if t.weight and isinstance(t.objective, FacilityLocation)
-        ]
-        if probes and WeightedObjective(tuple(terms)).has_expectation:
-            rows = fixed_sample(len(values), probes[0]).to(data.device)
-            neighbours = Neighbours.of(data, num_selected, rows)
+    if learns and selection.method == "mask" and 0 < num_selected < len(values):
+        unscaled = WeightedObjective(tuple(terms))
+        covers = [t.objective for t in unscaled.active if isinstance(t.objective, FacilityLocation)]
+        if covers and estimator_of(selection, unscaled) == "expected":
+            probes = covers[0].probe_rows(len(values)).to(data.device)
+            neighbours = Neighbours.of(data, num_selected, probes)
             data = replace(data, probes_PN=neighbours.probes_PN)
     objective, random = _scaled(terms, selection, data, num_selected, seed)
     return Problem(

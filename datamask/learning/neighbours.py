@@ -83,9 +83,8 @@ class Blocks:
     def of(cls, data: ShardData) -> Blocks:
         """Cut a shard into blocks; products have full precision."""
         number = data.num_documents
-        whole = number <= WHOLE and number**2 <= data.working_set_bytes // 4
-        size = number if whole else BLOCK
-        shadow = data.exact if whole else projected(data.exact, DIRECTIONS)
+        size = number if number <= WHOLE else BLOCK
+        shadow = data.exact if size == number else projected(data.exact, DIRECTIONS)
         blocks = similar_blocks(shadow, size)
         directions = centres(shadow, blocks)
         # Twice as many as needed on average: many blocks are smaller.

@@ -15,14 +15,6 @@ SAMPLE_DOCUMENTS = 100_000
 """Approximate size of the sample; the standard error of a correlation is then about 0.003."""
 
 
-def is_sampled(documents: int) -> str:
-    """Whether a document is in the sample: SQL of its `id`, the same on every machine.
-
-    *documents*: of the corpus.
-    """
-    return f"md5_number_lower(id) % {max(1, documents // SAMPLE_DOCUMENTS)} = 0"
-
-
 def score_correlations(table: pa.Table) -> list[dict[str, Any]]:
     """Compute Spearman's correlation of every pair of scores: columns, null where missing.
 

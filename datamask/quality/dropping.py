@@ -19,14 +19,14 @@ from datamask.config.compute import Compute
 from datamask.hygiene.contamination import common_ngrams
 from datamask.hygiene.near_duplicates import find_near_duplicates
 from datamask.objectives.groups import LENGTH_BINS
-from datamask.quality.agreement import is_sampled, score_correlations
+from datamask.quality.agreement import SAMPLE_DOCUMENTS, score_correlations
 from datamask.quality.budget_checks import Counts, check_survivors, count_documents
 from datamask.quality.combining import join_documents, value_of, write_shards
 from datamask.quality.grouping import group_kinds, group_shares
 from datamask.runs import schemas
 from datamask.runs.run import Run
 from datamask.selection.mask_model import judged_by
-from datamask.storage.duckdb_scratch import execute, temporary_duckdb, value_at
+from datamask.storage.duckdb_scratch import execute, is_sampled, temporary_duckdb, value_at
 
 
 def drop(run: Run, compute: Compute) -> None:
@@ -106,8 +106,8 @@ def _compared(connection: Any, run: Run) -> dict[str, Any]:
     if len(run.settings.scores) > 1:
         raw = ", ".join(f'{value_of(score)} AS "{score.name}"' for score in run.settings.scores)
         sample = connection.sql(
-            f"SELECT {raw} FROM documents s WHERE {is_sampled(run.num_documents)} "
-            "ORDER BY shard, row"
+            f"SELECT {raw} FROM documents s "
+            f"WHERE {is_sampled(run.num_documents, SAMPLE_DOCUMENTS)} ORDER BY shard, row"
         )
         metrics["score_correlations"] = score_correlations(sample.to_arrow_table())
     if kinds := group_kinds(run.settings.scores):

@@ -28,7 +28,7 @@ def copied_groups(run: Run) -> Iterator[Finding]:
     yield Finding(
         "warning",
         "copied groups",
-        "More than half of the documents were dropped as near-duplicates of: "
+        "These groups lost more than half of their documents as near-duplicates: "
         f"{', '.join(named)}{more}. Look at some of the pairs before you accept the loss.",
         "datamask query RUN 'SELECT id, near_duplicate_of, near_duplicate_similarity, domain "
         "FROM documents WHERE near_duplicate_of IS NOT NULL LIMIT 20'",

@@ -260,8 +260,7 @@ def quality(names: Iterable[str]) -> pa.Schema:
     `quality` is null if a score is missing; `dropped` is null for documents that stay, otherwise
     one of `DROP_REASONS`. `near_duplicate_of` is the id of the document that is kept instead
     (`earlier:` and the id, for one of an earlier dataset), and `near_duplicate_similarity` the
-    estimated Jaccard similarity to it. Contamination: see
-    `CONTAMINATION`.
+    estimated Jaccard similarity to it. The columns of contamination are those of `CONTAMINATION`.
     """
     scores = [(name, _DOUBLE) for name in (*names, "quality")]
     reason = [("dropped", _TEXT), *NEAR_DUPLICATE, *CONTAMINATION]

@@ -205,6 +205,7 @@ def judged(
             documents.scores,
             compute,
             documents.ids,
+            learns=False,
         )
         return judge(problem, selected)
 

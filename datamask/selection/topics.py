@@ -1,7 +1,7 @@
 """Stages `topic_model` and `topics`: what documents are about, by clusters of their vectors.
 
-Spherical k-means on two levels. The vectors of a sample form `topics.fine` clusters, and the
-directions of these clusters, weighted by their documents, form `topics.coarse` topics. A document
+Spherical k-means on two levels. The vectors of a sample form `CLUSTERS` clusters, and the
+directions of these clusters, weighted by their documents, form `topics.number` topics. A document
 has the topic of the cluster whose direction is nearest to its vector. A topic is named by its most
 typical words: those with the largest share of the topic's sampled documents that have the word,
 times the logarithm of one over the share of all sampled documents that have it (class-based
@@ -21,7 +21,7 @@ import torch
 
 from datamask.baselines.clustered import k_means
 from datamask.config.compute import Compute
-from datamask.config.selection import NO_GROUP, Topics
+from datamask.config.selection import NO_GROUP
 from datamask.embedding.vectors import read_vectors, row_groups
 from datamask.errors import SettingsError, did_you_mean
 from datamask.runs import schemas
@@ -33,9 +33,9 @@ from datamask.selection.documents import read_survivors
 from datamask.selection.mask_model import judged_by, read_topics
 from datamask.source.texts import beginnings
 
-SAMPLED, LEAST_SAMPLED, MOST_SHARDS = 100, 10, 16
-"""Documents that are sampled for each fine cluster, the fewest of them in a small source, and the
-most shards that they are drawn from (docs/log.md#topics)."""
+CLUSTERS, SAMPLED, LEAST_SAMPLED, MOST_SHARDS = 1000, 100, 10, 16
+"""Clusters, documents that are sampled for each, the fewest of them in a small source, and the most
+shards that they are drawn from (docs/log.md#topics)."""
 
 ATTEMPTS = 10
 """Runs of k-means that merge clusters into topics, of which the best counts; their points are few
@@ -61,8 +61,8 @@ def fit_topics(run: Run, compute: Compute) -> None:
     """
     settings = run.settings.topics
     assert settings is not None
-    features, _ = _sample(run, SAMPLED * settings.fine)
-    directions, topics = cluster(features, settings, run.settings.seed)
+    features, _ = _sample(run, SAMPLED * CLUSTERS)
+    directions, topics = cluster(features, settings.number, run.settings.seed)
     sizes = np.bincount(topics[nearest(features, directions)])
     vectors, rows = _sample(run, NAMED_TEXTS, is_scattered=False)
     texts, labels = beginnings(run, rows), topics[nearest(vectors, directions)]
@@ -86,7 +86,7 @@ def _sample(
     generator = np.random.default_rng(shard_seed(run.settings.seed, 0))
     shards = generator.permutation([shard for shard, rows in kept.items() if rows])[:MOST_SHARDS]
     documents = sum(kept[shard] for shard in shards.tolist())
-    vectors, places = [], []
+    vectors, sampled = [], []
     for shard in np.sort(shards).tolist():
         wanted = min(kept[shard], -(-most * kept[shard] // documents))
         rows = generator.integers(kept[shard] - wanted + 1) + np.arange(wanted)
@@ -95,16 +95,16 @@ def _sample(
         path, dimension = run.path("embeddings", shard), run.settings.embedding.dimension
         vectors.append(read_vectors(path, dimension, rows, np.float32)[1])
         of_source = read_survivors(run, shard, ["row"])["row"].take(pa.array(rows))
-        places += [(shard, row) for row in of_source.to_pylist()]
-    return np.concatenate(vectors), places
+        sampled += [(shard, row) for row in of_source.to_pylist()]
+    return np.concatenate(vectors), sampled
 
 
-def cluster(features: np.ndarray, settings: Topics, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def cluster(features: np.ndarray, topics: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Two levels of spherical k-means.
 
     Args:
         features: unit rows, float32, N x D; N at least 1.
-        settings: numbers of clusters and topics; there are fewer of both if N is small.
+        topics: their number; there are fewer if N is smaller.
         seed: of the random choices.
 
     Returns:
@@ -113,17 +113,17 @@ def cluster(features: np.ndarray, settings: Topics, seed: int) -> tuple[np.ndarr
     from sklearn.exceptions import ConvergenceWarning
     from threadpoolctl import threadpool_limits
 
-    number = min(settings.fine, max(settings.coarse, len(features) // LEAST_SAMPLED), len(features))
+    number = min(CLUSTERS, max(topics, len(features) // LEAST_SAMPLED), len(features))
     # One thread gives sums a fixed order. Equal vectors make fewer clusters than asked for.
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         directions = _unit(k_means(features, number, seed)[1])
         labels, sizes = np.unique(nearest(features, directions), return_counts=True)
         directions = directions[labels]
-        topics = np.arange(len(directions))
-        if len(directions) > settings.coarse:
-            topics, _ = k_means(directions, settings.coarse, seed, sizes, ATTEMPTS)
-    return directions, np.unique(topics, return_inverse=True)[1]
+        topic_of = np.arange(len(directions))
+        if len(directions) > topics:
+            topic_of, _ = k_means(directions, topics, seed, sizes, ATTEMPTS)
+    return directions, np.unique(topic_of, return_inverse=True)[1]
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:
@@ -133,11 +133,11 @@ def _unit(vectors: np.ndarray) -> np.ndarray:
 
 
 def nearest(features: np.ndarray, directions: np.ndarray) -> np.ndarray:
-    """The place of the direction with the largest cosine to each document; int64, shape N."""
+    """The index of the direction with the largest cosine to each document; int64, shape N."""
     columns = torch.from_numpy(directions).T
     blocks = torch.split(torch.from_numpy(features.astype(np.float32)), ROWS_AT_ONCE)
-    places: np.ndarray = torch.cat([(block @ columns).argmax(1) for block in blocks]).numpy()
-    return places
+    indices: np.ndarray = torch.cat([(block @ columns).argmax(1) for block in blocks]).numpy()
+    return indices
 
 
 def name_topics(texts: list[tuple[str, int]], sizes: np.ndarray) -> list[str]:
@@ -147,12 +147,12 @@ def name_topics(texts: list[tuple[str, int]], sizes: np.ndarray) -> list[str]:
         texts: of sampled documents, with their topics.
         sizes: sampled documents of each topic.
     """
-    places = np.argsort(np.argsort(-sizes, kind="stable"), kind="stable")
+    ranks = np.argsort(np.argsort(-sizes, kind="stable"), kind="stable")
     words = _typical_words(texts, len(sizes)) if texts else [[]] * len(sizes)
     names: list[str] = []
-    for place, typical in zip(places.tolist(), words, strict=True):
-        name = " ".join(typical) or f"topic {place + 1}"
-        names.append(f"{name} {place + 1}" if name in names else name)
+    for rank, typical in zip(ranks.tolist(), words, strict=True):
+        name = " ".join(typical) or f"topic {rank + 1}"
+        names.append(f"{name} {rank + 1}" if name in names else name)
     return names
 
 

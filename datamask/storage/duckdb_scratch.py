@@ -100,6 +100,14 @@ def value_at(connection: Any, value: str, rows: str, index: int) -> Any:
     return execute(connection, query)[0][0]
 
 
+def is_sampled(documents: int, size: int) -> str:
+    """Whether a document is in a sample: SQL of its `id`, the same on every machine.
+
+    *documents*: of the corpus; *size*: of the sample, which has less than twice as many.
+    """
+    return f"md5_number_lower(id) % {max(1, documents // size)} = 0"
+
+
 def stream(connection: Any, query: str) -> Iterator[Any]:
     """The batches of a query, as Arrow; errors are those of `execute`."""
     import duckdb

@@ -1,9 +1,9 @@
 """Registers everything that runs need on a Prefect server: pools, limits, deployments, automations.
 
-`deployments/prefect.yaml` and the automations beside it have the format of `prefect deploy` and
-`prefect automation create`, which would take a process for each entry. `deploy` may be repeated: a
-pool, a limit, a schedule and the switch of an automation stay as the operator left them. New
-schedules are switched off.
+`deployments/prefect.yaml` is written as for `prefect deploy`, and the automations beside it as for
+`prefect automation create`. These commands would start a process for each entry; this module does
+not. `deploy` may be repeated: pools, limits, schedules and the switches of automations stay as the
+operator left them. New schedules are switched off.
 """
 
 from __future__ import annotations

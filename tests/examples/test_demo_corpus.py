@@ -37,7 +37,7 @@ def test_corpus(tmp_path):
 def test_examples_are_not_in_the_corpus(tmp_path):
     """Half of the different texts of the wanted packages at most, each in one place alone.
 
-    Who takes the folder for a source does not take them for documents either.
+    A source that is the folder does not have them either.
     """
     folder = tmp_path / "lib"
     for name in (*WANTED, "other"):

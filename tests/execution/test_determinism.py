@@ -66,7 +66,7 @@ def test_workers_and_order_change_no_byte(
             source,
             selection={**selection, "steps": 10},
             plan={"rows_per_shard": 24},
-            topics={"coarse": 3, "fine": 9},
+            topics={"number": 3},
         )
         run = plan_run(tmp_path / way.__name__, chosen)
         for stage in finished.up_to(run, "composition"):

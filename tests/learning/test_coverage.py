@@ -13,7 +13,7 @@ from datamask.config.compute import Compute
 from datamask.config.selection import Selection
 from datamask.learning import neighbours, partition
 from datamask.learning.coverage import greedy_gains
-from datamask.learning.learner import learn_mask, shard_data
+from datamask.learning.learner import judge, learn_mask, scale, shard_data
 from datamask.learning.neighbours import Neighbours, _highest
 from datamask.learning.partition import projected, similar_blocks
 
@@ -106,6 +106,30 @@ def test_blocks_are_a_partition(num_documents, size, seed):
     assert all(1 <= len(rows) <= 2 * size for rows in blocks)
     assert all((rows.diff() > 0).all() for rows in blocks)
     assert len(blocks) == 1 or num_documents > size
+
+
+def test_memory_cuts_no_blocks(make_shard, monkeypatch):
+    """A shard is cut into blocks by its size alone."""
+    monkeypatch.setattr(neighbours, "BLOCK", 100)
+    features = make_shard(700, 24, seed=0)[0]
+    for memory in (2**20, 2**30):
+        compute = Compute(device="cpu", working_set_bytes=memory)
+        assert neighbours.Blocks.of(shard_data(features, np.zeros(700), {}, compute)).is_whole
+
+
+def test_a_problem_to_judge_has_no_neighbours(make_shard):
+    """Values and scales are those of a problem to learn from."""
+    features = make_shard(700, 24, seed=0)[0]
+    selection = Selection(metric="facility_location", quality_weight=0.5)
+    quality = np.random.default_rng(0).standard_normal(700)
+    problems = [
+        scale(features, quality, selection, 70, 0, {}, Compute(device="cpu"), learns=learns)
+        for learns in (True, False)
+    ]
+    assert problems[0].neighbours is not None and problems[1].neighbours is None
+    mask = np.arange(700) % 10 == 0
+    first, second = (judge(problem, mask)["terms"]["facility_location"] for problem in problems)
+    assert first == pytest.approx(second, rel=1e-4)
 
 
 def neighbours_of(features, monkeypatch, size, num_selected, most=600):

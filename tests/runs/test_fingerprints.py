@@ -51,7 +51,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "documents": {"selection": {"documents": 20, "method": "greedy"}},
     "random": {"selection": {**CORPUS, "method": "random"}},
     "topics": {
-        "topics": {"coarse": 2, "fine": 4},
+        "topics": {"number": 2},
         "selection": {
             "limits": [{"column": "topic", "cap": 0.9}],
             "more_terms": [{"name": "group_balance", "weight": 1, "options": BALANCE}],

@@ -37,7 +37,7 @@ SUBJECTS = {
     "sport": ["goal", "match", "league", "coach", "score", "striker"],
 }
 COMMON = ["the", "and", "with", "from", "that", "this"]
-TOPICS = {"coarse": 3, "fine": 12}
+TOPICS = {"number": 3}
 
 
 def write(folder: Path, seed: int) -> Path:
@@ -156,7 +156,7 @@ def test_what_is_stale_when_topics_change(done: Run) -> None:
         run = Run(done.storage, parse_settings(data), done.pinned_revisions)
         return {name: run.state(name) for name in up_to(run, "documents")}
 
-    fewer = state(topics={"coarse": 2})
+    fewer = state(topics={"number": 2})
     assert {name for name, known in fewer.items() if known != "done"} == {
         *("topic_model", "topics", "documents", "mask_model")
     }
@@ -167,8 +167,8 @@ def test_what_is_stale_when_topics_change(done: Run) -> None:
     balance = {"column": "topic", "shares": ["a"]}
     terms = [{"name": "group_balance", "weight": 1, "options": balance}]
     runs = []
-    for coarse in (2, 3):
-        chosen = {**done.settings.given(), "topics": {**TOPICS, "coarse": coarse}}
+    for number in (2, 3):
+        chosen = {**done.settings.given(), "topics": {"number": number}}
         for more in ({"limits": limits}, {"more_terms": terms}):
             chosen["selection"] = {**chosen["selection"], "limits": [], "more_terms": [], **more}
             runs.append(Run(done.storage, parse_settings(chosen), done.pinned_revisions))
@@ -228,7 +228,6 @@ def test_a_mask_model_without_topics_gives_none(source: Path, tmp_path: Path) ->
             {"topics": TOPICS, "embedding": {"keep": False}, "selection": {"scope": "corpus"}},
             "embedding.keep: false, but topics",
         ),
-        ({"topics": {"coarse": 5, "fine": 3}}, "topics: fine 3 is below coarse 5"),
         ({"quality": {"scores": [{"name": "topic"}]}}, "`topic` is reserved"),
     ],
 )
@@ -254,11 +253,10 @@ def test_names_are_the_words_of_largest_share_and_rarity() -> None:
 
 def test_few_or_equal_vectors_make_few_topics() -> None:
     """No more than there are different vectors, numbered without gaps, and no warning."""
-    settings = Topics(coarse=5, fine=50)
     vector = np.eye(3, 8, dtype=np.float32)
     for rows, expected in (([0], 1), ([0] * 40, 1), ([0, 1, 2] * 20, 3)):
         features = vector[rows]
-        directions, topics = cluster(features, settings, 3)
+        directions, topics = cluster(features, 5, 3)
         assert len(np.unique(topics[nearest(features, directions)])) == expected
         assert sorted({*topics.tolist()}) == [*range(expected)]
 
@@ -275,7 +273,7 @@ def test_vectors_of_the_source_make_numbered_topics(tmp_path: Path) -> None:
         {
             "source": {"path": str(tmp_path / "source"), "layout": "features"},
             "embedding": {"dimension": 4},
-            "topics": {"coarse": 4, "fine": 12},
+            "topics": {"number": 4},
             "selection": {"ratio": 0.25, "steps": 5},
         }
     )
