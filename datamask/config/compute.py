@@ -82,7 +82,7 @@ class Compute(Group):
     matmul: Literal["auto", "float32", "tf32", "bfloat16"] = Field(
         "float32",
         description="precision of the products that guide `expected`: tf32 only on CUDA, bfloat16 "
-        "also on CPUs that support it, auto the fastest of the device; machines with different "
+        "only where the device has it, auto the fastest of the device; machines with different "
         "ones select slightly different documents; reported values are always exact",
     )
     working_set_bytes: int = Field(

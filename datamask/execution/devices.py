@@ -35,11 +35,13 @@ def own_device(compute: Compute) -> Iterator[Compute]:
 
 
 def check_device(compute: Compute) -> None:
-    """Check that this machine has the requested device.
+    """Check that this machine has the requested device, and the arithmetic of `compute.matmul`.
 
     Raises:
         SettingsError: it does not.
     """
+    if compute.matmul == "bfloat16":
+        _check_bfloat16(compute)
     if compute.device_kind != "cuda":
         return
     count = len(visible_gpus())
@@ -48,6 +50,19 @@ def check_device(compute: Compute) -> None:
         has = f"CUDA devices 0 to {count - 1}" if count else "no CUDA device"
         raise SettingsError(
             f"compute.device: {compute.device} asked for, this machine has {has}; use auto or cpu"
+        )
+
+
+def _check_bfloat16(compute: Compute) -> None:
+    import torch
+
+    from datamask.learning.learner import fastest_products
+
+    kind = "cuda" if compute.device_kind != "cpu" and visible_gpus() else "cpu"
+    if fastest_products(torch.device(kind)) != "bfloat16":
+        raise SettingsError(
+            "compute.matmul: bfloat16 asked for, this machine's device only emulates it (on a CPU, "
+            "a product takes about 70 times as long as in float32); use auto or float32"
         )
 
 
