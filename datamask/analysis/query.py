@@ -12,10 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import yaml
 
 from datamask.analysis.composition import open_composition
 from datamask.errors import RunError, SettingsError, one_line
+from datamask.runs import schemas
 from datamask.runs.files import read_columns
 from datamask.runs.run import Run
 
@@ -36,11 +39,29 @@ def open_run_database(run: Run, sql: str = "") -> Iterator[Any]:
             path = run.fetch(f"report/{name}.parquet")
             if path.exists():
                 connection.register(name, read_columns(path))
+        if re.search(r"\barms\b", sql, re.IGNORECASE):
+            connection.register("arms", _arms(run))
+        verdicts = run.path("evaluation")
+        judged = read_columns(verdicts) if verdicts.exists() else schemas.EVALUATION.empty_table()
+        connection.register("verdicts", judged)
         if re.search(r"\bexposures\b", sql, re.IGNORECASE) and run.settings.tokens is not None:
             run.receipt("order")
             quoted = str(run.path("order").absolute()).replace("'", "''")
             connection.execute(f"CREATE TEMP VIEW exposures AS FROM read_parquet('{quoted}')")
         yield connection
+
+
+def _arms(run: Run) -> pa.Table:
+    """The documents of the arms of an evaluation; none without one."""
+    names, tables = [], [schemas.ARM.empty_table()]
+    for unit, arm in enumerate(run.settings.evaluation.arms):
+        if (path := run.path("arms", unit)).exists():
+            tables.append(read_columns(path))
+            names += [arm.name] * len(tables[-1])
+    table = pa.concat_tables(tables)
+    numbers = pc.list_value_length(table["tokens"])
+    table = table.set_column(table.column_names.index("tokens"), "tokens", numbers)
+    return table.add_column(0, "arm", pa.array(names, pa.string()))
 
 
 _SEEN = """

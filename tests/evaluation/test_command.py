@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from datamask.analysis.query import run_query
 from datamask.config.outputs import Publication
 from datamask.publishing.card import _settings, card_text
 from datamask.publishing.configurations import configurations
@@ -46,6 +47,23 @@ def test_verdicts_and_table_are_printed(evaluated: tuple[Path, str]) -> None:
     assert "3,000 tokens in 1 epoch, 2 seeds" in printed
     assert "it decides nothing about large models" in printed
     assert f"{root}/report.html#evaluation" in printed
+
+
+def test_arms_and_verdicts_can_be_queried(evaluated: tuple[Path, str]) -> None:
+    """Their documents join the others; tokens are those of the files; a verdict per pair."""
+    run = open_run(evaluated[0])
+    sql = (
+        "SELECT arm, count(quality), sum(a.tokens) FROM arms a JOIN documents USING (id) GROUP BY 1"
+    )
+    with run_query(run, sql) as (_, rows):
+        counted = {arm: (documents, tokens) for arm, documents, tokens in rows}
+    for unit, arm in enumerate(run.settings.evaluation.arms):
+        table = pq.read_table(run.path("arms", unit))
+        tokens = sum(map(len, table["tokens"].to_pylist()))
+        assert counted.pop(arm.name) == (len(table), tokens)
+    assert not counted
+    with run_query(run, "SELECT count(*), count(verdict) FROM verdicts") as (_, rows):
+        assert next(rows) == (len(pq.read_table(run.path("evaluation"))), 10)
 
 
 def test_the_report_and_the_card_have_a_section(evaluated: tuple[Path, str]) -> None:

@@ -1,0 +1,133 @@
+"""What `datamask.select` costs as a whole, beside a greedy algorithm that is given the scales.
+
+Each line is of several draws of a corpus; each selection is made in a process of its own. Seconds
+are of CPU on one thread: for ours, all of `datamask.select`, with scales, swaps and logits; for the
+greedy algorithm (incremental for DiSF, lazy for facility location), its choice alone. The gain over
+random subsets is a share of greedy's: values in float64, of all documents, in the same scales.
+
+    python -m benchmarks.whole_selection [--rows 10000] [--draws 3]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.inputs import load
+from datamask.baselines.greedy import choose, choose_covering
+from datamask.config.selection import Selection
+from datamask.objectives.disf import DIVISOR
+from datamask.objectives.weighted import build_terms
+
+CASES = [
+    ("disf", 0.5, 0.1),
+    ("disf", 0.0, 0.1),
+    ("facility_location", 0.5, 0.1),
+    ("facility_location", 0.1, 0.1),
+    ("facility_location", 0.0, 0.1),
+    ("facility_location", 0.5, 0.5),
+]
+SUBSETS = 8
+"""Random subsets whose mean value is gain 0."""
+
+
+def correlation(features: np.ndarray) -> float:
+    """DiSF, negative: the sum of squares of correlations between dimensions."""
+    centred = features - features.mean(0)
+    standard = centred / (centred.std(0, ddof=1) + 1e-12)
+    products = standard.T @ standard / (len(features) - 1)
+    return -float((products**2).sum() - (np.diag(products) ** 2).sum()) / DIVISOR
+
+
+def coverage(features: np.ndarray, rows: np.ndarray) -> float:
+    """The mean cosine of all documents to the most similar selected one."""
+    blocks = np.array_split(features, 16)
+    return float(np.mean([(block @ features[rows].T).max(1).mean() for block in blocks]))
+
+
+def select(folder: Path, rows: int, draw: int, case: tuple[str, float, float]) -> dict[str, Any]:
+    """CPU seconds and gains of both on one draw."""
+    import datamask
+
+    metric, weight, ratio = case
+    torch.set_num_threads(1)
+    features, quality = load(folder, "text", 2 * rows)
+    drawn = np.sort(np.random.default_rng(draw).choice(2 * rows, rows, replace=False))
+    vectors = features[drawn].astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    score = quality[drawn]
+    start = time.process_time()
+    ours = datamask.select(vectors, score, ratio=ratio, metric=metric, quality_weight=weight)
+    seconds = time.process_time() - start
+
+    count, scales = len(ours.indices), ours.metrics["scales"]
+    terms = build_terms(Selection(metric=metric, quality_weight=weight))
+    scaled = [replace(term, scale=scales.get(term.objective.name, 1.0)) for term in terms]
+    order = np.argsort(-score, kind="stable")
+    greedy = choose if metric == "disf" else choose_covering
+    start = time.process_time()
+    chosen = order[greedy(vectors[order], score[order], count, scaled)]
+    rival = time.process_time() - start
+
+    wide = vectors.astype(np.float64)
+    spread = [np.random.default_rng(99 + k).permutation(rows)[:count] for k in range(SUBSETS)]
+    values = []
+    for some in (ours.indices, chosen, *spread):
+        diverse = correlation(wide[some]) if metric == "disf" else coverage(wide, some)
+        values.append((score[some].mean(), diverse))
+    table = np.array(values)
+    units = scales.get("quality", 1.0), scales.get(metric, 1.0)
+    joint = weight * table[:, 0] / units[0] + (1 - weight) * table[:, 1] / units[1]
+    gains = joint - joint[2:].mean()
+    return {"ours": seconds, "greedy": rival, "gain": gains[0] / gains[1]}
+
+
+def main() -> None:
+    """Run each case and draw in a process of its own, and print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rows", type=int, default=10_000)
+    parser.add_argument("--draws", type=int, default=3)
+    parser.add_argument("--folder", type=Path, default=Path("runs/bench"))
+    parser.add_argument("--case", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.case:
+        draw, number = map(int, arguments.case.split(","))
+        print(json.dumps(select(arguments.folder, arguments.rows, draw, CASES[number])))
+        return
+    load(arguments.folder, "text", 2 * arguments.rows)
+    kind = torch.backends.cpu.get_cpu_capability()
+    print(f"{date.today()}, {arguments.rows} documents, {platform.machine()} with {kind}\n")
+    print("| metric | lambda | share | `select`, CPU s | greedy, CPU s | gain, % of greedy's |")
+    print("|:--|--:|--:|--:|--:|--:|")
+    for number, (metric, weight, ratio) in enumerate(CASES):
+        results = []
+        for draw in range(arguments.draws):
+            command = [sys.executable, "-m", "benchmarks.whole_selection"]
+            command += ["--rows", str(arguments.rows), "--folder", str(arguments.folder)]
+            command += ["--case", f"{draw},{number}"]
+            output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            results.append(json.loads(output.splitlines()[-1]))
+        cells = [
+            f"{min(values):.{digits}f} to {max(values):.{digits}f}"
+            for digits, values in (
+                (1, [result["ours"] for result in results]),
+                (1, [result["greedy"] for result in results]),
+                (1, [100 * result["gain"] for result in results]),
+            )
+        ]
+        print(f"| {metric} | {weight} | {ratio} | {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
