@@ -53,7 +53,7 @@ def test_arms_and_verdicts_can_be_queried(evaluated: tuple[Path, str]) -> None:
     """Their documents join the others; tokens are those of the files; a verdict per pair."""
     run = open_run(evaluated[0])
     sql = (
-        "SELECT arm, count(quality), sum(a.tokens) FROM arms a JOIN documents USING (id) GROUP BY 1"
+        "SELECT arm, count(*), sum(a.tokens) FROM arms a JOIN documents USING (id) GROUP BY 1"
     )
     with run_query(run, sql) as (_, rows):
         counted = {arm: (documents, tokens) for arm, documents, tokens in rows}
