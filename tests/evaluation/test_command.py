@@ -52,9 +52,7 @@ def test_verdicts_and_table_are_printed(evaluated: tuple[Path, str]) -> None:
 def test_arms_and_verdicts_can_be_queried(evaluated: tuple[Path, str]) -> None:
     """Their documents join the others; tokens are those of the files; a verdict per pair."""
     run = open_run(evaluated[0])
-    sql = (
-        "SELECT arm, count(*), sum(a.tokens) FROM arms a JOIN documents USING (id) GROUP BY 1"
-    )
+    sql = "SELECT arm, count(*), sum(a.tokens) FROM arms a JOIN documents USING (id) GROUP BY 1"
     with run_query(run, sql) as (_, rows):
         counted = {arm: (documents, tokens) for arm, documents, tokens in rows}
     for unit, arm in enumerate(run.settings.evaluation.arms):
