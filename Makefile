@@ -107,7 +107,7 @@ fuzz: $(READY) ## compare FUZZ=5000 drawn runs with the oracle of the tests (hal
 slow: $(READY) ## the slow tests, except those of fleet and all interleavings of two commands
 	$(BIN)/python -m pytest $(PARALLEL) -m slow --ignore tests/flows -k "not every_pair_at_every_step"
 
-fleet: $(READY) ## lose workers of a fleet on PostgreSQL and a node of a Ray cluster (5 to 12 minutes)
+fleet: $(READY) ## the slow tests of flows: a real server, lost workers on PostgreSQL, a lost node of a Ray cluster (10 to 20 minutes)
 	$(BIN)/python -m pytest -m slow tests/flows
 
 clean: ## remove the demo's run and corpus

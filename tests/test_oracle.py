@@ -113,7 +113,9 @@ def test_what_the_audit_found_stays_right(name):
     check(AUDIT[name])
 
 
-@pytest.mark.parametrize("name", ["2-long-documents", "10-case"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("2-long-documents", marks=pytest.mark.slow), "10-case"]
+)
 def test_the_command_itself_selects_what_the_oracle_selects(name):
     """`datamask rebuild` in a process of its own: selection, or status 2 and the reason."""
     check_command(AUDIT[name])

@@ -11,6 +11,7 @@ from benchmarks import one_pass
 from benchmarks.global_selection import planted
 
 
+@pytest.mark.slow
 def test_reads_are_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

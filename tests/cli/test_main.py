@@ -146,6 +146,7 @@ def test_status_of_a_finished_run_has_the_funnel_and_the_report(
     assert lines[-1] == f"finished; report: {root}/report.html"
 
 
+@pytest.mark.slow
 def test_a_run_is_the_same_in_an_ascii_locale(tmp_path: Path) -> None:
     """Settings that are no ASCII, in files and in the output; names that are none get one line."""
     source = text_corpus(tmp_path / "source", rows=12)

@@ -21,6 +21,7 @@ from tests.faults.comparison import contents
 pytestmark = pytest.mark.usefixtures("undrawn")
 
 
+@pytest.mark.slow
 def test_a_run_from_another_shares_what_is_the_same(
     finished: tuple[Path, Path, str], tmp_path: Path
 ) -> None:

@@ -44,6 +44,7 @@ def objective(path: Path, mask: pa.Table) -> tuple[float, float]:
     return float(table["quality_score"].to_numpy()[kept].mean()), float(similarity)
 
 
+@pytest.mark.slow
 def test_every_published_flag_works_as_a_process(tmp_path: Path) -> None:
     """All flags at once; the output has the published columns in the input's order and types."""
     source = write_input(tmp_path / "in.parquet")

@@ -43,6 +43,7 @@ def step_of(checkpoints: Path) -> int:
     return 0
 
 
+@pytest.mark.slow
 def test_a_killed_process_is_continued(
     run: Run, trained: tuple[Run, bytes], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -87,6 +88,7 @@ def test_a_training_killed_again_and_again_ends_the_same(
     assert run.path("training", 0).read_bytes() == trained[1]
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_counts_as_none(
     run: Run,
     trained: tuple[Run, bytes],

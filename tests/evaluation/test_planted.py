@@ -143,6 +143,7 @@ def is_right(found: Findings, set_name: str | None = None) -> bool:
     return [pair["verdict"] for pair in pairs] == ["better"] and pairs[0]["high"] < 0
 
 
+@pytest.mark.slow
 def test_garbage_is_worse(tmp_path: Path) -> None:
     """One small corpus, half of it garbage; ten large ones, and other kinds, in the slow test."""
     texts = docstrings(tmp_path / "docstrings", "scipy")

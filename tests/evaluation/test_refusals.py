@@ -155,6 +155,7 @@ def test_a_set_that_changed_since_it_was_planned(tmp_path: Path, root: Path, sou
         run_stage(run, "held_out", Compute())
 
 
+@pytest.mark.slow
 def test_models_that_diverge(root: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One rate is left out with its reason; if none is left, the setting to lower is named."""
     real = _Training.problem
@@ -176,6 +177,7 @@ def test_models_that_diverge(root: Path, source: Path, monkeypatch: pytest.Monke
     assert "rate0.4" in str(caught.value) or "rate0.5" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_rate_that_is_far_too_high_diverges(root: Path, source: Path) -> None:
     """Its model is given up as soon as its loss is no number, or is worse than at first."""
     chosen = small.settings(source, learning_rates=[0.99], epochs=4)

@@ -240,6 +240,7 @@ def test_bits_are_the_librarys_own_loss(run: Run, monkeypatch: pytest.MonkeyPatc
         assert found == pytest.approx(float(loss) * scored / math.log(2), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_training_gives_the_same_bytes_with_two_workers(folder: Path, run: Run) -> None:
     """Anew in another folder; the arms too. Both seeds of the first two arms."""
     two = Compute(workers=2)
@@ -252,6 +253,7 @@ def test_training_gives_the_same_bytes_with_two_workers(folder: Path, run: Run) 
     assert len(small.contents(run)) == 2 * len(ARMS)
 
 
+@pytest.mark.slow
 def test_more_arms_rates_and_seeds_train_only_what_is_new(source: Path, root: Path) -> None:
     """The files of models that exist stay untouched, and so does the selection."""
     run = finish(root, small.settings(source))
@@ -278,7 +280,9 @@ def test_more_arms_rates_and_seeds_train_only_what_is_new(source: Path, root: Pa
     assert {row["seeds"] for row in read_results(fewer)} == {2}
 
 
-@pytest.mark.parametrize(("resolution", "seeds"), [(0, 4), (100, 2)])
+@pytest.mark.parametrize(
+    ("resolution", "seeds"), [pytest.param(0, 4, marks=pytest.mark.slow), (100, 2)]
+)
 def test_seeds_are_added_until_intervals_are_narrow(
     source: Path, root: Path, resolution: float, seeds: int
 ) -> None:

@@ -47,6 +47,7 @@ def test_without_held_out_texts_a_sweep_starts_no_work(
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == before
 
 
+@pytest.mark.slow
 def test_the_lambda_whose_models_are_best_is_recommended(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,7 +17,7 @@ from tests import finished
 from tests.faults.comparison import contents
 
 SELECTIONS = (
-    {"metric": "pairwise", "estimator": "policy_gradient"},
+    pytest.param({"metric": "pairwise", "estimator": "policy_gradient"}, marks=pytest.mark.slow),
     {"metric": "disf", "estimator": "expected"},
     {"metric": "facility_location", "quality_weight": 0.3},
     pytest.param({"method": "random"}, marks=pytest.mark.slow),

@@ -72,6 +72,7 @@ def test_what_the_work_raises_is_raised() -> None:
         assert caught.value is error
 
 
+@pytest.mark.slow
 def test_a_process_attempts_a_stuck_unit_again(tmp_path: Path, silent: tuple[str, int]) -> None:
     """A real process, whose first attempt at each shard waits: status 0, two attempts."""
     asked = settings(corpus(tmp_path / "corpus"))

@@ -22,7 +22,7 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
     return campaign.make_case(tmp_path_factory.mktemp("faults"), 0, shards=3)
 
 
-KINDS = ("killed", "full disk", "byte flipped between stages")
+KINDS = ("killed",)
 OTHERS = [
     pytest.param(kind, marks=pytest.mark.slow) for kind in campaign.FAULTS if kind not in KINDS
 ]

@@ -17,6 +17,7 @@ from tests.flows.test_fan_out import planned
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("prefect")
 def test_new_documents_are_judged_as_the_command_does(tmp_path: Path, corpus: Path) -> None:
     """Also again with the run's own settings; columns are those of the finished run."""

@@ -32,6 +32,7 @@ def write_corpus(folder: Path) -> None:
     pq.write_table(table, folder / "part.parquet", row_group_size=20)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_failed_shard_is_named_and_run_again(tmp_path: Path, server: Server) -> None:
     """The operator's whole path, and nothing but the failed mask is learned twice."""

@@ -27,6 +27,7 @@ def artifacts(name: str) -> dict[str, Any]:
     return {re.sub("^run-[0-9a-f]{6}-", "", artifact.key): artifact for artifact in found}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("prefect")
 def test_sweep_and_report_show_themselves_on_the_flow_run(tmp_path: Path, corpus: Path) -> None:
     """A run without masks is swept, then learned and reported: artifacts of every kind."""

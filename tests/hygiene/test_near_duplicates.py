@@ -82,6 +82,7 @@ def test_windows_of_a_log_stay_unless_their_text_is_kept(tmp_path: Path) -> None
     assert max(b - a for a, b in itertools.pairwise([-1, *kept, 200])) <= 2 * 3 + 1
 
 
+@pytest.mark.slow
 def test_any_number_of_units_finds_the_same(
     tmp_path: Path, copies: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,6 +103,7 @@ def test_any_number_of_units_finds_the_same(
     assert all(other == found[0] for other in found)
 
 
+@pytest.mark.slow
 def test_large_buckets_give_the_same_in_any_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

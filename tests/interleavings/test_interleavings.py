@@ -189,11 +189,9 @@ def gaps(ask: Ask, base: Path, root: Path, first: str) -> list[int]:
     return [number for number, step in enumerate(steps) if is_chosen(step)]
 
 
-FEW = [
-    ("rebuild-6", "rebuild-14", "rename run/run.json"),
-    ("rebuild-14", "verify", "rename selection/00000.parquet"),
-]
+FEW = [("rebuild-6", "rebuild-14", "rename run/run.json")]
 MORE = [
+    ("rebuild-14", "verify", "rename selection/00000.parquet"),
     ("rebuild-6", "rebuild-14", "lock settings.lock"),
     ("plan-8", "rebuild-14", "rename run/run.json"),
     ("report", "rebuild-6", "rename run/run.json"),

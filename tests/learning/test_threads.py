@@ -47,9 +47,10 @@ def learned(selection: Selection, threads: int, rows: int, width: int) -> Learne
 @pytest.mark.parametrize(
     ("settings", "shape"),
     [
-        *product([{"metric": "disf"}, {"metric": "vendi", "steps": 3}], SHAPES),
+        *product([{"metric": "disf"}], SHAPES),
+        *(pytest.param({"metric": "vendi", "steps": 3}, x, marks=pytest.mark.slow) for x in SHAPES),
         ({"metric": "disf", "estimator": "policy_gradient", "steps": 3}, SHAPES[1]),
-        ({"metric": "log_determinant", "steps": 3}, SHAPES[0]),
+        pytest.param({"metric": "log_determinant", "steps": 3}, SHAPES[0], marks=pytest.mark.slow),
         ({"metric": "facility_location"}, (13_000, 64)),  # more than one block
     ],
     ids=str,
@@ -65,7 +66,9 @@ def test_the_number_of_threads_changes_no_byte(
         assert other.metrics == one.metrics
 
 
-@pytest.mark.parametrize("method", ["d4", "quality_minus_density"])
+@pytest.mark.parametrize(
+    "method", [pytest.param("d4", marks=pytest.mark.slow), "quality_minus_density"]
+)
 def test_nor_do_comparators(method: str) -> None:
     """Of the ranks of documents."""
     selection = Selection(ratio=0.2, metric="disf", method=method)

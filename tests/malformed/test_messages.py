@@ -138,6 +138,7 @@ def test_a_hub_that_does_not_answer_may_be_tried_again(
     assert "try again, or give a local folder" in line
 
 
+@pytest.mark.slow
 def test_a_process_ends_as_the_function_does(tmp_path: Path) -> None:
     """A shell sees what these tests see in their own process: one line, status 2."""
     for module, given in (

@@ -137,6 +137,7 @@ def test_what_cannot_be_extended_says_why(whole: Path, tmp_path: Path) -> None:
     assert plan.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_new_run_shares_what_an_earlier_one_has(whole: Path, tmp_path: Path) -> None:
     """`--from` a run whose source has grown: the same result, and the earlier run is untouched."""
     source = some(whole, tmp_path / "source", 1)
@@ -163,6 +164,7 @@ rebuild(sys.argv[1], None, extend=True)
 """
 
 
+@pytest.mark.slow
 def test_a_kill_while_vectors_are_reused_changes_nothing(whole: Path, tmp_path: Path) -> None:
     """The earlier file is there until the new one is whole."""
     source = some(whole, tmp_path / "source", 0, 1)

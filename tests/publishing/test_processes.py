@@ -95,6 +95,7 @@ def test_a_publication_that_is_killed_goes_on(
     assert len(repository.history()) == 2
 
 
+@pytest.mark.slow
 def test_xet_storage_takes_what_is_new(
     hub: Hub, make_run: Callable[..., Run], tmp_path: Path
 ) -> None:

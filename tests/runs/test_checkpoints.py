@@ -181,6 +181,7 @@ def test_out_of_memory_is_tried_with_less(tmp_path: Path, monkeypatch: pytest.Mo
         make_mask(run, 0, Compute(working_set_bytes=2**26))
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_leaves_what_the_next_goes_on_from(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

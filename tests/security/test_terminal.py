@@ -83,6 +83,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
+@pytest.mark.slow
 def test_no_command_sends_names_to_be_obeyed(config: Path) -> None:
     """Commands that show hostile names, in a pipe and on a terminal, show them as escapes."""
     run, good = config / "run", config / "good.yaml"

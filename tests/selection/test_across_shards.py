@@ -19,8 +19,10 @@ from datamask.selection import sampling, sums
 from tests.finished import corpus, rows_of
 from tests.selection.runs import SCOPES, kept, learn
 
+ONE_SCOPE = [SCOPES[0], *(pytest.param(more, marks=pytest.mark.slow) for more in SCOPES[1:])]
 
-@pytest.mark.parametrize("selection", SCOPES)
+
+@pytest.mark.parametrize("selection", ONE_SCOPE)
 def test_workers_and_crashes_change_no_byte(tmp_path: Path, source: Path, selection: dict) -> None:
     """Four workers; and a folder from which files were lost in the middle of a round."""
     run = learn(tmp_path / "one", source, selection=selection)
@@ -158,7 +160,7 @@ def test_quality_alone_is_the_top_of_the_corpus(tmp_path: Path, source: Path) ->
     assert {row["id"] for row in kept(learned)} == best
 
 
-@pytest.mark.parametrize("selection", [*SCOPES, {"scope": "corpus", "method": "random"}])
+@pytest.mark.parametrize("selection", [*ONE_SCOPE, {"scope": "corpus", "method": "random"}])
 def test_a_shard_with_nothing_left_selects_nothing(tmp_path: Path, selection: dict) -> None:
     """Twelve blank documents are a shard; the others make up the whole budget."""
     folder = corpus(tmp_path / "source")

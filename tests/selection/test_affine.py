@@ -68,7 +68,7 @@ def selected(folder: Path, quality: np.ndarray, **selection: Any) -> tuple[list[
     ("selection", "factor", "level"),
     [
         ({}, 3e-20, -1e5),
-        ({"scope": "corpus"}, 7e12, 1e8),
+        pytest.param({"scope": "corpus"}, 7e12, 1e8, marks=pytest.mark.slow),
         ({"scope": "corpus", "rounds": 1}, 3e-20, -1e5),
     ],
     ids=str,

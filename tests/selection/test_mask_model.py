@@ -161,6 +161,7 @@ def test_in_one_pass_the_judge_is_the_model(tmp_path: Path, sample: int, selecti
     assert (ours > 0)[is_other].sum() == is_other.sum() // 4
 
 
+@pytest.mark.slow
 def test_rounds_that_have_not_settled_leave_a_usable_model(tmp_path: Path) -> None:
     """By numpy, on documents that were held out: those it finds best are less alike than random."""
     source = write(tmp_path / "source", 5000, 1, rows=slice(4000))

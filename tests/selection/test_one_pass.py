@@ -53,7 +53,12 @@ def vectors(run: Run) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize(
-    "selection", [{"tokens": 700, "metric": "pairwise"}, {}, {"rounds": 4, "quality_weight": 0.1}]
+    "selection",
+    [
+        {"tokens": 700, "metric": "pairwise"},
+        pytest.param({}, marks=pytest.mark.slow),
+        pytest.param({"rounds": 4, "quality_weight": 0.1}, marks=pytest.mark.slow),
+    ],
 )
 def test_where_vectors_come_from_changes_nothing(
     tmp_path: Path, source: Path, selection: dict, monkeypatch: pytest.MonkeyPatch
@@ -135,6 +140,7 @@ def sampled(tmp_path_factory: pytest.TempPathFactory, source: Path) -> tuple[Run
     return found[0], found[1]
 
 
+@pytest.mark.slow
 def test_documents_are_read_in_the_order_asked_for(sampled: tuple[Run, Run]) -> None:
     """Some of a shard, with vectors from disk and made, against all of it."""
     rows = np.array([7, 0, 30, 4])
@@ -217,6 +223,7 @@ rebuild(sys.argv[1], None, Compute(embedding_chunk=3))
 """
 
 
+@pytest.mark.slow
 def test_killed_runs_resume_to_the_same_bytes(tmp_path: Path, source: Path) -> None:
     """Killed in stages that embed and in a later round; no chunk is embedded twice."""
     selection = {"scope": "corpus", "rounds": 2, "sample_documents": 16}

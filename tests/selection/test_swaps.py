@@ -81,6 +81,7 @@ def objective(vectors: np.ndarray, mask: np.ndarray) -> float:
     return 0.1 * values["quality"] - 0.9 * values["disf"]
 
 
+@pytest.mark.slow
 def test_swaps_raise_the_objective_of_the_corpus(
     tmp_path: Path, source: Path, vectors: np.ndarray, plain: np.ndarray
 ) -> None:

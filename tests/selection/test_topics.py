@@ -115,7 +115,7 @@ def test_a_document_has_the_topic_of_the_nearest_direction(done: Run) -> None:
         assert pq.read_table(done.path("topics", shard))["topic"].to_pylist() == [*names[best]]
 
 
-@pytest.mark.parametrize("scope", ["shard", "corpus"])
+@pytest.mark.parametrize("scope", ["shard", pytest.param("corpus", marks=pytest.mark.slow)])
 def test_limits_and_balance_of_topics(done: Run, tmp_path: Path, scope: str) -> None:
     """Caps and a floor are met exactly, target shares nearly; no topic is computed again."""
     topics = topic_of(done)

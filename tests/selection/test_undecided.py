@@ -56,6 +56,7 @@ def mean_cosine(rows: np.ndarray) -> float:
     return float((cosines.sum() - np.trace(cosines)) / (len(rows) * (len(rows) - 1)))
 
 
+@pytest.mark.slow
 def test_a_model_that_selects_worse_than_random_is_not_written(
     tmp_path: Path, source: Path, vectors: np.ndarray
 ) -> None:
@@ -71,6 +72,7 @@ def test_a_model_that_selects_worse_than_random_is_not_written(
     assert not json.loads(with_quality.path("mask_model").read_text())["unavailable"]
 
 
+@pytest.mark.slow
 def test_a_drawn_selection_has_the_sums_that_were_learned(
     tmp_path: Path, source: Path, vectors: np.ndarray
 ) -> None:

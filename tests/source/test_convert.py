@@ -200,6 +200,7 @@ def test_ids_are_made_where_there_are_none(tmp_path: Path) -> None:
     assert "ids" in {finding.name for finding in findings_of(run)}
 
 
+@pytest.mark.slow
 def test_a_conversion_goes_on_and_changed_files_are_refused(tmp_path: Path) -> None:
     """Only absent copies are made again; a touched file is the same; another content is refused."""
     folder, root = tmp_path / "source", tmp_path / "run"

@@ -177,6 +177,7 @@ print(json.dumps((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) *
 """
 
 
+@pytest.mark.slow
 def test_a_text_in_every_row_takes_the_memory_of_a_batch(tmp_path: Path) -> None:
     """A file of kilobytes whose dictionary fills 4,000 rows with 1 MB each, 4 GB in all."""
     folder = tmp_path / "source"

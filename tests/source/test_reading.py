@@ -247,6 +247,7 @@ def test_faults_that_may_pass_are_told_from_bad_files() -> None:
         raise ZeroDivisionError
 
 
+@pytest.mark.slow
 def test_views_are_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A corpus of such columns, nested ones too, gives the subset and report of plain text."""
     monkeypatch.setattr("datamask.report.page.write_pictures", lambda *_: None)

@@ -93,6 +93,7 @@ def test_errors_of_a_stream_are_those_of_a_query(tmp_path: Path) -> None:
         list(stream(SimpleNamespace(sql=lambda _: query), "SELECT 1"))
 
 
+@pytest.mark.slow
 def test_rotten_bytes_are_one_line_for_every_reader(tmp_path: Path) -> None:
     """One flipped bit anywhere in a file: what DuckDB and Arrow raise, they raise as ours."""
     path, generator = tmp_path / "rotten.parquet", np.random.default_rng(3)

@@ -68,6 +68,7 @@ def never_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "time", clock)
 
 
+@pytest.mark.slow
 def test_a_killed_machine_is_replaced_by_another(
     s3: Store, source: Path, machine: Machine, original: Path, tmp_path: Path
 ) -> None:
@@ -218,6 +219,7 @@ def test_another_machine_refuses_a_changed_source(
     assert s3.read(url, "plan.parquet") == noted
 
 
+@pytest.mark.slow
 def test_a_machine_extends_what_another_embedded(
     s3: Store, source: Path, machine: Machine, tmp_path: Path
 ) -> None:

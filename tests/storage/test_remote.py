@@ -114,6 +114,7 @@ def test_a_put_that_breaks_leaves_nothing(
     assert s3.read(url, "scores/00001.parquet") == (original / "scores/00001.parquet").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_damaged_object_is_found_and_made_again(
     s3: Store, source: Path, machine: Machine, original: Path
 ) -> None:
@@ -137,6 +138,7 @@ def test_a_damaged_object_is_found_and_made_again(
     assert verify(open_run(url)).corrupt == ()
 
 
+@pytest.mark.slow
 def test_commands_take_a_url(
     s3: Store, finished_run: str, machine: Machine, original: Path, tmp_path: Path
 ) -> None:

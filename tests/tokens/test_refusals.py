@@ -29,7 +29,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A corpus, and a good tokenizer next to it."""
     folder = tmp_path_factory.mktemp("refusals")
     word_tokenizer(folder / "good.json")
-    for name, words in (("endless", {"a": 0}), ("large", {"a": 2**31, "</s>": 0})):
+    for name, words in (("endless", {"a": 0}), ("large", {"a": 101, "</s>": 0})):
         Tokenizer(models.WordLevel(words, "a")).save(str(folder / f"{name}.json"))
     return corpus(folder / "source")
 
@@ -49,9 +49,14 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_a_plan_refuses_bad_tokens(
-    tmp_path: Path, source: Path, tokens: dict[str, Any], named: str
+    tmp_path: Path,
+    source: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tokens: dict[str, Any],
+    named: str,
 ) -> None:
     """A tokenizer that is missing, without end or too large; conditions that are none."""
+    monkeypatch.setattr("datamask.source.token_counts.LARGEST_TOKEN", 100)
     tokens = tokens | {"tokenizer": str(source.parent / tokens["tokenizer"])}
     with pytest.raises(SettingsError) as refused:
         plan_run(tmp_path / "run", settings(source, tokens=tokens))
