@@ -44,6 +44,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "D4": {"method": "d4"},
     "cluster-balanced": {"method": "cluster_balanced"},
     "GIST": {"method": "gist"},
+    "SPOKES": {"method": "spokes"},
 }
 SAMPLING = ("QuaDMix-like", "DSIR")
 METRICS = ("disf", "pairwise", "vendi")

@@ -2,9 +2,10 @@
 
 Each returns logits by which the chosen documents come first, in the order of choice, so everything
 downstream is the same as for a learned mask. The greedy methods maximise quality and metric with
-the run's weights and scales. `quality_minus_density` and `gist` weigh quality against density or
-distance by lambda. `random`, `top_quality`, `semdedup`, `d4` and `cluster_balanced` have no
-objective. The result of every method is measured by the run's objective.
+the run's weights and scales. `quality_minus_density`, `gist` and `spokes` weigh quality against
+density, distance or entropy by lambda. `random`, `top_quality`, `semdedup`, `d4`,
+`cluster_balanced` and `odis` have no objective. The result of every method is measured by the run's
+objective.
 
 Methods are given documents in the order of falling quality: features N x D, float32, unit rows.
 They return values by which these rank (float64, shape N), the first of equal values first, or the
@@ -13,7 +14,7 @@ chosen rows in the order of choice.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -21,13 +22,15 @@ from datamask.baselines import greedy
 from datamask.baselines.clustered import cluster_balanced, d4, semdedup
 from datamask.baselines.density import quality_minus_density
 from datamask.baselines.gist import gist
+from datamask.baselines.odis import odis
+from datamask.baselines.spokes import spokes
 from datamask.config.selection import Selection
 from datamask.errors import SettingsError
 from datamask.objectives.weighted import WeightedTerm
 
 SERVED = {"greedy": ("pairwise", "disf"), "lazy_greedy": ("facility_location",)}
 """The metrics of the greedy methods."""
-WEIGHING = ("quality_minus_density", "gist", *SERVED)
+WEIGHING = ("quality_minus_density", "gist", "spokes", *SERVED)
 CLUSTERING = {"semdedup": semdedup, "d4": d4, "cluster_balanced": cluster_balanced}
 
 
@@ -58,12 +61,13 @@ def select(
     *,
     seed: int,
     id_order: np.ndarray | None = None,
+    scores: Mapping[str, np.ndarray] | None = None,
 ) -> np.ndarray:
     """Rank documents by a comparator; float32 logits, shape N.
 
     Arguments are as those of `learning.learner.learn_mask`; *terms* are the objective, weighted and
     scaled, for the greedy methods, and *id_order* the ranks of the documents by id, by default
-    their rows.
+    their rows. *scores* are those of the documents by name, for `odis`.
 
     Raises:
         SettingsError: the method does not support the objective.
@@ -73,7 +77,7 @@ def select(
         return np.zeros(0, np.float32)
     order = np.lexsort((np.arange(len(features)) if id_order is None else id_order, -quality))
     method, ranking = selection.method, np.asarray(quality, np.float64)[order]
-    needed = order[:0] if method in ("random", "top_quality") else order
+    needed = order[:0] if method in ("random", "top_quality", "odis") else order
     given = features[needed].astype(np.float32)
     if method == "random":
         generator = np.random.Generator(np.random.PCG64(seed))
@@ -84,6 +88,10 @@ def select(
         ranked = quality_minus_density(given, ranking, selection.quality_weight)
     elif method == "gist":
         ranked = gist(given, ranking, num_selected, selection.quality_weight)
+    elif method == "spokes":
+        ranked = spokes(given, ranking, num_selected, selection.quality_weight)
+    elif method == "odis":
+        ranked = odis({name: values[order] for name, values in (scores or {}).items()}, ranking)
     elif method in CLUSTERING:
         ranked = CLUSTERING[method](given, num_selected, seed)
     else:

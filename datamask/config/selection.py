@@ -40,6 +40,9 @@ class Term(Group):
     )
 
 
+WITHOUT_OBJECTIVE = ("random", "semdedup", "d4", "cluster_balanced", "odis")
+"""Methods that optimise nothing."""
+
 NO_GROUP = "(none)"
 """The group of documents whose dump, language or domain is missing or blank, and that of documents
 without a topic, which were not embedded."""
@@ -121,12 +124,14 @@ class Selection(Group):
         "cluster_balanced",
         "gist",
         "quality_minus_density",
+        "spokes",
+        "odis",
     ] = Field(
         "mask",
         description="`mask` learns; the others are comparators for ablations: the greedy methods "
-        "maximise quality and metric as `mask` does, quality_minus_density and gist weigh "
-        "quality against density or distance by lambda; random, top_quality, semdedup, d4 and "
-        "cluster_balanced have no objective",
+        "maximise quality and metric as `mask` does; quality_minus_density, gist and spokes weigh "
+        "quality against density, distance or entropy by lambda; random, top_quality, semdedup, "
+        "d4, cluster_balanced and odis (of two scores or more) have no objective",
     )
     mask_model: Place = Field(
         "",

@@ -50,6 +50,9 @@ class Settings(Group):
             raise ValueError("publication.tokens needs tokens.tokenizer")
         if self.evaluation.hold_out_by == "topic" and self.topics is None:
             raise ValueError("evaluation.hold_out_by: the run has no topics; set `topics`")
+        methods = [selection.method, *(arm.change.get("method") for arm in self.evaluation.arms)]
+        if "odis" in methods and len(self.scores) < 2:
+            raise ValueError("selection.method: odis needs two scores or more in quality.scores")
         of_sums = selection.scope == "corpus" or selection.method == "greedy"
         of_sums |= bool(selection.mask_model or (publication and publication.mask_model))
         pruned = self.has_heuristic_alone or (self.prune_fraction and not self.probes)

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from datamask.config.selection import METRICS, Selection
+from datamask.config.selection import METRICS, WITHOUT_OBJECTIVE, Selection
 from datamask.errors import DatamaskError, SettingsError, one_line
 from datamask.objectives.disf import DiSF
 from datamask.objectives.facility_location import FacilityLocation
@@ -168,8 +168,6 @@ class WeightedObjective:
 SIGNS = {name: "+" if BUILT_IN[name].maximise else "−" for name in METRICS}
 """Signs of the built-in metrics in the objective."""
 
-WITHOUT_OBJECTIVE = ("random", "semdedup", "d4", "cluster_balanced")
-
 
 def formula(selection: Selection) -> str:
     """What the method optimises, as Markdown, for the card and the report."""
@@ -180,6 +178,8 @@ def formula(selection: Selection) -> str:
     weight = f"λ = {selection.quality_weight:g}"
     if selection.method == "gist":
         return f"λ · quality / σ + (1 − λ) · smallest distance, λ = {selection.quality_weight:g}"
+    if selection.method == "spokes":
+        return f"λ · quality + (1 − λ) · log Vendi score of a mixture (SPOKES), {weight}"
     if selection.method == "quality_minus_density":
         return (
             "λ · quality − (1 − λ) · density (mean cosine to the ten nearest documents), each in "

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator
 
 from datamask.analysis.composition import query
-from datamask.config.selection import Selection
+from datamask.config.selection import WITHOUT_OBJECTIVE, Selection
 from datamask.report.finding import Finding, Grade
 from datamask.runs.run import Run
 
@@ -20,7 +20,7 @@ LEAST_DOCUMENTS = 200
 
 def prefers_quality(selection: Selection) -> bool:
     """Whether documents with a high score are selected rather than others."""
-    is_blind = selection.method in ("random", "semdedup", "d4", "cluster_balanced")
+    is_blind = selection.method in WITHOUT_OBJECTIVE
     return selection.method == "top_quality" or bool(selection.quality_weight and not is_blind)
 
 

@@ -7,13 +7,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
+from sklearn.decomposition import PCA
 
 from datamask.baselines import select
 from datamask.baselines.clustered import clusters_of, d4, semdedup
 from datamask.baselines.density import density
 from datamask.baselines.gist import gist
+from datamask.baselines.odis import odis
+from datamask.baselines.spokes import capped_probabilities, spokes
 from datamask.config.selection import Selection
 from datamask.config.settings import Settings
+from datamask.errors import SettingsError
 from datamask.learning.learner import learn_mask
 from datamask.objectives.weighted import WeightedTerm, build_terms
 from datamask.planning.preflight_schema import objective_problems
@@ -237,3 +242,78 @@ def test_terms_that_a_method_would_ignore_are_refused(selection: dict, problem: 
     assert problem in str(error)
     del selection["method"]
     assert not list(objective_problems(Settings.model_validate({"selection": selection})))
+
+
+@pytest.mark.parametrize(("weight", "count"), [(0.0, 12), (0.5, 12), (0.0, 1)])
+def test_spokes_raises_the_entropy_of_the_mixture(weight: float, count: int) -> None:
+    """With lambda 0, above all of 1,000 random selections; with quality, quality rises too."""
+    features = clustered(120, dimension=6)
+    quality = np.random.default_rng(2).standard_normal(120)
+
+    def entropy(probabilities: np.ndarray) -> float:
+        values = np.linalg.eigvalsh((features.T.astype(np.float64) * probabilities) @ features)
+        values = values[values > 1e-12]
+        return float(-(values * np.log(values)).sum())
+
+    found = capped_probabilities(spokes(features, quality, count, weight), count)
+    assert found.sum() == pytest.approx(1) and found.max() <= 1 / count + 1e-12
+    even = np.full(120, 1 / 120)
+    if weight:
+        assert found @ quality > even @ quality + 0.5
+    else:
+        random = np.random.default_rng(3)
+        others = [random.permutation(120)[: max(count, 6)] for _ in range(1000)]
+        best = max(entropy(np.isin(np.arange(120), rows) / len(rows)) for rows in others)
+        assert entropy(found) > max(best, entropy(even))
+
+
+def test_spokes_finds_the_rare_direction() -> None:
+    """Of 97 equal documents and 3 others, the 3 are among the first four."""
+    features = np.eye(8, dtype=np.float32)[[0] * 97 + [1, 2, 3]]
+    assert {97, 98, 99} <= set(chosen("spokes", features, 4))
+
+
+def test_capped_probabilities_are_those_of_a_bisection() -> None:
+    """The factor by which they add up to 1, found by halving an interval."""
+    ranked = np.random.default_rng(0).standard_normal(50) * 3
+    for count in (1, 5, 20, 49, 50):
+        low, high = -50.0, 50.0
+        for _ in range(200):
+            middle = (low + high) / 2
+            total = np.minimum(np.exp(ranked + middle), 1 / count).sum()
+            low, high = (middle, high) if total < 1 else (low, middle)
+        expected = np.minimum(np.exp(ranked + high), 1 / count)
+        np.testing.assert_allclose(capped_probabilities(ranked, count), expected, atol=1e-9)
+
+
+def test_odis_takes_the_best_of_each_orthogonal_axis_in_turn() -> None:
+    """Against scikit-learn's principal components; a missing value is the mean."""
+    random = np.random.default_rng(1)
+    common = random.standard_normal(60)
+    scores = {
+        "first": common + 0.1 * random.standard_normal(60),
+        "second": common + 0.1 * random.standard_normal(60),
+        "third": random.standard_normal(60),
+        "constant": np.ones(60),
+    }
+    scores["third"][7] = np.nan
+    quality = common + scores["third"].copy()
+    quality[7] = common[7]
+    table = np.stack([scores[name] for name in ("first", "second", "third")], 1)
+    table[7, 2] = np.nanmean(table[:, 2])
+    along = PCA().fit_transform((table - table.mean(0)) / table.std(0))
+    along *= np.sign((quality - quality.mean()) @ along)
+    selection = Selection(method="odis", quality_weight=0)
+    features = np.zeros((60, 2), np.float32)
+    logits = select(features, quality, 9, selection, build_terms(selection), seed=0, scores=scores)
+    found = set(np.argsort(-logits)[:9].tolist())
+    orders = [np.argsort(-along[:, axis]).tolist() for axis in range(3)]
+    assert set(np.concatenate([order[:3] for order in orders])) <= found
+    with pytest.raises(SettingsError, match="odis needs two scores"):
+        odis({"first": common, "constant": np.ones(60)}, quality)
+    for groups in (
+        {"selection": {"method": "odis"}},
+        {"evaluation": {"arms": ["ours", "odis"], "hold_out": 0.01}},
+    ):
+        with pytest.raises(ValidationError, match="odis needs two scores"):
+            Settings.model_validate(groups)

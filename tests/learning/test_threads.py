@@ -67,7 +67,7 @@ def test_the_number_of_threads_changes_no_byte(
 
 
 @pytest.mark.parametrize(
-    "method", [pytest.param("d4", marks=pytest.mark.slow), "quality_minus_density"]
+    "method", [pytest.param("d4", marks=pytest.mark.slow), "quality_minus_density", "spokes"]
 )
 def test_nor_do_comparators(method: str) -> None:
     """Of the ranks of documents."""
