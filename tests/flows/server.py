@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -26,6 +27,18 @@ print(*deploy(folder=Path(sys.argv[1])), sep="\\n")
 """
 
 
+def free_port() -> int:
+    """A port that a server which was killed can have again.
+
+    The kernel gives ports from 32,768 on to connections, which can take one while nobody listens.
+    """
+    for port in random.sample(range(15_000, 32_768), 100):
+        with socket.socket() as free, contextlib.suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            return port
+    raise OSError("none of 100 ports is free")
+
+
 @dataclass
 class Server:
     """A server on a free port, a worker of pool cpu, and workers of pool gpu.
@@ -44,9 +57,7 @@ class Server:
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.address = f"http://127.0.0.1:{free.getsockname()[1]}/api"
+        self.address = f"http://127.0.0.1:{free_port()}/api"
         self.environment = {
             **os.environ,
             "PREFECT_HOME": str(self.folder / "prefect"),
@@ -63,7 +74,8 @@ class Server:
         self._start("server", "server", "start", "--port", port)
         deadline = time.monotonic() + START_SECONDS
         while not self._is_healthy():
-            assert time.monotonic() < deadline and self.processes["server"].poll() is None
+            is_starting = self.processes["server"].poll() is None and time.monotonic() < deadline
+            assert is_starting, (self.folder / "server.log").read_text()[-2000:]
             time.sleep(0.5)
         for pool, limit, workers in (("cpu", "4", 1), ("gpu", "1", self.gpu_workers)):
             for number in range(workers):
