@@ -24,7 +24,7 @@ embedding: {{dimension: 2}}
 quality:
   duplicates: keep
   scores: [{{name: edu, kind: column, column: edu, normalisation: rank}}]
-selection: {{method: top_quality, scope: corpus, metric: pairwise}}
+selection: {{method: top_quality}}
 """
 
 SCRIPT = """
@@ -42,7 +42,7 @@ generator = numpy.random.default_rng(0)
 words = numpy.array([f"word{number:04d}" for number in range(5000)])
 for first in range(0, documents, 100_000):
     rows = range(first, min(first + 100_000, documents))
-    angles = generator.uniform(0, 2 * numpy.pi, len(rows))
+    angles = generator.normal(size=len(rows))
     vectors = numpy.stack([numpy.cos(angles), numpy.sin(angles)], 1).astype(numpy.float16)
     table = {
         "chunk_id": [f"<urn:uuid:{row:032x}>" for row in rows],
