@@ -3,8 +3,8 @@
 A run with `method: top_quality` and a score column learns nothing, so all of its time is the
 pipeline's: planning, checks, checksums, receipts, composition and report. The script, of polars,
 normalises the score to ranks and writes the best tenth. Both select the same documents. A run needs
-vectors: the source brings those of the least width, 2. Each command is a process of its own and
-pays its imports.
+vectors: the source brings those of the least width, 2, and the metric that the result is compared
+by is the cheapest, pairwise. Each command is a process of its own and pays its imports.
 
     python -m benchmarks.overhead FOLDER [--documents 50000 1000000]
 """
@@ -24,7 +24,7 @@ embedding: {{dimension: 2}}
 quality:
   duplicates: keep
   scores: [{{name: edu, kind: column, column: edu, normalisation: rank}}]
-selection: {{method: top_quality}}
+selection: {{method: top_quality, metric: pairwise}}
 """
 
 SCRIPT = """
