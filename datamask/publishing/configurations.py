@@ -177,7 +177,7 @@ def _write_tokens(run: Run, folder: Path) -> list[Path]:
 
     def batches() -> Iterator[pa.RecordBatch]:
         for unit in range(run.num_units("tokens")):
-            rows = read_columns(run.path("order"), where=("file", unit))
+            rows = read_columns(run.path("order"), filters=[("file", "=", unit)])
             tokens = np.memmap(run.fetch(companions("tokens", unit)[0]), order.metrics["type"], "r")
             for first in range(0, len(rows), TEXTS_AT_ONCE):
                 some = rows.slice(first, TEXTS_AT_ONCE)

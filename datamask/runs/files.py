@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from datamask.errors import CorruptFileError, StorageError, is_disk_full, one_line
@@ -137,30 +136,16 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def read_columns(
-    path: Path, columns: list[str] | None = None, where: tuple[str, Any] | None = None
+    path: Path, columns: list[str] | None = None, filters: list[tuple[str, str, Any]] | None = None
 ) -> pa.Table:
-    """Read these columns of the rows with, for example, ("file", 3), and verify checksums.
+    """Read these columns of the rows with, for example, ("shard", "=", 3), and verify checksums.
 
     Raises:
         CorruptFileError: it is damaged.
     """
-    # `pq.read_table` would import pandas where it is installed.
-    with reading(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
-        if where is None:
-            return file.read(columns)
-        name, value = where
-        names = [*(columns or file.schema_arrow.names), name]
-        groups = (group for group in range(file.num_row_groups) if _may_have(file, group, *where))
-        tables = (file.read_row_group(group, [*dict.fromkeys(names)]) for group in groups)
-        rows = [table.filter(pc.equal(table[name], value)).select(names[:-1]) for table in tables]
-        return (
-            pa.concat_tables(rows) if rows else file.schema_arrow.empty_table().select(names[:-1])
+    with reading(path):
+        if filters is None:  # `pq.read_table` would import pandas where it is installed
+            return pq.ParquetFile(path, page_checksum_verification=True).read(columns)
+        return pq.read_table(
+            path, columns=columns, filters=filters, page_checksum_verification=True
         )
-
-
-def _may_have(file: pq.ParquetFile, group: int, name: str, value: Any) -> bool:
-    """Whether a row group has the value in a column, as far as its statistics tell."""
-    metadata = file.metadata.row_group(group)
-    columns = (metadata.column(index) for index in range(metadata.num_columns))
-    known = next(column.statistics for column in columns if column.path_in_schema == name)
-    return not (known and known.has_min_max) or known.min <= value <= known.max

@@ -161,7 +161,7 @@ def chosen_documents(run: Run, shard: int) -> pa.Table:
     prefix = run.settings.subset.column_prefix
     added = [column.name.removeprefix(prefix) for column in added_columns(run.settings)]
     columns = list(dict.fromkeys(["row", "id", "dump", *added]))
-    chosen = read_columns(run.path("documents", shard), columns, ("selected", True))
+    chosen = read_columns(run.path("documents", shard), columns, [("selected", "=", True)])
     dumps = dump_names(chosen["dump"].combine_chunks())
     return chosen.set_column(columns.index("dump"), "dump", dumps)
 

@@ -49,7 +49,7 @@ def write_tokens(run: Run, unit: int, compute: Compute) -> None:
     """
     made = run.receipt("order").metrics
     columns = ["first_token", "tokens", "unit", "start"]
-    rows = read_columns(run.path("order"), columns, ("file", unit))
+    rows = read_columns(run.path("order"), columns, [("file", "=", unit)])
     first, lengths = (rows[name].to_numpy() for name in columns[:2])
     kind = np.dtype(made["type"]).newbyteorder("<")
     binary, index = (run.root / name for name in companions("tokens", unit))
