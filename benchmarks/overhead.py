@@ -91,7 +91,8 @@ def main() -> None:
         seconds = {}
         for name, command in rows.items():
             seconds[name], memory = measured(command)
-            print(f"| {documents:,d} | {name} | {seconds[name]:.1f} | {memory:.2f} GiB |", flush=True)
+            cells = f"{documents:,d} | {name} | {seconds[name]:.1f} | {memory:.2f} GiB"
+            print(f"| {cells} |", flush=True)
         apart = seconds["rebuild"] - seconds["report"] + seconds["relaunch"]
         print(f"| {documents:,d} | rebuild without its report | {apart:.1f} | |", flush=True)
         measured([*python, SAME, str(run), str(best)])
