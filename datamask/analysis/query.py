@@ -41,9 +41,9 @@ def open_run_database(run: Run, sql: str = "") -> Iterator[Any]:
                 connection.register(name, read_columns(path))
         if re.search(r"\barms\b", sql, re.IGNORECASE):
             connection.register("arms", _arms(run))
-        verdicts = run.path("evaluation")
-        judged = read_columns(verdicts) if verdicts.exists() else schemas.EVALUATION.empty_table()
-        connection.register("verdicts", judged)
+        if re.search(r"\bverdicts\b", sql, re.IGNORECASE):
+            path, none = run.path("evaluation"), schemas.EVALUATION.empty_table()
+            connection.register("verdicts", read_columns(path) if path.exists() else none)
         if re.search(r"\bexposures\b", sql, re.IGNORECASE) and run.settings.tokens is not None:
             run.receipt("order")
             quoted = str(run.path("order").absolute()).replace("'", "''")

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from datamask.config.inputs import LARGEST
 from datamask.errors import InputError, one_line
-from datamask.learning.learner import NORM_ROWS, NORM_TOLERANCE
+from datamask.learning.norms import NORM_ROWS, NORM_TOLERANCE, row_norms
 from datamask.source.columns import is_text
 from datamask.source.reading import plain_type
 
@@ -133,9 +133,7 @@ def unit_rows(matrix: np.ndarray) -> np.ndarray:
     if matrix.ndim != 2 or matrix.dtype.kind not in "fiu" or not matrix.size:
         problem = f"shape {matrix.shape} of {matrix.dtype}; needed rows of numbers, one a document"
         raise InputError(problem)
-    parts = [slice(start, start + NORM_ROWS) for start in range(0, len(matrix), NORM_ROWS)]
-    wide = (matrix[part].astype(np.float64) for part in parts)
-    norms = np.concatenate([np.sqrt(np.einsum("nd,nd->n", rows, rows)) for rows in wide])
+    norms = row_norms(matrix, np.float64)
     wrong = np.flatnonzero(~(np.isfinite(norms) & (norms > 0)))
     if len(wrong):
         is_zero = norms[wrong[0]] == 0
@@ -144,7 +142,8 @@ def unit_rows(matrix: np.ndarray) -> np.ndarray:
     if matrix.dtype in (np.float16, np.float32) and (np.abs(norms - 1) <= NORM_TOLERANCE).all():
         return matrix
     unit = np.empty(matrix.shape, np.float32)
-    for part in parts:
+    for start in range(0, len(matrix), NORM_ROWS):
+        part = slice(start, start + NORM_ROWS)
         np.divide(matrix[part], norms[part, None], out=unit[part])
     return unit
 

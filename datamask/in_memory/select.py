@@ -28,7 +28,6 @@ from datamask.in_memory.comparison import (
     comparison_text,
 )
 from datamask.in_memory.containers import column_of, numbers, texts_or_matrix
-from datamask.learning.learner import learn_mask
 from datamask.quality.heuristic import score_texts
 from datamask.report.chart_data import LOOKS, NAMES
 from datamask.report.charts import Chart, Series
@@ -181,6 +180,8 @@ def select(
             number), or quality does not belong to the documents.
         SettingsError: a setting is unknown, out of range or for runs only.
     """
+    from datamask.learning.learner import learn_mask  # imports torch
+
     compute, note = compute or Compute(), ""
     found = texts_or_matrix(column_of(data, column))
     index = data.index if hasattr(data, "iloc") else None

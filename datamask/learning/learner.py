@@ -28,6 +28,7 @@ from datamask.learning.data import (
     raw_values,
 )
 from datamask.learning.neighbours import Neighbours
+from datamask.learning.norms import NORM_TOLERANCE, row_norms
 from datamask.learning.optimality_gap import certified_gap
 from datamask.learning.policy import initial_logits
 from datamask.learning.problem import Problem
@@ -42,13 +43,6 @@ from datamask.objectives.weighted import (
     build_terms,
     coverage_factor,
 )
-
-NORM_TOLERANCE = 0.01
-"""Most by which the norm of a row may differ from 1; float16 alone changes it by up to 0.0005
-(docs/log.md#numbers)."""
-
-NORM_ROWS = 1024
-"""Rows whose norms are computed together (docs/log.md#memory)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,18 +300,16 @@ def _check(
         raise ValueError(f"num_selected must be in [0, {len(features)}], got {num_selected}")
     if not np.isfinite(quality).all():
         raise ValueError("quality must be finite")
-    for start in range(0, len(features), NORM_ROWS):
-        part = np.asarray(features[start : start + NORM_ROWS], dtype=np.float32)
-        norms = np.sqrt(np.einsum("nd,nd->n", part, part))
-        wrong_rows = np.flatnonzero(~(np.abs(norms - 1) <= NORM_TOLERANCE))
-        if len(wrong_rows):
-            first = int(wrong_rows[0])
-            raise InputError(
-                f"norm {norms[first]:.4g}, not 1 within {NORM_TOLERANCE:g}; divide each row by its "
-                "norm (datamask.embedding.vectors.normalise)",
-                row=start + first,
-                column="features",
-            )
+    norms = row_norms(features, np.float32)
+    wrong_rows = np.flatnonzero(~(np.abs(norms - 1) <= NORM_TOLERANCE))
+    if len(wrong_rows):
+        first = int(wrong_rows[0])
+        raise InputError(
+            f"norm {norms[first]:.4g}, not 1 within {NORM_TOLERANCE:g}; divide each row by its "
+            "norm (datamask.embedding.vectors.normalise)",
+            row=first,
+            column="features",
+        )
 
 
 def estimator_of(selection: Selection, objective: WeightedObjective) -> str:

@@ -176,19 +176,31 @@ def _unkept_problems(settings: Settings) -> Iterator[SettingsError]:
         )
 
 
+def _suits(settings: Settings) -> bool:
+    """Whether a built-in metric is the only term, and nothing asks more of it than it has."""
+    selection, publication = settings.selection, settings.publication
+    is_only = not (selection.more_terms or selection.has_custom_terms)
+    has_sums = selection.scope == "shard" or selection.metric != "facility_location"
+    is_free = selection.method not in ("greedy", "lazy_greedy")
+    return is_only and has_sums and is_free and not (publication and publication.mask_model)
+
+
 def objective_problems(settings: Settings) -> Iterator[DatamaskError]:
     """Whether the objective's terms can be built and suit estimator, method and scope.
 
     Custom terms are tried on a few random documents.
     """
+    if not settings.embedding.keep:
+        yield from _unkept_problems(settings)
+    if _suits(settings):
+        return
+    # These import torch.
     from datamask.baselines import check_method
     from datamask.learning.exchange import check_scope
     from datamask.learning.learner import estimator_of
     from datamask.objectives.trial import try_objective
     from datamask.objectives.weighted import BUILT_IN, WeightedObjective, build_terms
 
-    if not settings.embedding.keep:
-        yield from _unkept_problems(settings)
     try:
         terms = build_terms(settings.selection)
         estimator_of(settings.selection, WeightedObjective(terms))

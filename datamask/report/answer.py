@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from datamask.analysis.composition import open_composition
 from datamask.analysis.summary import totals_of
 from datamask.report.finding import Finding
 from datamask.report.findings import findings_of
@@ -40,7 +41,8 @@ def answer(run: Run) -> Answer:
     Raises:
         RunError: the composition is missing.
     """
-    return Answer(_what(run), [*findings_of(run)])
+    with open_composition(run, "totals"):  # DuckDB opens the file once for all queries
+        return Answer(_what(run), [*findings_of(run)])
 
 
 def answer_markdown(run: Run) -> str:

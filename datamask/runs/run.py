@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from datamask.config.settings import Settings
 from datamask.errors import CorruptFileError, RunError
 from datamask.runs import budget, schemas
-from datamask.runs.files import reading
+from datamask.runs.files import read_columns
 from datamask.runs.receipt import Receipt, canonical_json, read_receipt
 from datamask.runs.stage import Stage, Unit
 from datamask.runs.stages import STAGES, owner_of, stages_of
@@ -95,9 +95,7 @@ class Run:
         path = self.plan_path
         if not path.exists():
             raise RunError(f"{self.address}: no plan yet; run `datamask plan {self.address}` first")
-        with reading(path):
-            # `pq.read_table` would import pandas where it is installed.
-            table = pq.ParquetFile(path, page_checksum_verification=True).read()
+        table = read_columns(path)
         if not table.num_rows or not table.schema.equals(schemas.PLAN):
             raise CorruptFileError(f"{path}: not a plan of datamask; delete it and relaunch")
         return tuple(starmap(Piece, zip(*(one.to_pylist() for one in table.columns), strict=True)))

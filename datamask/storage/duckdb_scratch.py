@@ -105,7 +105,8 @@ def is_sampled(documents: int, size: int) -> str:
 
     *documents*: of the corpus; *size*: of the sample, which has less than twice as many.
     """
-    return f"md5_number_lower(id) % {max(1, documents // size)} = 0"
+    every = documents // size
+    return f"md5_number_lower(id) % {every} = 0" if every > 1 else "true"
 
 
 def stream(connection: Any, query: str) -> Iterator[Any]:

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from huggingface_hub import try_to_load_from_cache
 
 from datamask.config.compute import Compute
 from datamask.config.settings import Settings
@@ -61,6 +60,8 @@ def pin_tokenizer(settings: Settings) -> dict[str, str]:
     end_of_document(tokenizer, tokens.tokenizer, tokens.end_of_document)
     pins = {PIN: digest} | ({"scores:tokenizer": digest} if settings.counts_for_trainer else {})
     if not Path(tokens.tokenizer).exists():
+        from huggingface_hub import try_to_load_from_cache
+
         # The card names the commit that was loaded; the digest says whether the tokens still hold.
         loaded = try_to_load_from_cache(tokens.tokenizer, "tokenizer.json")
         pins |= {"publication:tokenizer": Path(loaded).parent.name} if loaded else {}

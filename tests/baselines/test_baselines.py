@@ -16,11 +16,12 @@ from datamask.baselines.density import density
 from datamask.baselines.gist import gist
 from datamask.baselines.odis import odis
 from datamask.baselines.spokes import capped_probabilities, spokes
-from datamask.config.selection import Selection
+from datamask.config.selection import METRICS, Selection
 from datamask.config.settings import Settings
 from datamask.errors import SettingsError
 from datamask.learning.learner import learn_mask
-from datamask.objectives.weighted import WeightedTerm, build_terms
+from datamask.objectives.protocol import MomentObjective
+from datamask.objectives.weighted import WeightedObjective, WeightedTerm, build_terms
 from datamask.planning.preflight_schema import objective_problems
 
 
@@ -317,3 +318,18 @@ def test_odis_takes_the_best_of_each_orthogonal_axis_in_turn() -> None:
     ):
         with pytest.raises(ValidationError, match="odis needs two scores"):
             Settings.model_validate(groups)
+
+
+@pytest.mark.parametrize("estimator", ["auto", "expected"])
+@pytest.mark.parametrize("scope", ["shard", "corpus"])
+@pytest.mark.parametrize("metric", METRICS)
+def test_a_metric_alone_is_refused_where_its_class_does_not_suit(
+    metric: str, scope: str, estimator: str
+) -> None:
+    """Planning knows so without making the metric."""
+    data = {"selection": {"metric": metric, "scope": scope, "estimator": estimator}}
+    settings = Settings.model_validate(data)
+    terms = build_terms(settings.selection)
+    has_sums = all(isinstance(term.objective, MomentObjective) for term in terms)
+    assert WeightedObjective(terms).has_expectation
+    assert len([*objective_problems(settings)]) == (scope == "corpus" and not has_sums)

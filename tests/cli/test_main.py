@@ -35,18 +35,27 @@ def test_help_answers_at_once() -> None:
     assert found.stdout.strip() == "[]"
 
 
-def test_a_relaunch_of_a_finished_run_imports_no_learner(finished: tuple[Path, Path, str]) -> None:
-    """Planning, all checks and the results of a run with nothing left to do need no torch."""
+def test_what_needs_no_learner_does_not_import_it(finished: tuple[Path, Path, str]) -> None:
+    """A relaunch with nothing to do, `status`, and a dry run, even of a run that is not there.
+
+    A relaunch makes no Arrow arrays either, with which pandas would be imported.
+    """
+    root, source, _ = finished
+    planning = ["plan", f"{root}-new", "--dry-run", *settings(source)]
+    commands = [["rebuild", str(root)], ["status", str(root)], list(map(str, planning))]
     code = (
-        "import sys\n"
+        "import json, sys\n"
         "from datamask.cli.main import cli\n"
-        "cli(['--quiet', 'rebuild', sys.argv[1]], standalone_mode=False)\n"
-        "heavy = {'torch', 'scipy', 'sentence_transformers', 'vl_convert', 'sklearn', 'prefect'}\n"
-        "print(sorted(heavy & set(sys.modules)))"
+        "for command in json.loads(sys.argv[1]):\n"
+        "    cli(['--quiet', *command], standalone_mode=False)\n"
+        "    heavy = {'torch', 'scipy', 'sentence_transformers', 'vl_convert', 'sklearn'}\n"
+        "    heavy |= {'prefect', 'huggingface_hub', 'pandas'}\n"
+        "    print('imported', sorted(heavy & set(sys.modules)))\n"
     )
-    command = [sys.executable, "-c", code, str(finished[0])]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert printed.splitlines()[-1] == "[]"
+    given = [sys.executable, "-c", code, json.dumps(commands)]
+    printed = subprocess.run(given, capture_output=True, text=True, check=True).stdout
+    lines = [line for line in printed.splitlines() if line.startswith("imported")]
+    assert lines == ["imported []", "imported []", "imported ['pandas']"]
 
 
 def test_the_help_lists_twelve_commands_and_one_of_them_the_others() -> None:
