@@ -20,7 +20,7 @@ from datamask.embedding.pinning import PIN
 from datamask.embedding.reuse import VECTORS_OF, content_column, earlier_rows, merged, vectors_of
 from datamask.errors import CorruptFileError, InputError
 from datamask.runs import schemas
-from datamask.runs.checkpoints import Checkpoints
+from datamask.runs.checkpoints import Checkpoints, State
 from datamask.runs.files import read_columns
 from datamask.runs.in_progress import note
 from datamask.runs.output import write_output
@@ -48,8 +48,10 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     storage = run.settings.embedding.storage
     schema = schemas.embeddings(run.settings.embedding.dimension, storage)
     embedded = (
-        pa.Table.from_arrays([names, *vectors.to_columns(matrix, storage)], schema=schema)
-        for names, matrix in _embedded(run, shard, ids, is_new, compute, "embeddings")
+        pa.Table.from_arrays(
+            [names, *vectors.to_columns(made["vectors"], storage), _shares(made)], schema=schema
+        )
+        for names, made in _embedded(run, shard, ids, is_new, compute, "embeddings")
     )
     # Row groups of one size, so that the file does not depend on the size of the chunks.
     tables, reused = regrouped(embedded, ROWS_PER_GROUP), int((rows >= 0).sum())
@@ -79,10 +81,16 @@ def embed_unkept(
         is_wanted = _some(is_wanted, places)
     found = np.empty((int(is_wanted.sum()), run.settings.embedding.dimension), np.float16)
     start = 0
-    for _, matrix in _embedded(run, shard, ids, is_wanted, compute, stage):
+    for _, made in _embedded(run, shard, ids, is_wanted, compute, stage):
+        matrix = made["vectors"]
         found[start : start + len(matrix)] = matrix
         start += len(matrix)
     return found
+
+
+def _shares(made: State) -> pa.Array:
+    """The share of each text that was read; null where it is unknown."""
+    return pa.array(made["text_read"], pa.float32(), from_pandas=True)
 
 
 def _survivors(run: Run, shard: int) -> tuple[pa.Array, np.ndarray]:
@@ -108,8 +116,8 @@ def _some(is_wanted: np.ndarray, chosen: np.ndarray) -> np.ndarray:
 
 def _embedded(
     run: Run, shard: int, ids: pa.Array, is_wanted: np.ndarray, compute: Compute, stage: str
-) -> Iterator[tuple[pa.Array, np.ndarray]]:
-    """Ids and vectors (float16) of the wanted documents, chunk by chunk."""
+) -> Iterator[tuple[pa.Array, State]]:
+    """Ids of the wanted documents, their `vectors` (float16) and `text_read`, chunk by chunk."""
     if not is_wanted.any():
         return
     prepare, embed = _embedder(run, shard, compute)
@@ -117,16 +125,25 @@ def _embedded(
     checkpoints = None
     if stage and run.settings.source.layout != "features":
         checkpoints = Checkpoints(run, stage, shard, how, 0)
-    for batch, matrix in computed_chunks(
+
+    def arrays(batch: pa.RecordBatch, prepared: Any) -> State:
+        # As they are written: float16 is what both ways give.
+        matrix = embed(batch, prepared).astype(np.float16)
+        is_text = prepared is not None
+        return {
+            "vectors": matrix,
+            "text_read": prepared.share_read() if is_text else np.full(len(matrix), np.nan),
+        }
+
+    for batch, made in computed_chunks(
         _wanted(run, shard, ids, is_wanted),
         min(compute.embedding_chunk, ROWS_PER_GROUP),
         int(is_wanted.sum()),
         prepare,
-        # As they are written: float16 is what both ways give.
-        lambda batch, prepared: embed(batch, prepared).astype(np.float16),
+        arrays,
         checkpoints,
     ):
-        yield batch.column(0), matrix
+        yield batch.column(0), made
 
 
 def encoder_name(run: Run) -> str:
@@ -167,7 +184,8 @@ def _embedder(
     """
     embedding, source = run.settings.embedding, run.settings.source
     if source.layout != "features":
-        tokenise, encode = text_embedder(embedding, run.pinned_revisions.get(PIN, ""), compute)
+        revision = run.pinned_revisions.get(PIN, "")
+        tokenise, encode = text_embedder(embedding, revision, compute, source.windows)
         return (
             lambda batch: tokenise(batch.column(1).to_pylist()),
             lambda batch, prepared: encode(prepared, batch.column(0).to_pylist()),

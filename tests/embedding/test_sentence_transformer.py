@@ -48,7 +48,7 @@ def encoder(settings: Embedding) -> Encoder:
 
 def embedded(encoder: Encoder, settings: Embedding, batch: int | None = 4) -> np.ndarray:
     """Vectors of all texts."""
-    return embed(encoder, tokenise(encoder, TEXTS, settings, batch), settings, NAMES)
+    return embed(encoder, tokenise(encoder, TEXTS, settings, batch, 1), settings, NAMES)
 
 
 @pytest.mark.parametrize("batch", [1, 4, 1000, None])
@@ -136,7 +136,7 @@ def test_tokens_and_padding_are_counted(encoder: Encoder, settings: Embedding) -
 
     What was cut is what the tokeniser gives for the whole texts.
     """
-    found = tokenise(encoder, TEXTS, settings, 3)
+    found = tokenise(encoder, TEXTS, settings, 3, 1)
     masks = [features["attention_mask"] for features in found.features]
     assert found.counts["padded_tokens"] == sum(mask.numel() for mask in masks)
     assert found.counts["tokens"] == sum(int(mask.sum()) for mask in masks)
@@ -148,7 +148,7 @@ def test_tokens_and_padding_are_counted(encoder: Encoder, settings: Embedding) -
     for length in (64, 128, 256, 512):
         expected = sum(min(count, length) for count in whole)
         assert found.counts[f"tokens_at_{length}"] == expected
-    default = tokenise(encoder, TEXTS, settings, None).batches
+    default = tokenise(encoder, TEXTS, settings, None, 1).batches
     assert 1 < len(default) < len(found.batches)
     assert sorted(np.concatenate(found.batches)) == list(range(len(TEXTS)))
 
@@ -232,7 +232,7 @@ def test_nan_is_retried_alone_and_named_if_it_lasts(
     token = encoder.model.tokenizer.convert_tokens_to_ids("copper")
     encoder.model.add_module("failing", Failing(token, always))
     try:
-        prepared = tokenise(encoder, texts, settings, 4)
+        prepared = tokenise(encoder, texts, settings, 4, 3)
         if always:
             with pytest.raises(InputError, match=f"document {NAMES[len(texts) - 1]}, alone"):
                 embed(encoder, prepared, settings, NAMES)
