@@ -259,7 +259,7 @@ def test_a_model_s_shard_goes_on_to_the_same_bytes_and_tells_its_speed(
     real, calls = sentence_transformer._encode, []
 
     def breaking(model: object, tokenised: Tokenised, width: int) -> np.ndarray:
-        calls.append(len(tokenised.texts))
+        calls.append(len(tokenised.windows.texts))
         if len(calls) == 3:
             raise OSError("the disk is gone")
         return real(model, tokenised, width)

@@ -155,7 +155,7 @@ def test_a_shard_goes_on_after_a_kill_and_ends_with_the_same_bytes(
     real, calls = classifier.compute_batches, []
 
     def breaking(forward: Any, tokenised: Any, *rest: Any) -> np.ndarray:
-        calls.append(len(tokenised.texts))
+        calls.append(len(tokenised.windows.texts))
         if len(calls) == 3:
             raise OSError("the disk is gone")
         return real(forward, tokenised, *rest)
