@@ -1,4 +1,4 @@
-"""The windows of a text as docs/scores.md describes them, worked out again character by character."""
+"""The windows of a text as docs/scores.md describes them, worked out again by character."""
 
 from __future__ import annotations
 
