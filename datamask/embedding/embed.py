@@ -48,10 +48,8 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     storage = run.settings.embedding.storage
     schema = schemas.embeddings(run.settings.embedding.dimension, storage)
     embedded = (
-        pa.Table.from_arrays(
-            [names, *vectors.to_columns(made["vectors"], storage), _shares(made)], schema=schema
-        )
-        for names, made in _embedded(run, shard, ids, is_new, compute, "embeddings")
+        pa.Table.from_arrays([names, *vectors.to_columns(matrix, storage), read], schema=schema)
+        for names, matrix, read in _embedded(run, shard, ids, is_new, compute, "embeddings")
     )
     # Row groups of one size, so that the file does not depend on the size of the chunks.
     tables, reused = regrouped(embedded, ROWS_PER_GROUP), int((rows >= 0).sum())
@@ -81,16 +79,10 @@ def embed_unkept(
         is_wanted = _some(is_wanted, places)
     found = np.empty((int(is_wanted.sum()), run.settings.embedding.dimension), np.float16)
     start = 0
-    for _, made in _embedded(run, shard, ids, is_wanted, compute, stage):
-        matrix = made["vectors"]
+    for _, matrix, _ in _embedded(run, shard, ids, is_wanted, compute, stage):
         found[start : start + len(matrix)] = matrix
         start += len(matrix)
     return found
-
-
-def _shares(made: State) -> pa.Array:
-    """The share of each text that was read; null where it is unknown."""
-    return pa.array(made["text_read"], pa.float32(), from_pandas=True)
 
 
 def _survivors(run: Run, shard: int) -> tuple[pa.Array, np.ndarray]:
@@ -116,8 +108,8 @@ def _some(is_wanted: np.ndarray, chosen: np.ndarray) -> np.ndarray:
 
 def _embedded(
     run: Run, shard: int, ids: pa.Array, is_wanted: np.ndarray, compute: Compute, stage: str
-) -> Iterator[tuple[pa.Array, State]]:
-    """Ids of the wanted documents, their `vectors` (float16) and `text_read`, chunk by chunk."""
+) -> Iterator[tuple[pa.Array, np.ndarray, pa.Array]]:
+    """Ids, vectors (float16) and `text_read` of the wanted documents, chunk by chunk."""
     if not is_wanted.any():
         return
     prepare, embed = _embedder(run, shard, compute)
@@ -127,13 +119,9 @@ def _embedded(
         checkpoints = Checkpoints(run, stage, shard, how, 0)
 
     def arrays(batch: pa.RecordBatch, prepared: Any) -> State:
+        read = prepared.share_read() if prepared else np.full(len(batch), np.nan)
         # As they are written: float16 is what both ways give.
-        matrix = embed(batch, prepared).astype(np.float16)
-        is_text = prepared is not None
-        return {
-            "vectors": matrix,
-            "text_read": prepared.share_read() if is_text else np.full(len(matrix), np.nan),
-        }
+        return {"vectors": embed(batch, prepared).astype(np.float16), "text_read": read}
 
     for batch, made in computed_chunks(
         _wanted(run, shard, ids, is_wanted),
@@ -143,7 +131,8 @@ def _embedded(
         arrays,
         checkpoints,
     ):
-        yield batch.column(0), made
+        read = pa.array(made["text_read"], pa.float32(), from_pandas=True)
+        yield batch.column(0), made["vectors"], read
 
 
 def encoder_name(run: Run) -> str:

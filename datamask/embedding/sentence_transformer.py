@@ -12,7 +12,7 @@ import functools
 import logging
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from datamask.config.compute import Compute
 from datamask.config.inputs import Embedding
 from datamask.embedding.forward import (
     Tokenised,
+    TokenLists,
     compute_batches,
     device_name,
     load_once,
@@ -119,25 +120,18 @@ def _load(embedding: Embedding, revision: str, device: str) -> Encoder:
 def tokenise(
     encoder: Encoder, texts: Sequence[str], embedding: Embedding, batch: int | None, windows: int
 ) -> Tokenised:
-    """Prepare the texts of one chunk for the model, on the host.
+    """Prepare the texts of one chunk for the model, on the host, in at most so many windows each.
 
-    Args:
-        encoder: the model.
-        texts: N texts.
-        embedding: settings of the model.
-        batch: texts of maximum length in a forward pass; more if they are shorter.
-        windows: most windows of a text.
+    *batch*: windows of maximum length in a forward pass; more if they are shorter.
     """
     model = encoder.model
     prompt = model.prompts.get(model.default_prompt_name) if model.default_prompt_name else None
     ahead = len(prompt or "") + len(embedding.prefix)
 
-    def token_lists(some: Sequence[str]) -> Mapping[str, Any]:
+    def token_lists(some: Sequence[str]) -> TokenLists:
         whole = [embedding.prefix + text for text in some]
-        lists: Mapping[str, Any] = model.preprocess(
-            whole, prompt=prompt, processing_kwargs=UNPADDED
-        )
-        return lists
+        found: TokenLists = model.preprocess(whole, prompt=prompt, processing_kwargs=UNPADDED)
+        return found
 
     with encoder.tokenising:
         if not _takes_tokens(model, token_lists):
@@ -147,7 +141,7 @@ def tokenise(
         return tokenise_windows(token_lists, texts, windows, ahead, *rest)
 
 
-def _takes_tokens(model: Any, token_lists: Callable[[Sequence[str]], Mapping[str, Any]]) -> bool:
+def _takes_tokens(model: Any, token_lists: Callable[[Sequence[str]], TokenLists]) -> bool:
     """Whether a model's input has a list of tokens for each text."""
     if not hasattr(getattr(model, "tokenizer", None), "pad"):
         return False

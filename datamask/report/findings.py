@@ -277,7 +277,7 @@ def _text_read(run: Run) -> Iterator[Finding]:
         return
     windows, share = run.settings.source.windows, row["below"] / row["documents"]
     text = f"Scores and embedder read {row['mean']:.1%} of a document's text on average, and "
-    text += f"{row['least']:.1%} at least (source.windows: {windows})."
+    text += f"{row['least']:.1%} of the one that is read least (source.windows: {windows})."
     if not row["below"]:
         yield Finding("good", "text read", text)
         return

@@ -73,8 +73,7 @@ class Windows:
             read[owner] += max(0.0, stop - max(self.starts[window], reached[owner]))
             reached[owner] = max(stop, reached[owner])
         shares = np.divide(read, self.lengths, out=np.ones(number), where=self.lengths > 0)
-        share: np.ndarray = shares.astype(np.float32)
-        return share
+        return np.asarray(shares, np.float32)
 
 
 def cut(texts: Sequence[str], sizes: int | np.ndarray, most: int) -> Windows:
@@ -100,7 +99,9 @@ def cut(texts: Sequence[str], sizes: int | np.ndarray, most: int) -> Windows:
             windows.append(text[start:stop])
             starts.append(start)
             owners.append(owner)
-    return Windows(windows, np.array(owners), np.array(starts), np.array(weights), lengths)
+    return Windows(
+        windows, np.array(owners, int), np.array(starts, int), np.array(weights), lengths
+    )
 
 
 def _later(text: str, size: int, most: int) -> list[tuple[int, int]]:
