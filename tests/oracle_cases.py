@@ -61,9 +61,8 @@ def texts(draw, rows: int) -> list:
     codes = draw(st.lists(st.integers(0, 2 * rows), min_size=rows, max_size=rows))
     made = []
     for code in codes:
-        chosen = np.random.default_rng(code).choice(
-            WORDS, 3 + code % 9 + 900 * max(0, code % 13 - 9)
-        )
+        number = 3 + code % 9 + 900 * max(0, code % 13 - 9)
+        chosen = np.random.default_rng(code).choice(WORDS, number)
         made.append(" ".join(chosen))
     for place in draw(st.lists(st.integers(0, rows - 1), max_size=3)):
         made[place] = draw(st.sampled_from([*BLANK, None]))
