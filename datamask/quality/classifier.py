@@ -147,7 +147,7 @@ def _classified(
     every = [s for s in every if _model_key(run, s) == _model_key(run, first)]
     revision = run.pinned_revisions[f"classifier_scores:{first.name}"]
     classifier = load_classifier(first, revision, compute)
-    setting, names = f"max_tokens of score {first.name}", [score.name for score in scores]
+    setting, reads = f"max_tokens of score {first.name}", schemas.READ_BY.format
     model, tokenizer, most = classifier.model, classifier.tokenizer, classifier.max_tokens
 
     def prepare(batch: pa.RecordBatch) -> Tokenised:
@@ -171,18 +171,17 @@ def _classified(
             )
         # Of all scores of the model, because a checkpoint does not know which ones are left.
         values = {s.name: made_of.mean(head_values(s, model.config, made)) for s in every}
-        return values | {"text_read": tokenised.share_read()}
+        return values | dict.fromkeys(map(reads, values), tokenised.share_read())
 
-    found: dict[str, list[np.ndarray]] = {name: [] for name in (*names, "text_read")}
+    names = [column for score in scores for column in (score.name, reads(score.name))]
+    found: dict[str, list[np.ndarray]] = {name: [] for name in names}
     size, total = compute.embedding_chunk, run.shard_rows(shard)
     for _, made in computed_chunks(
         _documents(run, shard), size, total, prepare, outputs, checkpoints
     ):
         for name, parts in found.items():
             parts.append(made[name])
-    columns = {name: np.concatenate([[], *parts]) for name, parts in found.items()}
-    read = columns.pop("text_read")
-    return columns | {schemas.READ_BY.format(name): read for name in names}
+    return {name: np.concatenate([[], *parts]) for name, parts in found.items()}
 
 
 def _documents(run: Run, shard: int) -> Iterator[pa.RecordBatch]:

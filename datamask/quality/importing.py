@@ -110,10 +110,6 @@ MOST_TOKENS = 2**40
 """Tokens of one document: more than any text has, and sums over a corpus stay 64-bit integers."""
 
 
-READ_HERE = ("heuristic", "examples", "fasttext")
-"""Kinds of scores that this stage computes from texts."""
-
-
 def _wanted_columns(run: Run) -> list[str]:
     source, known = run.settings.source, source_schema(run).names
     columns = source.columns
@@ -179,20 +175,23 @@ def _facts(
         is_unknown = columns.token_count not in batch.schema.names and source.tokenizer
         if run.settings.counts_for_trainer or is_unknown:
             facts["tokens"] = _counted(run, text)
-        if any(score.kind in READ_HERE for score in run.settings.scores):
+        if any(score.reads_text for score in run.settings.scores):
             texts = text.to_pylist()
     for score in run.settings.scores:
+        name = f"score:{score.name}"
         if score.kind == "column":
-            facts[f"score:{score.name}"] = cast(score.column, pa.float64())
-        elif score.kind in READ_HERE:
-            if score.kind == "heuristic":
-                values, share = heuristic_scores(texts, source.windows)
-            elif score.kind == "examples":
-                values, share = example_scores(texts, models[score.name], source.windows)
-            else:
-                planned = run.pinned_revisions[f"scores:{score.name}"]
-                values, share = fasttext_scores(score, texts, planned), np.ones(len(texts), "f4")
-            facts[f"score:{score.name}"] = pa.array(values)
+            facts[name] = cast(score.column, pa.float64())
+        elif score.kind == "fasttext":
+            planned = run.pinned_revisions[f"scores:{score.name}"]
+            facts[name] = pa.array(fasttext_scores(score, texts, planned))
+            read.append(pa.array(np.ones(len(texts), np.float32)))
+        elif score.kind in ("heuristic", "examples"):
+            values, share = (
+                heuristic_scores(texts, source.windows)
+                if score.kind == "heuristic"
+                else example_scores(texts, models[score.name], source.windows)
+            )
+            facts[name] = pa.array(values)
             read.append(pa.array(share))
     facts["text_read"] = pc.min_element_wise(*read)
     return pa.RecordBatch.from_pydict(facts)
