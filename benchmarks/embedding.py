@@ -105,10 +105,10 @@ def _methods(path: Path, texts: list[str], arguments: argparse.Namespace) -> dic
     def stage(encoder: Encoder, settings: Embedding, most: int) -> tuple[np.ndarray, float]:
         forward.TOKENS_PER_BATCH["cpu"] = most
         parts, tokens, padded = [], 0, 0
-        for made in read_ahead(chunks, lambda part: tokenise(encoder, part, settings, None)):
+        for made in read_ahead(chunks, lambda part: tokenise(encoder, part, settings, None, 1)):
             tokens += made.counts["tokens"]
             padded += made.counts["padded_tokens"]
-            parts.append(embed(encoder, made, settings, made.texts))
+            parts.append(embed(encoder, made, settings, made.windows.texts))
         return np.concatenate(parts), 1 - tokens / padded
 
     def staged(dtype: str, most: int) -> Method:

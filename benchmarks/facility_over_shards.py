@@ -36,7 +36,7 @@ from datamask.learning.coverage import greedy_gains
 from datamask.learning.learner import learn_mask, scale
 from datamask.learning.neighbours import marginal_coverage
 from datamask.learning.policy import solve_threshold, top_mask
-from datamask.quality.heuristic import score_texts
+from datamask.quality.heuristic import heuristic_scores
 from examples.demo_corpus import write_corpus
 
 RATIO, WIDTH, SAMPLE, CHUNK, LEAST = 0.1, 768, 4096, 512, 1e-30
@@ -276,7 +276,7 @@ def docstrings(folder: Path, documents: int) -> tuple[np.ndarray, np.ndarray]:
     texts = pq.read_table(folder / "docstrings", columns=["text"])["text"].to_pylist()
     texts = [texts[row] for row in np.linspace(0, len(texts) - 1, documents).round().astype(int)]
     parts = [lexical.embed(texts[at : at + 1024], WIDTH) for at in range(0, documents, 1024)]
-    return np.concatenate(parts), np.asarray(score_texts(texts), np.float64)
+    return np.concatenate(parts), heuristic_scores(texts)[0]
 
 
 def main() -> None:

@@ -112,7 +112,7 @@ def _clustered(folder: Path, rows: int) -> tuple[np.ndarray, np.ndarray]:
 def _text(folder: Path, rows: int) -> tuple[np.ndarray, np.ndarray]:
     """Docstrings with the lexical embedder; additional rows are noisy copies."""
     from datamask.embedding import lexical
-    from datamask.quality.heuristic import score_texts
+    from datamask.quality.heuristic import heuristic_scores
     from examples.demo_corpus import write_corpus
 
     corpus = folder / "docstrings"
@@ -124,7 +124,7 @@ def _text(folder: Path, rows: int) -> tuple[np.ndarray, np.ndarray]:
     texts = [texts[row] for row in chosen]
     parts = [lexical.embed(texts[at : at + 1024], DIMENSION) for at in range(0, len(texts), 1024)]
     whole = np.concatenate(parts)
-    scores = np.asarray(score_texts(texts))
+    scores = heuristic_scores(texts)[0]
     scores = (scores - scores.mean()) / scores.std()
     vectors = np.empty((rows, DIMENSION), np.float16)
     quality = np.empty(rows)

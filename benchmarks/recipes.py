@@ -37,8 +37,11 @@ from datamask.evaluation.verdict import holm
 from datamask.hygiene.minhash import cluster, sign
 from datamask.hygiene.words import hash_ngrams, split_words
 from datamask.quality.examples import example_scores, features_of, fit_words
-from datamask.quality.heuristic import score_texts
+from datamask.quality.heuristic import heuristic_scores
 from datamask.selection.per_shard import LEAST_CHANGE
+
+WINDOWS = 1
+"""Windows of a text: the figures are of texts that are judged by their beginning."""
 
 VOCABULARY = 2048
 SCORED_TOKENS = 256
@@ -145,7 +148,8 @@ class Corpus:
     def _score(self, name: str) -> np.ndarray:
         """A score of each document, as the product computes it."""
         if name in ("", "heuristic"):
-            return np.asarray(score_texts(self.texts)) if name else np.zeros(len(self.texts))
+            scores, _ = heuristic_scores(self.texts, WINDOWS)
+            return scores if name else np.zeros(len(self.texts))
         drawn = np.random.default_rng([self.seed, 1]).permutation(len(self.texts))
         if name == "labels":
             rows = drawn[:LABELS]
@@ -155,10 +159,10 @@ class Corpus:
             rows = drawn[:RANDOM_DOCUMENTS]
             fitted_to = [*self.examples, *(self.texts[row] for row in rows)]
             targets = np.repeat([1.0, 0.0], [len(self.examples), len(rows)])
-        features = features_of(pa.array(fitted_to, pa.large_string()))
+        features, _ = features_of(fitted_to, WINDOWS)
         fitted, figures = fit_words(features, targets)
         print(f"  score {name}: {figures}", flush=True)
-        return np.asarray(example_scores(pa.array(self.texts, pa.large_string()), fitted))
+        return example_scores(self.texts, fitted, WINDOWS)[0]
 
     @cached_property
     def is_good(self) -> np.ndarray:
@@ -220,7 +224,7 @@ def _vectors(folder: Path, fold: int, documents: pa.Table, embedding: Embedding)
     new = {name: text for name, text in zip(ids, texts, strict=True) if name not in known}
     if new:
         compute = Compute(device="cpu", embedding_batch=8)
-        made = embed_texts(list(new.values()), embedding, compute).astype(np.float16)
+        made = embed_texts(list(new.values()), embedding, compute, WINDOWS).astype(np.float16)
         known |= dict(zip(new, made, strict=True))
         np.savez(path, ids=np.array(list(known)), vectors=np.stack(list(known.values())))
     return np.stack([known[name] for name in ids]).astype(np.float32)

@@ -57,11 +57,12 @@ class Case:
 
 
 def texts(draw, rows: int) -> list:
-    """Texts of some words; some are equal, blank or null."""
+    """Texts of some words; some are equal, blank or null, and some have several windows."""
     codes = draw(st.lists(st.integers(0, 2 * rows), min_size=rows, max_size=rows))
     made = []
     for code in codes:
-        chosen = np.random.default_rng(code).choice(WORDS, 3 + code % 9)
+        number = 3 + code % 9 + 900 * max(0, code % 13 - 9)
+        chosen = np.random.default_rng(code).choice(WORDS, number)
         made.append(" ".join(chosen))
     for place in draw(st.lists(st.integers(0, rows - 1), max_size=3)):
         made[place] = draw(st.sampled_from([*BLANK, None]))
@@ -216,7 +217,7 @@ def cases(draw, layout: str = "documents") -> Case:
     quality |= {"scores": scores} if scores else {}
     chosen = {
         "seed": draw(st.integers(0, 3)),
-        "source": {"layout": layout},
+        "source": {"layout": layout, "windows": draw(st.integers(1, 3))},
         "plan": {"rows_per_shard": draw(st.integers(max(3, rows // 3), rows + 5))},
         "quality": quality,
         "embedding": {"method": "lexical", "dimension": DIMENSION},

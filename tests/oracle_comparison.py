@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from datamask.config.compute import Compute
 from datamask.runs.opening import open_run
 from datamask.selection.documents import read_documents
-from tests import oracle
+from tests import oracle, windows
 from tests.oracle_cases import Case
 
 
@@ -140,7 +140,8 @@ def check_composition(settings: dict, documents: pd.DataFrame, tables: dict) -> 
         "topic",
         "dropped",
     ]
-    for name in [*facts, *scores, "selected", "top_quality"]:
+    expected = expected.assign(text_read=text_read(settings, documents))
+    for name in [*facts, *scores, "text_read", "selected", "top_quality"]:
         same(name, found[name], expected[name])
     sets = {
         "source": documents["id"].notna(),
@@ -183,6 +184,19 @@ def check_composition(settings: dict, documents: pd.DataFrame, tables: dict) -> 
         some = groups[groups["kind"] == kind].drop(columns="kind").to_numpy().tolist()
         found_rows = [(name, *row) for name, *row in sorted(some)]
         same(f"groups of {kind}", found_rows, [(name, *rows[name]) for name in sorted(rows)])
+
+
+def text_read(settings: dict, documents: pd.DataFrame) -> pd.Series:
+    """The share of each text that the lexical embedder reads; its vectors tell it, if kept."""
+    most, shares = oracle.value(settings, "source.windows", 3), []
+    is_known = oracle.value(settings, "embedding.keep", True)
+    for text, dropped in documents[["text", "dropped"]].to_numpy():
+        share = None
+        if is_known and text is not None and dropped is None:
+            spans = windows.by_hand(text, 4000, most)
+            share = float(np.float32(windows.read(spans, len(text))))
+        shares.append(share)
+    return pd.Series(shares, dtype=object)
 
 
 def check_subset(case: Case, documents: pd.DataFrame, root: Path) -> None:

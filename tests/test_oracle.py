@@ -93,7 +93,15 @@ def column_named(*names: str) -> Case:
     return known({}, documents(10, **{name: [*range(10)] for name in names}))
 
 
+def long_texts(most: int) -> Case:
+    """Texts of up to 16,000 characters in so many windows."""
+    texts = [f"river{place} " * (1 + 220 * place) for place in range(10)]
+    return known({"source": {"windows": most}}, documents(10, text=texts))
+
+
 AUDIT = {
+    "44-beginnings": long_texts(1),
+    "44-windows": long_texts(2),
     "2-long-documents": long_best_documents(),
     "3-dates": ids_like([f"2020-01-{day:02d}" for day in range(1, 29)], pa.string()),
     "3-large": ids_like([2**63 + place for place in range(20)], pa.uint64()),

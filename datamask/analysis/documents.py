@@ -29,21 +29,21 @@ from datamask.storage.duckdb_scratch import execute, stream, temporary_duckdb
 
 _DOCUMENTS = """
 CREATE TABLE documents AS WITH joined AS (
-    SELECT $shard::INTEGER AS shard, s.* EXCLUDE (content) REPLACE ({groups}),
+    SELECT $shard::INTEGER AS shard, s.* EXCLUDE (content) REPLACE ({groups}, {read} AS text_read),
         coalesce({topic}, '{none}') AS topic, q.quality, q.dropped, {added}, m.logit,
         coalesce(m.selected, false) AS selected
     FROM read_parquet($scores) s JOIN ({quality}) q ON s.row = q.row AND s.id = q.id
     LEFT JOIN read_parquet($selection, file_row_number = true) m
-        ON m.file_row_number = if(q.dropped IS NULL, q.place, NULL) {topics}
+        ON m.file_row_number = if(q.dropped IS NULL, q.place, NULL) {joined}
 )
 SELECT *, dropped IS NULL AND {best} AS top_quality{repeat} FROM joined ORDER BY row
 """
 
-_TOPICS = """LEFT JOIN read_parquet($topics, file_row_number = true) t
-        ON t.file_row_number = m.file_row_number"""
+_JOIN = """LEFT JOIN read_parquet(${0}, file_row_number = true) {0}
+        ON {0}.file_row_number = m.file_row_number"""
 
-# Masks and topics have a row per document that is not dropped, in order. A running count with a
-# FILTER would take DuckDB 200 CPU seconds for a million documents.
+# Masks, topics and vectors have a row per document that is not dropped, in order. A running count
+# with a FILTER would take DuckDB 200 CPU seconds for a million documents.
 _QUALITY = """SELECT *, row_number() OVER (PARTITION BY dropped IS NULL ORDER BY row) - 1 AS place
     FROM read_parquet($quality)"""
 
@@ -86,10 +86,12 @@ def _join(connection: Any, run: Run, shard: int) -> None:
         if last := run.receipt("threshold").metrics["top_quality"]:
             best = "(quality > $least OR (quality = $least AND id <= $last))"
             parameters |= {"least": last[0], "last": last[1]}
-    has_topics = run.settings.topics is not None
+    more = ["topics"] if run.settings.topics else []
+    more += ["embeddings"] if run.settings.embedding.keep else []
     query = _DOCUMENTS.format(
-        topic="t.topic" if has_topics else "NULL",
-        topics=_TOPICS if has_topics else "",
+        topic="topics.topic" if "topics" in more else "NULL",
+        read="least(s.text_read, embeddings.text_read)" if "embeddings" in more else "s.text_read",
+        joined=" ".join(map(_JOIN.format, more)),
         none=NO_GROUP,
         quality=_QUALITY,
         groups=", ".join(f"{group_column(kind, 's')} AS {kind}" for kind in SOURCE_KINDS),
@@ -99,7 +101,7 @@ def _join(connection: Any, run: Run, shard: int) -> None:
         best=best,
         repeat=added_repeat(run),
     )
-    names = ("scores", "selection", *(("topics",) if has_topics else ()))
+    names = ("scores", "selection", *more)
     paths = {name: str(run.path(name, shard)) for name in names}
     paths["quality"] = str(run.quality_path(shard))
     connection.execute(query, parameters | paths).fetchall()

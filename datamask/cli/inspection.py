@@ -296,7 +296,8 @@ def embed_command(
     if vectors.suffix != ".npy":
         raise SettingsError(f"{vectors}: name a file that ends in .npy")
     settings, compute = load_settings(config, overrides)
-    matrix = embed_texts(read_texts(texts, column), settings.embedding, compute)
+    windows = settings.source.windows
+    matrix = embed_texts(read_texts(texts, column), settings.embedding, compute, windows)
     with replace_file(vectors) as temporary, temporary.open("wb") as file:
         np.save(file, matrix)
     click.echo(f"{vectors}: {len(matrix)} vectors of {matrix.shape[1]} numbers")

@@ -10,6 +10,9 @@ from datamask.config import recipe
 from datamask.config.group import EarlyGroup, Group, Model, Place, SourceGroup, known_or_own
 from datamask.config.screening import Contamination, NearDuplicates
 
+WINDOWS = 3
+"""Windows of a long text by default: beginning, middle and end."""
+
 
 class Columns(Group):
     """Names of the source's columns. Only `text` and `id` must exist."""
@@ -48,6 +51,14 @@ class Source(Group):
         "refuse",
         description="what happens to a longer text: `refuse` ends the shard and names the row, "
         "`cut` takes its beginning everywhere, also in the subset, `drop` leaves the document out",
+    )
+    windows: int = Field(
+        WINDOWS,
+        ge=1,
+        le=1000,
+        description="most windows that scores and embedder read of a text that is longer than "
+        "they hold at once (`max_tokens` of a model): 1 is the beginning, 3 are beginning, middle "
+        "and end; a long text costs up to so many times as much, a short one no more",
     )
     most_bad_lines: int = Field(
         0, ge=0, description="most lines of a file that are left out because they are not JSON"
@@ -128,7 +139,9 @@ class Score(Group):
         None, description="kind `classifier`: branch, tag or commit; pinned when planned"
     )
     max_tokens: int = Field(
-        512, ge=8, description="kind `classifier`: longer texts are truncated (model tokens)"
+        512,
+        ge=8,
+        description="kind `classifier`: model tokens of a window of the text (source.windows)",
     )
     dtype: Literal["float32", "float16", "bfloat16"] = Field(
         "float32", description="kind `classifier`: precision of the model's arithmetic"
@@ -228,7 +241,7 @@ OF_KINDS = {
 
 RESERVED_SCORE_NAMES = frozenset(
     {
-        *("id", "row", "shard", "characters", "tokens", "dump", "language", "domain"),
+        *("id", "row", "shard", "characters", "tokens", "dump", "language", "domain", "text_read"),
         *("quality", "dropped", "selected", "logit", "content", "source", "tokenizer"),
         *("top_quality", "filename", "repeat", "file_row_number"),
         *("near_duplicate_of", "near_duplicate_similarity"),
@@ -299,7 +312,9 @@ class Embedding(Group):
     revision: str | None = Field(None, description="branch, tag or commit; pinned when planned")
     prefix: str = Field("query: ", description="put before every text (sentence-transformer only)")
     dimension: int = Field(768, ge=2, le=16384, description="width of an embedding")
-    max_tokens: int = Field(512, ge=8, description="longer texts are truncated (model tokens)")
+    max_tokens: int = Field(
+        512, ge=8, description="model tokens of a window of the text (source.windows)"
+    )
     dtype: Literal["float32", "float16", "bfloat16"] = Field(
         "float32", description="precision of the model's arithmetic"
     )

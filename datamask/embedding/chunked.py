@@ -15,11 +15,10 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-import numpy as np
 import pyarrow as pa
 
 from datamask.embedding.speed import METRICS
-from datamask.runs.checkpoints import Checkpoints
+from datamask.runs.checkpoints import Checkpoints, State
 from datamask.runs.in_progress import advance, note
 from datamask.runs.run import digest
 
@@ -35,17 +34,17 @@ def computed_chunks(
     size: int,
     total: int,
     prepare: Callable[[pa.RecordBatch], Any],
-    compute: Callable[[pa.RecordBatch, Any], np.ndarray],
+    compute: Callable[[pa.RecordBatch, Any], State],
     checkpoints: Checkpoints | None,
-) -> Iterator[tuple[pa.RecordBatch, np.ndarray]]:
-    """Each chunk of a shard's documents with its array; at the end, notes `speed.METRICS`.
+) -> Iterator[tuple[pa.RecordBatch, State]]:
+    """Each chunk of a shard's documents with its arrays; at the end, notes `speed.METRICS`.
 
     Args:
         batches: id, content, row in the shard.
         size: documents of a chunk.
         total: documents of all chunks, to show progress.
         prepare: what the host does with a chunk ahead, in another thread; may be nothing.
-        compute: a chunk and what was prepared to an array, a row for each document.
+        compute: a chunk and what was prepared to arrays, by name.
         checkpoints: where arrays are kept; None keeps nothing.
     """
     metrics = dict.fromkeys(METRICS, 0.0)
@@ -55,7 +54,7 @@ def computed_chunks(
         batch = table.to_batches()[0]
         # Named after its ids: an array would pad them to the longest.
         name = f"{next(numbers):06d}-{digest(batch.column(0).to_pylist())}"
-        kept = checkpoints.load(name) if checkpoints else None
+        kept: State | None = checkpoints.load(name) if checkpoints else None
         return batch, name, kept, prepare(batch) if kept is None else None
 
     start = waiting = time.monotonic()
@@ -67,12 +66,12 @@ def computed_chunks(
             metrics["documents"] += batch.num_rows
             for counted, count in getattr(ready, "counts", {}).items():
                 metrics[counted] += count
-            kept = {"vectors": compute(batch, ready)}
+            kept = compute(batch, ready)
             if checkpoints:
                 checkpoints.save(name, kept)
         done += batch.num_rows
         advance(done, total)
-        yield batch, kept["vectors"]
+        yield batch, kept
         waiting = time.monotonic()
     assert done == total, "each document once"
     note(**metrics | {"seconds": time.monotonic() - start})

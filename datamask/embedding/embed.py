@@ -20,7 +20,7 @@ from datamask.embedding.pinning import PIN
 from datamask.embedding.reuse import VECTORS_OF, content_column, earlier_rows, merged, vectors_of
 from datamask.errors import CorruptFileError, InputError
 from datamask.runs import schemas
-from datamask.runs.checkpoints import Checkpoints
+from datamask.runs.checkpoints import Checkpoints, State
 from datamask.runs.files import read_columns
 from datamask.runs.in_progress import note
 from datamask.runs.output import write_output
@@ -48,8 +48,8 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     storage = run.settings.embedding.storage
     schema = schemas.embeddings(run.settings.embedding.dimension, storage)
     embedded = (
-        pa.Table.from_arrays([names, *vectors.to_columns(matrix, storage)], schema=schema)
-        for names, matrix in _embedded(run, shard, ids, is_new, compute, "embeddings")
+        pa.Table.from_arrays([names, *vectors.to_columns(matrix, storage), read], schema=schema)
+        for names, matrix, read in _embedded(run, shard, ids, is_new, compute, "embeddings")
     )
     # Row groups of one size, so that the file does not depend on the size of the chunks.
     tables, reused = regrouped(embedded, ROWS_PER_GROUP), int((rows >= 0).sum())
@@ -79,7 +79,7 @@ def embed_unkept(
         is_wanted = _some(is_wanted, places)
     found = np.empty((int(is_wanted.sum()), run.settings.embedding.dimension), np.float16)
     start = 0
-    for _, matrix in _embedded(run, shard, ids, is_wanted, compute, stage):
+    for _, matrix, _ in _embedded(run, shard, ids, is_wanted, compute, stage):
         found[start : start + len(matrix)] = matrix
         start += len(matrix)
     return found
@@ -108,8 +108,8 @@ def _some(is_wanted: np.ndarray, chosen: np.ndarray) -> np.ndarray:
 
 def _embedded(
     run: Run, shard: int, ids: pa.Array, is_wanted: np.ndarray, compute: Compute, stage: str
-) -> Iterator[tuple[pa.Array, np.ndarray]]:
-    """Ids and vectors (float16) of the wanted documents, chunk by chunk."""
+) -> Iterator[tuple[pa.Array, np.ndarray, pa.Array]]:
+    """Ids, vectors (float16) and `text_read` of the wanted documents, chunk by chunk."""
     if not is_wanted.any():
         return
     prepare, embed = _embedder(run, shard, compute)
@@ -117,16 +117,22 @@ def _embedded(
     checkpoints = None
     if stage and run.settings.source.layout != "features":
         checkpoints = Checkpoints(run, stage, shard, how, 0)
-    for batch, matrix in computed_chunks(
+
+    def arrays(batch: pa.RecordBatch, prepared: Any) -> State:
+        read = prepared.share_read() if prepared else np.full(len(batch), np.nan)
+        # As they are written: float16 is what both ways give.
+        return {"vectors": embed(batch, prepared).astype(np.float16), "text_read": read}
+
+    for batch, made in computed_chunks(
         _wanted(run, shard, ids, is_wanted),
         min(compute.embedding_chunk, ROWS_PER_GROUP),
         int(is_wanted.sum()),
         prepare,
-        # As they are written: float16 is what both ways give.
-        lambda batch, prepared: embed(batch, prepared).astype(np.float16),
+        arrays,
         checkpoints,
     ):
-        yield batch.column(0), matrix
+        read = pa.array(made["text_read"], pa.float32(), from_pandas=True)
+        yield batch.column(0), made["vectors"], read
 
 
 def encoder_name(run: Run) -> str:
@@ -167,7 +173,8 @@ def _embedder(
     """
     embedding, source = run.settings.embedding, run.settings.source
     if source.layout != "features":
-        tokenise, encode = text_embedder(embedding, run.pinned_revisions.get(PIN, ""), compute)
+        revision = run.pinned_revisions.get(PIN, "")
+        tokenise, encode = text_embedder(embedding, revision, compute, source.windows)
         return (
             lambda batch: tokenise(batch.column(1).to_pylist()),
             lambda batch, prepared: encode(prepared, batch.column(0).to_pylist()),

@@ -19,6 +19,7 @@ import numpy as np
 
 from datamask.config.compute import Compute
 from datamask.errors import DeviceMemoryError
+from datamask.source.windows import Windows, cut
 
 logger = logging.getLogger(__name__)
 
@@ -28,16 +29,22 @@ class Tokenised:
     """The texts of a chunk as the model takes them, on the host.
 
     Args:
-        texts: N texts with their prefix.
-        batches: places of the texts of each forward pass.
+        windows: of the texts; each is a row of the model's output.
+        characters: how many of each window the model reads; float64, NaN where it is unknown.
+        batches: places of the windows of each forward pass.
         features: the model's input of each.
         counts: `token_metrics`; empty where the model's input is no sequence of tokens.
     """
 
-    texts: list[str]
+    windows: Windows
+    characters: np.ndarray
     batches: list[np.ndarray]
     features: list[dict[str, Any]]
     counts: dict[str, int] = field(default_factory=dict)
+
+    def share_read(self) -> np.ndarray:
+        """The share of each text that the model reads; float32, in [0, 1] or NaN."""
+        return self.windows.share_read(self.characters)
 
 
 TOKENS_PER_BATCH = {"cuda": 16_384, "cpu": 1024}
@@ -97,42 +104,97 @@ def token_batches(counts: np.ndarray, most_tokens: int) -> list[np.ndarray]:
 
 
 def token_metrics(
-    counts: np.ndarray, whole: np.ndarray, batches: list[np.ndarray]
+    counts: np.ndarray, whole: np.ndarray, batches: list[np.ndarray], windows: int
 ) -> dict[str, int]:
-    """Tokens of texts: computed, with padding, before cutting, and at other maximum lengths.
+    """Tokens of texts: computed, with padding, before cutting, and with windows of other lengths.
 
     Args:
         counts: tokens of each text after it was cut; shape N.
         whole: tokens of each text before; shape N.
         batches: places of the texts of each batch.
+        windows: most windows of a text.
 
     Returns:
         `speed.TOKEN_METRICS`; `cut` counts the texts that were cut.
     """
-    at_lengths = {name: np.minimum(whole, length).sum() for length, name in TOKENS_AT.items()}
+    at_lengths = {n: np.minimum(whole, windows * length).sum() for length, n in TOKENS_AT.items()}
     sums = {"tokens": counts.sum(), "whole_tokens": whole.sum(), "cut": (whole > counts).sum()}
     sums["padded_tokens"] = sum(len(batch) * counts[batch].max() for batch in batches)
     return {name: int(value) for name, value in (sums | at_lengths).items()}
 
 
-def pad_batches(
+TokenLists = Mapping[str, Any]
+"""`input_ids` and what goes with them, a list for each text; other values are of every batch."""
+
+
+def tokenise_windows(
+    token_lists: Callable[[Sequence[str]], TokenLists],
+    texts: Sequence[str],
+    most: int,
+    ahead: int,
     tokenizer: Any,
-    columns: Mapping[str, Any],
-    texts: list[str],
     batch: int | None,
     max_tokens: int,
     device: Any,
 ) -> Tokenised:
-    """Sort token lists into batches of about the same number of tokens, and pad each.
+    """Windows of texts, of the size that the tokeniser leaves of the beginning of each.
+
+    The beginnings have batches of their own: other windows do not change the vectors of short
+    texts, not even by rounding.
 
     Args:
-        tokenizer: of transformers; pads.
-        columns: `input_ids` and what goes with them, a list for each text; other values are part of
-            every batch.
+        token_lists: the tokens of texts, each cut at *max_tokens*.
         texts: N texts.
+        most: windows of a text.
+        ahead: characters that *token_lists* puts before every text.
+        tokenizer: of transformers; pads.
         batch: texts of *max_tokens* tokens in a batch; None: `TOKENS_PER_BATCH` of the device.
-        max_tokens: at which texts were cut.
+        max_tokens: of a window.
         device: of the model.
+    """
+    first = token_lists(texts)
+    characters = _characters_held(first, texts, ahead, max_tokens)
+    sizes = [len(text) for text in texts]
+    windows = cut(texts, np.where(np.isnan(characters), sizes, characters), most)
+    batches, features, counts = _pad_batches(tokenizer, first, batch, most, max_tokens, device)
+    if later := windows.texts[len(texts) :]:
+        rest = token_lists(later)
+        held = _characters_held(rest, later, ahead, max_tokens)
+        characters = np.concatenate([characters, held])
+        others, more, added = _pad_batches(tokenizer, rest, batch, 1, max_tokens, device)
+        batches += [places + len(texts) for places in others]
+        features += more
+        counts |= {name: counts[name] + added[name] for name in ("tokens", "padded_tokens")}
+    return Tokenised(windows, characters, batches, features, counts)
+
+
+def _characters_held(
+    columns: TokenLists, texts: Sequence[str], ahead: int, max_tokens: int
+) -> np.ndarray:
+    """How many characters of each text its tokens hold; NaN if a tokeniser in Python cut it."""
+    held = np.array([len(text) for text in texts], np.float64)
+    encodings = getattr(columns, "encodings", None)
+    if not encodings:
+        held[[len(ids) >= max_tokens for ids in columns["input_ids"]]] = np.nan
+        return held
+    for place, encoding in enumerate(encodings):
+        if encoding.overflowing:
+            stop = max(stop for _, stop in encoding.offsets) - ahead
+            held[place] = min(max(stop, 1), held[place])
+    return held
+
+
+def _pad_batches(
+    tokenizer: Any,
+    columns: TokenLists,
+    batch: int | None,
+    windows: int,
+    max_tokens: int,
+    device: Any,
+) -> tuple[list[np.ndarray], list[dict[str, Any]], dict[str, int]]:
+    """Sort token lists into batches of about the same number of tokens, and pad each.
+
+    Returns batches, features and counts of `Tokenised`.
     """
     most_tokens = batch * max_tokens if batch else TOKENS_PER_BATCH.get(device.type, 16_384)
     sequences = {name: lists for name, lists in columns.items() if isinstance(lists, list)}
@@ -146,8 +208,8 @@ def pad_batches(
         if device.type == "cuda":  # in memory that a GPU can fetch by itself
             padded = {name: tensor.pin_memory() for name, tensor in padded.items()}
         features.append({**rest, **padded})
-    found = token_metrics(counts, _whole_counts(tokenizer, columns, counts), batches)
-    return Tokenised(texts, batches, features, found)
+    whole = _whole_counts(tokenizer, columns, counts)
+    return batches, features, token_metrics(counts, whole, batches, windows)
 
 
 def _whole_counts(tokenizer: Any, columns: Mapping[str, Any], counts: np.ndarray) -> np.ndarray:
@@ -168,17 +230,17 @@ def compute_batches(
     device: Any,
     setting: str,
 ) -> np.ndarray:
-    """What a model gives for N texts; the host waits for the device once, at the end.
+    """What a model gives for W windows; the host waits for the device once, at the end.
 
     Args:
-        forward: a batch's features on the device to a tensor, a row for each text.
-        tokenised: N texts.
+        forward: a batch's features on the device to a tensor, a row for each window.
+        tokenised: W windows.
         width: how many numbers of a row, its first, are kept.
         device: of the model.
         setting: what to lower where one text does not fit, for the message.
 
     Returns:
-        float32, N x *width*.
+        float32, W x *width*.
 
     Raises:
         DeviceMemoryError: even one text does not fit.
@@ -204,7 +266,7 @@ def compute_batches(
             logger.warning("out of device memory; going on with batches of %d", half)
             for part in (slice(half, None), slice(None, half)):
                 waiting.append((batch[part], _part(features, part, len(batch))))
-    matrix = np.empty((len(tokenised.texts), width), dtype=np.float32)
+    matrix = np.empty((len(tokenised.windows.texts), width), dtype=np.float32)
     matrix[np.concatenate(rows)] = torch.cat(found).float().cpu().numpy()
     return matrix
 

@@ -18,14 +18,13 @@ from datamask.embedding.protocol import TextEmbedder
 WORD_FEATURES, CHARACTER_FEATURES = 2**16, 2**15
 NONZEROS = 8
 PROJECTION_SEED = 768_2512
-CHARACTERS_READ = 4000
-"""Characters of a text that are read: the start of a page identifies it."""
 
 
 class Lexical(TextEmbedder):
     """Embedder `lexical`."""
 
     version: ClassVar[str] = "lexical-1"
+    most_characters: ClassVar[int | None] = 4000
 
     def embed(self, texts: Sequence[str], dimension: int) -> np.ndarray:
         """See `embed`."""
@@ -37,8 +36,7 @@ def embed(texts: Sequence[str], dimension: int) -> np.ndarray:
     from scipy import sparse
 
     words, characters, projection = _parts(dimension)
-    cut = [text[:CHARACTERS_READ] for text in texts]
-    counts = sparse.hstack([words.transform(cut), characters.transform(cut)], format="csr")
+    counts = sparse.hstack([words.transform(texts), characters.transform(texts)], format="csr")
     counts.data = np.sign(counts.data) * np.log1p(np.abs(counts.data))
     vectors = np.asarray((counts @ projection).todense(), dtype=np.float32)
     vectors[~vectors.any(axis=1)] = 1.0

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from datamask.config.compute import Compute
-from datamask.config.inputs import Embedding
+from datamask.config.inputs import WINDOWS, Embedding
 from datamask.embedding.pinning import PIN, pin_model
 from datamask.embedding.protocol import load_embedder, unit_vectors
 from datamask.errors import InputError
 from datamask.source.opening import list_files
 from datamask.source.rows import ROW_SUFFIXES, read_rows
+from datamask.source.windows import Windows, cut
 
 TEXTS_AT_ONCE = 4096
 
@@ -37,8 +39,12 @@ def read_texts(path: str, column: str) -> list[str]:
     return texts
 
 
-def embed_texts(texts: Sequence[str], embedding: Embedding, compute: Compute) -> np.ndarray:
+def embed_texts(
+    texts: Sequence[str], embedding: Embedding, compute: Compute, windows: int = WINDOWS
+) -> np.ndarray:
     """Embed texts with the encoder of the settings; unit rows, float32, N x `embedding.dimension`.
+
+    *windows*: as `source.windows`.
 
     Raises:
         SettingsError: the model cannot be loaded, or has another dimension.
@@ -47,7 +53,7 @@ def embed_texts(texts: Sequence[str], embedding: Embedding, compute: Compute) ->
     if not texts:
         raise InputError("no texts")
     revision = pin_model(embedding)[PIN] if embedding.has_model else ""
-    tokenise, encode = text_embedder(embedding, revision, compute)
+    tokenise, encode = text_embedder(embedding, revision, compute, windows)
     found = []
     for start in range(0, len(texts), TEXTS_AT_ONCE):
         part = texts[start : start + TEXTS_AT_ONCE]
@@ -57,22 +63,26 @@ def embed_texts(texts: Sequence[str], embedding: Embedding, compute: Compute) ->
 
 
 def text_embedder(
-    embedding: Embedding, revision: str, compute: Compute
+    embedding: Embedding, revision: str, compute: Compute, windows: int
 ) -> tuple[Callable[[Sequence[str]], Any], Callable[[Any, Sequence[str]], np.ndarray]]:
     """What the host does with N texts ahead; and what makes of that, and of N names, unit vectors.
 
-    *revision* is that of `sentence_transformer.load_model`.
+    *revision* is that of `sentence_transformer.load_model`, *windows* `source.windows`. What the
+    host made has the share of each text that is read (`share_read`).
     """
     if not embedding.has_model:
         embedder = load_embedder(embedding.method)
-        return (
-            lambda texts: texts,
-            lambda texts, names: unit_vectors(embedder, texts, embedding.dimension),
-        )
+        most = embedder.most_characters or sys.maxsize
+
+        def embed(cut_texts: Windows, names: Sequence[str]) -> np.ndarray:
+            vectors = unit_vectors(embedder, cut_texts.texts, embedding.dimension)
+            return cut_texts.direction(vectors)
+
+        return lambda texts: cut(texts, most, windows), embed
     from datamask.embedding import sentence_transformer as model
 
     encoder = model.load_model(embedding, revision, compute)
     return (
-        lambda texts: model.tokenise(encoder, texts, embedding, compute.embedding_batch),
+        lambda texts: model.tokenise(encoder, texts, embedding, compute.embedding_batch, windows),
         lambda tokenised, names: model.embed(encoder, tokenised, embedding, names),
     )

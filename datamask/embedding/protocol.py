@@ -26,6 +26,10 @@ class TextEmbedder(ABC):
     version: ClassVar[str]
     """Identifies the vectors; a new version embeds every document again."""
 
+    most_characters: ClassVar[int | None] = None
+    """About how many characters `embed` reads of a text; of longer texts it gets windows
+    (`source.windows`). None: any number."""
+
     @abstractmethod
     def embed(self, texts: Sequence[str], dimension: int) -> np.ndarray:
         """Embed texts; float32, N x *dimension*, no zero rows. Rows are normalised later."""

@@ -12,7 +12,7 @@ import functools
 import logging
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,14 +23,16 @@ from datamask.config.compute import Compute
 from datamask.config.inputs import Embedding
 from datamask.embedding.forward import (
     Tokenised,
+    TokenLists,
     compute_batches,
     device_name,
     load_once,
-    pad_batches,
     shown_names,
+    tokenise_windows,
 )
 from datamask.embedding.pinning import PIN, loading, pin_model, planned_folder
 from datamask.errors import InputError, SettingsError
+from datamask.source.windows import cut
 
 logger = logging.getLogger(__name__)
 
@@ -116,40 +118,53 @@ def _load(embedding: Embedding, revision: str, device: str) -> Encoder:
 
 
 def tokenise(
-    encoder: Encoder, texts: Sequence[str], embedding: Embedding, batch: int | None
+    encoder: Encoder, texts: Sequence[str], embedding: Embedding, batch: int | None, windows: int
 ) -> Tokenised:
-    """Prepare the texts of one chunk for the model, on the host.
+    """Prepare the texts of one chunk for the model, on the host, in at most so many windows each.
 
-    *batch*: texts of maximum length in a forward pass; more if they are shorter (`pad_batches`).
+    *batch*: windows of maximum length in a forward pass; more if they are shorter.
     """
     model = encoder.model
-    whole = [embedding.prefix + text for text in texts]
     prompt = model.prompts.get(model.default_prompt_name) if model.default_prompt_name else None
+    ahead = len(prompt or "") + len(embedding.prefix)
+
+    def token_lists(some: Sequence[str]) -> TokenLists:
+        whole = [embedding.prefix + text for text in some]
+        found: TokenLists = model.preprocess(whole, prompt=prompt, processing_kwargs=UNPADDED)
+        return found
+
     with encoder.tokenising:
-        columns = _token_lists(model, whole, prompt)
-        if columns is None:
-            return _untokenised(model, whole, prompt, batch or TEXTS_PER_BATCH)
+        if not _takes_tokens(model, token_lists):
+            return _untokenised(encoder, texts, embedding.prefix, prompt, batch or TEXTS_PER_BATCH)
         most = model.max_seq_length or embedding.max_tokens
-        return pad_batches(model.tokenizer, columns, whole, batch, most, model.device)
+        rest = (model.tokenizer, batch, most, model.device)
+        return tokenise_windows(token_lists, texts, windows, ahead, *rest)
 
 
-def _token_lists(model: Any, texts: list[str], prompt: str | None) -> Mapping[str, Any] | None:
-    """Token ids and related inputs, a list per text; None if the model does not take tokens."""
+def _takes_tokens(model: Any, token_lists: Callable[[Sequence[str]], TokenLists]) -> bool:
+    """Whether a model's input has a list of tokens for each text."""
     if not hasattr(getattr(model, "tokenizer", None), "pad"):
-        return None
-    found: Mapping[str, Any] = model.preprocess(texts, prompt=prompt, processing_kwargs=UNPADDED)
-    ids = found.get("input_ids")
-    return found if isinstance(ids, list) and len(ids) == len(texts) else None
+        return False
+    ids = token_lists(["two", "texts"]).get("input_ids")
+    return isinstance(ids, list) and len(ids) == 2
 
 
-def _untokenised(model: Any, texts: list[str], prompt: str | None, batch: int) -> Tokenised:
-    """`tokenise` for models that do not take tokens: *batch* texts at a time, longest first."""
-    order = np.argsort([-len(text) for text in texts], kind="stable")
+def _untokenised(
+    encoder: Encoder, texts: Sequence[str], prefix: str, prompt: str | None, batch: int
+) -> Tokenised:
+    """`tokenise` for models that do not take tokens: *batch* texts at a time, longest first.
+
+    They get whole texts. Unless their length is unlimited, what they read of a text is unknown.
+    """
+    model, lengths = encoder.model, np.array([len(text) for text in texts], np.float64)
+    order = np.argsort(-lengths, kind="stable")
     batches = [order[start : start + batch] for start in range(0, len(order), batch)]
     features = [
-        dict(model.preprocess([texts[row] for row in rows], prompt=prompt)) for rows in batches
+        dict(model.preprocess([prefix + texts[row] for row in rows], prompt=prompt))
+        for rows in batches
     ]
-    return Tokenised(texts, batches, features)
+    read = lengths if model.max_seq_length == math.inf else np.full(len(texts), np.nan)
+    return Tokenised(cut(texts, lengths, 1), read, batches, features)
 
 
 def embed(
@@ -165,14 +180,15 @@ def embed(
         matrix = _encode(encoder.model, tokenised, embedding.dimension)
         offenders = np.flatnonzero(~_usable(matrix))
         if len(offenders):
-            _embed_alone(encoder, matrix, offenders, tokenised.texts, embedding)
-    if still := [names[row] for row in offenders.tolist() if not _usable(matrix[[row]])[0]]:
+            _embed_alone(encoder, matrix, offenders, tokenised.windows.texts, embedding)
+    wrong = tokenised.windows.owners[offenders[~_usable(matrix[offenders])]]
+    if still := [names[text] for text in np.unique(wrong).tolist()]:
         raise InputError(
             f"{embedding.model} gives no finite vector for document {shown_names(still)}, "
             "alone and in float32; drop or fix the text"
         )
     unit: np.ndarray = matrix / np.linalg.norm(matrix, axis=1, keepdims=True)
-    return unit
+    return tokenised.windows.direction(unit)
 
 
 def _usable(matrix: np.ndarray) -> np.ndarray:
@@ -201,11 +217,10 @@ def _embed_alone(
     logger.warning("%d vectors are not finite; embedding them alone in float32", len(rows))
     model = encoder.model
     dtype = getattr(torch, embedding.dtype)
-    as_it_is = embedding.model_copy(update={"prefix": ""})
     model.to(torch.float32)
     try:
         for row in rows.tolist():
-            alone = tokenise(encoder, [texts[row]], as_it_is, 1)
+            alone = tokenise(encoder, [texts[row]], embedding, 1, 1)
             matrix[row] = _encode(model, alone, embedding.dimension)[0]
     finally:
         model.to(dtype)

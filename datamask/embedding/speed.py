@@ -28,8 +28,8 @@ class EmbeddingSpeed:
         seconds: of all workers together.
         padding: share of the computed tokens that are padding, in [0, 1]; None without tokens.
         waited: share of the time in which the model waited for its input, in [0, 1].
-        cut: share of the documents that are longer than the model reads, in [0, 1].
-        lost: share of the tokens that are cut with them, in [0, 1].
+        cut: share of the documents that are longer than the model reads at once, in [0, 1].
+        lost: share of the tokens that are not read, in [0, 1].
         seconds_at: seconds with other maximum lengths, in proportion to the tokens; empty without
             tokens. Attention, which grows with the square of the length, is not considered.
     """
@@ -73,6 +73,6 @@ def speed_of(records: list[WorkRecord | None]) -> EmbeddingSpeed | None:
         1 - tokens / padded if padded else None,
         sums["waited_seconds"] / seconds,
         sums["cut"] / sums["documents"],
-        1 - tokens / whole if whole else 0.0,
+        max(0.0, 1 - tokens / whole) if whole else 0.0,
         {at: seconds * sums[name] / tokens for at, name in TOKENS_AT.items() if tokens},
     )

@@ -271,7 +271,8 @@ def _add_topics(connection: Any, run: Run, compute: Compute) -> None:
     )
     names, directions = read_topic_model(run)
     revision = run.pinned_revisions.get(PIN, "")
-    tokenise, encode = text_embedder(run.settings.embedding, revision, compute)
+    windows = run.settings.source.windows
+    tokenise, encode = text_embedder(run.settings.embedding, revision, compute, windows)
     execute(connection, "ALTER TABLE documents ADD COLUMN topic VARCHAR")
     for shard, rows, texts in read_texts(run, first):
         where = [f"row {row} of shard {shard}" for row in rows.tolist()]

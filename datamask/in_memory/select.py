@@ -28,7 +28,7 @@ from datamask.in_memory.comparison import (
     comparison_text,
 )
 from datamask.in_memory.containers import column_of, numbers, texts_or_matrix
-from datamask.quality.heuristic import score_texts
+from datamask.quality.heuristic import heuristic_scores
 from datamask.report.chart_data import LOOKS, NAMES
 from datamask.report.charts import Chart, Series
 from datamask.runs.budget import total_budget
@@ -193,7 +193,7 @@ def select(
     values = None if quality is None else named(quality, "quality")
     if isinstance(found, list):
         if values is None:
-            values, note = score_texts(found), "Quality is a heuristic of the texts' form"
+            values, note = heuristic_scores(found)[0], "Quality is a heuristic of the texts' form"
             note += ", which does not rank. " if not quality_weight else ". "
         if embedding == "lexical":
             note += "Embeddings are lexical (shared wording, not meaning); name a model."

@@ -47,7 +47,8 @@ def _differences(
     for key in sorted({*ours, *theirs}):
         # The revision identifies a model; its name may be that of a copy.
         if key != "model" and ours.get(key) != theirs.get(key):
-            yield differ(f"embedding.{key}", _shown(theirs, key), _shown(ours, key))
+            name = "source.windows" if key == "windows" else f"embedding.{key}"
+            yield differ(name, _shown(theirs, key), _shown(ours, key))
     for score in settings.scores:
         if score.kind == "examples":
             yield SettingsError(

@@ -8,6 +8,7 @@ settings, only the new one is computed.
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from collections.abc import Iterator, Sequence
@@ -27,13 +28,13 @@ from datamask.embedding.forward import (
     compute_batches,
     device_name,
     load_once,
-    pad_batches,
     shown_names,
+    tokenise_windows,
 )
 from datamask.embedding.pinning import loading, model_revision, planned_folder
 from datamask.errors import CorruptFileError, InputError, SettingsError
 from datamask.runs import schemas
-from datamask.runs.checkpoints import Checkpoints
+from datamask.runs.checkpoints import Checkpoints, State
 from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt, read_receipt
@@ -52,7 +53,7 @@ class Classifier:
     Args:
         model: a transformers model for sequence classification.
         tokenizer: its tokenizer.
-        max_tokens: longer texts are truncated.
+        max_tokens: of a window.
         tokenising: lock of the tokenizer, which is not thread-safe.
     """
 
@@ -77,16 +78,21 @@ def classify_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     for model_key, group in groupby(left, key=lambda s: _model_key(run, s)):
         checkpoints = Checkpoints(run, "classifier_scores", shard, [*how, model_key], 0)
         columns |= _classified(run, shard, list(group), compute, checkpoints)
-    arrays = [read_ids(run, shard), *(pa.array(columns[name]) for name in keys)]
-    table = pa.Table.from_arrays(arrays, schema=schemas.classifier_scores(keys))
+    schema = schemas.classifier_scores(keys)
+    values = (pa.array(columns[name], from_pandas=True) for name in schema.names[1:])
+    table = pa.Table.from_arrays([read_ids(run, shard), *values], schema=schema)
     metrics = {"made_from": keys}
     receipt = write_output(run, "classifier_scores", shard, table.schema, [table], metrics)
     Checkpoints(run, "classifier_scores", shard, how, 0).clear()
     return receipt
 
 
-def read_classified(run: Run, shard: int, name: str, ids: pa.ChunkedArray) -> pa.Array:
-    """A classifier's values for the documents of a shard, whose *ids* are in the source's order.
+def read_classified(
+    run: Run, shard: int, name: str, ids: pa.ChunkedArray
+) -> tuple[pa.Array, pa.Array]:
+    """A classifier's values for the documents of a shard, and the share of each text that was read.
+
+    *ids* are in the source's order.
 
     Raises:
         RunError: the output of the stage is missing or stale.
@@ -94,16 +100,19 @@ def read_classified(run: Run, shard: int, name: str, ids: pa.ChunkedArray) -> pa
     """
     run.receipt("classifier_scores", shard)
     path = run.path("classifier_scores", shard)
-    table = read_columns(path, ["id", name])
+    names = [name, schemas.READ_BY.format(name)]
+    table = read_columns(path, ["id", *names])
     if not table["id"].combine_chunks().equals(ids.combine_chunks()):
         raise CorruptFileError(f"{path}: its ids differ from the source's; delete it and relaunch")
-    return table[name].combine_chunks()
+    values, read = (table[column].combine_chunks() for column in names)
+    return values, read
 
 
 def _model_key(run: Run, score: Score) -> str:
     """Identifies what determines the outputs of a score's model, except the texts."""
     pin = run.pinned_revisions[f"classifier_scores:{score.name}"]
-    return digest(score.model, pin, score.max_tokens, score.dtype)
+    windows = run.settings.source.windows
+    return digest(score.model, pin, score.max_tokens, score.dtype, windows)
 
 
 def _key(run: Run, shard: int, score: Score) -> str:
@@ -123,7 +132,8 @@ def _finished_columns(run: Run, shard: int, keys: dict[str, str]) -> dict[str, n
             return {}  # up to date: the caller wants everything computed again
         made_from = receipt.metrics["made_from"]
         same = [name for name, key in keys.items() if made_from.get(name) == key]
-        return {name: read_columns(path, [name])[name].to_numpy() for name in same}
+        names = [*same, *map(schemas.READ_BY.format, same)]
+        return {name: read_columns(path, [name])[name].to_numpy() for name in names}
     except (FileNotFoundError, CorruptFileError, KeyError):
         return {}
 
@@ -131,44 +141,47 @@ def _finished_columns(run: Run, shard: int, keys: dict[str, str]) -> dict[str, n
 def _classified(
     run: Run, shard: int, scores: Sequence[Score], compute: Compute, checkpoints: Checkpoints
 ) -> dict[str, np.ndarray]:
-    """Values by score, for scores that share a model; float64, shape N."""
-    first = scores[0]
+    """Values by score, for scores that share a model, and shares that were read; float, shape N."""
+    first, windows = scores[0], run.settings.source.windows
+    every = [s for s in run.settings.scores if s.kind == "classifier"]
+    every = [s for s in every if _model_key(run, s) == _model_key(run, first)]
     revision = run.pinned_revisions[f"classifier_scores:{first.name}"]
     classifier = load_classifier(first, revision, compute)
-    setting = f"max_tokens of score {first.name}"
+    setting, reads = f"max_tokens of score {first.name}", schemas.READ_BY.format
     model, tokenizer, most = classifier.model, classifier.tokenizer, classifier.max_tokens
 
     def prepare(batch: pa.RecordBatch) -> Tokenised:
-        texts = batch.column(1).to_pylist()
+        texts, rest = batch.column(1).to_pylist(), (compute.embedding_batch, most, model.device)
+        lists = functools.partial(tokenizer, truncation=True, max_length=most)
         with classifier.tokenising:
-            columns = tokenizer(texts, truncation=True, max_length=most)
-            return pad_batches(
-                tokenizer, columns, texts, compute.embedding_batch, most, model.device
-            )
+            return tokenise_windows(lists, texts, windows, 0, tokenizer, *rest)
 
     def forward(features: dict[str, Any]) -> Any:
         return model(**features).logits
 
-    def outputs(batch: pa.RecordBatch, tokenised: Tokenised) -> np.ndarray:
+    def outputs(batch: pa.RecordBatch, tokenised: Tokenised) -> State:
         made = compute_batches(forward, tokenised, model.config.num_labels, model.device, setting)
-        wrong = np.flatnonzero(~np.isfinite(made).all(axis=1)).tolist()
-        if wrong:
-            names = [batch.column(0)[row].as_py() for row in wrong]
+        made_of = tokenised.windows
+        if len(wrong := np.unique(made_of.owners[~np.isfinite(made).all(axis=1)])):
+            ids = [batch.column(0)[row].as_py() for row in wrong.tolist()]
             raise InputError(
                 f"score {first.name}: the output of {first.model} is not finite for document "
-                f"{shown_names(names)}; set its dtype to float32, or fix the text",
+                f"{shown_names(ids)}; set its dtype to float32, or fix the text",
                 shard=shard,
             )
-        return made
+        # Of all scores of the model, because a checkpoint does not know which ones are left.
+        values = {s.name: made_of.mean(head_values(s, model.config, made)) for s in every}
+        return values | dict.fromkeys(map(reads, values), tokenised.share_read())
 
-    found: dict[str, list[np.ndarray]] = {score.name: [np.zeros(0)] for score in scores}
+    names = [column for score in scores for column in (score.name, reads(score.name))]
+    found: dict[str, list[np.ndarray]] = {name: [] for name in names}
     size, total = compute.embedding_chunk, run.shard_rows(shard)
     for _, made in computed_chunks(
         _documents(run, shard), size, total, prepare, outputs, checkpoints
     ):
-        for score in scores:
-            found[score.name].append(head_values(score, classifier.model.config, made))
-    return {name: np.concatenate(parts) for name, parts in found.items()}
+        for name, parts in found.items():
+            parts.append(made[name])
+    return {name: np.concatenate([[], *parts]) for name, parts in found.items()}
 
 
 def _documents(run: Run, shard: int) -> Iterator[pa.RecordBatch]:

@@ -3,8 +3,9 @@
 Stage `example_models` fits one model for each score of kind `examples`. It tells the user's texts
 from random documents of the source (as in arXiv 2406.11794, section 4.2), or follows labels of
 documents. The features of a text are its words and pairs of neighbouring words, hashed to
-`FEATURES` places, as log(1 + count), at length 1. Stage `scores` applies the models, so these
-scores can prune before anything is embedded.
+`FEATURES` places, as log(1 + count), at length 1; those of a long text are the weighted mean over
+its windows (`source.windows`), so that its score is the mean of theirs. Stage `scores` applies the
+models, so these scores can prune before anything is embedded.
 
 Cross-validation evaluates a model before its scores are used, and calibrates them: the score of a
 text is the log-odds that the text is an example, if examples and random documents are equally many.
@@ -13,7 +14,7 @@ text is the log-odds that the text is an example, if examples and random documen
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ from datamask.source.columns import domains
 from datamask.source.pinned import PlannedFiles
 from datamask.source.reading import read_ids, read_shard
 from datamask.source.rows import ROW_SUFFIXES, read_rows
+from datamask.source.windows import cut
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +45,7 @@ FEATURES = 2**18
 """Places of hashed words and pairs; the weights of a model take 1 MiB (docs/log.md#examples)."""
 
 READ_CHARACTERS = 3000
-"""Characters of a text that are read, from its beginning (docs/log.md#examples)."""
+"""Characters of a window of a text (docs/log.md#examples)."""
 
 STRENGTH = 3.0
 """Inverse regularisation strength of the logistic regression (docs/log.md#examples)."""
@@ -60,12 +62,22 @@ MOST_SHARDS = 16
 (docs/log.md#examples)."""
 
 
-def features_of(texts: pa.Array) -> Any:
-    """Hashed words and pairs of texts (large_string): a sparse matrix, float64, N x FEATURES."""
+def features_of(texts: Sequence[str | None], most: int) -> tuple[Any, np.ndarray]:
+    """Hashed words and pairs of texts, read in at most so many windows.
+
+    Returns:
+        a sparse matrix, float64, N x FEATURES; and the share of each text that was read.
+    """
+    windows = cut([text or "" for text in texts], READ_CHARACTERS, most)
+    return windows.mean(_features(pa.array(windows.texts, pa.large_string()))), windows.share_read()
+
+
+def _features(texts: pa.Array) -> Any:
+    """Hashed words and pairs of windows (large_string); as `features_of`."""
     from scipy import sparse
     from sklearn.preprocessing import normalize
 
-    words = split_words(pc.utf8_slice_codeunits(texts, 0, READ_CHARACTERS))
+    words = split_words(texts)
     rows, columns = [], []
     for number in (1, 2):
         hashes, offsets = hash_ngrams(words, number)
@@ -141,7 +153,8 @@ def fit_examples(run: Run, compute: Compute) -> None:
             continue
         of_labels = score.labels != ""
         texts, targets, copies = (_labelled if of_labels else _contrasted)(run, score)
-        fitted, figures = fit_words(features_of(pa.array(texts, pa.large_string())), targets)
+        features, _ = features_of(texts, run.settings.source.windows)
+        fitted, figures = fit_words(features, targets)
         measure, value = "rank correlation", figures["correlation"] or 0.0
         if figures["auc"] is not None:  # which does not depend on how many texts each kind has
             measure, value = "2 AUC - 1", 2 * figures["auc"] - 1
@@ -319,6 +332,12 @@ def example_figures(run: Run) -> dict[str, Any]:
     return run.receipt("example_models").metrics if is_fitted else {}
 
 
-def example_scores(texts: pa.Array, weights: np.ndarray) -> pa.Array:
-    """A score of each text (large_string); float64."""
-    return pa.array(features_of(texts) @ weights[:-1] + weights[-1])
+def example_scores(
+    texts: Sequence[str | None], weights: np.ndarray, most: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """A score of each of N texts (float64), and the share of it that was read.
+
+    *most*: windows of a text.
+    """
+    features, read = features_of(texts, most)
+    return features @ weights[:-1] + weights[-1], read

@@ -13,8 +13,11 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
+from datamask.config.inputs import WINDOWS
+from datamask.source.windows import cut
+
 READ_CHARACTERS = 20_000
-"""Only the start of a longer text is looked at, so that one huge document cannot stall a shard
+"""Characters of a window of a text, so that one huge document cannot stall a shard
 (docs/log.md#heuristic)."""
 
 _ENGLISH = """
@@ -28,9 +31,16 @@ _DIGITS = string.digits.encode()
 _SYMBOLS = string.punctuation.encode()
 
 
-def score_texts(texts: Iterable[str | None]) -> npt.NDArray[np.float64]:
-    """The heuristic score of each text; shape [texts], in [0, 1]."""
-    return np.fromiter((score_text(text or "") for text in texts), dtype=np.float64)
+def heuristic_scores(
+    texts: Iterable[str | None], windows: int = WINDOWS
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float32]]:
+    """The heuristic score of each of N texts, in [0, 1], and the share of it that was read.
+
+    *windows*: as `source.windows`; the score of a long text is the mean over its windows.
+    """
+    read = cut([text or "" for text in texts], READ_CHARACTERS, windows)
+    scores = np.fromiter(map(score_text, read.texts), np.float64, len(read.texts))
+    return read.mean(scores), read.share_read()
 
 
 def score_text(text: str) -> float:
@@ -44,9 +54,8 @@ def score_text(text: str) -> float:
     - repetition: different word triples / word triples (1 below 3 words)
     - stop words: clip(t / 0.3); t = English stop words / w; prose has about 0.4
 
-    English is assumed: other languages lose the last part. The first `READ_CHARACTERS` count.
+    English is assumed: other languages lose the last part.
     """
-    text = text[:READ_CHARACTERS]
     words = text.lower().split()
     if not words:
         return 0.0

@@ -8,7 +8,6 @@ the whole-corpus normalisation needs. A text of white space alone has 0 characte
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from datamask.quality.classifier import read_classified
 from datamask.quality.examples import example_scores, read_models
 from datamask.quality.fasttext_model import fasttext_scores
 from datamask.quality.file_scores import read_joined
-from datamask.quality.heuristic import READ_CHARACTERS, score_texts
+from datamask.quality.heuristic import heuristic_scores
 from datamask.runs import schemas
 from datamask.runs.in_progress import advance
 from datamask.runs.output import write_output
@@ -60,11 +59,13 @@ def import_scores(run: Run, shard: int, compute: Compute) -> Receipt:
         place = table.column_names.index("characters")
         table = table.set_column(place, "characters", pa.array(characters))
     scores: dict[str, pa.Array] = {}
+    read = [table["text_read"].combine_chunks()]
     for score in settings.scores:
         if score.kind == "file":
             values = read_joined(run, shard, score.name, table["id"])
         elif score.kind == "classifier":
-            values = read_classified(run, shard, score.name, table["id"])
+            values, share = read_classified(run, shard, score.name, table["id"])
+            read.append(share)
         else:
             values = table[f"score:{score.name}"].combine_chunks()
         scores[score.name] = found = _finite(values)
@@ -73,7 +74,7 @@ def import_scores(run: Run, shard: int, compute: Compute) -> Receipt:
             raise missing_score(score, found.null_count, path, row, shard)
     schema = schemas.scores(scores)
     row = pa.array(np.arange(table.num_rows, dtype=np.int64))
-    columns = {"row": row, **scores}
+    columns = {"row": row, "text_read": pc.min_element_wise(*read), **scores}
     arrays = [columns[name] if name in columns else table[name] for name in schema.names]
     written = pa.Table.from_arrays(arrays, schema=schema)
     metrics: dict[str, Any] = {
@@ -166,7 +167,7 @@ def _facts(
         "domain": named(domains(cast(columns.url, pa.string()))),
         "content": pa.nulls(batch.num_rows, pa.binary(16)),
     }
-    text = None
+    text, texts, read = None, [], [pa.nulls(batch.num_rows, pa.float32())]
     if source.layout == "documents":
         text = cast(columns.text, pa.large_string())
         facts["characters"] = count_characters(text)
@@ -174,17 +175,25 @@ def _facts(
         is_unknown = columns.token_count not in batch.schema.names and source.tokenizer
         if run.settings.counts_for_trainer or is_unknown:
             facts["tokens"] = _counted(run, text)
+        if any(score.reads_text for score in run.settings.scores):
+            texts = text.to_pylist()
     for score in run.settings.scores:
+        name = f"score:{score.name}"
         if score.kind == "column":
-            facts[f"score:{score.name}"] = cast(score.column, pa.float64())
-        elif score.kind == "heuristic":
-            read = pc.utf8_slice_codeunits(text, 0, READ_CHARACTERS)
-            facts[f"score:{score.name}"] = pa.array(score_texts(_strings(read)))
-        elif score.kind == "examples":
-            facts[f"score:{score.name}"] = example_scores(text, models[score.name])
+            facts[name] = cast(score.column, pa.float64())
         elif score.kind == "fasttext":
             planned = run.pinned_revisions[f"scores:{score.name}"]
-            facts[f"score:{score.name}"] = pa.array(fasttext_scores(score, _strings(text), planned))
+            facts[name] = pa.array(fasttext_scores(score, texts, planned))
+            read.append(pa.array(np.ones(len(texts), np.float32)))
+        elif score.kind in ("heuristic", "examples"):
+            values, share = (
+                heuristic_scores(texts, source.windows)
+                if score.kind == "heuristic"
+                else example_scores(texts, models[score.name], source.windows)
+            )
+            facts[name] = pa.array(values)
+            read.append(pa.array(share))
+    facts["text_read"] = pc.min_element_wise(*read)
     return pa.RecordBatch.from_pydict(facts)
 
 
@@ -196,11 +205,6 @@ def _counted(run: Run, text: pa.Array) -> pa.Array:
     assert settings.tokens is not None
     tokenizer = load_tokenizer(settings.tokens.tokenizer, "tokens.tokenizer", planned)
     return pc.add(count_tokens(tokenizer, text), 1)
-
-
-def _strings(text: pa.Array) -> Iterator[str | None]:
-    for value in text:
-        yield value.as_py()
 
 
 def count_characters(text: pa.Array) -> pa.Array:

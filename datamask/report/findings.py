@@ -47,6 +47,12 @@ FROM groups g JOIN funnel f ON f.kind = 'all' AND f.step = 'selected'
 """Groups with the share kept relative to that of the source, and the documents that a random
 selection would keep."""
 
+LEAST_READ = 0.5
+"""Share of a document's characters below which most of it was not judged."""
+
+MOST_UNREAD = 0.01
+"""Share of documents below LEAST_READ above which there is a warning."""
+
 CERTAIN = 2.0
 """Deviations by which a random selection seldom differs from the mean of random selections."""
 
@@ -61,8 +67,8 @@ def findings_of(run: Run) -> Iterator[Finding]:
     """
     checks = (
         *(trained, _gains, _near_duplicates, _embeddings, scores, explained, _lengths),
-        *(_lengths_left_out, _source, _groups, _long_texts, copied_groups, leaks, _drift),
-        *(_by_sample, _not_kept),
+        *(_lengths_left_out, _source, _groups, _long_texts, _text_read, copied_groups, leaks),
+        *(_drift, _by_sample, _not_kept),
     )
     for check in checks:
         yield from check(run)
@@ -261,6 +267,26 @@ def _long_texts(run: Run) -> Iterator[Finding]:
         yield Finding("warning", "long texts", f"{told}.")
 
 
+def _text_read(run: Run) -> Iterator[Finding]:
+    [row] = query(
+        run,
+        "SELECT count(text_read) AS documents, avg(text_read) AS mean, min(text_read) AS least, "
+        f"count(*) FILTER (text_read < {LEAST_READ}) AS below FROM documents",
+    )
+    if not row["documents"]:
+        return
+    windows, share = run.settings.source.windows, row["below"] / row["documents"]
+    text = f"Scores and embedder read {row['mean']:.1%} of a document's text on average, and "
+    text += f"{row['least']:.1%} of the one that is read least (source.windows: {windows})."
+    if not row["below"]:
+        yield Finding("good", "text read", text)
+        return
+    text += f" Of {row['below']:,d} documents ({share:.1%}) they read less than half. More windows "
+    text += "or a larger max_tokens read more; or split such documents."
+    command = f"datamask rebuild RUN --set source.windows={3 * windows}"
+    yield Finding("warning" if share >= MOST_UNREAD else "caution", "text read", text, command)
+
+
 def _drift(run: Run) -> Iterator[Finding]:
     rows = drift(run)
     if not rows:
@@ -308,4 +334,5 @@ def _not_kept(run: Run) -> Iterator[Finding]:
     if not run.settings.embedding.keep:
         text = "The run keeps no embeddings (embedding.keep is false): nearest neighbours and "
         text += "near-duplicates are looked for among the sampled documents only, so fewer are "
-        yield Finding("warning", "near-duplicates", f"{text}found than in other runs.")
+        text += "found than in other runs. The share of text that the embedder read is not known."
+        yield Finding("warning", "near-duplicates", text)

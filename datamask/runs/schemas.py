@@ -212,22 +212,34 @@ verdict on the arm: better, worse or undecided.
 """
 
 
+READ_BY = "text_read:{}"
+"""`classifier_scores/`: the column of the share of each text that a score's model read."""
+
+
 def scores(names: Iterable[str]) -> pa.Schema:
     """`scores/`: the facts of every document of a shard, in the source's order.
 
     `row` counts from 0 within the shard. Facts that the source lacks are null, and so are blank
     dumps, languages and domains. `characters` and `content`, the first 16 bytes of the text's
-    SHA-256, are null for layout `features`. Missing raw scores are null.
+    SHA-256, are null for layout `features`. Missing raw scores are null. `text_read` is the least
+    share of the text's characters that a score has read; null if none reads texts.
     """
-    facts = {"characters": _WHOLE, "tokens": _WHOLE, "dump": _TEXT, "language": _TEXT}
+    facts = {"characters": _WHOLE, "tokens": _WHOLE, "text_read": _FLOAT}
+    facts |= {"dump": _TEXT, "language": _TEXT}
     facts |= {"domain": _TEXT, "content": pa.binary(16)}
     facts |= dict.fromkeys(names, _DOUBLE)
     return pa.schema([*_never_null(id=_TEXT, row=_WHOLE), *facts.items()])
 
 
 def classifier_scores(names: Iterable[str]) -> pa.Schema:
-    """`classifier_scores/`: what classifiers gave every document, in the source's order."""
-    return pa.schema(_never_null(id=_TEXT, **dict.fromkeys(names, _DOUBLE)))
+    """`classifier_scores/`: what classifiers gave every document, in the source's order.
+
+    `text_read:` and the name of a score: the share of the text's characters that its model read;
+    null if the tokeniser does not tell.
+    """
+    names = list(names)
+    read = [(READ_BY.format(name), _FLOAT) for name in names]
+    return pa.schema([*_never_null(id=_TEXT, **dict.fromkeys(names, _DOUBLE)), *read])
 
 
 def file_scores(names: Iterable[str]) -> pa.Schema:
@@ -272,12 +284,13 @@ def documents(names: Iterable[str], has_repeats: bool = False) -> pa.Schema:
 
     Facts and raw scores are as in `scores/`, with "(none)" for a missing dump, language or domain;
     `topic` is as in `topics/`, or "(none)" for a document that was not embedded or if the run has
-    no topics; quality and what follows it are as in `quality/` and `selection/`. `top_quality`:
-    whether quality alone would select the document. With `selection.max_repeat` above 1, `repeat`
-    is how often training sees it, if it is selected.
+    no topics; quality and what follows it are as in `quality/` and `selection/`. `text_read` is the
+    least share of the text's characters that a score or (if its vectors are kept) the embedder has
+    read, null if unknown. `top_quality`: whether quality alone would select the document. With
+    `selection.max_repeat` above 1, `repeat` is how often training sees it, if it is selected.
     """
     facts = _never_null(shard=_INT, id=_TEXT, row=_WHOLE)
-    facts += [("characters", _WHOLE), ("tokens", _WHOLE)]
+    facts += [("characters", _WHOLE), ("tokens", _WHOLE), ("text_read", _FLOAT)]
     facts += _never_null(dump=_TEXT, language=_TEXT, domain=_TEXT)
     judged = [*((name, _DOUBLE) for name in names), *_never_null(topic=_TEXT)]
     judged += [("quality", _DOUBLE), ("dropped", _TEXT)]
@@ -301,14 +314,16 @@ sum in millionths. A length is a band of characters whose upper end is twice the
 def embeddings(dimension: int, storage: str = "float16") -> pa.Schema:
     """`embeddings/`: unit vectors of the documents that survived pruning, in the source's order.
 
+    `text_read`: the share of the text's characters that the embedder read; null if it is unknown.
     With storage `int8`, a vector is the signed bytes of `feature_arr` times `scale`. (Parquet would
     store a list of int8 in four bytes a number.)
     """
     if storage == "int8":
         columns = {"feature_arr": pa.binary(dimension), "scale": _FLOAT}
-        return pa.schema(_never_null(chunk_id=_TEXT, **columns))
-    vector = pa.list_(pa.field("element", pa.float16(), nullable=False), dimension)
-    return pa.schema(_never_null(chunk_id=_TEXT, feature_arr=vector))
+    else:
+        vector = pa.list_(pa.field("element", pa.float16(), nullable=False), dimension)
+        columns = {"feature_arr": vector}
+    return pa.schema([*_never_null(chunk_id=_TEXT, **columns), ("text_read", _FLOAT)])
 
 
 def added_columns(settings: Settings) -> pa.Schema:

@@ -46,7 +46,7 @@ def _of_kind(settings: Settings, kind: str, *names: str) -> list[Any]:
 
 def classifiers(settings: Settings) -> list[Any]:
     """What the scores of classifiers depend on."""
-    of_source = [settings.source.id_column, texts(settings)]
+    of_source = [settings.source.id_column, texts(settings), settings.source.windows]
     return [*of_source, _of_kind(settings, "classifier", "name", "max_tokens", "dtype", "head")]
 
 
@@ -60,6 +60,7 @@ def example_models(settings: Settings) -> list[Any]:
     """What models fitted to examples depend on."""
     held_out = settings.evaluation.hold_out and [settings.evaluation.hold_out, settings.seed]
     chosen: list[Any] = [settings.source.id_column, texts(settings), held_out]
+    chosen.append(settings.source.windows)
     for score in settings.scores:
         if score.kind == "examples":
             labels = [score.column, score.id_column]
@@ -79,7 +80,9 @@ def raw_scores(settings: Settings) -> list[Any]:
     of_kinds = [("column", "column"), ("fasttext", "label")]
     of_kind = [_of_kind(settings, *kind) for kind in of_kinds]
     counted = ["with end of document"] if settings.counts_for_trainer else []
-    return [*scores(settings), texts(settings), *of_kind, *counted]
+    in_windows = any(score.kind in ("heuristic", "examples") for score in settings.scores)
+    windows = [settings.source.windows] if in_windows else []
+    return [*scores(settings), texts(settings), *of_kind, *counted, windows]
 
 
 _REFERENCE_COLUMNS = ("source.columns.text", "source.id_column", "quality.near_duplicates.ngram")
@@ -120,9 +123,9 @@ def _vectors(settings: Settings) -> Any:
         return embedding.dimension
     bound = {"most_characters", "longer"}
     of_texts = settings.source.model_dump(include=bound, exclude_defaults=True)
+    of_texts["windows"] = settings.source.windows
     if not embedding.has_model:
-        method = [embedding.method, embedding.dimension]
-        return [*method, of_texts] if of_texts else method
+        return [embedding.method, embedding.dimension, of_texts]
     changed = embedding.model_dump(mode="json", include={"truncate"}, exclude_defaults=True)
     changed |= of_texts
     others = {"model", "revision", "keep", "truncate", "storage"}

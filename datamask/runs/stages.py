@@ -17,7 +17,7 @@ STAGES = {
     for stage in (
         Stage(
             "classifier_scores",
-            1,
+            2,
             "datamask.quality.classifier:classify_shard",
             "shard",
             settings=of.classifiers,
@@ -35,7 +35,7 @@ STAGES = {
         ),
         Stage(
             "example_models",
-            1,
+            2,
             "datamask.quality.examples:fit_examples",
             settings=of.example_models,
             file="example_models.parquet",
@@ -44,7 +44,7 @@ STAGES = {
         ),
         Stage(
             "scores",
-            4,
+            5,
             "datamask.quality.importing:import_scores",
             "shard",
             settings=of.raw_scores,
@@ -112,7 +112,7 @@ STAGES = {
         ),
         Stage(
             "embeddings",
-            1,
+            2,
             "datamask.embedding.embed:embed_shard",
             "shard",
             settings=of.embedding,
@@ -284,11 +284,11 @@ STAGES = {
         ),
         Stage(
             "documents",
-            5,
+            6,
             "datamask.analysis.documents:tabulate",
             "shard",
-            settings=lambda s: s.topics is not None,
-            after=("scores", "quality", "probed_quality", "topics", "selection"),
+            settings=lambda s: [s.topics is not None, s.embedding.keep],
+            after=("scores", "quality", "probed_quality", "embeddings", "topics", "selection"),
             after_all=("repeats",),
         ),
         Stage(

@@ -245,6 +245,7 @@ def about_scores(settings: Settings, pinned_revisions: Mapping[str, str]) -> dic
         facts["fill_value"] = score.fill_value if score.missing == "fill" else 0.0
         facts["head"] = score.head if score.kind == "classifier" else ""
         facts["label"] = score.label if score.kind == "fasttext" else ""
+        facts["windows"] = settings.source.windows if score.reads_text else 1
         scores.append(facts | {"revision": revision if of_model else ""})
     return {"scores": scores, "indicators": list(indicator_names(settings.selection))}
 
@@ -255,6 +256,7 @@ def about_embedding(settings: Settings, pinned_revisions: Mapping[str, str]) -> 
     if settings.source.layout == "features":
         return {"method": "features", "dimension": embedding.dimension}
     facts = {"method": embedding.method, "dimension": embedding.dimension}
+    facts |= {"windows": settings.source.windows} if settings.source.windows > 1 else {}
     if embedding.has_model:
         # The name of a folder says nothing on another machine; its digest does.
         facts |= {"model": embedding.model if not Path(embedding.model).is_absolute() else ""}

@@ -15,7 +15,7 @@ from datamask.config.loading import parse_settings
 from datamask.embedding import lexical
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
-from datamask.quality.heuristic import score_texts
+from datamask.quality.heuristic import heuristic_scores
 from tests.finished import up_to
 
 
@@ -45,7 +45,7 @@ def test_semantic_is_the_beginning_of_the_run(tmp_path: Path, storage: str) -> N
     assert semantic_documents(tmp_path, 15)["text"].to_pylist() == texts[:15]
     expected = lexical.embed(texts[:15], 64)
     assert np.allclose(np.asarray(features, np.float32), expected, atol=2e-3)
-    scores = score_texts(texts)
+    scores = heuristic_scores(texts)[0]
     assert np.corrcoef(quality, scores[:15])[0, 1] == pytest.approx(1)
     best = sorted(texts[15:], key=lambda text: -scores[texts.index(text)])
     assert best_other_texts(tmp_path, 15, 4) == best[:4]

@@ -86,7 +86,7 @@ def test_int8_takes_half_the_disk_and_selects_nearly_the_same(
 def test_vectors_made_before_a_setting_existed_stay_valid() -> None:
     """The fingerprint of embeddings has what it had before `truncate` and `storage`."""
     given = {"model": "m", "dimension": 8, "max_tokens": 9, "dtype": "float16", "prefix": ""}
-    before = {"method": "sentence-transformer", "trust_remote_code": False, **given}
+    before = {"method": "sentence-transformer", "trust_remote_code": False, "windows": 3, **given}
     del before["model"]
     chosen = parse_settings({"source": {"path": "x"}, "embedding": given})
     assert stage_settings.embedding(chosen) == before
@@ -259,7 +259,7 @@ def test_a_model_s_shard_goes_on_to_the_same_bytes_and_tells_its_speed(
     real, calls = sentence_transformer._encode, []
 
     def breaking(model: object, tokenised: Tokenised, width: int) -> np.ndarray:
-        calls.append(len(tokenised.texts))
+        calls.append(len(tokenised.windows.texts))
         if len(calls) == 3:
             raise OSError("the disk is gone")
         return real(model, tokenised, width)

@@ -26,7 +26,7 @@ def test_every_text_is_in_one_batch_that_fits(counts: np.ndarray, most: int) -> 
         cells = sum(1 for _ in batch for _ in range(width))
         assert cells <= most or len(batch) == 1
         whole += cells
-    assert token_metrics(counts, counts, batches)["padded_tokens"] == whole
+    assert token_metrics(counts, counts, batches, 1)["padded_tokens"] == whole
 
 
 def test_padding_of_long_and_short_texts_together_is_avoided() -> None:
@@ -34,7 +34,7 @@ def test_padding_of_long_and_short_texts_together_is_avoided() -> None:
     counts = np.random.default_rng(0).lognormal(5, 1, 4096).astype(int).clip(1, 512)
     in_order = [counts[start : start + 32] for start in range(0, 4096, 32)]
     before = sum(len(batch) * int(batch.max()) for batch in in_order) - counts.sum()
-    metrics = token_metrics(counts, counts, token_batches(counts, 32 * 512))
+    metrics = token_metrics(counts, counts, token_batches(counts, 32 * 512), 1)
     after = metrics["padded_tokens"] - counts.sum()
     assert after < before / 10
 

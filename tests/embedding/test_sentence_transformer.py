@@ -18,6 +18,7 @@ from datamask.embedding.loose_texts import embed_texts
 from datamask.embedding.pinning import folder_digest
 from datamask.embedding.sentence_transformer import Encoder, embed, load_model, tokenise
 from datamask.errors import DeviceMemoryError, InputError, SettingsError
+from tests import windows
 from tests.finished import WORDS
 
 WIDTH = 32
@@ -48,7 +49,7 @@ def encoder(settings: Embedding) -> Encoder:
 
 def embedded(encoder: Encoder, settings: Embedding, batch: int | None = 4) -> np.ndarray:
     """Vectors of all texts."""
-    return embed(encoder, tokenise(encoder, TEXTS, settings, batch), settings, NAMES)
+    return embed(encoder, tokenise(encoder, TEXTS, settings, batch, 1), settings, NAMES)
 
 
 @pytest.mark.parametrize("batch", [1, 4, 1000, None])
@@ -68,6 +69,44 @@ def test_vectors_are_those_of_the_library(
     assert np.abs(found - np.stack(alone)).max() < 1e-5
     together = reference.encode(["query: " + text for text in TEXTS], normalize_embeddings=True)
     assert np.einsum("nd,nd->n", found, together).min() > 0.9999
+
+
+def test_long_texts_are_embedded_in_windows(encoder: Encoder, settings: Embedding) -> None:
+    """Against the library, a window at a time: the mean of unit vectors, by shares of the text.
+
+    The first window is what the tokeniser leaves of the text. Short texts have the bytes that they
+    have without windows, in any order of the texts but for rounding.
+    """
+    long = [" ".join(generator.choice(WORDS, size)) for size in (150, 400, 3000)] + ["xy" * 400]
+    texts = [*long[:2], *TEXTS, *long[2:]]
+    names = [f"document-{row}" for row in range(len(texts))]
+    prepared = tokenise(encoder, texts, settings, 4, 3)
+    found, share = embed(encoder, prepared, settings, names), prepared.share_read()
+    alone = embed(encoder, tokenise(encoder, texts, settings, 4, 1), settings, names)
+    fast = encoder.model.tokenizer
+
+    def held(text: str) -> int:
+        cut = fast("query: " + text, truncation=True, max_length=64, return_offsets_mapping=True)
+        is_whole = len(fast("query: " + text)["input_ids"]) <= 64
+        return len(text) if is_whole else max(stop for _, stop in cut["offset_mapping"]) - 7
+
+    def judge(window: str) -> np.ndarray:
+        vector = encoder.model.encode(["query: " + window], normalize_embeddings=True)[0]
+        return np.asarray(vector, np.float64)
+
+    for row, text in enumerate(texts):
+        expected = windows.mean(text, held(text), 3, judge)
+        expected /= np.linalg.norm(expected)
+        spans = windows.by_hand(text, held(text), 3)
+        taken = [(start, start + held(text[start:stop])) for start, stop in spans]
+        assert share[row] == pytest.approx(windows.read(taken, len(text)))
+        if len(spans) == 1:
+            assert (found[row] == alone[row]).all() and share[row] == 1
+        assert np.abs(found[row] - expected).max() < 1e-3, row  # weights are by half characters
+    assert (share < 1).sum() >= 2 and np.abs(found - alone).max() > 0.02
+    order = np.random.default_rng(1).permutation(len(texts))
+    other = tokenise(encoder, [texts[row] for row in order], settings, 7, 3)
+    assert np.abs(embed(encoder, other, settings, names) - found[order]).max() < 1e-5
 
 
 def test_a_static_model_embeds(folder: Path, tmp_path: Path) -> None:
@@ -136,7 +175,7 @@ def test_tokens_and_padding_are_counted(encoder: Encoder, settings: Embedding) -
 
     What was cut is what the tokeniser gives for the whole texts.
     """
-    found = tokenise(encoder, TEXTS, settings, 3)
+    found = tokenise(encoder, TEXTS, settings, 3, 1)
     masks = [features["attention_mask"] for features in found.features]
     assert found.counts["padded_tokens"] == sum(mask.numel() for mask in masks)
     assert found.counts["tokens"] == sum(int(mask.sum()) for mask in masks)
@@ -148,7 +187,7 @@ def test_tokens_and_padding_are_counted(encoder: Encoder, settings: Embedding) -
     for length in (64, 128, 256, 512):
         expected = sum(min(count, length) for count in whole)
         assert found.counts[f"tokens_at_{length}"] == expected
-    default = tokenise(encoder, TEXTS, settings, None).batches
+    default = tokenise(encoder, TEXTS, settings, None, 1).batches
     assert 1 < len(default) < len(found.batches)
     assert sorted(np.concatenate(found.batches)) == list(range(len(TEXTS)))
 
@@ -232,7 +271,7 @@ def test_nan_is_retried_alone_and_named_if_it_lasts(
     token = encoder.model.tokenizer.convert_tokens_to_ids("copper")
     encoder.model.add_module("failing", Failing(token, always))
     try:
-        prepared = tokenise(encoder, texts, settings, 4)
+        prepared = tokenise(encoder, texts, settings, 4, 3)
         if always:
             with pytest.raises(InputError, match=f"document {NAMES[len(texts) - 1]}, alone"):
                 embed(encoder, prepared, settings, NAMES)

@@ -42,7 +42,8 @@ def test_int8_is_read_back_within_half_a_step(tmp_path):
     matrix = vectors.normalise(generator.standard_normal((300, 24)).astype(np.float32))
     ids = pa.array([f"{row}" for row in range(300)])
     schema = schemas.embeddings(24, "int8")
-    table = pa.Table.from_arrays([ids, *vectors.to_columns(matrix, "int8")], schema=schema)
+    columns = [ids, *vectors.to_columns(matrix, "int8"), pa.nulls(300, pa.float32())]
+    table = pa.Table.from_arrays(columns, schema=schema)
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=70)
     names, found = vectors.read_vectors(tmp_path / "a.parquet", 24)
     assert names.tolist() == ids.to_pylist() and found.dtype == np.float16

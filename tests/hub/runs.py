@@ -141,9 +141,13 @@ def write_shard(run: Run, shard: int, names: list[str]) -> None:
         for step in (0, 1, 2)
     ]
     score_schema, quality_schema = schemas.scores(names), schemas.quality(names)
+    dimension = run.settings.embedding.dimension
+    vector = {"feature_arr": np.full(dimension, dimension**-0.5, np.float16), "text_read": 1.0}
+    vectors = [{"chunk_id": name, **vector} for name in ids]
     outputs = {
         "scores": pa.Table.from_pylist(facts, schema=score_schema),
         "quality": pa.Table.from_pylist(quality, schema=quality_schema),
+        "embeddings": pa.Table.from_pylist(vectors, schema=schemas.embeddings(dimension)),
         "selection": masks(run, shard),
     }
     curves = schemas.curves(["quality", "disf"])

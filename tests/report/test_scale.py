@@ -85,6 +85,7 @@ def write_shard(run: Run, shard: int, generator: np.random.Generator) -> None:
         "row": np.arange(ROWS),
         "characters": length,
         "tokens": length // 5,
+        "text_read": np.ones(ROWS, np.float32),
         "dump": [f"dump-{shard % 40}"] * ROWS,
         "language": ["en"] * ROWS,
         "domain": domains,
@@ -98,7 +99,7 @@ def write_shard(run: Run, shard: int, generator: np.random.Generator) -> None:
         "scores": pa.table(columns, schema=schemas.scores(names)),
         "quality": pa.table(quality, schema=schemas.quality(names)),
         "embeddings": pa.table(
-            {"chunk_id": ids, "feature_arr": to_columns(vectors)[0]},
+            [pa.array(ids), *to_columns(vectors), pa.array(columns["text_read"])],
             schema=schemas.embeddings(DIMENSION),
         ),
         "selection": pa.table({"logit": logits, "selected": selected}, schema=schemas.MASK),

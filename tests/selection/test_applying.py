@@ -105,6 +105,7 @@ def test_a_model_of_other_scores_or_vectors_is_refused(tmp_path: Path) -> None:
     source = tmp_path / "source"
     for override, said in (
         ("embedding.dimension=16", r"embedding\.dimension 32, but this run has 16"),
+        ("source.windows=2", r"source\.windows 3, but this run has 2"),
         ("quality.scores=[{name: other, kind: column, column: edu}]", "scores edu, but .* other"),
         (
             "quality.scores=[{name: edu, kind: column, column: edu, normalisation: rank}]",

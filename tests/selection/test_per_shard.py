@@ -62,11 +62,11 @@ def make_run(
         type=schemas.embeddings(DIMENSION).field("feature_arr").type,
     )
     found = names[: kept if embedded is None else embedded]
-    schema = schemas.embeddings(DIMENSION)
+    schema, unread = schemas.embeddings(DIMENSION), pa.nulls(len(found), pa.float32())
     write_parquet(
         run.path("embeddings", 0),
         schema,
-        [pa.table([pa.array(found), vectors.slice(0, len(found))], schema=schema)],
+        [pa.table([pa.array(found), vectors.slice(0, len(found)), unread], schema=schema)],
         lambda n: run.make_receipt("embeddings", 0, n),
     )
     return run

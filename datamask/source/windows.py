@@ -1,0 +1,127 @@
+"""Windows of long texts: what scores and embedders read of a document.
+
+A reader holds only so much of a text at once. Of a longer text it reads the beginning and further
+windows of the same size at equal distances, with three windows the middle and the end, so that no
+part of a document decides alone. A text that one window holds is read as it is. The value of a
+document is the mean over its windows, weighted by the share of the text that each stands for.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+REACH = 64
+"""Most characters by which a border between windows moves back to the start of a word."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Windows:
+    """W windows of N texts: the beginnings of all texts, then the other windows, text by text.
+
+    Args:
+        texts: the windows.
+        owners: the text of each; int64, shape W.
+        starts: the characters of its text before each; int64, shape W.
+        weights: the share of its text that is nearer to it than to others; float64, shape W.
+        lengths: characters of the texts; int64, shape N.
+    """
+
+    texts: list[str]
+    owners: np.ndarray
+    starts: np.ndarray
+    weights: np.ndarray
+    lengths: np.ndarray
+
+    def mean(self, values: Any) -> Any:
+        """The weighted mean over the windows of each text: from W rows or numbers, N of them."""
+        from scipy import sparse
+
+        shape = (len(self.lengths), len(self.texts))
+        places = (self.owners, np.arange(len(self.texts)))
+        return sparse.csr_array((self.weights, places), shape=shape) @ values
+
+    def direction(self, unit: np.ndarray) -> np.ndarray:
+        """The direction of each text's mean; unit rows, float32, W x D to N x D."""
+        number = len(self.lengths)
+        if len(unit) == number:
+            return unit
+        directions, is_cut = unit[:number].copy(), np.bincount(self.owners) > 1
+        means = self.mean(unit)[is_cut]
+        norms = np.linalg.norm(means, axis=1, keepdims=True)
+        # Windows that cancel each other out leave the beginning.
+        directions[is_cut] = np.where(
+            norms > 0, means / np.maximum(norms, 1e-30), unit[:number][is_cut]
+        )
+        return directions
+
+    def share_read(self, characters: np.ndarray | None = None) -> np.ndarray:
+        """The share of each text that its windows hold; float32, shape N, in [0, 1].
+
+        *characters*: how many of each window are read, from its start; None: all. NaN is unknown.
+        """
+        number = len(self.lengths)
+        held = [len(text) for text in self.texts] if characters is None else characters
+        stops = self.starts + np.asarray(held, np.float64)
+        reached, read = stops[:number].copy(), stops[:number].copy()
+        for window in range(number, len(self.texts)):
+            owner, stop = self.owners[window], stops[window]
+            read[owner] += max(0.0, stop - max(self.starts[window], reached[owner]))
+            reached[owner] = max(stop, reached[owner])
+        shares = np.divide(read, self.lengths, out=np.ones(number), where=self.lengths > 0)
+        return np.asarray(shares, np.float32)
+
+
+def cut(texts: Sequence[str], sizes: int | np.ndarray, most: int) -> Windows:
+    """The windows of N texts.
+
+    Args:
+        texts: of any length.
+        sizes: characters that the reader holds at once, of every text or of each.
+        most: windows of a text.
+    """
+    lengths = np.array([len(text) for text in texts], np.int64)
+    firsts = np.minimum(lengths, sizes).astype(np.int64)
+    windows = [text[:stop] for text, stop in zip(texts, firsts.tolist(), strict=True)]
+    weights = [1.0] * len(windows)
+    owners, starts = [*range(len(windows))], [0] * len(windows)
+    for owner in np.flatnonzero(lengths > firsts).tolist():
+        text, size = texts[owner], int(firsts[owner])
+        spans = [(0, size), *_later(text, size, most)]
+        borders = [(stop + start) / 2 for (_, stop), (start, _) in itertools.pairwise(spans)]
+        weights[owner], *others = np.diff([0, *borders, len(text)]) / len(text)
+        weights += others
+        for start, stop in spans[1:]:
+            windows.append(text[start:stop])
+            starts.append(start)
+            owners.append(owner)
+    return Windows(
+        windows, np.array(owners, int), np.array(starts, int), np.array(weights), lengths
+    )
+
+
+def _later(text: str, size: int, most: int) -> list[tuple[int, int]]:
+    """Start and stop of the windows after the first: each ends an equal part of the rest."""
+    rest = len(text) - size
+    number = min(most - 1, -(-rest // size))
+    spans = []
+    for place in range(1, number + 1):
+        stop = size + rest * place // number
+        start = stop - min(size, -(-rest // number))
+        # A window of several is wider than size / 2, so that none becomes empty.
+        stop = stop if place == number else _start_of_word(text, stop, size // 2)
+        spans.append((_start_of_word(text, start, size // 2), stop))
+    return spans
+
+
+def _start_of_word(text: str, place: int, reach: int) -> int:
+    """Where the word begins that goes on at a place; the place if that is too far."""
+    before = text[max(0, place - min(reach, REACH)) : place]
+    words = before.split()
+    if not words or before[-1].isspace() or len(words[-1]) == len(before):
+        return place
+    return place - len(words[-1])
