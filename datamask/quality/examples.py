@@ -200,7 +200,7 @@ def _random_texts(
     for shard, rows in candidates.items():
         wanted = min(len(rows), -(-number * len(rows) // max(documents, 1)))
         drawn = np.sort(generator.choice(rows, wanted, replace=False)) if wanted else rows
-        yield from _texts(run, shard, drawn)
+        yield from read_texts(run, shard, drawn)
 
 
 def _is_in(run: Run, shard: int, group: SourceGroup) -> np.ndarray:
@@ -215,7 +215,7 @@ def _is_in(run: Run, shard: int, group: SourceGroup) -> np.ndarray:
     return np.asarray(pa.chunked_array(is_member, pa.bool_()))
 
 
-def _texts(run: Run, shard: int, rows: np.ndarray) -> Iterator[str]:
+def read_texts(run: Run, shard: int, rows: np.ndarray) -> Iterator[str]:
     """The texts of some documents of a shard, without those that are held out for evaluation."""
     source, held_out = run.settings.source, run.settings.evaluation.hold_out > 0
     names = [source.columns.text, *([source.id_column] if held_out else [])]
@@ -239,7 +239,7 @@ def _labelled(run: Run, score: Score) -> tuple[list[str], np.ndarray, int]:
         is_labelled = pc.is_in(ids, pa.array(labels, pa.string())).to_numpy()
         if is_labelled.any():
             rows = np.flatnonzero(is_labelled)
-            texts += _texts(run, shard, rows)
+            texts += read_texts(run, shard, rows)
             targets += [labels[name] for name in ids.take(pa.array(rows)).to_pylist()]
     if len(texts) < LEAST_LABELS:
         problem = f"{len(texts)} of {len(labels)} labelled documents are in the source"
