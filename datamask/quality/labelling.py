@@ -119,9 +119,9 @@ def write_labels(path: Path, labels: Labels) -> None:
 
 
 def settings_of(path: Path, labels: Labels, rubric: Rubric) -> str:
-    """Settings in YAML that turn each axis into a score; a comment if the labels cannot."""
+    """Settings in YAML that turn each axis into a score; a comment if there are too few labels."""
     if len(labels) < LEAST_LABELS:
-        return f"# {len(labels)} labels; a score needs {LEAST_LABELS}: run the same command again"
+        return f"# {len(labels)} labels; a score needs {LEAST_LABELS}, so label more texts"
     scores = [
         {"name": axis.name, "kind": "examples", "labels": str(path), "column": axis.name}
         for axis in rubric.axes

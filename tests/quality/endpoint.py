@@ -126,7 +126,7 @@ def endpoint() -> Iterator[Stub]:
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         stub.url = f"http://127.0.0.1:{server.server_address[1]}/v1"
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=[0.02])
         thread.start()
         try:
             yield stub
