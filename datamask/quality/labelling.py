@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import yaml
 
 from datamask.config.compute import Compute
 from datamask.config.outputs import SAMPLED_SHARDS
 from datamask.config.rubric import Rubric
 from datamask.errors import SettingsError
-from datamask.quality.examples import read_texts
+from datamask.quality.examples import features_of, fit_words, read_texts
 from datamask.quality.labels import LEAST_LABELS
 from datamask.runs.files import replace_file
 from datamask.runs.run import Run
@@ -33,6 +35,9 @@ Labels = dict[str, dict[str, int]]
 DRAWN_FROM = 200_000
 """Documents, drawn by id, that the sample is taken from: a large corpus is not sorted whole."""
 
+REFIT_AFTER = 20
+"""Labels by the user after which the order of the texts is computed anew."""
+
 # A place in [0, 1) for each document, even in each group; a random start is fair to small groups.
 _STRATIFIED = """
 WITH ranked AS (SELECT *, md5_number_lower($seed || id) AS key,
@@ -41,7 +46,8 @@ WITH ranked AS (SELECT *, md5_number_lower($seed || id) AS key,
         - md5_number_lower($seed || tenth || '/' || coalesce(domain, '')) / 18446744073709551616.0)
         / count(*) OVER (PARTITION BY tenth, domain) AS place FROM ranked)
 SELECT shard, row, id, quality FROM placed
-ORDER BY row_number() OVER (PARTITION BY tenth ORDER BY place, key), tenth LIMIT $number
+ORDER BY id NOT IN (SELECT unnest($known::TEXT[])),
+    row_number() OVER (PARTITION BY tenth ORDER BY place, key), tenth LIMIT $number
 """
 
 _ELIGIBLE = """
@@ -60,11 +66,13 @@ class Sampled:
     quality: float
 
 
-def sample(run: Run, number: int, characters: int, compute: Compute) -> list[Sampled]:
+def sample(
+    run: Run, number: int, characters: int, compute: Compute, known: Sequence[str] = ()
+) -> list[Sampled]:
     """Draw *number* documents, evenly over tenths of the present quality and domains within them.
 
-    A larger sample begins with the smaller one. Pruned documents are among them, but none that
-    were dropped for other reasons.
+    Those with *known* ids, which were labelled before, are first. A larger sample has all documents
+    of a smaller one. Pruned documents are among them, but none that were dropped for other reasons.
 
     Raises:
         RunError: the run has no quality yet.
@@ -82,7 +90,7 @@ def sample(run: Run, number: int, characters: int, compute: Compute) -> list[Sam
             run.receipt(run.quality_stage, shard)
             paths = (run.quality_path(shard), run.path("scores", shard))
             execute(connection, insert, [shard, *map(str, paths)])
-        given = {"seed": f"{seed}/label/", "number": number}
+        given = {"seed": f"{seed}/label/", "number": number, "known": [*known]}
         drawn = connection.execute(_STRATIFIED, given).fetchall()
     texts: dict[tuple[int, int], str] = {}
     for shard in shards:
@@ -91,6 +99,25 @@ def sample(run: Run, number: int, characters: int, compute: Compute) -> list[Sam
             read = read_texts(run, shard, np.array(rows))
             texts |= {(shard, row): text[:characters] for row, text in zip(rows, read, strict=True)}
     return [Sampled(key, texts[shard, row], quality) for shard, row, key, quality in drawn]
+
+
+def by_disagreement(texts: Sequence[Sampled], labels: dict[str, int]) -> list[Sampled]:
+    """The texts in the order in which labels teach most.
+
+    First are those whose rank by a fit to the labels so far differs most from their rank by the
+    present quality. Before there is anything to fit, the best and the worst are first.
+    """
+    from scipy.stats import rankdata
+
+    ranks = rankdata([sampled.quality for sampled in texts])
+    distance = np.abs(ranks - ranks.mean())
+    if len(labels) >= REFIT_AFTER and len({*labels.values()}) > 1:
+        features = features_of(pa.array([sampled.text for sampled in texts], pa.large_string()))
+        known = np.flatnonzero([sampled.id in labels for sampled in texts])
+        targets = np.array([float(labels[texts[row].id]) for row in known])
+        weights, _ = fit_words(features[known], targets)
+        distance = np.abs(rankdata(features @ weights[:-1]) - ranks)
+    return [texts[row] for row in np.argsort(-distance, kind="stable").tolist()]
 
 
 def read_journal(path: Path) -> list[dict[str, Any]]:
