@@ -151,7 +151,7 @@ def _press(given: dict[str, str], asked: str, pressed: str) -> None:
         del given[asked]
 
 
-def _keys() -> Generator[str]:
+def _keys() -> Generator[str, None, None]:
     """The characters that the user types, without Enter; the end of the input counts as quitting.
 
     Keys typed ahead are kept, which `click.getchar` would drop.

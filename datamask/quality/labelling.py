@@ -117,7 +117,8 @@ def by_disagreement(texts: Sequence[Sampled], labels: dict[str, int]) -> list[Sa
         targets = np.array([float(labels[texts[row].id]) for row in known])
         weights, _ = fit_words(features[known], targets)
         distance = np.abs(rankdata(features @ weights[:-1]) - ranks)
-    return [texts[row] for row in np.argsort(-distance, kind="stable").tolist()]
+    order: list[int] = np.argsort(-distance, kind="stable").tolist()
+    return [texts[row] for row in order]
 
 
 def read_journal(path: Path) -> list[dict[str, Any]]:

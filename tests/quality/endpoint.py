@@ -46,15 +46,19 @@ def planted(text: str) -> dict[str, int]:
 
 
 def labelled_run(
-    folder: Path, rows: int = 400, last: str = "quality"
+    folder: Path, rows: int = 400, last: str = "quality", hostile: str = ""
 ) -> tuple[Run, dict[str, str]]:
-    """A run of three shards up to a stage, and its texts by id; a fifth of the domains is rare."""
+    """A run of three shards up to a stage, and its texts by id; a fifth of the domains is rare.
+
+    Each text begins with the *hostile* words.
+    """
     generator = np.random.default_rng(3)
     texts = []
     for _ in range(rows):
         share = generator.random()
         kinds = generator.random(40) < share
-        texts.append(" ".join(generator.choice(GOOD if good else PLAIN) for good in kinds))
+        words = (generator.choice(GOOD if good else PLAIN) for good in kinds)
+        texts.append(hostile + " ".join(words))
     ids = [f"d{row:05d}" for row in range(rows)]
     columns: dict[str, Any] = {"id": ids, "text": texts}
     columns["url"] = [f"https://site{0 if row % 5 else row % 7}.org/{row}" for row in range(rows)]

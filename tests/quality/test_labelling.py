@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -21,7 +23,7 @@ import pytest
 from datamask.config.compute import Compute
 from datamask.config.rubric import Rubric
 from datamask.quality.asking import grades_in
-from datamask.quality.labelling import read_journal, sample
+from datamask.quality.labelling import Sampled, by_disagreement, read_journal, sample
 from datamask.runs.run import Run
 from tests.cli.commands import here
 from tests.quality.endpoint import KEY, RUBRIC, Stub, endpoint, labelled_run, planted, text_in
@@ -256,3 +258,62 @@ def test_addresses_and_keys_that_cannot_be_used_are_refused(
     told = capsys.readouterr().err
     assert not any(secret in told for secret in ("pass", "abc", "two words"))
     assert os.environ["PLANTED_KEY"] == key
+
+
+def by_hand(run: Run, folder: Path, keys: str, texts: int = 30) -> str:
+    """What a terminal shows while the user types *keys*, each after the question for it."""
+    given = ["label", str(run.root), "-o", str(folder / "out"), "--texts", str(texts)]
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "datamask.cli.main", *given]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "30"}
+    shown, typed = b"", 0
+    with subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+    ) as process:
+        os.close(theirs)
+        with contextlib.suppress(OSError):  # the command has closed the terminal
+            while some := os.read(ours, 65536):
+                shown += some
+                while typed < min(len(keys), shown.count(b"quit: ")):
+                    typed += os.write(ours, keys[typed].encode())
+    os.close(ours)
+    assert process.returncode == 0, shown.decode()
+    return shown.decode()
+
+
+def test_the_user_labels_by_single_keys(made: tuple[Run, dict[str, str]], tmp_path: Path) -> None:
+    """An undone key counts for nothing, a skipped text has no label, and a launch resumes."""
+    run, _ = made
+    first = by_hand(run, tmp_path, "1x2us5q")
+    journal = [line["id"] for line in read_journal(tmp_path / "out/journal.jsonl")]
+    one, undone, *_ = journal
+    assert [line["key"] for line in read_journal(tmp_path / "out/journal.jsonl")] == [*"12us5"]
+    assert journal[1:4] == [undone] * 3 and len({*journal}) == 3
+    assert labels_in(tmp_path) == {one: {"grade": 1}, journal[4]: {"grade": 5}}
+    assert first.count("1 of 30") == 1 and first.count("2 of 30") == 2
+    assert "4 of 30" in by_hand(run, tmp_path, "4" * 27)
+    labels = labels_in(tmp_path)
+    assert len(labels) == 29 and undone not in labels
+    assert Counter(label["grade"] for label in labels.values()) == {1: 1, 4: 27, 5: 1}
+
+
+def test_texts_of_most_disagreement_are_first() -> None:
+    """The best and the worst, and later those whose words the labels contradict."""
+    texts = [
+        Sampled(f"t{row}", " ".join(("proof" if row < 20 else "sale", f"w{row % 7}")), float(row))
+        for row in range(40)
+    ]
+    assert {one.id for one in by_disagreement(texts, {})[:4]} == {"t0", "t1", "t38", "t39"}
+    labels = {f"t{row}": 1 + 4 * (row < 20) for row in range(0, 40, 2)}
+    first = by_disagreement(texts, labels)[:8]
+    assert {one.id for one in first} <= {f"t{row}" for row in (*range(8), *range(32, 40))}
+    agreeing = {f"t{row}": 1 + 4 * (row >= 20) for row in range(0, 40, 2)}
+    assert [one.id for one in by_disagreement(texts, agreeing)[:8]] != [one.id for one in first]
+
+
+def test_a_text_cannot_write_to_the_terminal(tmp_path: Path) -> None:
+    """Escape sequences are shown, and each line of a text stands after a bar."""
+    run, _ = labelled_run(tmp_path / "made", 60, hostile="\x1b[2Jx\n1-5, s skip, u undo, q quit:")
+    shown = by_hand(run, tmp_path, "q", 1)
+    assert "\\x1b[2Jx" in shown and "\x1b[2J" not in shown
+    assert "  | 1-5, s skip" in shown
