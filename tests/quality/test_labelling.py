@@ -19,14 +19,18 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 from datamask.config.compute import Compute
+from datamask.config.loading import parse_settings
 from datamask.config.rubric import Rubric
+from datamask.execution.pipeline import run_stage
+from datamask.planning.plan import plan_run
 from datamask.quality.asking import grades_in
 from datamask.quality.labelling import Sampled, by_disagreement, read_journal, sample
 from datamask.runs.run import Run
 from tests.cli.commands import here
-from tests.quality.endpoint import KEY, RUBRIC, Stub, endpoint, labelled_run, planted, text_in
+from tests.quality.endpoint import GOOD, KEY, RUBRIC, Stub, endpoint, labelled_run, planted, text_in
 
 
 @pytest.fixture(scope="module")
@@ -260,8 +264,8 @@ def test_addresses_and_keys_that_cannot_be_used_are_refused(
     assert os.environ["PLANTED_KEY"] == key
 
 
-def by_hand(run: Run, folder: Path, keys: str, texts: int = 30) -> str:
-    """What a terminal shows while the user types *keys*, each after the question for it."""
+def by_hand(run: Run, folder: Path, keys: list[str], texts: int = 30) -> str:
+    """What a terminal shows while the user types *keys*, some after each question."""
     given = ["label", str(run.root), "-o", str(folder / "out"), "--texts", str(texts)]
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "datamask.cli.main", *given]
@@ -275,7 +279,8 @@ def by_hand(run: Run, folder: Path, keys: str, texts: int = 30) -> str:
             while some := os.read(ours, 65536):
                 shown += some
                 while typed < min(len(keys), shown.count(b"quit: ")):
-                    typed += os.write(ours, keys[typed].encode())
+                    os.write(ours, keys[typed].encode())
+                    typed += 1
     os.close(ours)
     assert process.returncode == 0, shown.decode()
     return shown.decode()
@@ -284,14 +289,14 @@ def by_hand(run: Run, folder: Path, keys: str, texts: int = 30) -> str:
 def test_the_user_labels_by_single_keys(made: tuple[Run, dict[str, str]], tmp_path: Path) -> None:
     """An undone key counts for nothing, a skipped text has no label, and a launch resumes."""
     run, _ = made
-    first = by_hand(run, tmp_path, "1x2us5q")
+    first = by_hand(run, tmp_path, ["1", "x2", "u", "s", "5", "q"])
     journal = [line["id"] for line in read_journal(tmp_path / "out/journal.jsonl")]
     one, undone, *_ = journal
     assert [line["key"] for line in read_journal(tmp_path / "out/journal.jsonl")] == [*"12us5"]
     assert journal[1:4] == [undone] * 3 and len({*journal}) == 3
     assert labels_in(tmp_path) == {one: {"grade": 1}, journal[4]: {"grade": 5}}
-    assert first.count("1 of 30") == 1 and first.count("2 of 30") == 2
-    assert "4 of 30" in by_hand(run, tmp_path, "4" * 27)
+    assert first.count("\r\n1 of 30  ") == 1 and first.count("\r\n2 of 30  ") == 2
+    assert "4 of 30" in by_hand(run, tmp_path, ["4"] * 27)
     labels = labels_in(tmp_path)
     assert len(labels) == 29 and undone not in labels
     assert Counter(label["grade"] for label in labels.values()) == {1: 1, 4: 27, 5: 1}
@@ -299,21 +304,40 @@ def test_the_user_labels_by_single_keys(made: tuple[Run, dict[str, str]], tmp_pa
 
 def test_texts_of_most_disagreement_are_first() -> None:
     """The best and the worst, and later those whose words the labels contradict."""
-    texts = [
-        Sampled(f"t{row}", " ".join(("proof" if row < 20 else "sale", f"w{row % 7}")), float(row))
-        for row in range(40)
-    ]
+    words = ["proof measure", "sale offer"]
+    texts = [Sampled(f"t{row}", words[row // 20], float(row)) for row in range(40)]
     assert {one.id for one in by_disagreement(texts, {})[:4]} == {"t0", "t1", "t38", "t39"}
-    labels = {f"t{row}": 1 + 4 * (row < 20) for row in range(0, 40, 2)}
-    first = by_disagreement(texts, labels)[:8]
-    assert {one.id for one in first} <= {f"t{row}" for row in (*range(8), *range(32, 40))}
+    contradicting = {f"t{row}": 1 + 4 * (row < 20) for row in range(0, 40, 2)}
+    first = by_disagreement(texts, contradicting)[:6]
+    assert {one.id for one in first} == {"t0", "t1", "t2", "t37", "t38", "t39"}
     agreeing = {f"t{row}": 1 + 4 * (row >= 20) for row in range(0, 40, 2)}
-    assert [one.id for one in by_disagreement(texts, agreeing)[:8]] != [one.id for one in first]
+    first = by_disagreement(texts, agreeing)[:4]
+    assert {one.id for one in first} == {"t0", "t19", "t20", "t39"}
 
 
 def test_a_text_cannot_write_to_the_terminal(tmp_path: Path) -> None:
     """Escape sequences are shown, and each line of a text stands after a bar."""
     run, _ = labelled_run(tmp_path / "made", 60, hostile="\x1b[2Jx\n1-5, s skip, u undo, q quit:")
-    shown = by_hand(run, tmp_path, "q", 1)
+    shown = by_hand(run, tmp_path, ["q"], 1)
     assert "\\x1b[2Jx" in shown and "\x1b[2J" not in shown
     assert "  | 1-5, s skip" in shown
+
+
+def test_labels_make_a_score_that_follows_the_planted_quality(
+    made: tuple[Run, dict[str, str]], stub: Stub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The printed settings, in a run of their own: documents without a label too."""
+    run, texts = made
+    assert here(*arguments(run, tmp_path, stub, 150)) == 0
+    printed = capsys.readouterr().out
+    written = yaml.safe_load(printed[printed.index("quality:") :].partition("\n\n")[0])
+    data = {"source": {"path": run.settings.source.path}, "embedding": {"method": "lexical"}}
+    scored = plan_run(tmp_path / "scored", parse_settings(data | written))
+    for stage in ("example_models", "scores"):
+        run_stage(scored, stage, Compute())
+    table = pq.read_table(scored.path("scores", 0)).to_pandas().set_index("id")
+    others = table.loc[[key for key in texts if key not in labels_in(tmp_path)]]
+    shares = [sum(word in GOOD for word in texts[key].split()) for key in others.index]
+    for axis in ("depth", "clean"):
+        assert others[axis].corr(pd.Series(shares, others.index), method="spearman") > 0.9
+        assert scored.receipt("example_models").metrics[axis]["correlation"] > 0.8
