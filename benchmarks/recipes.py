@@ -156,9 +156,9 @@ class Corpus:
             fitted_to = [*self.examples, *(self.texts[row] for row in rows)]
             targets = np.repeat([1.0, 0.0], [len(self.examples), len(rows)])
         features = features_of(pa.array(fitted_to, pa.large_string()))
-        fitted, figures = fit_words(features, targets)
+        fitted, figures, curve = fit_words(features, targets)
         print(f"  score {name}: {figures}", flush=True)
-        return np.asarray(example_scores(pa.array(self.texts, pa.large_string()), fitted))
+        return np.asarray(example_scores(pa.array(self.texts, pa.large_string()), fitted, curve))
 
     @cached_property
     def is_good(self) -> np.ndarray:

@@ -26,6 +26,7 @@ from datamask.config.inputs import Score
 from datamask.errors import InputError
 from datamask.hygiene.words import hash_ngrams, split_words
 from datamask.quality.agreement import in_words, rank_correlation
+from datamask.quality.calibration import calibrated, concordance, isotonic_curve
 from datamask.quality.held_out import are_drawn
 from datamask.quality.labels import LEAST_LABELS, read_labels
 from datamask.runs import schemas
@@ -129,7 +130,7 @@ def fit_examples(run: Run, compute: Compute) -> None:
 
     Metrics of the receipt, by score: `kind` (logistic, or ridge for labels of more than two
     values), `examples` and `others` (texts of the two kinds; of a ridge all are examples), `copies`
-    (random documents left out because they are an example), `auc` (None for a ridge) and
+    (random documents left out because they are an example), `auc` (`calibration.concordance`) and
     `correlation` (Spearman's, of targets and cross-validated predictions).
 
     Raises:
@@ -141,10 +142,10 @@ def fit_examples(run: Run, compute: Compute) -> None:
             continue
         of_labels = score.labels != ""
         texts, targets, copies = (_labelled if of_labels else _contrasted)(run, score)
-        fitted, figures = fit_words(features_of(pa.array(texts, pa.large_string())), targets)
+        fitted, figures, curve = fit_words(features_of(pa.array(texts, pa.large_string())), targets)
         measure, value = "rank correlation", figures["correlation"] or 0.0
-        if figures["auc"] is not None:  # which does not depend on how many texts each kind has
-            measure, value = "2 AUC - 1", 2 * figures["auc"] - 1
+        if figures["kind"] == "logistic":  # the AUC does not depend on how many texts each kind has
+            measure, value = "2 AUC - 1", 2 * (figures["auc"] or 0.5) - 1
         if value < score.least_correlation:
             raise InputError(
                 f"score {score.name}: {measure} of cross-validated predictions is {value:.3f} on "
@@ -155,6 +156,7 @@ def fit_examples(run: Run, compute: Compute) -> None:
         logger.info("score %s: %s", score.name, in_words(figures))
         metrics[score.name] = {**figures, "copies": copies}
         rows.append({"score": score.name, "weights": fitted[:-1], "intercept": fitted[-1]})
+        rows[-1] |= {"predicted": curve[0], "expected": curve[1]}
     table = pa.Table.from_pylist(rows, schema=schemas.EXAMPLE_MODELS)
     write_output(run, "example_models", 0, schemas.EXAMPLE_MODELS, [table], metrics)
 
@@ -248,7 +250,7 @@ def _labelled(run: Run, score: Score) -> tuple[list[str], np.ndarray, int]:
     return texts, np.asarray(targets), 0
 
 
-def fit_words(features: Any, targets: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:
+def fit_words(features: Any, targets: np.ndarray) -> tuple[np.ndarray, dict[str, Any], np.ndarray]:
     """Fit a logistic regression to two targets, or a ridge regression to more.
 
     Args:
@@ -256,11 +258,11 @@ def fit_words(features: Any, targets: np.ndarray) -> tuple[np.ndarray, dict[str,
         targets: float64, N.
 
     Returns:
-        FEATURES weights and the intercept, and metrics (see `fit_examples`). The values of a
-        logistic regression are calibrated log-odds at equal numbers of both targets.
+        FEATURES weights and the intercept, metrics (see `fit_examples`) and the curve that
+        calibrates a ridge regression (`isotonic_curve`; without points for a logistic one). The
+        values of a logistic regression are calibrated log-odds at equal numbers of both targets.
     """
     from sklearn.linear_model import LogisticRegression, Ridge
-    from sklearn.metrics import roc_auc_score
     from sklearn.model_selection import KFold, StratifiedKFold, cross_val_predict
     from threadpoolctl import threadpool_limits
 
@@ -280,7 +282,7 @@ def fit_words(features: Any, targets: np.ndarray) -> tuple[np.ndarray, dict[str,
         "correlation": None,
     }
     if len(classes) < 2 or (is_logistic and min(figures["examples"], figures["others"]) < FOLDS):
-        return np.zeros(FEATURES + 1), figures
+        return np.zeros(FEATURES + 1), figures, np.zeros((2, 0))
     # Places without a word of these texts have the weight 0.
     used = np.unique(features.indices)
     features, weights = features[:, used], np.zeros(FEATURES + 1)
@@ -289,19 +291,20 @@ def fit_words(features: Any, targets: np.ndarray) -> tuple[np.ndarray, dict[str,
         method = "decision_function" if is_logistic else "predict"
         predicted = cross_val_predict(model, features, targets, cv=folds, method=method)
         figures["correlation"] = rank_correlation(predicted, targets)
+        figures["auc"] = concordance(predicted, targets)
+        curve = np.zeros((2, 0)) if is_logistic else isotonic_curve(predicted, targets)
         fitted = model.fit(features, targets)
         weights[used], weights[-1] = np.ravel(fitted.coef_), np.ravel(fitted.intercept_)[0]
         if is_logistic:
-            figures["auc"] = round(float(roc_auc_score(targets, predicted)), 6)
             scale = LogisticRegression(C=1e6, class_weight="balanced")
             scale.fit(predicted[:, None], targets)
             weights = weights * float(scale.coef_[0, 0])
             weights[-1] += float(scale.intercept_[0])
-    return weights, figures
+    return weights, figures, curve
 
 
-def read_models(run: Run) -> dict[str, np.ndarray]:
-    """The weights of each score of kind `examples`, the intercept last; none without such scores.
+def read_models(run: Run) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Weights, the intercept last, and curve of each score of kind `examples`.
 
     Raises:
         RunError: the stage's output is missing or stale.
@@ -310,7 +313,13 @@ def read_models(run: Run) -> dict[str, np.ndarray]:
         return {}
     run.receipt("example_models")
     rows = read_columns(run.path("example_models")).to_pylist()
-    return {row["score"]: np.append(row["weights"], row["intercept"]) for row in rows}
+    return {
+        row["score"]: (
+            np.append(row["weights"], row["intercept"]),
+            np.array([row["predicted"], row["expected"]]),
+        )
+        for row in rows
+    }
 
 
 def example_figures(run: Run) -> dict[str, Any]:
@@ -319,6 +328,6 @@ def example_figures(run: Run) -> dict[str, Any]:
     return run.receipt("example_models").metrics if is_fitted else {}
 
 
-def example_scores(texts: pa.Array, weights: np.ndarray) -> pa.Array:
-    """A score of each text (large_string); float64."""
-    return pa.array(features_of(texts) @ weights[:-1] + weights[-1])
+def example_scores(texts: pa.Array, weights: np.ndarray, curve: np.ndarray) -> pa.Array:
+    """A score of each text (large_string); float64. *weights* and *curve* are of `fit_words`."""
+    return pa.array(calibrated(features_of(texts) @ weights[:-1] + weights[-1], curve))

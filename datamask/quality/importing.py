@@ -122,7 +122,11 @@ def _wanted_columns(run: Run) -> list[str]:
 
 
 def _facts(
-    run: Run, shard: int, first: int, batch: pa.RecordBatch, models: dict[str, np.ndarray]
+    run: Run,
+    shard: int,
+    first: int,
+    batch: pa.RecordBatch,
+    models: dict[str, tuple[np.ndarray, np.ndarray]],
 ) -> pa.RecordBatch:
     """The facts of one batch, and the scores that the batch itself gives."""
     source = run.settings.source
@@ -181,7 +185,7 @@ def _facts(
             read = pc.utf8_slice_codeunits(text, 0, READ_CHARACTERS)
             facts[f"score:{score.name}"] = pa.array(score_texts(_strings(read)))
         elif score.kind == "examples":
-            facts[f"score:{score.name}"] = example_scores(text, models[score.name])
+            facts[f"score:{score.name}"] = example_scores(text, *models[score.name])
         elif score.kind == "fasttext":
             planned = run.pinned_revisions[f"scores:{score.name}"]
             facts[f"score:{score.name}"] = pa.array(fasttext_scores(score, _strings(text), planned))

@@ -114,8 +114,8 @@ def by_disagreement(texts: Sequence[Sampled], labels: dict[str, int]) -> list[Sa
     if len(labels) >= REFIT_AFTER and len({*labels.values()}) > 1:
         features = features_of(pa.array([sampled.text for sampled in texts], pa.large_string()))
         known = np.flatnonzero([sampled.id in labels for sampled in texts])
-        targets = np.array([float(labels[texts[row].id]) for row in known])
-        weights, _ = fit_words(features[known], targets)
+        targets = np.array([float(labels[texts[row].id]) for row in known.tolist()])
+        weights, *_ = fit_words(features[known], targets)
         distance = np.abs(rankdata(features @ weights[:-1]) - ranks)
     order: list[int] = np.argsort(-distance, kind="stable").tolist()
     return [texts[row] for row in order]

@@ -35,7 +35,7 @@ STAGES = {
         ),
         Stage(
             "example_models",
-            1,
+            2,
             "datamask.quality.examples:fit_examples",
             settings=of.example_models,
             file="example_models.parquet",
@@ -122,7 +122,7 @@ STAGES = {
         ),
         Stage(
             "probe",
-            1,
+            2,
             "datamask.quality.probe:fit_probes",
             settings=of.reads(
                 "probes.name", "probes.column", "probes.id_column", "probes.least_correlation"

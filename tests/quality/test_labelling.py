@@ -22,7 +22,7 @@ import pytest
 import yaml
 
 from datamask.config.compute import Compute
-from datamask.config.loading import parse_settings
+from datamask.config.loading import load_rubric, parse_settings
 from datamask.config.rubric import Rubric
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
@@ -262,6 +262,13 @@ def test_addresses_and_keys_that_cannot_be_used_are_refused(
     told = capsys.readouterr().err
     assert not any(secret in told for secret in ("pass", "abc", "two words"))
     assert os.environ["PLANTED_KEY"] == key
+
+
+def test_the_rubric_of_the_guide_is_accepted(tmp_path: Path) -> None:
+    """The block of docs/labels.md."""
+    page = (Path(__file__).parents[2] / "docs/labels.md").read_text()
+    (tmp_path / "rubric.yaml").write_text(page.partition("```text\n")[2].partition("```")[0])
+    assert [axis.highest for axis in load_rubric(tmp_path / "rubric.yaml").axes] == [5, 1]
 
 
 def by_hand(run: Run, folder: Path, keys: list[str], texts: int = 30) -> str:
