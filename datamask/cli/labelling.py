@@ -21,7 +21,7 @@ from datamask.cli.tables import print_rows
 from datamask.config.compute import Compute
 from datamask.config.loading import load_rubric
 from datamask.config.rubric import Rubric
-from datamask.errors import SettingsError, visible
+from datamask.errors import SettingsError
 from datamask.quality.labelling import (
     REFIT_AFTER,
     Labels,
@@ -88,8 +88,8 @@ def label(
     number = texts or NUMBERS["endpoint" if endpoint else "user"]
     with held(folder / "lock", False, str(folder)):
         journal = folder / "journal.jsonl"
-        known = [line["id"] for line in read_journal(journal)]
-        drawn = sample(run, number, rubric.characters, Compute(), known)
+        known = list(dict.fromkeys(line["id"] for line in read_journal(journal)))
+        drawn = sample(run, max(number, len(known)), rubric.characters, Compute(), known)
         if endpoint is None:
             with contextlib.closing(_keys()) as keys:
                 labels = _labels_by_hand(rubric, drawn, journal, keys)
@@ -173,7 +173,7 @@ def _show(text: str, title: str) -> None:
     So no text can look like the question.
     """
     wide, high = shutil.get_terminal_size()
-    shown = [part for line in visible(text).splitlines() for part in textwrap.wrap(line, wide - 4)]
+    shown = [part for line in text.splitlines() for part in textwrap.wrap(line, wide - 4)]
     click.echo("\n" + "\n".join(f"  | {line}" for line in shown[: max(high - 5, 5)]))
     click.echo(title)
 

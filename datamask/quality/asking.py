@@ -160,16 +160,17 @@ class Endpoint:
             if asked in self.known:
                 return self.known[asked]
             if self.requests >= rubric.most_requests or self.tokens >= rubric.most_tokens:
-                spent = f"{self.requests:,d} requests and {self.tokens:,d} tokens are spent"
-                remedy = "raise most_requests or most_tokens and run the same command again"
-                self._stop(SettingsError(f"{self.journal}: {spent}, a bound; to go on, {remedy}"))
+                problem = "most_requests or most_tokens of the rubric is reached; raise it, and run"
+                self._stop(SettingsError(f"{self.journal}: {problem} the same command again"))
             if self.error:
                 raise self.error
             self.requests += 1
         try:
             answer, tokens = self._request(messages)
         except DatamaskError as error:
-            self._stop(error)
+            with self.lock:
+                self.requests -= 1  # it was not answered
+                self._stop(error)
             raise
         line = {"id": key, "model": rubric.model, "messages": messages, "answer": answer}
         with self.lock:

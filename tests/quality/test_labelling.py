@@ -77,6 +77,7 @@ def test_labels_are_the_planted_ones_and_asked_for_once(
     assert {body["path"] for body in stub.bodies} == {"/v1/chat/completions"}
     assert {headers["Authorization"] for headers in stub.headers} == {f"Bearer {KEY}"}
     kept = read_journal(tmp_path / "out/journal.jsonl")
+    assert here(*arguments(run, tmp_path, stub, 20)) == 0 and labels_in(tmp_path) == labels
     sent = {json.dumps(body["messages"]) for body in stub.bodies}
     assert sent == {json.dumps(line["messages"]) for line in kept}
     files = [path for root in (run.root, tmp_path) for path in root.rglob("*") if path.is_file()]
