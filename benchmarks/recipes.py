@@ -160,9 +160,9 @@ class Corpus:
             fitted_to = [*self.examples, *(self.texts[row] for row in rows)]
             targets = np.repeat([1.0, 0.0], [len(self.examples), len(rows)])
         features, _ = features_of(fitted_to, WINDOWS)
-        fitted, figures = fit_words(features, targets)
+        fitted, figures, curve = fit_words(features, targets)
         print(f"  score {name}: {figures}", flush=True)
-        return example_scores(self.texts, fitted, WINDOWS)[0]
+        return example_scores(self.texts, fitted, curve, WINDOWS)[0]
 
     @cached_property
     def is_good(self) -> np.ndarray:

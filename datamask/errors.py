@@ -220,6 +220,12 @@ class HubUnavailableError(TransientError):
     code = "hub-unavailable"
 
 
+class EndpointError(TransientError):
+    """The endpoint of a language model is overloaded or does not answer."""
+
+    code = "endpoint-unavailable"
+
+
 class MemoryLackError(TransientError):
     """The machine lacks memory for data or for a thread."""
 

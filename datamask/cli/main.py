@@ -18,6 +18,7 @@ import click
 from datamask import __version__
 from datamask.cli.deploying import deploy
 from datamask.cli.inspection import COMMANDS as INSPECTION
+from datamask.cli.labelling import label
 from datamask.cli.open_pages import open_pages
 from datamask.cli.planning import COMMANDS as PLANNING
 from datamask.cli.rebuilding import COMMANDS as REBUILDING
@@ -30,8 +31,8 @@ NOISY_LOGGERS = (
 )
 
 MORE = (
-    *("apply", "deploy", "doctor", "embed", "ingest", "leaderboard", "limits"),
-    *("ratios", "rerun-failed", "seen", "settings", "verify"),
+    *("apply", "deploy", "doctor", "embed", "ingest", "label", "leaderboard"),
+    *("limits", "ratios", "rerun-failed", "seen", "settings", "verify"),
 )
 
 
@@ -90,7 +91,7 @@ def cli(context: click.Context, quiet: bool) -> None:
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
-for command in (*PLANNING, *REBUILDING, *INSPECTION, open_pages, deploy):
+for command in (*PLANNING, *REBUILDING, *INSPECTION, open_pages, deploy, label):
     cli.add_command(command)
 
 

@@ -13,6 +13,7 @@ from datamask.config.group import Group, group_in
 from datamask.config.outputs import Sweep
 from datamask.config.plain_yaml import read_yaml
 from datamask.config.reference import describe
+from datamask.config.rubric import Rubric
 from datamask.config.settings import Settings
 from datamask.errors import (
     DatamaskError,
@@ -125,6 +126,17 @@ def load_sweep(overrides: tuple[str, ...]) -> tuple[Sweep, Compute]:
         _apply(data, override)
     groups = parse_settings(data, _SweepFile)
     return groups.sweep, groups.compute
+
+
+def load_rubric(path: Path | None) -> Rubric:
+    """Read the rubric of `datamask label`; without a file, the default.
+
+    Raises:
+        SettingsError: it is not YAML, or has an unknown key or a value out of range.
+    """
+    data = {} if path is None else read_yaml(path.read_bytes(), str(path))
+    rubric: Rubric = parse_settings(data, Rubric)
+    return rubric
 
 
 class _ComputeFile(Group):

@@ -14,6 +14,7 @@ from pydantic_core import PydanticUndefined
 from datamask.config.compute import Compute
 from datamask.config.group import group_in
 from datamask.config.outputs import Sweep
+from datamask.config.rubric import Rubric
 from datamask.config.settings import Settings
 from datamask.errors import SettingsError
 
@@ -21,6 +22,7 @@ ALL: tuple[tuple[type[BaseModel], str], ...] = (
     (Settings, ""),
     (Compute, "compute."),
     (Sweep, "sweep."),
+    (Rubric, "rubric."),
 )
 """Every model of settings, with the prefix of its keys."""
 

@@ -27,6 +27,7 @@ from datamask.config.inputs import Score
 from datamask.errors import InputError
 from datamask.hygiene.words import hash_ngrams, split_words
 from datamask.quality.agreement import in_words, rank_correlation
+from datamask.quality.calibration import calibrated, concordance, isotonic_curve
 from datamask.quality.held_out import are_drawn
 from datamask.quality.labels import LEAST_LABELS, read_labels
 from datamask.runs import schemas
@@ -141,7 +142,7 @@ def fit_examples(run: Run, compute: Compute) -> None:
 
     Metrics of the receipt, by score: `kind` (logistic, or ridge for labels of more than two
     values), `examples` and `others` (texts of the two kinds; of a ridge all are examples), `copies`
-    (random documents left out because they are an example), `auc` (None for a ridge) and
+    (random documents left out because they are an example), `auc` (`calibration.concordance`) and
     `correlation` (Spearman's, of targets and cross-validated predictions).
 
     Raises:
@@ -154,10 +155,10 @@ def fit_examples(run: Run, compute: Compute) -> None:
         of_labels = score.labels != ""
         texts, targets, copies = (_labelled if of_labels else _contrasted)(run, score)
         features, _ = features_of(texts, run.settings.source.windows)
-        fitted, figures = fit_words(features, targets)
+        fitted, figures, curve = fit_words(features, targets)
         measure, value = "rank correlation", figures["correlation"] or 0.0
-        if figures["auc"] is not None:  # which does not depend on how many texts each kind has
-            measure, value = "2 AUC - 1", 2 * figures["auc"] - 1
+        if figures["kind"] == "logistic":  # the AUC does not depend on how many texts each kind has
+            measure, value = "2 AUC - 1", 2 * (figures["auc"] or 0.5) - 1
         if value < score.least_correlation:
             raise InputError(
                 f"score {score.name}: {measure} of cross-validated predictions is {value:.3f} on "
@@ -168,6 +169,7 @@ def fit_examples(run: Run, compute: Compute) -> None:
         logger.info("score %s: %s", score.name, in_words(figures))
         metrics[score.name] = {**figures, "copies": copies}
         rows.append({"score": score.name, "weights": fitted[:-1], "intercept": fitted[-1]})
+        rows[-1] |= {"predicted": curve[0], "expected": curve[1]}
     table = pa.Table.from_pylist(rows, schema=schemas.EXAMPLE_MODELS)
     write_output(run, "example_models", 0, schemas.EXAMPLE_MODELS, [table], metrics)
 
@@ -213,7 +215,7 @@ def _random_texts(
     for shard, rows in candidates.items():
         wanted = min(len(rows), -(-number * len(rows) // max(documents, 1)))
         drawn = np.sort(generator.choice(rows, wanted, replace=False)) if wanted else rows
-        yield from _texts(run, shard, drawn)
+        yield from read_texts(run, shard, drawn)
 
 
 def _is_in(run: Run, shard: int, group: SourceGroup) -> np.ndarray:
@@ -228,7 +230,7 @@ def _is_in(run: Run, shard: int, group: SourceGroup) -> np.ndarray:
     return np.asarray(pa.chunked_array(is_member, pa.bool_()))
 
 
-def _texts(run: Run, shard: int, rows: np.ndarray) -> Iterator[str]:
+def read_texts(run: Run, shard: int, rows: np.ndarray) -> Iterator[str]:
     """The texts of some documents of a shard, without those that are held out for evaluation."""
     source, held_out = run.settings.source, run.settings.evaluation.hold_out > 0
     names = [source.columns.text, *([source.id_column] if held_out else [])]
@@ -252,7 +254,7 @@ def _labelled(run: Run, score: Score) -> tuple[list[str], np.ndarray, int]:
         is_labelled = pc.is_in(ids, pa.array(labels, pa.string())).to_numpy()
         if is_labelled.any():
             rows = np.flatnonzero(is_labelled)
-            texts += _texts(run, shard, rows)
+            texts += read_texts(run, shard, rows)
             targets += [labels[name] for name in ids.take(pa.array(rows)).to_pylist()]
     if len(texts) < LEAST_LABELS:
         problem = f"{len(texts)} of {len(labels)} labelled documents are in the source"
@@ -261,7 +263,7 @@ def _labelled(run: Run, score: Score) -> tuple[list[str], np.ndarray, int]:
     return texts, np.asarray(targets), 0
 
 
-def fit_words(features: Any, targets: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:
+def fit_words(features: Any, targets: np.ndarray) -> tuple[np.ndarray, dict[str, Any], np.ndarray]:
     """Fit a logistic regression to two targets, or a ridge regression to more.
 
     Args:
@@ -269,11 +271,11 @@ def fit_words(features: Any, targets: np.ndarray) -> tuple[np.ndarray, dict[str,
         targets: float64, N.
 
     Returns:
-        FEATURES weights and the intercept, and metrics (see `fit_examples`). The values of a
-        logistic regression are calibrated log-odds at equal numbers of both targets.
+        FEATURES weights and the intercept, metrics (see `fit_examples`) and the curve that
+        calibrates a ridge regression (`isotonic_curve`; without points for a logistic one). The
+        values of a logistic regression are calibrated log-odds at equal numbers of both targets.
     """
     from sklearn.linear_model import LogisticRegression, Ridge
-    from sklearn.metrics import roc_auc_score
     from sklearn.model_selection import KFold, StratifiedKFold, cross_val_predict
     from threadpoolctl import threadpool_limits
 
@@ -293,7 +295,7 @@ def fit_words(features: Any, targets: np.ndarray) -> tuple[np.ndarray, dict[str,
         "correlation": None,
     }
     if len(classes) < 2 or (is_logistic and min(figures["examples"], figures["others"]) < FOLDS):
-        return np.zeros(FEATURES + 1), figures
+        return np.zeros(FEATURES + 1), figures, np.zeros((2, 0))
     # Places without a word of these texts have the weight 0.
     used = np.unique(features.indices)
     features, weights = features[:, used], np.zeros(FEATURES + 1)
@@ -302,19 +304,20 @@ def fit_words(features: Any, targets: np.ndarray) -> tuple[np.ndarray, dict[str,
         method = "decision_function" if is_logistic else "predict"
         predicted = cross_val_predict(model, features, targets, cv=folds, method=method)
         figures["correlation"] = rank_correlation(predicted, targets)
+        figures["auc"] = concordance(predicted, targets)
+        curve = np.zeros((2, 0)) if is_logistic else isotonic_curve(predicted, targets)
         fitted = model.fit(features, targets)
         weights[used], weights[-1] = np.ravel(fitted.coef_), np.ravel(fitted.intercept_)[0]
         if is_logistic:
-            figures["auc"] = round(float(roc_auc_score(targets, predicted)), 6)
             scale = LogisticRegression(C=1e6, class_weight="balanced")
             scale.fit(predicted[:, None], targets)
             weights = weights * float(scale.coef_[0, 0])
             weights[-1] += float(scale.intercept_[0])
-    return weights, figures
+    return weights, figures, curve
 
 
-def read_models(run: Run) -> dict[str, np.ndarray]:
-    """The weights of each score of kind `examples`, the intercept last; none without such scores.
+def read_models(run: Run) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Weights, the intercept last, and curve of each score of kind `examples`.
 
     Raises:
         RunError: the stage's output is missing or stale.
@@ -323,7 +326,13 @@ def read_models(run: Run) -> dict[str, np.ndarray]:
         return {}
     run.receipt("example_models")
     rows = read_columns(run.path("example_models")).to_pylist()
-    return {row["score"]: np.append(row["weights"], row["intercept"]) for row in rows}
+    return {
+        row["score"]: (
+            np.append(row["weights"], row["intercept"]),
+            np.array([row["predicted"], row["expected"]]),
+        )
+        for row in rows
+    }
 
 
 def example_figures(run: Run) -> dict[str, Any]:
@@ -333,11 +342,11 @@ def example_figures(run: Run) -> dict[str, Any]:
 
 
 def example_scores(
-    texts: Sequence[str | None], weights: np.ndarray, most: int
+    texts: Sequence[str | None], weights: np.ndarray, curve: np.ndarray, most: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """A score of each of N texts (float64), and the share of it that was read.
 
-    *most*: windows of a text.
+    *weights* and *curve* are of `fit_words`, *most* is the number of windows of a text.
     """
     features, read = features_of(texts, most)
-    return features @ weights[:-1] + weights[-1], read
+    return calibrated(features @ weights[:-1] + weights[-1], curve), read

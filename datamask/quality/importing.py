@@ -123,7 +123,11 @@ def _wanted_columns(run: Run) -> list[str]:
 
 
 def _facts(
-    run: Run, shard: int, first: int, batch: pa.RecordBatch, models: dict[str, np.ndarray]
+    run: Run,
+    shard: int,
+    first: int,
+    batch: pa.RecordBatch,
+    models: dict[str, tuple[np.ndarray, np.ndarray]],
 ) -> pa.RecordBatch:
     """The facts of one batch, and the scores that the batch itself gives."""
     source = run.settings.source
@@ -189,7 +193,7 @@ def _facts(
             values, share = (
                 heuristic_scores(texts, source.windows)
                 if score.kind == "heuristic"
-                else example_scores(texts, models[score.name], source.windows)
+                else example_scores(texts, *models[score.name], source.windows)
             )
             facts[name] = pa.array(values)
             read.append(pa.array(share))

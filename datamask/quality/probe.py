@@ -20,6 +20,7 @@ from datamask.config.inputs import Score
 from datamask.embedding.vectors import read_vectors, row_groups
 from datamask.errors import CorruptFileError, InputError
 from datamask.quality.agreement import in_words, rank_correlation
+from datamask.quality.calibration import calibrated, concordance, isotonic_curve
 from datamask.quality.importing import moments
 from datamask.quality.labels import LEAST_LABELS, read_labels
 from datamask.quality.moments import merged_moments
@@ -40,8 +41,8 @@ STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
 def fit_probes(run: Run, compute: Compute) -> None:
     """Write `probe.parquet`: the weights of every probe.
 
-    Metrics of the receipt, by probe: `kind`, `labels` (number used), `strength`, and `correlation`
-    (Spearman's, of labels and cross-validated predictions).
+    Metrics of the receipt, by probe: `kind`, `labels` (number used), `strength`, `correlation`
+    (Spearman's, of labels and cross-validated predictions), and their `auc` (`concordance`).
 
     Raises:
         InputError: too few labelled documents were embedded, a correlation is too low, or the files
@@ -52,7 +53,7 @@ def fit_probes(run: Run, compute: Compute) -> None:
         planned = run.pinned_revisions[f"probe:{probe.name}"]
         by_id, _ = read_labels(probe, run.settings.plan.digest, planned)
         features, labels = _labelled(run, probe, by_id)
-        fitted, figures = fit_probe(features, labels)
+        fitted, figures, curve = fit_probe(features, labels)
         least = probe.least_correlation
         if figures["correlation"] is None or figures["correlation"] < least:
             raise InputError(
@@ -65,6 +66,7 @@ def fit_probes(run: Run, compute: Compute) -> None:
         logger.info("probe %s: %s", probe.name, in_words(figures))
         metrics[probe.name] = figures
         rows.append({"probe": probe.name, "weights": fitted[:-1], "intercept": fitted[-1]})
+        rows[-1] |= {"predicted": curve[0], "expected": curve[1]}
     table = pa.Table.from_pylist(rows, schema=schemas.PROBE)
     write_output(run, "probe", 0, schemas.PROBE, [table], metrics)
 
@@ -93,7 +95,9 @@ def _labelled(run: Run, probe: Score, labels: dict[str, float]) -> tuple[np.ndar
     return np.concatenate(vectors), np.asarray(values)
 
 
-def fit_probe(features: np.ndarray, labels: np.ndarray) -> tuple[list[float], dict[str, Any]]:
+def fit_probe(
+    features: np.ndarray, labels: np.ndarray
+) -> tuple[list[float], dict[str, Any], np.ndarray]:
     """Fit ridge regression, or logistic regression if the labels have two values.
 
     The strength is the one whose cross-validated predictions rank the documents best.
@@ -103,7 +107,8 @@ def fit_probe(features: np.ndarray, labels: np.ndarray) -> tuple[list[float], di
         labels: float64, N.
 
     Returns:
-        D weights and the intercept, and metrics (see `fit_probes`).
+        D weights and the intercept, metrics (see `fit_probes`) and the curve that calibrates a
+        ridge regression (`isotonic_curve`; without points for a logistic one).
     """
     from sklearn.linear_model import LogisticRegression, Ridge
     from sklearn.model_selection import KFold, cross_val_predict
@@ -119,31 +124,35 @@ def fit_probe(features: np.ndarray, labels: np.ndarray) -> tuple[list[float], di
     folds = KFold(FOLDS, shuffle=True, random_state=0)
     method = "decision_function" if two else "predict"
     best: tuple[float, float] | None = None
+    predicted, curve = targets, np.zeros((2, 0))
     # One thread gives sums a fixed order.
     with threadpool_limits(1):
         for strength in STRENGTHS:
             made = cross_val_predict(model(strength), features, targets, cv=folds, method=method)
             found = rank_correlation(made, targets)
             if found is not None and (best is None or found > best[0]):
-                best = found, strength
+                best, predicted = (found, strength), made
         correlation, strength = best or (None, 1.0)
         figures = {
             "kind": "logistic" if two else "ridge",
             "labels": len(labels),
             "strength": strength,
             "correlation": correlation,
+            "auc": None if correlation is None else concordance(predicted, targets),
         }
         if correlation is None:
-            return [], figures
+            return [], figures, curve
         fitted = model(strength).fit(features, targets)
-    return [*fitted.coef_.ravel().tolist(), float(np.ravel(fitted.intercept_)[0])], figures
+        if not two:
+            curve = isotonic_curve(predicted, targets)
+    return [*fitted.coef_.ravel().tolist(), float(np.ravel(fitted.intercept_)[0])], figures, curve
 
 
 def apply_probes(run: Run, shard: int, compute: Compute) -> Receipt:
     """Write `probe_scores/NNNNN.parquet`: each probe's value for every embedded document.
 
-    Values are predictions of ridge regression or log-odds of logistic regression; the receipt has
-    their moments.
+    Values are labels expected by ridge regression or log-odds of logistic regression; the receipt
+    has their moments.
     """
     run.receipt("embeddings", shard)
     weights = read_columns(run.path("probe")).to_pylist()
@@ -154,6 +163,9 @@ def apply_probes(run: Run, shard: int, compute: Compute) -> Receipt:
         # Row by row, so that the order of sums does not depend on a library's threads or blocks.
         made.append(np.einsum("nd,pd->np", block.astype(np.float64), matrix))
     values = np.concatenate(made) + [row["intercept"] for row in weights]
+    for number, row in enumerate(weights):
+        curve = np.array([row["predicted"], row["expected"]])
+        values[:, number] = calibrated(values[:, number], curve)
     columns = {row["probe"]: pa.array(values[:, place]) for place, row in enumerate(weights)}
     schema = schemas.probe_scores(columns)
     ids = read_columns(path, ["chunk_id"])["chunk_id"]

@@ -122,7 +122,7 @@ STAGES = {
         ),
         Stage(
             "probe",
-            1,
+            2,
             "datamask.quality.probe:fit_probes",
             settings=of.reads(
                 "probes.name", "probes.column", "probes.id_column", "probes.least_correlation"

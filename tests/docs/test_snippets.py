@@ -71,7 +71,7 @@ def _in_a_folder_with_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         Path(name).write_text("source: {path: data}\n")
     (tmp_path / "deployments").symlink_to(ROOT / "deployments")
     (tmp_path / "benchmarks").symlink_to(ROOT / "benchmarks")
-    for name in ("benchmark.jsonl", "texts.jsonl"):
+    for name in ("benchmark.jsonl", "rubric.yaml", "texts.jsonl"):
         Path(name).touch()
 
 

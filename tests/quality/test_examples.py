@@ -238,7 +238,7 @@ def test_scores_are_calibrated_log_odds() -> None:
         for target in targets
     ]
     features, _ = features_of(texts, 1)
-    weights, _ = fit_words(features[:1000], targets[:1000])
+    weights, *_ = fit_words(features[:1000], targets[:1000])
     log_odds = features[1000:] @ weights[:-1] + weights[-1]
     probability = 1 / (1 + np.exp(-log_odds))
     for low in (0.0, 0.25, 0.5, 0.75):

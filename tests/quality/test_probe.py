@@ -23,6 +23,7 @@ from datamask.execution.verification import verify
 from datamask.planning.plan import plan_run
 from datamask.planning.preview import preview
 from datamask.publishing.card import recipe
+from datamask.quality.calibration import calibrated, isotonic_curve
 from datamask.quality.labels import LEAST_LABELS
 from datamask.quality.probe import STRENGTHS, fit_probe
 from datamask.runs.run import Run
@@ -79,14 +80,16 @@ def test_the_learner_reads_the_probed_quality(source: Path, labels: Path, tmp_pa
     targets = np.asarray([float(known[name]) for name in ids])
     figures = run.receipt("probe").metrics["taste"]
     folds = KFold(5, shuffle=True, random_state=0)
-    found = []
+    found, predicted = [], []
     for strength in STRENGTHS:
         made = cross_val_predict(Ridge(alpha=1 / strength), features, targets, cv=folds)
         found.append(spearmanr(made, targets).statistic)
+        predicted.append(made)
     assert figures["correlation"] == pytest.approx(max(found), abs=1e-6)
     assert figures["strength"] == STRENGTHS[int(np.argmax(found))]
     assert figures["kind"] == "ridge" and figures["labels"] == len(ids)
     values = Ridge(alpha=1 / figures["strength"]).fit(features, targets).predict(features)
+    values = calibrated(values, isotonic_curve(predicted[int(np.argmax(found))], targets))
     z_score = dict(zip(ids, (values - values.mean()) / values.std(), strict=True))
     before, after = rows_of(run, "quality"), rows_of(run, "probed_quality")
     for one, two in zip(before, after, strict=True):
@@ -132,7 +135,7 @@ def test_two_classes_are_told_apart_by_logistic_regression() -> None:
     """The weights are scikit-learn's, and the correlation is of labels and log-odds."""
     features = generator.normal(size=(300, 6))
     labels = np.where(features[:, 0] + generator.normal(size=300) > 0, 5.0, 2.0)
-    weights, figures = fit_probe(features, labels)
+    weights, figures, _ = fit_probe(features, labels)
     expected = LogisticRegression(C=figures["strength"], max_iter=1000).fit(features, labels)
     assert weights == pytest.approx([*expected.coef_[0], expected.intercept_[0]], abs=1e-6)
     assert figures["kind"] == "logistic" and 0.4 < figures["correlation"] < 0.9

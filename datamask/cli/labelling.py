@@ -1,0 +1,190 @@
+"""`datamask label`: labels of a sample of texts, by a model or by the user, for a score."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import termios
+import textwrap
+import tty
+from collections import Counter
+from collections.abc import Generator, Iterator, Sequence
+from pathlib import Path
+
+import click
+
+from datamask.cli.options import output_option, root_argument
+from datamask.cli.progress import shown_progress
+from datamask.cli.tables import print_rows
+from datamask.config.compute import Compute
+from datamask.config.loading import load_rubric
+from datamask.config.rubric import Rubric
+from datamask.errors import SettingsError
+from datamask.quality.labelling import (
+    REFIT_AFTER,
+    Labels,
+    Sampled,
+    append,
+    by_disagreement,
+    read_journal,
+    sample,
+    settings_of,
+    write_labels,
+)
+from datamask.runs.in_progress import working
+from datamask.runs.opening import open_run
+from datamask.storage.file_locks import held
+from datamask.storage.location import Root
+
+SKIP, UNDO, QUIT = "s", "u", "q"
+"""Keys of the user, besides digits."""
+
+NUMBERS = {"endpoint": 500, "user": 200}
+"""Texts to label, unless --texts says how many."""
+
+
+@click.command()
+@root_argument
+@click.option(
+    "--rubric",
+    "rubric_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="YAML file with questions, model and bounds; `datamask settings rubric` lists its keys.",
+)
+@click.option("--endpoint", metavar="URL", help="An OpenAI-compatible endpoint, up to /v1.")
+@click.option(
+    "--texts", type=click.IntRange(1, 50_000), help="Number of texts; default 500, by hand 200."
+)
+@output_option(
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder of labels and journal; default RUN/labels/NAME.",
+)
+def label(
+    root: Root,
+    rubric_file: Path | None,
+    endpoint: str | None,
+    texts: int | None,
+    output: Path | None,
+) -> None:
+    """Label texts of RUN for a score of your own: by a model, or by you in this terminal.
+
+    The texts are spread over the present quality and the domains. Prints the settings that make a
+    score of the labels. The same command resumes.
+
+    \b
+    datamask label runs/mine --rubric rubric.yaml --endpoint http://localhost:8000/v1
+    datamask label runs/mine                        200 texts, one key each
+    """  # noqa: D301 - click wants the character itself
+    rubric, run = load_rubric(rubric_file), open_run(root)
+    name = rubric_file.stem if rubric_file else "labels"
+    if output is None and run.address != str(run.root):
+        raise SettingsError(f"{run.address}: name a local folder for the labels: -o FOLDER")
+    folder = output or run.root / "labels" / (name if endpoint else f"{name}-by-hand")
+    folder.mkdir(parents=True, exist_ok=True)
+    if endpoint is None and not sys.stdin.isatty():
+        raise SettingsError("no terminal to ask you in; name an --endpoint")
+    number = texts or NUMBERS["endpoint" if endpoint else "user"]
+    with held(folder / "lock", False, str(folder)):
+        journal = folder / "journal.jsonl"
+        known = list(dict.fromkeys(line["id"] for line in read_journal(journal)))
+        drawn = sample(run, max(number, len(known)), rubric.characters, Compute(), known)
+        if endpoint is None:
+            with contextlib.closing(_keys()) as keys:
+                labels = _labels_by_hand(rubric, drawn, journal, keys)
+            _finish(folder, rubric, labels)
+            click.echo(f"{len(labels):,d} of {len(drawn):,d} texts labelled")
+            return
+        from datamask.quality.asking import Endpoint
+
+        asked = Endpoint(endpoint, rubric, journal)
+        with shown_progress(), working("label"):
+            labels = asked.label(drawn)
+        _finish(folder, rubric, labels)
+    click.echo(
+        f"{len(labels):,d} of {len(drawn):,d} texts labelled, {asked.without_grades:,d} without "
+        f"valid grades; {asked.requests:,d} requests, {asked.tokens:,d} tokens in all"
+    )
+    if asked.error:
+        raise asked.error
+
+
+def _labels_by_hand(
+    rubric: Rubric, texts: Sequence[Sampled], journal: Path, keys: Iterator[str]
+) -> Labels:
+    """Ask the user for a key for each text, until all have one or the user quits."""
+    if len(rubric.axes) > 1 or rubric.axes[0].highest > 9:
+        raise SettingsError("by hand, a rubric has one axis, up to 9: a key for each text")
+    [axis] = rubric.axes
+    by_id, given = {sampled.id: sampled for sampled in texts}, dict[str, str]()
+    for line in read_journal(journal):
+        if line["question"] == axis.question and line["id"] in by_id:
+            _press(given, line["id"], line["key"])
+    digits = [str(grade) for grade in range(axis.lowest, axis.highest + 1)]
+    queue, fitted = list(texts), -1
+    while len(given) < len(texts):
+        labels = {key: int(pressed) for key, pressed in given.items() if pressed != SKIP}
+        if len(labels) // REFIT_AFTER != fitted:
+            queue, fitted = by_disagreement(texts, labels), len(labels) // REFIT_AFTER
+        asked = next(sampled.id for sampled in queue if sampled.id not in given)
+        _show(by_id[asked].text, f"{len(given) + 1} of {len(texts)}  {axis.question}")
+        click.echo(f"{digits[0]}-{digits[-1]}, {SKIP} skip, {UNDO} undo, {QUIT} quit: ", nl=False)
+        pressed = next(key for key in keys if key in (*digits, SKIP, UNDO, QUIT))
+        click.echo(pressed)
+        if pressed == QUIT:
+            break
+        if pressed == UNDO:
+            if not given:
+                continue
+            asked = next(reversed(given))
+            queue.insert(0, by_id[asked])
+        append(journal, {"id": asked, "question": axis.question, "key": pressed})
+        _press(given, asked, pressed)
+    return {key: {axis.name: int(pressed)} for key, pressed in given.items() if pressed != SKIP}
+
+
+def _press(given: dict[str, str], asked: str, pressed: str) -> None:
+    """Note a key for a text; after an undo the text has none."""
+    given[asked] = pressed
+    if pressed == UNDO:
+        del given[asked]
+
+
+def _keys() -> Generator[str, None, None]:
+    """The characters that the user types, without Enter; the end of the input counts as quitting.
+
+    Keys typed ahead are kept, which `click.getchar` would drop.
+    """
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+    try:
+        tty.setcbreak(terminal, termios.TCSANOW)
+        while typed := os.read(terminal, 1024).decode(errors="replace"):
+            yield from "" if typed.startswith("\x1b") else typed  # such as an arrow
+        yield QUIT
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+
+
+def _show(text: str, title: str) -> None:
+    """Print the beginning of a text that fits in the terminal, each line after a bar.
+
+    So no text can look like the question.
+    """
+    wide, high = shutil.get_terminal_size()
+    shown = [part for line in text.splitlines() for part in textwrap.wrap(line, wide - 4)]
+    click.echo("\n" + "\n".join(f"  | {line}" for line in shown[: max(high - 5, 5)]))
+    click.echo(title)
+
+
+def _finish(folder: Path, rubric: Rubric, labels: Labels) -> None:
+    """Write the labels, and print how often each grade was given, and the settings."""
+    path = folder.absolute() / "labels.jsonl"
+    write_labels(path, labels)
+    rows = []
+    for axis in rubric.axes:
+        counts = sorted(Counter(grades[axis.name] for grades in labels.values()).items())
+        rows.append((axis.name, ", ".join(f"{number} of {grade}" for grade, number in counts)))
+    print_rows(("axis", "labels"), rows, "table")
+    click.echo(f"\n{settings_of(path, labels, rubric)}\n")
