@@ -154,10 +154,10 @@ def test_report_and_status_tell_how_fast_texts_were_embedded(tmp_path: Path) -> 
     page = run.path("report").read_text(encoding="utf-8")
     text = re.sub("<[^>]*>", " ", page)
     assert re.search(r"\b12 +documents embedded per second", text)
-    assert re.search(r"\b20\.00% +of the embedded documents were cut", text)
+    assert re.search(r"\b20\.00% +of the embedded documents are longer", text)
     assert (
         "10.00% of the computed tokens were padding" in text
-        and "with 25.00% of all tokens" in text
+        and "25.00% of all tokens were not read" in text
         and "would take 2.5 s at 64, 0 s at 128, 0 s at 256, 6 s at 512 tokens" in text
     )
     status = CliRunner().invoke(cli, ["status", str(run.root)])
