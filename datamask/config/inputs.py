@@ -10,8 +10,8 @@ from datamask.config import recipe
 from datamask.config.group import EarlyGroup, Group, Model, Place, SourceGroup, known_or_own
 from datamask.config.screening import Contamination, NearDuplicates
 
-WINDOWS = 3
-"""Windows of a long text by default: beginning, middle and end."""
+WINDOWS, MOST_WINDOWS = 3, 1000
+"""Windows of a long text by default (beginning, middle and end), and at most."""
 
 
 class Columns(Group):
@@ -55,7 +55,7 @@ class Source(Group):
     windows: int = Field(
         WINDOWS,
         ge=1,
-        le=1000,
+        le=MOST_WINDOWS,
         description="most windows that scores and embedder read of a text that is longer than "
         "they hold at once (`max_tokens` of a model): 1 is the beginning, 3 are beginning, middle "
         "and end; a long text costs up to so many times as much, a short one no more",

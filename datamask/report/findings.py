@@ -11,6 +11,7 @@ from typing import Any
 
 from datamask.analysis.composition import KINDS, query
 from datamask.analysis.summary import MOST_CHANGE, drift, gains, long_texts, totals_of
+from datamask.config.inputs import MOST_WINDOWS
 from datamask.report.finding import LEAST_EXPECTED, MOST_NAMED, Finding, Grade
 from datamask.report.redundancy import NEAR_DUPLICATE_COSINE, redundancy, sample_path
 from datamask.report.score_findings import explained, prefers_quality, role_of_score, scores
@@ -278,13 +279,14 @@ def _text_read(run: Run) -> Iterator[Finding]:
     windows, share = run.settings.source.windows, row["below"] / row["documents"]
     text = f"Scores and embedder read {row['mean']:.1%} of a document's text on average, and "
     text += f"{row['least']:.1%} of the one that is read least (source.windows: {windows})."
-    if not row["below"]:
+    if row["below"]:
+        text += f" Of {row['below']:,d} documents ({share:.1%}) they read less than half."
+    if share < MOST_UNREAD:
         yield Finding("good", "text read", text)
         return
-    text += f" Of {row['below']:,d} documents ({share:.1%}) they read less than half. More windows "
-    text += "or a larger max_tokens read more; or split such documents."
-    command = f"datamask rebuild RUN --set source.windows={3 * windows}"
-    yield Finding("warning" if share >= MOST_UNREAD else "caution", "text read", text, command)
+    text += " More windows or a larger max_tokens read more; or split such documents."
+    command = f"datamask rebuild RUN --set source.windows={min(3 * windows, MOST_WINDOWS)}"
+    yield Finding("warning", "text read", text, command)
 
 
 def _drift(run: Run) -> Iterator[Finding]:
