@@ -117,6 +117,7 @@ def write_shard(run: Run, shard: int, generator: np.random.Generator) -> None:
             "stopped_by": "steps",
             "optimality_gap": None,
             "objective": compared,
+            "scales": {"quality": 0.1, "disf": 0.1},
             "terms": {
                 name: {"maximise": name == "quality", "random_std": 0.1, **compared}
                 for name in ("quality", "disf")
