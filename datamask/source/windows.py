@@ -42,8 +42,8 @@ class Windows:
         from scipy import sparse
 
         shape = (len(self.lengths), len(self.texts))
-        places = (self.owners, np.arange(len(self.texts)))
-        return sparse.csr_array((self.weights, places), shape=shape) @ values
+        rows_and_columns = (self.owners, np.arange(len(self.texts)))
+        return sparse.csr_array((self.weights, rows_and_columns), shape=shape) @ values
 
     def direction(self, unit: np.ndarray) -> np.ndarray:
         """The direction of each text's mean; unit rows, float32, W x D to N x D."""
@@ -109,19 +109,19 @@ def _later(text: str, size: int, most: int) -> list[tuple[int, int]]:
     rest = len(text) - size
     number = min(most - 1, -(-rest // size))
     spans = []
-    for place in range(1, number + 1):
-        stop = size + rest * place // number
+    for window in range(1, number + 1):
+        stop = size + rest * window // number
         start = stop - min(size, -(-rest // number))
         # A window of several is wider than size / 2, so that none becomes empty.
-        stop = stop if place == number else _start_of_word(text, stop, size // 2)
+        stop = stop if window == number else _start_of_word(text, stop, size // 2)
         spans.append((_start_of_word(text, start, size // 2), stop))
     return spans
 
 
-def _start_of_word(text: str, place: int, reach: int) -> int:
-    """Where the word begins that goes on at a place; the place if that is too far."""
-    before = text[max(0, place - min(reach, REACH)) : place]
+def _start_of_word(text: str, position: int, reach: int) -> int:
+    """Where the word begins that goes on at a position; the position if that is too far."""
+    before = text[max(0, position - min(reach, REACH)) : position]
     words = before.split()
     if not words or before[-1].isspace() or len(words[-1]) == len(before):
-        return place
-    return place - len(words[-1])
+        return position
+    return position - len(words[-1])
