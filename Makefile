@@ -8,7 +8,7 @@ CORPUS := runs/demo-corpus
 # Faster than pip. It does not read pip's configuration (UV_INDEX, UV_FIND_LINKS); if it fails, pip installs.
 UV ?= $(shell command -v uv 2>/dev/null)
 FUZZ ?= 5000
-# Images of containers set it. Nothing is compiled when it is installed, so each process would compile all that it imports.
+# Container images often set this variable. Packages are not compiled at installation, so each process would compile all that it imports.
 export PYTHONDONTWRITEBYTECODE :=
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 

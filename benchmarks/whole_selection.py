@@ -25,6 +25,7 @@ import numpy as np
 import torch
 
 from benchmarks.inputs import load
+from benchmarks.learner import coverage
 from datamask.baselines.greedy import choose, choose_covering
 from datamask.config.selection import Selection
 from datamask.objectives.disf import DIVISOR
@@ -48,12 +49,6 @@ def correlation(features: np.ndarray) -> float:
     standard = centred / (centred.std(0, ddof=1) + 1e-12)
     products = standard.T @ standard / (len(features) - 1)
     return -float((products**2).sum() - (np.diag(products) ** 2).sum()) / DIVISOR
-
-
-def coverage(features: np.ndarray, rows: np.ndarray) -> float:
-    """The mean cosine of all documents to the most similar selected one."""
-    blocks = np.array_split(features, 16)
-    return float(np.mean([(block @ features[rows].T).max(1).mean() for block in blocks]))
 
 
 def select(folder: Path, rows: int, draw: int, case: tuple[str, float, float]) -> dict[str, Any]:
@@ -84,7 +79,7 @@ def select(folder: Path, rows: int, draw: int, case: tuple[str, float, float]) -
     spread = [np.random.default_rng(99 + k).permutation(rows)[:count] for k in range(SUBSETS)]
     values = []
     for some in (ours.indices, chosen, *spread):
-        diverse = correlation(wide[some]) if metric == "disf" else coverage(wide, some)
+        diverse = correlation(wide[some]) if metric == "disf" else coverage(wide, some, rows)
         values.append((score[some].mean(), diverse))
     table = np.array(values)
     units = scales.get("quality", 1.0), scales.get(metric, 1.0)
@@ -119,11 +114,11 @@ def main() -> None:
             output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
             results.append(json.loads(output.splitlines()[-1]))
         cells = [
-            f"{min(values):.{digits}f} to {max(values):.{digits}f}"
-            for digits, values in (
-                (1, [result["ours"] for result in results]),
-                (1, [result["greedy"] for result in results]),
-                (1, [100 * result["gain"] for result in results]),
+            f"{min(values):.1f} to {max(values):.1f}"
+            for values in (
+                [result["ours"] for result in results],
+                [result["greedy"] for result in results],
+                [100 * result["gain"] for result in results],
             )
         ]
         print(f"| {metric} | {weight} | {ratio} | {' | '.join(cells)} |", flush=True)

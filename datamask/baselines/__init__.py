@@ -24,13 +24,11 @@ from datamask.baselines.density import quality_minus_density
 from datamask.baselines.gist import gist
 from datamask.baselines.odis import odis
 from datamask.baselines.spokes import spokes
-from datamask.config.selection import Selection
+from datamask.config.selection import GREEDY, Selection
 from datamask.errors import SettingsError
 from datamask.objectives.weighted import WeightedTerm
 
-SERVED = {"greedy": ("pairwise", "disf"), "lazy_greedy": ("facility_location",)}
-"""The metrics of the greedy methods."""
-WEIGHING = ("quality_minus_density", "gist", "spokes", *SERVED)
+WEIGHING = ("quality_minus_density", "gist", "spokes", *GREEDY)
 CLUSTERING = {"semdedup": semdedup, "d4": d4, "cluster_balanced": cluster_balanced}
 
 
@@ -40,7 +38,7 @@ def check_method(selection: Selection, terms: Sequence[WeightedTerm]) -> None:
     Raises:
         SettingsError: it would ignore the metric or a further term with a weight.
     """
-    if selection.metric not in SERVED.get(selection.method, (selection.metric,)):
+    if selection.metric not in GREEDY.get(selection.method, (selection.metric,)):
         raise SettingsError(
             f"selection.method: {selection.method} does not serve {selection.metric}; greedy "
             "serves pairwise and disf, lazy_greedy serves facility_location"

@@ -17,22 +17,26 @@ from datamask.errors import SettingsError
 def odis(scores: Mapping[str, np.ndarray], quality: np.ndarray) -> np.ndarray:
     """Minus the rank of each document on the axis that ranks it highest; float64, shape N.
 
-    A missing score counts as the mean. Each axis points to where *quality* rises.
+    A missing score counts as the mean, and a score that is the same for all documents counts for
+    nothing. Each axis points to where *quality* rises.
 
     Raises:
-        SettingsError: fewer than two scores differ between documents.
+        SettingsError: there are fewer than two scores.
     """
-    columns = [np.asarray(column, np.float64) for column in scores.values()]
-    filled = [np.where(np.isnan(column), np.nanmean(column), column) for column in columns]
-    varied = [(column - column.mean()) / column.std() for column in filled if column.std() > 0]
-    if len(varied) < 2:
-        raise SettingsError("selection.method: odis needs two scores; add some to quality.scores")
-    table = np.stack(varied, 1)
+    if len(scores) < 2:
+        raise SettingsError("selection.method: odis needs two scores or more; give more scores")
+    columns = np.ma.masked_invalid(np.stack([*scores.values()], 1).astype(np.float64))
+    centred = (columns - columns.mean(0)).filled(0.0)
+    varied = centred[:, np.ma.filled(np.ma.ptp(columns, 0), 0.0) > 0]
+    number = varied.shape[1]
+    if not number:
+        return np.asarray(quality, np.float64)
+    table = varied / varied.std(0)
     _, axes = np.linalg.eigh(table.T @ table)
     along = table @ axes
     along *= np.where((quality - quality.mean()) @ along < 0, -1, 1)
     ranks = np.argsort(np.argsort(-along, axis=0, kind="stable"), axis=0, kind="stable")
     # Axes take turns, that of the largest variance first.
-    turns = (ranks * len(varied) + np.arange(len(varied))[::-1]).min(axis=1)
+    turns = (ranks * number + np.arange(number)[::-1]).min(axis=1)
     result: np.ndarray = -turns.astype(np.float64)
     return result

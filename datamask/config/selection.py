@@ -40,6 +40,9 @@ class Term(Group):
     )
 
 
+GREEDY = {"greedy": ("pairwise", "disf"), "lazy_greedy": ("facility_location",)}
+"""The greedy methods, with the metrics that they serve."""
+
 WITHOUT_OBJECTIVE = ("random", "semdedup", "d4", "cluster_balanced", "odis")
 """Methods that optimise nothing."""
 

@@ -177,10 +177,10 @@ def _characters_held(
     if not encodings:
         held[[len(ids) >= max_tokens for ids in columns["input_ids"]]] = np.nan
         return held
-    for place, encoding in enumerate(encodings):
+    for text, encoding in enumerate(encodings):
         if encoding.overflowing:
             stop = max(stop for _, stop in encoding.offsets) - ahead
-            held[place] = min(max(stop, 1), held[place])
+            held[text] = min(max(stop, 1), held[text])
     return held
 
 

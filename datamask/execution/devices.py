@@ -61,8 +61,8 @@ def _check_bfloat16(compute: Compute) -> None:
     kind = "cuda" if compute.device_kind != "cpu" and visible_gpus() else "cpu"
     if fastest_products(torch.device(kind)) != "bfloat16":
         raise SettingsError(
-            "compute.matmul: bfloat16 asked for, this machine's device only emulates it (on a CPU, "
-            "a product takes about 70 times as long as in float32); use auto or float32"
+            "compute.matmul: bfloat16 is set, but this machine's device only emulates it, which "
+            "takes far longer than float32 (about 70 times on a CPU); use auto or float32"
         )
 
 

@@ -11,6 +11,7 @@ from fractions import Fraction
 
 import pyarrow as pa
 
+from datamask.config.selection import GREEDY
 from datamask.config.settings import Settings
 from datamask.errors import DatamaskError, InputError, SettingsError
 from datamask.runs import budget
@@ -181,7 +182,7 @@ def _suits(settings: Settings) -> bool:
     selection, publication = settings.selection, settings.publication
     is_only = not (selection.more_terms or selection.has_custom_terms)
     has_sums = selection.scope == "shard" or selection.metric != "facility_location"
-    is_free = selection.method not in ("greedy", "lazy_greedy")
+    is_free = selection.method not in GREEDY
     return is_only and has_sums and is_free and not (publication and publication.mask_model)
 
 

@@ -38,16 +38,16 @@ DRAWN_FROM = 200_000
 REFIT_AFTER = 20
 """Labels by the user after which the order of the texts is computed anew."""
 
-# A place in [0, 1) for each document, even in each group; a random start is fair to small groups.
+# A position in [0, 1) for each document, even in each group; a random start favours no group.
 _STRATIFIED = """
 WITH ranked AS (SELECT *, md5_number_lower($seed || id) AS key,
         ntile(10) OVER (ORDER BY quality, id) AS tenth FROM eligible),
-    placed AS (SELECT *, (row_number() OVER (PARTITION BY tenth, domain ORDER BY key)
+    spread AS (SELECT *, (row_number() OVER (PARTITION BY tenth, domain ORDER BY key)
         - md5_number_lower($seed || tenth || '/' || coalesce(domain, '')) / 18446744073709551616.0)
-        / count(*) OVER (PARTITION BY tenth, domain) AS place FROM ranked)
-SELECT shard, row, id, quality FROM placed
+        / count(*) OVER (PARTITION BY tenth, domain) AS position FROM ranked)
+SELECT shard, row, id, quality FROM spread
 ORDER BY id NOT IN (SELECT unnest($known::TEXT[])),
-    row_number() OVER (PARTITION BY tenth ORDER BY place, key), tenth LIMIT $number
+    row_number() OVER (PARTITION BY tenth ORDER BY position, key), tenth LIMIT $number
 """
 
 _ELIGIBLE = """

@@ -39,6 +39,8 @@ class Windows:
 
     def mean(self, values: Any) -> Any:
         """The weighted mean over the windows of each text: from W rows or numbers, N of them."""
+        if len(self.texts) == len(self.lengths):
+            return values
         from scipy import sparse
 
         shape = (len(self.lengths), len(self.texts))

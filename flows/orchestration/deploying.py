@@ -1,9 +1,9 @@
 """Registers everything that runs need on a Prefect server: pools, limits, deployments, automations.
 
-`deployments/prefect.yaml` is written as for `prefect deploy`, and the automations beside it as for
-`prefect automation create`. These commands would start a process for each entry; this module does
-not. `deploy` may be repeated: pools, limits, schedules and the switches of automations stay as the
-operator left them. New schedules are switched off.
+This module reads the files of two commands of Prefect: `deployments/prefect.yaml` (of `prefect
+deploy`) and the automations beside it (of `prefect automation create`). The commands themselves
+would start a process for each entry. `deploy` may be repeated: pools, limits, schedules and the
+switches of automations stay as the operator left them. New schedules are switched off.
 """
 
 from __future__ import annotations

@@ -311,7 +311,13 @@ def test_odis_takes_the_best_of_each_orthogonal_axis_in_turn() -> None:
     orders = [np.argsort(-along[:, axis]).tolist() for axis in range(3)]
     assert set(np.concatenate([order[:3] for order in orders])) <= found
     with pytest.raises(SettingsError, match="odis needs two scores"):
-        odis({"first": common, "constant": np.ones(60)}, quality)
+        odis({"first": common}, quality)
+    alone = odis(
+        {"first": common, "constant": np.full(60, 0.1), "none": np.full(60, np.nan)}, common
+    )
+    assert np.argsort(-alone).tolist() == np.argsort(-common).tolist(), "a shard of one score"
+    same = odis({"constant": np.ones(60), "none": np.full(60, np.nan)}, quality)
+    assert (same == quality).all()
     for groups in (
         {"selection": {"method": "odis"}},
         {"evaluation": {"arms": ["ours", "odis"], "hold_out": 0.01}},

@@ -30,7 +30,8 @@ print(*deploy(folder=Path(sys.argv[1])), sep="\\n")
 def free_port() -> int:
     """A port that a server which was killed can have again.
 
-    The kernel gives ports from 32,768 on to connections, which can take one while nobody listens.
+    It is below 32,768, because the kernel gives higher ports to outgoing connections. Another
+    process could therefore hold such a port while the server is down.
     """
     for port in random.sample(range(15_000, 32_768), 100):
         with socket.socket() as free, contextlib.suppress(OSError):
