@@ -9,7 +9,6 @@ them in a child process, and prints seconds per stage and the child's peak memor
 from __future__ import annotations
 
 import argparse
-import json
 import resource
 import subprocess
 import sys
@@ -21,6 +20,7 @@ import pyarrow as pa
 
 from datamask.runs.files import write_parquet
 from datamask.runs.opening import open_run
+from datamask.runs.records import read_record
 from datamask.runs.stages import STAGES
 
 DIMENSION = 768
@@ -75,9 +75,10 @@ def main() -> None:
     run = open_run(root)
     print(f"\n{'stage':12s} {'seconds':>9s}")
     for stage in STAGES:
-        paths = sorted((root / "work_records" / stage).rglob("*.json"))
-        if paths:
-            print(f"{stage:12s} {sum(json.loads(p.read_text())['seconds'] for p in paths):9.1f}")
+        records = [read_record(run, stage, unit) for unit in range(run.num_units(stage))]
+        seconds = [record.seconds or 0 for record in records if record]
+        if seconds:
+            print(f"{stage:12s} {sum(seconds):9.1f}")
     print(f"{run.num_documents} documents, {run.num_shards} shards, peak memory {peak:.2f} GiB")
 
 

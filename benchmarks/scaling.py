@@ -94,7 +94,7 @@ def measure() -> None:
                 command = [sys.executable, "-m", "benchmarks.scaling", "learn"]
                 command.append(json.dumps(parameters))
                 subprocess.run(command, check=True, env=server.environment, cwd=REPOSITORY)
-                found[case] = _work_records(root, begun)
+                found[case] = _times(root, begun)
                 print(case, {key: found[case][key] for key in ("seconds", "start")}, flush=True)
             for engine in ("threads", "ray"):
                 command = [sys.executable, "-m", "benchmarks.scaling", "tasks", engine]
@@ -132,10 +132,10 @@ def _ready(root: Path, source: Path, rows: int, selection: dict[str, Any]) -> Ru
     return run
 
 
-def _work_records(root: Path, begun: float) -> dict[str, Any]:
+def _times(root: Path, begun: float) -> dict[str, Any]:
     run = open_run(root)
-    paths = [run.work_record_path("selection", shard) for shard in range(run.num_shards)]
-    seconds = [json.loads(path.read_text())["seconds"] for path in paths]
+    paths = [run.record_path("selection", shard) for shard in range(run.num_shards)]
+    seconds = [json.loads(path.read_text())["work"]["seconds"] for path in paths]
     ends = sorted(path.stat().st_mtime for path in paths)
     first = min(path.stat().st_mtime - took for path, took in zip(paths, seconds, strict=True))
     return {

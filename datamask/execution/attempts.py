@@ -1,6 +1,6 @@
 """Attempting work: the same for the command line, Prefect tasks, flows and parts of a stage.
 
-A failed shard never stops the others. Its record under `work_records/` says why it failed, so that
+A failed shard never stops the others. Its record under `records/` says why it failed, so that
 any process can report it; success clears the reason.
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datamask.config.compute import Compute
 from datamask.errors import DatamaskError, code_of, describe, is_transient, known
 from datamask.execution.devices import own_device
-from datamask.runs.records import note_failure, read_record, recorded
+from datamask.runs.records import forget_record, note_failure, read_record, recorded
 from datamask.runs.retrying import attempts, retried, warn
 from datamask.runs.run import Run
 from datamask.runs.stages import STAGES
@@ -79,7 +79,7 @@ def failures_on_record(
 def forget_records(run: Run, stage: str, units: Iterable[int]) -> None:
     """Delete the records of units that are about to be repeated by force."""
     for unit in units:
-        run.storage.remove(run.work_record_path(stage, unit).relative_to(run.root).as_posix())
+        forget_record(run, stage, unit)
 
 
 def steps(
@@ -197,7 +197,7 @@ def run_unit(
     """Do one unit of a stage, or (*unit* None) what is left of a stage that makes all its units.
 
     Only one process works on a unit at a time; the next one waits and finds it done, unless it has
-    *force*. Durations go to `work_records/`, because an output must not depend on the clock.
+    *force*. Durations go to `records/`, because an output must not depend on the clock.
     """
     units = None if unit is None else [unit]
     left = run.remaining(stage, units, force=force)

@@ -19,11 +19,11 @@ from datamask.errors import CorruptFileError, RunError
 from datamask.runs.files import replace_file
 from datamask.runs.opening import run_storage
 from datamask.runs.receipt import read_receipt
+from datamask.runs.records import write_record
 from datamask.runs.run import Run
 from datamask.runs.stages import companions, stages_of
 from datamask.storage.local import LocalStorage
 from datamask.storage.location import Root
-from datamask.storage.protocol import checksum_name
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ def share(origin: Run, run: Run) -> None:
 
 
 def _share_unit(origin: Run, run: Run, stage: str, unit: int) -> str:
-    """Share one output with its checksum: "linked", "copied", or "" if there is no such file."""
+    """Share one output with its SHA-256: "linked", "copied", or "" if there is no such file."""
     names = [*companions(stage, unit), run.name(stage, unit)]
     try:
         # The other run may lack the stage or the unit, and so have no name for it.
@@ -71,13 +71,13 @@ def _share_unit(origin: Run, run: Run, stage: str, unit: int) -> str:
             and has_same_vectors(receipt, run, unit)
         ):
             return ""
-        how = ""
-        for name in names:
-            for file in (checksum_name(name), name):
-                how = _link(origin.storage.fetch(file), run.root / file, run.root)
+        sums = {name: origin.storage.noted_sha256(name) for name in names}
+        if not all(sums.values()):
+            return ""
+        write_record(run, stage, unit, {"sha256": sums})
+        return [_link(origin.storage.fetch(name), run.root / name, run.root) for name in names][-1]
     except (FileNotFoundError, CorruptFileError):
         return ""  # the run makes it again
-    return how
 
 
 def _link(source: Path, path: Path, root: Path) -> str:

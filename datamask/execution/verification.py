@@ -58,7 +58,7 @@ class _File:
     name: str
     lock: str
     noted: str | None = None
-    """Its SHA-256, if that is not in `checksums/`."""
+    """Its SHA-256, if that is not in `records/`."""
     companions: tuple[str, ...] = ()
     """Files that are useless without it."""
 

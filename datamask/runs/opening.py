@@ -12,8 +12,9 @@ from datamask.errors import CorruptFileError, RunError
 from datamask.runs.files import replace_file
 from datamask.runs.receipt import fingerprint_in
 from datamask.runs.run import Run, digest
+from datamask.runs.stages import owner_of
 from datamask.storage.location import Root, open_storage
-from datamask.storage.protocol import ReadFingerprint, Storage
+from datamask.storage.protocol import Contents, ReadFingerprint, Storage
 
 
 def create_run(root: Root, settings: Settings, pinned_revisions: dict[str, str]) -> Run:
@@ -42,7 +43,7 @@ def create_run(root: Root, settings: Settings, pinned_revisions: dict[str, str])
 
 def run_storage(root: Root) -> Storage:
     """The storage of a run, which need not exist yet. Raises as `open_storage`."""
-    return open_storage(root, fingerprint_in)
+    return open_storage(root, Contents(fingerprint_in, owner_of))
 
 
 def run_exists(root: Root) -> bool:
@@ -57,7 +58,7 @@ def open_run(root: Root, read: ReadFingerprint = fingerprint_in) -> Run:
         RunError: there is no run there.
         CorruptFileError: run.json cannot be read.
     """
-    storage = open_storage(root, read)
+    storage = open_storage(root, Contents(read, owner_of))
     path = storage.fetch("run.json")
     if not path.exists():
         raise RunError(f"{storage.address}: no run here (run.json is missing)")

@@ -1,25 +1,28 @@
 """A record per unit of work: seconds, attempts, the reason of a failure, and a log.
 
-`RUN/work_records/STAGE/00017.json` and `RUN/logs/STAGE/00017.log` are records, never state: no
-output depends on them, and only a unit's file says whether the unit is done. Attempts at the same
-fingerprint are counted until one succeeds, including killed ones.
+A unit's record is with the SHA-256 of its files in `RUN/records/STAGE/00017.parquet.json`. It is
+never state: no output depends on it, and only a unit's file says whether the unit is done. Attempts
+at the same fingerprint are counted until one succeeds, including killed ones. The log of a unit in
+progress, or of one that has failed, is `RUN/logs/STAGE/00017.log`; the log of a finished unit is in
+its record.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
 from datamask.errors import DatamaskError, code_of, describe, visible
 from datamask.runs.files import replace_file
 from datamask.runs.in_progress import working
 from datamask.runs.run import Run
 from datamask.runs.stages import STAGES
+from datamask.storage.protocol import Record, parsed_record, record_text
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +43,7 @@ class WorkRecord:
         metrics: what the stage noted of its last attempt (see `in_progress.note`).
         failure: why the last attempt failed, in one line; empty while an attempt runs.
         failure_code: the kind of failure (`datamask.errors.code_of`); empty without one.
+        log: of all attempts, once one has succeeded.
     """
 
     fingerprint: str
@@ -48,6 +52,7 @@ class WorkRecord:
     metrics: dict[str, float] = field(default_factory=dict)
     failure: str = ""
     failure_code: str = ""
+    log: str = ""
 
 
 def read_record(run: Run, stage: str, unit: int = 0) -> WorkRecord | None:
@@ -59,9 +64,9 @@ def read_record(run: Run, stage: str, unit: int = 0) -> WorkRecord | None:
 def _last_record(run: Run, stage: str, unit: int) -> WorkRecord | None:
     """The last record of a unit, with whatever settings; None without one."""
     try:
-        path = run.fetch(run.work_record_path(stage, unit))
-        return WorkRecord(**json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        record = parsed_record(run.fetch(run.record_path(stage, unit)).read_bytes())
+        return WorkRecord(**record["work"])
+    except (OSError, KeyError, TypeError):
         return None
 
 
@@ -113,16 +118,18 @@ def recorded(run: Run, stage: str, unit: int = 0) -> Iterator[None]:
     handler.addFilter(lambda record: record.thread == thread)
     library = logging.getLogger("datamask")
     library.addHandler(handler)
-    start = time.perf_counter()
+    is_done, start = False, time.perf_counter()
     label = run.unit_label(stage, unit) if STAGES[stage].in_parallel else ""
     try:
         _line(handler, f"{stage}: unit {unit:05d}: attempt {attempts} begins")
         with working(run.folder_of(stage, unit), label) as work:
             yield
         seconds = round(time.perf_counter() - start, 3)
-        done = WorkRecord(run.fingerprint(stage, unit), attempts, seconds, work.metrics)
-        _write(run, stage, unit, done)
         _line(handler, f"attempt {attempts}: done in {seconds:.3f} s")
+        log = path.read_text(encoding="utf-8", errors="replace")
+        due = run.fingerprint(stage, unit)
+        _write(run, stage, unit, WorkRecord(due, attempts, seconds, work.metrics, log=log))
+        is_done = True
     except BaseException as error:
         _line(handler, f"attempt {attempts}: {type(error).__name__}: {error}", error)
         raise
@@ -130,9 +137,20 @@ def recorded(run: Run, stage: str, unit: int = 0) -> Iterator[None]:
         library.removeHandler(handler)
         handler.close()
         try:
-            run.storage.put(path, path.relative_to(run.root).as_posix())
+            _keep_log(run, path, in_record=is_done, is_stored=not anew)
         except (DatamaskError, OSError) as problem:
             logger.warning("log not saved: %s", problem)
+
+
+def _keep_log(run: Run, path: Path, *, in_record: bool, is_stored: bool) -> None:
+    """Store the log of an attempt that failed; delete the log that is in the record."""
+    name = path.relative_to(run.root).as_posix()
+    if not in_record:
+        run.storage.put(path, name)
+        return
+    path.unlink(missing_ok=True)
+    if is_stored:
+        run.storage.remove(name)
 
 
 def _line(handler: logging.Handler, text: str, error: BaseException | None = None) -> None:
@@ -142,6 +160,19 @@ def _line(handler: logging.Handler, text: str, error: BaseException | None = Non
     handler.handle(logging.LogRecord("datamask", level, __file__, 0, text, None, trace))
 
 
-def _write(run: Run, stage: str, unit: int, record: WorkRecord) -> None:
-    with replace_file(run.work_record_path(stage, unit), run.storage) as temporary:
-        temporary.write_text(json.dumps(asdict(record)) + "\n", encoding="utf-8")
+def _write(run: Run, stage: str, unit: int, work: WorkRecord) -> None:
+    record = run.storage.record(run.name(stage, unit))
+    write_record(run, stage, unit, {**record, "work": asdict(work)})
+
+
+def forget_record(run: Run, stage: str, unit: int) -> None:
+    """Delete the record of a unit's work that is about to be repeated by force."""
+    record = run.storage.record(run.name(stage, unit))
+    if record.pop("work", None):
+        write_record(run, stage, unit, record)
+
+
+def write_record(run: Run, stage: str, unit: int, record: Record) -> None:
+    """Replace all that is on record of a unit's output."""
+    with replace_file(run.record_path(stage, unit), run.storage) as temporary:
+        temporary.write_text(record_text(record), encoding="utf-8")

@@ -235,12 +235,12 @@ class Run:
         """Local path of a shard's optimisation curve, written with its mask."""
         return inside(self.root, f"curves/{shard:05d}.parquet")
 
-    def work_record_path(self, stage: str, unit: int = 0) -> Path:
-        """Local path of a unit's `WorkRecord`."""
-        return inside(self.root, f"work_records/{self._unit_name(stage, unit)}.json")
+    def record_path(self, stage: str, unit: int = 0) -> Path:
+        """Local path of what is on record of a unit's output and of its `WorkRecord`."""
+        return inside(self.root, self.storage.record_name(self.name(stage, unit)))
 
     def log_path(self, stage: str, unit: int = 0) -> Path:
-        """Local path of a unit's log."""
+        """Local path of a unit's log, until the unit is done."""
         return inside(self.root, f"logs/{self._unit_name(stage, unit)}.log")
 
     def fetch(self, file: Path | str) -> Path:

@@ -18,25 +18,34 @@ from pathlib import Path
 from datamask.errors import CorruptFileError, RunError
 from datamask.storage.file_locks import held
 from datamask.storage.names import inside
-from datamask.storage.protocol import UNCHECKED, ReadFingerprint, checksum_name
+from datamask.storage.protocol import (
+    UNCHECKED,
+    Contents,
+    Record,
+    parsed_record,
+    record_text,
+    sha256_in,
+    with_sha256,
+)
 
 logger = logging.getLogger(__name__)
 
 
 class LocalStorage:
-    """A run's folder; *fingerprint_in* reads the fingerprint of a file. See `Storage`."""
+    """A run's folder. See `Storage`."""
 
-    def __init__(self, root: Path, fingerprint_in: ReadFingerprint) -> None:
+    def __init__(self, root: Path, contents: Contents) -> None:
         self.root = root
         self.address = str(root)
-        self._fingerprint_in = fingerprint_in
+        self.record_name = contents.record_name
+        self._fingerprint_in = contents.fingerprint_in
 
     def fetch(self, name: str) -> Path:
         path = inside(self.root, name)
         if name.startswith(UNCHECKED):
             return path
         for attempt in range(4):
-            # A checksum arrives just before its file, so the file may be about to be replaced.
+            # A SHA-256 arrives just before its file, so the file may be about to be replaced.
             time.sleep(0.1 * attempt)
             problem = difference(path, lambda: self.noted_sha256(name))
             if not problem:
@@ -50,11 +59,12 @@ class LocalStorage:
 
     def put(self, temporary: Path, name: str) -> None:
         if not name.startswith(UNCHECKED):
-            note = inside(self.root, checksum_name(name))
-            note.parent.mkdir(parents=True, exist_ok=True)
-            unfinished = temporary.with_name(f"{temporary.name}.sha256")
-            unfinished.write_text(f"{sha256_of(temporary)[0]}  {name}\n", encoding="utf-8")
-            move_into_place(unfinished, note)
+            record = with_sha256(self.record(name), name, sha256_of(temporary)[0])
+            path = inside(self.root, self.record_name(name))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            unfinished = temporary.with_name(f"{temporary.name}.record")
+            unfinished.write_text(record_text(record), encoding="utf-8")
+            move_into_place(unfinished, path)
         move_into_place(temporary, inside(self.root, name))
 
     def list(self, folder: str, pattern: str = "*") -> list[str]:
@@ -90,10 +100,13 @@ class LocalStorage:
         return sha256_of(inside(self.root, name))
 
     def noted_sha256(self, name: str) -> str:
+        return sha256_in(self.record(name), name)
+
+    def record(self, name: str) -> Record:
         try:
-            return inside(self.root, checksum_name(name)).read_text(encoding="utf-8").split()[0]
-        except (OSError, IndexError, UnicodeDecodeError):
-            return ""
+            return parsed_record(inside(self.root, self.record_name(name)).read_bytes())
+        except OSError:
+            return {}
 
     def lock(self, name: str, *, shared: bool | None = None) -> AbstractContextManager[object]:
         return held(inside(self.root, f"locks/{name}.lock"), shared, self.address)

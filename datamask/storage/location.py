@@ -10,7 +10,7 @@ from pydantic import BeforeValidator
 
 from datamask.errors import NOT_UTF8, RunError, is_utf8, without_secrets
 from datamask.storage.local import LocalStorage
-from datamask.storage.protocol import ReadFingerprint, Storage
+from datamask.storage.protocol import Contents, Storage
 from datamask.storage.remote import RemoteStorage
 
 Root = Path | str
@@ -23,8 +23,8 @@ READ_ONLY = ("hf", "http", "https", "ftp")
 """Protocols unsuitable for a run: every file would be a commit, or they cannot write."""
 
 
-def open_storage(root: Root, fingerprint_in: ReadFingerprint) -> Storage:
-    """The storage of a run, which need not exist yet; *fingerprint_in* reads that of a file.
+def open_storage(root: Root, contents: Contents) -> Storage:
+    """The storage of a run, which need not exist yet, for files with these *contents*.
 
     Raises:
         RunError: a run cannot be at this path or URL.
@@ -41,7 +41,7 @@ def open_storage(root: Root, fingerprint_in: ReadFingerprint) -> Storage:
             raise RunError(f"{text}: a URL has two slashes after its colon")
         # PyArrow takes what precedes the colon of a relative path for the scheme of a URL.
         path = Path(text).absolute() if ":" in text else Path(text)
-        return LocalStorage(path, fingerprint_in)
+        return LocalStorage(path, contents)
     url = text.rstrip("/")
     protocol, _, place = url.partition("://")
     if without_secrets(url) != url:
@@ -54,4 +54,4 @@ def open_storage(root: Root, fingerprint_in: ReadFingerprint) -> Storage:
     names = place.split("/")
     if not all(names) or {".", ".."} & {*names} or any(c in url for c in "*?[]#\\\0\n"):
         raise RunError(f"{url}: not a bucket and a prefix of plain names")
-    return RemoteStorage(url, fingerprint_in)
+    return RemoteStorage(url, contents)

@@ -7,16 +7,39 @@ current version. A file exists whole or not at all.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Any, Protocol
 
-UNCHECKED = ("run.json", "work_records/", "logs/", "sweep/")
+UNCHECKED = ("run.json", "records/", "logs/", "sweep/")
 """Names, or prefixes of names, of small files without a checksum."""
 
 ReadFingerprint = Callable[[Path | str | IO[bytes]], str]
 """Reads the fingerprint in a file, or in an open Parquet file, or raises CorruptFileError."""
+
+Record = dict[str, Any]
+"""What is on record of a file: `sha256` by name, also of files that belong to the file; `work`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a storage needs to know of the files that it stores.
+
+    Args:
+        fingerprint_in: reads the fingerprint in a file.
+        owner_of: from the name of a file that was written with another to the name of that;
+            empty for a file on its own.
+    """
+
+    fingerprint_in: ReadFingerprint
+    owner_of: Callable[[str], str]
+
+    def record_name(self, name: str) -> str:
+        """The name of the record of a file."""
+        return f"records/{self.owner_of(name) or name}.json"
 
 
 class Storage(Protocol):
@@ -41,7 +64,7 @@ class Storage(Protocol):
         """
 
     def put(self, temporary: Path, name: str) -> None:
-        """Move a local file to the run's file of that name; its checksum is written first."""
+        """Move a local file to the run's file of that name; its SHA-256 is on record first."""
 
     def list(self, folder: str, pattern: str = "*") -> list[str]:
         """The names of the files directly in a folder that fit a glob, sorted."""
@@ -65,6 +88,12 @@ class Storage(Protocol):
     def noted_sha256(self, name: str) -> str:
         """The SHA-256 recorded when the file was put; empty if none was."""
 
+    def record(self, name: str) -> Record:
+        """What is on record of a file now; empty if nothing is, or if the record is damaged."""
+
+    def record_name(self, name: str) -> str:
+        """The name of the file with the record of a file."""
+
     def lock(self, name: str, *, shared: bool | None = None) -> AbstractContextManager[object]:
         """Hold a lock of the run.
 
@@ -87,6 +116,27 @@ class Storage(Protocol):
         """Free space for more files; infinite if unknown."""
 
 
-def checksum_name(name: str) -> str:
-    """The name of the file with another's SHA-256, in the format of `sha256sum`."""
-    return f"checksums/{name}.sha256"
+def parsed_record(text: bytes) -> Record:
+    """A record from its file; empty if the file is damaged."""
+    try:
+        record = json.loads(text)
+    except ValueError:
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def sha256_in(record: Record, name: str) -> str:
+    """The SHA-256 of a file in a record; empty if there is none."""
+    sums = record.get("sha256")
+    return str(sums.get(name, "")) if isinstance(sums, dict) else ""
+
+
+def with_sha256(record: Record, name: str, sha256: str) -> Record:
+    """The record with the SHA-256 of a file."""
+    sums = record.get("sha256")
+    return {**record, "sha256": {**(sums if isinstance(sums, dict) else {}), name: sha256}}
+
+
+def record_text(record: Record) -> str:
+    """The content of a record's file."""
+    return json.dumps(record, sort_keys=True) + "\n"

@@ -1,7 +1,7 @@
 """A run in an object store, with copies of its files on this machine.
 
-The store is the truth. One atomic put stores a file, after its checksum and before its copy appears
-here; fetched bytes are compared with the checksum.
+The store is the truth. One atomic put stores a file, after its SHA-256 and before its copy appears
+here; fetched bytes are compared with that.
 
 Fingerprints and listings of folders come from the store each time. Otherwise this object remembers
 the version of every file that it has seen or put, and asks only about the others.
@@ -31,7 +31,15 @@ from datamask.storage.cache import Cache
 from datamask.storage.local import LocalStorage, sha256_of
 from datamask.storage.names import inside
 from datamask.storage.object_store import Entry, ObjectStore, has_conditions
-from datamask.storage.protocol import UNCHECKED, ReadFingerprint, checksum_name
+from datamask.storage.protocol import (
+    UNCHECKED,
+    Contents,
+    Record,
+    parsed_record,
+    record_text,
+    sha256_in,
+    with_sha256,
+)
 from datamask.storage.temporary import temporary_folder
 
 logger = logging.getLogger(__name__)
@@ -50,15 +58,16 @@ AHEAD_FILES, AHEAD_FILE_BYTES, AHEAD_BYTES = 64, 32 * 2**20, 256 * 2**20
 
 
 class RemoteStorage:
-    """A run at a URL; *fingerprint_in* reads the fingerprint of a file. See `Storage`."""
+    """A run at a URL. See `Storage`."""
 
-    def __init__(self, url: str, fingerprint_in: ReadFingerprint) -> None:
+    def __init__(self, url: str, contents: Contents) -> None:
         self.address = url
         self.store = ObjectStore(url)
         self.cache = Cache(url)
         self.root = self.cache.root
-        self._fingerprint_in = fingerprint_in
-        self._here = LocalStorage(self.root, fingerprint_in)
+        self.record_name = contents.record_name
+        self._fingerprint_in = contents.fingerprint_in
+        self._here = LocalStorage(self.root, contents)
         self._versions: dict[str, Entry] = {}
         self._asked: Counter[str] = Counter()
         self._listed: set[str] = set()
@@ -102,7 +111,7 @@ class RemoteStorage:
         if name.startswith(LOCAL_ONLY):
             return path
         for attempt in range(4):
-            # A checksum arrives just before its file, so the file may be about to be replaced.
+            # A SHA-256 arrives just before its file, so the file may be about to be replaced.
             time.sleep(0.1 * attempt)
             entry = self._find(name, anew=attempt > 0)
             if entry is None:
@@ -160,7 +169,9 @@ class RemoteStorage:
         sha256 = sha256_of(temporary)[0]
         is_checked = not name.startswith(UNCHECKED)
         if is_checked:
-            self.store.write(checksum_name(name), f"{sha256}  {name}\n".encode())
+            record = record_text(with_sha256(self.record(name), name, sha256))
+            file = self.record_name(name)
+            self._versions[file] = self.store.write(file, record.encode())
         before = self._versions.get(name)
         entry = self._versions[name] = self.store.put(name, temporary)
         self.cache.add(temporary, name, entry, sha256)
@@ -198,12 +209,15 @@ class RemoteStorage:
     def noted_sha256(self, name: str) -> str:
         if name.startswith(UNCHECKED):
             return ""
+        return sha256_in(self.record(name), name)
+
+    def record(self, name: str) -> Record:
         if name.startswith(LOCAL_ONLY):
-            return self._here.noted_sha256(name)
+            return self._here.record(name)
         try:
-            return self.store.read(checksum_name(name)).decode().split()[0]
-        except (FileNotFoundError, IndexError, UnicodeDecodeError):
-            return ""
+            return parsed_record(self.store.read(self.record_name(name)))
+        except FileNotFoundError:
+            return {}
 
     def fingerprints(self, names: Iterable[str]) -> dict[str, str]:
         wanted = list(names)

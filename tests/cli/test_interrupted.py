@@ -55,7 +55,7 @@ def test_shards_stop_at_their_next_checkpoint(tmp_path: Path) -> None:
     selection = {"estimator": "policy_gradient", "steps": 10**6, "rollouts": 4, "tolerance": 0}
     chosen = settings(corpus(tmp_path / "source"), selection=selection)
     root = finish(tmp_path / "run", chosen, "embeddings").root
-    records = [root / f"work_records/selection/0000{shard}.json" for shard in range(2)]
+    records = [root / f"records/selection/0000{shard}.parquet.json" for shard in range(2)]
     for _ in range(2):
         process = started(COMMAND, "rerun-failed", root, "--set", "compute.workers=2")
         wait_until(lambda: all(map(Path.exists, records)), process)
@@ -75,7 +75,7 @@ def test_a_second_interruption_waits_for_nothing(tmp_path: Path) -> None:
     """A unit that reaches no checkpoint delays the first Ctrl-C, and not the second."""
     root = plan_run(tmp_path / "run", settings(corpus(tmp_path / "source"))).root
     process = started(STUCK, "rerun-failed", root)
-    wait_until((root / "work_records/scores/00000.json").exists, process)
+    wait_until((root / "records/scores/00000.parquet.json").exists, process)
     process.send_signal(signal.SIGINT)
     line_with(process, "next checkpoint")
     assert process.poll() is None
@@ -90,8 +90,7 @@ FILES = {
     "quality": lambda run: run.path("quality"),
     "selection": lambda run: run.path("selection", 1),
     "curve": lambda run: run.root / "curves/00001.parquet",
-    "checksum": lambda run: run.root / "checksums/selection/00001.parquet.sha256",
-    "record": lambda run: run.work_record_path("selection", 1),
+    "record": lambda run: run.record_path("selection", 1),
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import shutil
@@ -22,6 +21,7 @@ from datamask.cli.terminal import print_text
 from datamask.runs import in_progress
 from datamask.runs.in_progress import advance, running, working
 from datamask.runs.opening import open_run
+from datamask.runs.records import read_record
 from datamask.runs.stages import stages_of
 
 
@@ -105,13 +105,13 @@ def test_the_whole_time_follows_from_earlier_launches(
     number = order.index("selection")
     seconds = [0.0] * number
     for stage in order[number:]:
-        records = [json.loads(p.read_text()) for p in root.glob(f"work_records/{stage}/*.json")]
-        seconds.append(sum(record["seconds"] for record in records))
+        records = [read_record(run, stage, unit) for unit in range(run.num_units(stage))]
+        seconds.append(sum(record.seconds or 0 for record in records if record))
     text, expected = whole()
     place = f"stage {number + 1} of {len(order)}, 0:00"
     assert expected == pytest.approx(seconds)
     assert about(90) == "2 min" and re.fullmatch(rf"{place} of about \d+ (s|min)", text)
-    next(root.glob("work_records/documents/*.json")).unlink()
+    run.record_path("documents").unlink()
     assert whole()[0] == place
 
 

@@ -39,7 +39,7 @@ def test_a_run_from_another_shares_what_is_the_same(
         assert (old / name).stat().st_ino == (new / name).stat().st_ino
     # The corrupt file is renamed, not changed: the other run keeps its file.
     path = new / "quality" / "00001.parquet"
-    (new / "checksums" / "quality" / "00001.parquet.sha256").unlink()
+    (new / "records" / "quality" / "00001.parquet.json").unlink()
     assert here("verify", new) == 2
     assert not path.exists()
     assert here("verify", old) == 0

@@ -91,7 +91,7 @@ def test_a_damaged_file_is_not_reused(tmp_path: Path, damage: str) -> None:
     run = finish(tmp_path / "run", settings(source), "embeddings")
     path = run.local_path("embeddings", 1)
     if damage == "checksum":
-        (run.root / "checksums/embeddings/00001.parquet.sha256").unlink()
+        (run.root / "records/embeddings/00001.parquet.json").unlink()
     else:
         content = bytearray(path.read_bytes())
         content[len(content) // 2 if damage == "vectors" else -5] ^= 1

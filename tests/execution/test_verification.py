@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -38,10 +39,15 @@ def run(original: Path, tmp_path: Path) -> Run:
 
 def outputs(run: Run) -> dict[str, bytes]:
     """Files that must come out the same: all with a checksum, but for those that tell seconds."""
-    listed = (line.read_text() for line in sorted((run.root / "checksums").rglob("*.sha256")))
-    names = [line.split("  ", 1)[1].strip() for line in listed]
     timed = ("curves/", "composition.duckdb", "report.html")
-    return {n: (run.root / n).read_bytes() for n in names if not n.startswith(timed)}
+    names = (name for name in checksums(run) if not name.startswith(timed))
+    return {name: (run.root / name).read_bytes() for name in names}
+
+
+def checksums(run: Run) -> dict[str, str]:
+    """The SHA-256 on record, by the name of the file."""
+    records = [json.loads(p.read_text()) for p in sorted((run.root / "records").rglob("*.json"))]
+    return {n: sha256 for record in records for n, sha256 in record.get("sha256", {}).items()}
 
 
 def flip(path: Path, place: float) -> None:
@@ -53,15 +59,16 @@ def flip(path: Path, place: float) -> None:
 
 def test_checksums_are_those_of_sha256sum(run: Run) -> None:
     """Another program agrees on every file, and every output has one."""
-    lists = sorted((run.root / "checksums").rglob("*.sha256"))
-    for line in lists:
-        subprocess.run(["sha256sum", "--check", "--quiet", line], cwd=run.root, check=True)
+    sums = checksums(run)
+    lines = "".join(f"{sha256}  {name}\n" for name, sha256 in sums.items())
+    command = ["sha256sum", "--check", "--quiet"]
+    subprocess.run(command, input=lines, text=True, cwd=run.root, check=True)
     assert verify(run).corrupt == ()
     # The card's checksum is in published.json, as those of all published files.
-    assert verify(run).files == len(lists) + 1
+    assert verify(run).files == len(sums) + 1
     for stage in ("scores", "quality", "embeddings", "selection", "curves", "subset"):
-        named = {line.name for line in lists if line.parent.name == stage}
-        assert named == {f"{path.name}.sha256" for path in (run.root / stage).iterdir()}, stage
+        named = {name for name in sums if name.startswith(f"{stage}/")}
+        assert named == {f"{stage}/{path.name}" for path in (run.root / stage).iterdir()}, stage
 
 
 PLACES = (0.02, 0.5, 0.999)
@@ -111,7 +118,7 @@ def test_a_damaged_file_of_the_subset_is_all_that_is_made_again(
         """The inode of every file but records and links."""
         inside = (path for path in run.root.rglob("*") if path.is_file())
         names = {str(path.relative_to(run.root)): path.stat().st_ino for path in inside}
-        left_out = ("work_records/", "logs/", "checksums/", "locks/", "publication/")
+        left_out = ("records/", "logs/", "locks/", "publication/")
         return {name: inode for name, inode in names.items() if not name.startswith(left_out)}
 
     def published() -> dict[str, bytes]:
@@ -133,7 +140,7 @@ def test_a_damaged_file_of_the_subset_is_all_that_is_made_again(
 
 def test_a_file_without_checksum_is_not_trusted(run: Run) -> None:
     """Nobody knows what was written."""
-    (run.root / "checksums" / "selection" / "00001.parquet.sha256").unlink()
+    (run.root / "records" / "selection" / "00001.parquet.json").unlink()
     assert verify(run).corrupt == (("selection/00001.parquet", "its checksum is missing"),)
 
 

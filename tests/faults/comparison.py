@@ -1,7 +1,7 @@
 """What two run folders must have in common: every byte that does not tell seconds.
 
 Curves, the DuckDB file and the report say how long the work took, so these are compared by what
-they hold besides; `work_records/` and `logs/` are not. The report also names the run's folder: give
+they hold besides; `records/` and `logs/` are not. The report also names the run's folder: give
 the folders that are compared the same name.
 """
 
@@ -18,7 +18,7 @@ from datamask.errors import DatamaskError
 from datamask.runs.opening import open_run
 from datamask.runs.stages import stages_of
 
-LEFT_OUT = ("work_records", "logs", "checksums", "checkpoints", "locks")
+LEFT_OUT = ("records", "logs", "checkpoints", "locks")
 CLOCK = ("seconds", "started", "finished")
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import shutil
 import subprocess
 from pathlib import Path
 
+from datamask.runs.stages import owner_of
 from tests.faults.comparison import contents, digest_of
 from tests.faults.harm import DRAFTS, Case, extend, inner_run, rebuild
 from tests.faults.processes import complete, start
@@ -71,10 +73,12 @@ def relaunch_often(case: Case, root: Path) -> None:
 def is_noted(root: Path, name: str) -> bool:
     """Whether an output has the checksum that was noted; links have that of their file."""
     path = (root / name).resolve()
-    note = root / "checksums" / f"{path.relative_to(root.resolve())}.sha256"
-    if not path.is_file() or not note.exists():
+    inner = str(path.relative_to(root.resolve()))
+    record = root / "records" / f"{owner_of(inner) or inner}.json"
+    if not path.is_file() or not record.exists():
         return False
-    return note.read_text().split()[0] == hashlib.sha256(path.read_bytes()).hexdigest()
+    noted = json.loads(record.read_text()).get("sha256", {}).get(inner)
+    return bool(noted == hashlib.sha256(path.read_bytes()).hexdigest())
 
 
 def remove_directory_and_relaunch(case: Case, root: Path) -> None:

@@ -83,7 +83,7 @@ def test_a_cluster_that_loses_a_node_makes_the_files_of_one_process(tmp_path: Pa
     root.mkdir(parents=True)
     for name in ("run.json", "plan.parquet"):
         shutil.copy(case.reference / name, root / name)
-    shutil.copytree(case.reference / "checksums", root / "checksums")
+    shutil.copytree(case.reference / "records", root / "records")
     cluster = Cluster(
         initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
     )

@@ -87,7 +87,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path]:
 
 def files(folder: Path, names: tuple[str, ...] = ("",)) -> dict[str, bytes]:
     """Every file of a run, without locks, logs and records of work."""
-    others = ("locks", "logs", "work_records")
+    others = ("locks", "logs", "records")
     paths = (path for name in names for path in (folder / name).rglob("*") if path.is_file())
     parts = {path.relative_to(folder): path for path in paths}
     return {

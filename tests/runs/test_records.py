@@ -20,7 +20,7 @@ from datamask.execution.attempts import run_unit
 from datamask.planning.plan import plan_run
 from datamask.report.page import write_report
 from datamask.runs.in_progress import note
-from datamask.runs.records import WorkRecord, read_record, recorded
+from datamask.runs.records import read_record, recorded
 from datamask.runs.run import Run
 from tests.finished import corpus, finish, settings
 
@@ -46,7 +46,8 @@ def test_failed_attempts_are_counted_until_one_succeeds(run: Run) -> None:
     run_unit(run, "scores", 1, Compute())
     record = read_record(run, "scores", 1)
     assert record is not None and record.attempts == 3 and record.seconds is not None
-    log = run.log_path("scores", 1).read_text()
+    log = record.log
+    assert not run.log_path("scores", 1).exists()
     assert [f"attempt {number} begins" in log for number in (1, 2, 3)] == [True] * 3
     assert log.count(" ERROR ") == 2 and "Traceback" in log and log.rstrip().endswith(" s")
     run_unit(run, "scores", 1, Compute(), force=True)
@@ -74,7 +75,8 @@ def test_another_units_lines_stay_out(run: Run) -> None:
     for thread in threads:
         thread.join()
     for unit in (0, 1):
-        log = run.log_path("selection", unit).read_text()
+        record = read_record(run, "selection", unit)
+        log = record.log if record else ""
         assert f"from unit {unit}" in log and f"from unit {1 - unit}" not in log
     assert logging.getLogger("datamask").handlers == handlers
 
@@ -83,8 +85,8 @@ def test_a_record_of_other_settings_does_not_count(run: Run) -> None:
     """The record of a stale output, or a damaged one, is none."""
     with recorded(run, "selection", 0):
         pass
-    path = run.work_record_path("selection", 0)
-    assert json.loads(path.read_text())["fingerprint"] == run.fingerprint("selection", 0)
+    path = run.record_path("selection", 0)
+    assert json.loads(path.read_text())["work"]["fingerprint"] == run.fingerprint("selection", 0)
     selection = run.settings.selection.model_copy(update={"ratio": 0.5})
     other = Run(
         run.storage, run.settings.model_copy(update={"selection": selection}), run.pinned_revisions
@@ -97,9 +99,10 @@ def test_a_record_of_other_settings_does_not_count(run: Run) -> None:
 def test_the_report_tells_retries_and_seconds(tmp_path: Path) -> None:
     """Shard 1 was tried twice; its seconds are those of all its records."""
     run = finish(tmp_path / "run", settings(corpus(tmp_path / "source")), "composition")
-    path = run.work_record_path("selection", 1)
+    path = run.record_path("selection", 1)
     record = json.loads(path.read_text())
-    path.write_text(json.dumps({**record, "attempts": 2, "seconds": 4.25}))
+    record["work"] |= {"attempts": 2, "seconds": 4.25}
+    path.write_text(json.dumps(record))
     write_report(run, Compute())
     page = run.path("report").read_text(encoding="utf-8")
     row = next(line for line in page.splitlines() if line.startswith("<tr><td>00001</td>"))
@@ -123,27 +126,18 @@ def test_notes_add_up_and_belong_to_their_unit(run: Run) -> None:
     assert record is not None and record.metrics == {"documents": 5, "seconds": 0.5}
 
 
-def test_a_record_of_an_earlier_version_is_read(run: Run) -> None:
-    """Without figures, as it was written before there were any."""
-    path = run.work_record_path("selection", 0)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    old = {"fingerprint": run.fingerprint("selection", 0), "attempts": 1, "seconds": 2.0}
-    path.write_text(json.dumps(old))
-    assert read_record(run, "selection", 0) == WorkRecord(**old)
-
-
 def test_report_and_status_tell_how_fast_texts_were_embedded(tmp_path: Path) -> None:
     """Sums over shards; a shard without a record counts for nothing; padding where known."""
     run = finish(tmp_path / "run", settings(corpus(tmp_path / "source")), "composition")
     for shard in range(run.num_shards):
-        path = run.work_record_path("embeddings", shard)
+        path = run.record_path("embeddings", shard)
         record = json.loads(path.read_text())
-        assert record["metrics"]["documents"] == run.receipt("embeddings", shard).rows
+        assert record["work"]["metrics"]["documents"] == run.receipt("embeddings", shard).rows
         metrics = {"documents": 30, "tokens": 900, "padded_tokens": 1000, "seconds": 2 + shard}
         cut = {"whole_tokens": 1200, "cut": 6, "tokens_at_64": 450, "tokens_at_512": 1080}
-        record["metrics"] = metrics | cut | {"waited_seconds": 0.5}
+        record["work"]["metrics"] = metrics | cut | {"waited_seconds": 0.5}
         path.write_text(json.dumps(record))
-    run.work_record_path("embeddings", 2).unlink()
+    run.record_path("embeddings", 2).unlink()
     speed = embedding_speed(run)
     assert speed is not None
     assert speed.documents_per_second == pytest.approx(60 / 5)

@@ -41,11 +41,11 @@ COMMANDS: dict[str, Callable[[str, str], list[str]]] = {
     "query": lambda run, new: ["query", run, "SELECT count(*) FROM documents"],
 }
 LINKED = (
-    *("locks", "logs", "work_records", "checkpoints", "checksums", "tmp", "publication", "report"),
+    *("locks", "logs", "records", "checkpoints", "tmp", "publication", "report"),
     *("subset", "documents", "pictures", "embeddings", "selection", "mask_model", "sweep"),
     *("run.json", "plan.parquet", "published.json", "report.html", "composition.duckdb"),
     *("documents/00000.parquet", "documents/other.parquet", "subset/train-00000-of-00002.parquet"),
-    *("checksums/plan.parquet.sha256", "mask_model/model.safetensors", "pictures/stolen.png"),
+    *("records/plan.parquet.json", "mask_model/model.safetensors", "pictures/stolen.png"),
     *("publication/README.md", "publication/data", "logs/selection/00000.log", "locks/run.lock"),
     *("locks/settings.lock", "checkpoints/embeddings", "tmp/" + 32 * "a" + ".lock"),
 )
@@ -117,9 +117,9 @@ def link(run: Path, name: str) -> None:
 
 
 def note(run: Path, name: str) -> None:
-    """Write the checksum of a file as datamask does."""
+    """Write the SHA-256 of a file as datamask does."""
     sha256 = hashlib.sha256((run / name).read_bytes()).hexdigest()
-    (run / "checksums" / f"{name}.sha256").write_text(f"{sha256}  {name}\n")
+    (run / "records" / f"{name}.json").write_text(json.dumps({"sha256": {name: sha256}}))
 
 
 CHANGES = {change.__name__: change for change in (published, dump, score, link)}

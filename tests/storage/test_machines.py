@@ -91,7 +91,7 @@ def test_a_killed_machine_is_replaced_by_another(
     for name in outputs:
         assert s3.read(url, name) == (original / name).read_bytes(), name
     assert not [name for name in s3.names(url) if name.startswith("locks/")]
-    assert '"attempts": 2' in s3.read(url, "work_records/scores/00001.json").decode()
+    assert '"attempts": 2' in s3.read(url, "records/scores/00001.parquet.json").decode()
 
 
 def test_a_machine_that_comes_back_does_not_wait_for_itself(

@@ -26,7 +26,7 @@ from datamask.storage.duckdb_scratch import temporary_duckdb
 storage = run_storage(sys.argv[1])
 with contextlib.ExitStack() as stack:
     stack.enter_context(temporary_duckdb(storage.root, Compute()))
-    for name in ("embeddings/00001.parquet", "checksums/embeddings/00001.parquet.sha256"):
+    for name in ("embeddings/00001.parquet", "records/embeddings/00001.parquet.json"):
         made = stack.enter_context(replace_file(storage.root / name, storage))
         made.write_bytes(b"half")
         made.with_name(f"{made.name}.wal").write_bytes(b"a database's log")
