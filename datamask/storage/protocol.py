@@ -120,7 +120,7 @@ def parsed_record(text: bytes) -> Record:
     """A record from its file; empty if the file is damaged."""
     try:
         record = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return record if isinstance(record, dict) else {}
 
