@@ -11,7 +11,7 @@
 Each line is of one draw, in float64 or float32 on all documents, with the scales that
 `datamask.select` used. The gain is over random subsets; 100 % is the bound.
 
-    python -m benchmarks.bounds [--rows 10000] [--draws 3]
+    python -m benchmarks.bounds [--rows 5000] [--draws 3]
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Problem:
 
 
 def covering_bound(
-    problem: Problem, rows: np.ndarray, steps: int = 300
+    problem: Problem, rows: np.ndarray, steps: int = 150
 ) -> tuple[Callable[[np.ndarray], float], float]:
     """The value of rows by facility location, and the bound of it."""
     factor = problem.weight / len(problem.vectors)
@@ -98,7 +98,7 @@ def covering_bound(
 
 
 def concave_bound(
-    problem: Problem, rows: np.ndarray, metric: str, steps: int = 300
+    problem: Problem, rows: np.ndarray, metric: str, steps: int = 150
 ) -> tuple[Callable[[np.ndarray], float], float]:
     """The value of rows by a metric that is minus a square of sums, and the bound of it."""
     count, wide = problem.count, problem.vectors.astype(np.float64)
@@ -174,7 +174,7 @@ def share(folder: Path, rows: int, draw: int, case: tuple[str, float, float]) ->
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rows", type=int, default=10_000)
+    parser.add_argument("--rows", type=int, default=5_000)
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--folder", type=Path, default=Path("runs/bench"))
     arguments = parser.parse_args()
