@@ -2,9 +2,9 @@
 
 A run with `method: top_quality` and a score column learns nothing, so all of its time is the
 pipeline's: planning, checks, checksums, receipts, composition and report. The script, of polars,
-normalises the score to ranks and writes the best tenth. Both select the same documents. A run needs
-vectors: the source brings those of the least width, 2, and the metric that the result is compared
-by is the cheapest, pairwise. Each command is a process of its own and pays its imports.
+normalises the score to ranks and writes the best tenth. Both select the same documents, and neither
+needs vectors; the report of a run with vectors is measured beside it, of vectors of the least width,
+2, that the source brings. Each command is a process of its own and pays its imports.
 
     python -m benchmarks.overhead FOLDER [--documents 50000 1000000]
 """
@@ -19,12 +19,12 @@ import sys
 from pathlib import Path
 
 SETTINGS = """
-source: {{path: {source}, layout: features}}
-embedding: {{dimension: 2}}
+source: {{path: {source}, columns: {{id: chunk_id}}}}
 quality:
   duplicates: keep
   scores: [{{name: edu, kind: column, column: edu, normalisation: rank}}]
-selection: {{method: top_quality, metric: pairwise}}
+  prune_fraction: 0
+selection: {{method: top_quality}}
 """
 
 SCRIPT = """

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from datamask.execution.pipeline import rebuild as rebuild
     from datamask.in_memory.select import Selected as Selected
     from datamask.in_memory.select import select as select
-    from datamask.learning.learner import LearnedMask as LearnedMask
     from datamask.learning.learner import learn_mask as learn_mask
+    from datamask.learning.ranked import LearnedMask as LearnedMask
     from datamask.objectives.disf import DiSF as DiSF
     from datamask.objectives.facility_location import FacilityLocation as FacilityLocation
     from datamask.objectives.groups import GroupBalance as GroupBalance
@@ -56,7 +56,8 @@ _HOMES = {
     "errors": ("DatamaskError",),
     "execution.pipeline": ("rebuild",),
     "in_memory.select": ("Selected", "select"),
-    "learning.learner": ("LearnedMask", "learn_mask"),
+    "learning.learner": ("learn_mask",),
+    "learning.ranked": ("LearnedMask",),
     "objectives.disf": ("DiSF",),
     "objectives.facility_location": ("FacilityLocation",),
     "objectives.groups": ("GroupBalance", "LengthBalance"),

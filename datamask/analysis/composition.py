@@ -66,8 +66,6 @@ def compose(run: Run, compute: Compute) -> None:
         RunError: what a shard contributes is missing or stale.
         StorageError: the disk is full.
     """
-    from datamask.selection.applying import drift  # imports torch
-
     receipts = [run.receipt("selection", shard) for shard in range(run.num_shards)]
     totals = [run.receipt("documents", shard).metrics["totals"] for shard in range(run.num_shards)]
     with (
@@ -89,10 +87,10 @@ def compose(run: Run, compute: Compute) -> None:
             "score_correlations": quality.get("score_correlations", []),
             "score_groups": quality.get("score_groups", []),
             "score_explained": groups,
-            "terms": learning_tables.terms(run, receipts),
+            "terms": learning_tables.terms(run, receipts, connection, documents_of(run)),
             "shards": learning_tables.shards(run, receipts),
             "rounds": learning_tables.rounds(run),
-            "drift": drift(run),
+            "drift": _drift(run),
         }
         for name, found in rows.items():
             _fill(connection, f"made.{name}", _TABLES[name], found)
@@ -100,6 +98,14 @@ def compose(run: Run, compute: Compute) -> None:
         receipt = run.make_receipt("composition", 0, run.num_documents)
         connection.execute("CREATE TABLE made.receipt AS SELECT ? AS receipt", [receipt.to_json()])
         connection.execute("DETACH made")
+
+
+def _drift(run: Run) -> list[dict[str, Any]]:
+    if not run.settings.selection.mask_model:
+        return []
+    from datamask.selection.applying import drift  # imports torch
+
+    return drift(run)
 
 
 def _views(connection: Any, run: Run) -> None:

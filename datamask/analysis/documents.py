@@ -87,7 +87,7 @@ def _join(connection: Any, run: Run, shard: int) -> None:
             best = "(quality > $least OR (quality = $least AND id <= $last))"
             parameters |= {"least": last[0], "last": last[1]}
     more = ["topics"] if run.settings.topics else []
-    more += ["embeddings"] if run.settings.embedding.keep else []
+    more += ["embeddings"] if run.settings.keeps_vectors else []
     query = _DOCUMENTS.format(
         topic="topics.topic" if "topics" in more else "NULL",
         read="least(s.text_read, embeddings.text_read)" if "embeddings" in more else "s.text_read",

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+from datamask.learning.ranked import compared
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
+from datamask.storage.duckdb_scratch import execute
 
 _VALUES = ("selected", "random", "random_std", "top_quality", "scale")
 
 
-def terms(run: Run, receipts: list[Receipt]) -> list[dict[str, Any]]:
-    """Table `terms`, from the receipts of every shard's mask."""
+def terms(
+    run: Run, receipts: list[Receipt], connection: Any, documents: str
+) -> list[dict[str, Any]]:
+    """Table `terms`, from the receipts of every shard's mask or from sums over *documents* (SQL)."""
     if run.settings.selection.scope == "shard":
         return _terms_of_shards([receipt.metrics for receipt in receipts])
+    if not run.settings.has_vectors:
+        scale_terms = run.settings.selection.scale_terms
+        return _terms_of_shards([_compared(connection, documents, scale_terms)])
     from datamask.selection.outcome import corpus_metrics
 
     found = corpus_metrics(run)
@@ -22,6 +29,17 @@ def terms(run: Run, receipts: list[Receipt]) -> list[dict[str, Any]]:
         for name, values in found["terms"].items()
     ]
     return [*rows, {"term": "objective", "maximise": True, **found["objective"]}]
+
+
+def _compared(connection: Any, documents: str, scale_terms: bool) -> dict[str, Any]:
+    """`ranked.compared` of the corpus; DuckDB uses one thread, so that sums are the same."""
+    [(size, number, ours, mean, variance, best)] = execute(
+        connection,
+        "SELECT count(*) FILTER (selected), count(*), avg(quality) FILTER (selected), "
+        "avg(quality), coalesce(var_samp(quality), 0), avg(quality) FILTER (top_quality) "
+        f"FROM {documents} AND dropped IS NULL",
+    )
+    return compared(size, number, ours, mean, variance, best, scale_terms)
 
 
 def _terms_of_shards(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:

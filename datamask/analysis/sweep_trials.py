@@ -113,10 +113,9 @@ def chosen_shards(run: Run, sweep: Sweep) -> list[int]:
     Raises:
         RunError: quality or embeddings of a shard are missing or stale, or not kept.
     """
-    if not run.settings.embedding.keep:
+    if not run.settings.keeps_vectors:
         raise RunError(
-            f"{run.address}: has no embeddings to learn from (embedding.keep is false); sweep a "
-            "run that keeps them"
+            f"{run.address}: has no embeddings to learn from; sweep a run that keeps some"
         )
     full = [
         shard

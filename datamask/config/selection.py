@@ -43,12 +43,19 @@ class Term(Group):
 GREEDY = {"greedy": ("pairwise", "disf"), "lazy_greedy": ("facility_location",)}
 """The greedy methods, with the metrics that they serve."""
 
+WITHOUT_VECTORS = ("random", "top_quality")
+"""Methods that read no vectors."""
+
 WITHOUT_OBJECTIVE = ("random", "semdedup", "d4", "cluster_balanced", "odis")
 """Methods that optimise nothing."""
 
 NO_GROUP = "(none)"
 """The group of documents whose dump, language or domain is missing or blank, and that of documents
 without a topic, which were not embedded."""
+
+
+LENGTH_BINS = 10
+"""Number of length bins, with equal numbers of candidates (docs/log.md#numbers)."""
 
 
 class Topics(Group):
@@ -172,7 +179,8 @@ class Selection(Group):
         recipe.METRIC,
         description=f"diversity term: {', '.join(METRICS)}, or package.module:Class, whose code "
         f"runs; not given: {recipe.METRIC}, or {recipe.CORPUS_METRIC} with scope `corpus`, method "
-        "`greedy` and mask models",
+        "`greedy` and mask models; none, and no vectors are made, with method `random` or "
+        "`top_quality` if nothing else needs vectors (docs/selections.md#without-vectors)",
     )
     quality_weight: float = Field(
         recipe.UNPRUNED_QUALITY_WEIGHT,

@@ -13,7 +13,7 @@ from datamask.config.evaluation import Evaluation
 from datamask.config.group import Group
 from datamask.config.inputs import Embedding, Plan, Quality, Score, Source
 from datamask.config.outputs import Publication, Report, Subset
-from datamask.config.selection import FROM_RECIPE, Selection, Topics
+from datamask.config.selection import FROM_RECIPE, WITHOUT_VECTORS, Selection, Topics
 from datamask.config.tokens import Tokens
 
 
@@ -56,8 +56,9 @@ class Settings(Group):
         of_sums = selection.scope == "corpus" or selection.method == "greedy"
         of_sums |= bool(selection.mask_model or (publication and publication.mask_model))
         pruned = self.has_heuristic_alone or (self.prune_fraction and not self.probes)
+        metric = recipe.CORPUS_METRIC if of_sums else recipe.METRIC
         filled = selection.filled_in(
-            metric=recipe.CORPUS_METRIC if of_sums else recipe.METRIC,
+            metric=metric if self.has_vectors else "",
             quality_weight=recipe.QUALITY_WEIGHT if pruned else recipe.UNPRUNED_QUALITY_WEIGHT,
         )
         object.__setattr__(self, "selection", filled)  # settings are frozen
@@ -104,10 +105,23 @@ class Settings(Group):
         return self.tokens is not None and bool(self.selection.needs_tokens)
 
     @property
+    def has_vectors(self) -> bool:
+        """Whether documents have vectors: the source's, or made because something needs them."""
+        selection, arms = self.selection, self.evaluation.arms
+        needed = bool(selection.more_terms or self.topics or self.probes)
+        needed |= "metric" in selection.model_fields_set or any(arm.change for arm in arms)
+        return needed or selection.method not in WITHOUT_VECTORS or self.source.layout == "features"
+
+    @property
+    def keeps_vectors(self) -> bool:
+        """Whether the vectors are on disk."""
+        return self.has_vectors and self.embedding.keep
+
+    @property
     def default_arms(self) -> list[str]:
         """The arms of an evaluation that names none."""
         filtered = ["filtered_random"] if self.prune_fraction else []
-        selects = self.embedding.keep and not self.selection.mask_model
+        selects = self.keeps_vectors and not self.selection.mask_model
         return ["ours", "random", "top_quality", *([*filtered, "semdedup"] if selects else [])]
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:

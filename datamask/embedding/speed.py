@@ -50,7 +50,7 @@ def embedding_speed(
 
     About *most* shards, spread over the run, are read; None: all.
     """
-    if stage == "embeddings" and not run.settings.embedding.keep:
+    if stage == "embeddings" and not run.settings.keeps_vectors:
         # It embeds too.
         stage = "selection" if run.settings.selection.mask_model else "round"
     if not STAGES[stage].where(run.settings):

@@ -32,6 +32,7 @@ from datamask.learning.norms import NORM_TOLERANCE, row_norms
 from datamask.learning.optimality_gap import certified_gap
 from datamask.learning.policy import initial_logits
 from datamask.learning.problem import Problem
+from datamask.learning.ranked import LearnedMask
 from datamask.learning.resuming import Curve, Keeper
 from datamask.learning.scales import FEWEST_SUBSETS, MOST_SUBSETS, random_subsets, scaled
 from datamask.learning.swap_refinement import refine_by_swaps
@@ -43,24 +44,6 @@ from datamask.objectives.weighted import (
     build_terms,
     coverage_factor,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class LearnedMask:
-    """The result of learning one shard.
-
-    Args:
-        logits: float32, shape N: marginal gain minus the threshold (`datamask.learning.published`);
-            above 0 for selected documents, which are the first S by (logit, quality, id).
-        selected: bool, shape N.
-        curve: columns `step`, `seconds`, `objective` and one per term (raw values).
-        metrics: JSON: the values of the mask, of random subsets and of top quality (`judge`).
-    """
-
-    logits: np.ndarray
-    selected: np.ndarray
-    curve: dict[str, list[float]]
-    metrics: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

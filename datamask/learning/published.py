@@ -24,16 +24,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from datamask.learning.data import ShardData, highest_order, moments_of, scaled_moments
-from datamask.learning.moment_gradient import moment_gradient
-from datamask.learning.neighbours import Neighbours
-from datamask.objectives.protocol import Moments
-from datamask.objectives.weighted import WeightedTerm, coverage_factor
+if TYPE_CHECKING:  # these import torch
+    from torch import Tensor
+
+    from datamask.learning.data import ShardData
+    from datamask.learning.neighbours import Neighbours
+    from datamask.objectives.protocol import Moments
+    from datamask.objectives.weighted import WeightedTerm
 
 LEAST = 2.0**-20
 """Least logit of a document of the mask (docs/log.md#numbers)."""
@@ -56,6 +57,12 @@ def gains(
             empty, of one that contains an equal share of every document.
         neighbours: for facility location.
     """
+    import torch
+
+    from datamask.learning.data import highest_order, moments_of, scaled_moments
+    from datamask.learning.moment_gradient import moment_gradient
+    from datamask.objectives.weighted import coverage_factor
+
     exact, order = data.exact, highest_order(terms)
     inclusion = mask_N.to(torch.float32)
     if moments is None:

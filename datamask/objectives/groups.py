@@ -18,12 +18,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from datamask.config.selection import LENGTH_BINS
 from datamask.objectives.protocol import MomentObjective, Moments
 
 OTHERS = "(others)"
 """All groups without a target of their own, as one group."""
-LENGTH_BINS = 10
-"""Number of length bins, with equal numbers of candidates (docs/log.md#numbers)."""
 LEAST_SHARE = 1e-6
 """Minimum of a target, which keeps the divergence finite (docs/log.md#numbers)."""
 

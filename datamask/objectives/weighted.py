@@ -224,10 +224,9 @@ def build_terms(
         InputError: a file is not the planned one.
         SettingsError: a term cannot be made, or two have the same name.
     """
-    terms = [
-        WeightedTerm(Quality(), selection.quality_weight),
-        WeightedTerm(load_objective(selection.metric), 1 - selection.quality_weight),
-    ]
+    terms = [WeightedTerm(Quality(), selection.quality_weight)]
+    if selection.metric:
+        terms.append(WeightedTerm(load_objective(selection.metric), 1 - selection.quality_weight))
     for extra in selection.more_terms:
         options = extra.options | ({"path": extra.path} if extra.path else {})
         objective = load_objective(extra.name, options, (planned or {}).get(extra.path))

@@ -24,7 +24,7 @@ def settings_to_apply(learnt: Run, source: Source | None = None) -> Settings:
     Raises:
         RunError: the run has no mask model yet, or its mask is no function of a document.
     """
-    from datamask.selection.mask_model import read_about
+    from datamask.selection.model_file import read_about
 
     learnt.receipt("mask_model")
     folder = f"{learnt.address}/{learnt.name('mask_model').rpartition('/')[0]}"

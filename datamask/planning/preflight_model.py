@@ -9,7 +9,8 @@ from datamask.config.settings import Settings
 from datamask.errors import SettingsError, together
 from datamask.objectives.weighted import build_terms
 from datamask.runs.run import digest
-from datamask.selection.mask_model import about_embedding, about_scores, read_about, read_model
+from datamask.selection.mask_model import about_embedding, about_scores, read_model
+from datamask.selection.model_file import read_about
 
 STAGES = ("combined", "quality", "topics", "selection")
 """Stages that read the model."""

@@ -191,7 +191,7 @@ def objective_problems(settings: Settings) -> Iterator[DatamaskError]:
 
     Custom terms are tried on a few random documents.
     """
-    if not settings.embedding.keep:
+    if settings.has_vectors and not settings.embedding.keep:
         yield from _unkept_problems(settings)
     if _suits(settings):
         return

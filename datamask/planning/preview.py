@@ -234,7 +234,7 @@ def _other_pins(
     if publishing and settings.publication is not None:
         with gathering(problems):
             check_access(settings.publication)
-    if settings.source.layout != "features":
+    if settings.has_vectors and settings.source.layout != "features":
         with gathering(problems):
             pins |= _embedding_pins(settings.embedding, before)
     for path in filter(None, (term.path for term in settings.selection.more_terms)):
@@ -330,7 +330,7 @@ def _disk_needed(settings: Settings, documents: int, size: int) -> dict[str, int
         "screening": (SIGNATURE_BYTES + SKETCH_BYTES + 40)
         * (documents if settings.quality.near_duplicates else 0),
         "quality": 60 * documents,
-        "embeddings": settings.embedding.bytes_per_vector * left * settings.embedding.keep,
+        "embeddings": settings.embedding.bytes_per_vector * left * settings.keeps_vectors,
         "selection": 40 * left,
         "documents": 100 * documents,
         "subset": size * total // documents,

@@ -19,7 +19,7 @@ from datamask.runs.checksums import refuse_damaged
 from datamask.runs.files import replace_file
 from datamask.runs.run import Run
 from datamask.runs.stages import STAGES, stages_of
-from datamask.selection.mask_model import TENSORS, read_about
+from datamask.selection.model_file import TENSORS, read_about
 from datamask.storage.local import sha256_of
 from datamask.storage.names import inside
 

@@ -33,7 +33,7 @@ from datamask.runs.in_progress import advance
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.selection.mask_model import judged_by
+from datamask.selection.model_file import judged_by
 from datamask.storage.duckdb_scratch import SHARD_OF_FILE, execute, stream, temporary_duckdb
 
 QUANTILES = 1024

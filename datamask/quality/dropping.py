@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 
 from datamask.config.compute import Compute
+from datamask.config.selection import LENGTH_BINS
 from datamask.hygiene.contamination import common_ngrams
 from datamask.hygiene.near_duplicates import find_near_duplicates
-from datamask.objectives.groups import LENGTH_BINS
 from datamask.quality.agreement import SAMPLE_DOCUMENTS, score_correlations
 from datamask.quality.budget_checks import Counts, check_survivors, count_documents
 from datamask.quality.combining import join_documents, value_of, write_shards
 from datamask.quality.grouping import group_kinds, group_shares
 from datamask.runs import schemas
 from datamask.runs.run import Run
-from datamask.selection.mask_model import judged_by
+from datamask.selection.model_file import judged_by
 from datamask.storage.duckdb_scratch import execute, is_sampled, temporary_duckdb, value_at
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from datamask.analysis.composition import KINDS, query
 from datamask.analysis.summary import MOST_CHANGE, drift, gains, long_texts, totals_of
 from datamask.config.inputs import MOST_WINDOWS
+from datamask.config.recipe import CORPUS_METRIC
 from datamask.report.finding import LEAST_EXPECTED, MOST_NAMED, Finding, Grade
 from datamask.report.redundancy import NEAR_DUPLICATE_COSINE, redundancy, sample_path
 from datamask.report.score_findings import explained, prefers_quality, role_of_score, scores
@@ -161,6 +162,12 @@ def _near_duplicates(run: Run) -> Iterator[Finding]:
 
 
 def _embeddings(run: Run) -> Iterator[Finding]:
+    if not run.settings.has_vectors:
+        text = f"Method {run.settings.selection.method} needs no vectors, so none were made, and "
+        text += "diversity, the map and nearest neighbours are left out; a metric brings them."
+        command = f"datamask rebuild RUN --set selection.metric={CORPUS_METRIC}"
+        yield Finding("unknown", "embeddings", text, command)
+        return
     mean = ""
     if near := redundancy(run).get("random"):
         cosine = read_receipt(run.fetch(sample_path(run))).metrics["mean_cosine"]
@@ -333,7 +340,7 @@ def learned_from(run: Run) -> str:
 
 
 def _not_kept(run: Run) -> Iterator[Finding]:
-    if not run.settings.embedding.keep:
+    if run.settings.has_vectors and not run.settings.embedding.keep:
         text = "The run keeps no embeddings (embedding.keep is false): nearest neighbours and "
         text += "near-duplicates are looked for among the sampled documents only, so fewer are "
         text += "found than in other runs. The share of text that the embedder read is not known."

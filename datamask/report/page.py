@@ -59,8 +59,10 @@ def write_report(run: Run, compute: Compute) -> None:
     with open_composition(run):
         write_sample(run, compute)
         receipt = run.make_receipt("report", 0, run.num_documents)
-        mapped = chart_data.embedding_map(run, chart_data.sampled(run))
-        charts = [chart_data.tradeoff(run), mapped, *chart_data.training_windows(run)]
+        charts = chart_data.training_windows(run)
+        if run.settings.has_vectors:
+            mapped = chart_data.embedding_map(run, chart_data.sampled(run))
+            charts = [chart_data.tradeoff(run), mapped, *charts]
         trained = write_evaluation_page(run)
         write_pictures(run.storage, "pictures", [*charts, *trained])
         write_captions(run, [*charts, *trained])
@@ -102,7 +104,7 @@ def _page(run: Run, answered: Answer, charts: list[Chart], trained: list[Chart])
                 "steps": [STEPS[row["step"]] for row in funnel],
                 "groups": groups,
                 "documents": documents,
-                "near": NEAR_DUPLICATE_COSINE,
+                "near": NEAR_DUPLICATE_COSINE if run.settings.has_vectors else None,
                 "what_if": options,
             }
         ),
@@ -125,7 +127,7 @@ def _page(run: Run, answered: Answer, charts: list[Chart], trained: list[Chart])
         swaps=run.receipt("swaps_total").metrics if swaps_together(run.settings) else None,
         drawn=selection.num_rounds and run.receipt("learning", 0).metrics["drawn"],
         speed=embedding_speed(run),
-        encoder=encoder_name(run),
+        encoder=encoder_name(run) if run.settings.has_vectors else None,
         revision=run.pinned_revisions.get(PIN),
         settings=yaml.safe_dump(settings, sort_keys=False),
     )

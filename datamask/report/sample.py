@@ -15,19 +15,16 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch
-from torch import Tensor
 
 from datamask.analysis.composition import query
 from datamask.config.compute import Compute
 from datamask.config.outputs import SAMPLED_SHARDS
-from datamask.learning.learner import judge, learn, scale, shard_data
 from datamask.learning.published import unit
-from datamask.learning.resuming import Curve
 from datamask.report.redundancy import (
     NEAR_COPY,
     NEAR_DUPLICATE_COSINE,
@@ -40,6 +37,9 @@ from datamask.runs.files import read_columns, write_parquet
 from datamask.runs.run import Run, shard_seed
 from datamask.selection.documents import read_documents
 from datamask.source.texts import beginnings
+
+if TYPE_CHECKING:  # imports slowly
+    import torch
 
 QUERIES, BLOCK, CHECKED = 512, 65_536, 8
 """Documents whose nearest are sought together, others compared at a time, and the nearest by
@@ -122,8 +122,11 @@ def write_sample(run: Run, compute: Compute) -> None:
         drawn = generator.choice(len(shards), SAMPLED_SHARDS, replace=False)
         shards = [shards[number] for number in sorted(drawn)]
     sizes = [candidates for _, candidates in shards]
-    counts = _shares(sizes, settings.sample_documents)
-    queries = _shares(sizes, settings.sample_documents // ASKED)
+    size = settings.sample_documents
+    if not run.settings.has_vectors:  # the documents to read are those that would be on a map
+        size = settings.map_documents
+    counts = _shares(sizes, size)
+    queries = _shares(sizes, size // ASKED * run.settings.has_vectors)
     extremes = -(-settings.examples // max(len(shards), 1))
     sampled = [
         _sample_shard(run, shard, count, asked, extremes, compute)
@@ -133,7 +136,9 @@ def write_sample(run: Run, compute: Compute) -> None:
     features = np.concatenate([shard.features for shard in sampled])
     documents = pa.concat_tables([shard.documents for shard in sampled])
     table, gain = _sample_table(run, documents, features, compute)
-    metrics = {"mean_cosine": mean_cosine(features), "most_diverse": gain}
+    metrics = (
+        {"mean_cosine": mean_cosine(features), "most_diverse": gain} if gain is not None else {}
+    )
     write_parquet(
         sample_path(run),
         SAMPLE,
@@ -175,14 +180,20 @@ def _sample_shard(
     kinds = {RANDOM: sampled} | _extremes(table, extremes)
     shown = np.concatenate([*kinds.values()])
     known, rows, kept = np.arange(size), None, members["selected"]
-    if not run.settings.embedding.keep:
+    if run.settings.has_vectors and not run.settings.embedding.keep:
         # No other documents are embedded again, so they are compared with each other only.
         known = rows = np.unique(np.concatenate([shown, *asked.values()]))
         members, kept = asked, rows[selected[rows]]
-    features = read_documents(run, shard, compute, rows=rows).features
-    device = shard_data(np.zeros((1, 1)), np.zeros(1), {}, compute).device
+    features = np.zeros((size, 0), np.float16)
+    if run.settings.has_vectors:
+        from datamask.learning.learner import shard_data  # imports torch
+
+        features = read_documents(run, shard, compute, rows=rows).features
+        device = shard_data(np.zeros((1, 1)), np.zeros(1), {}, compute).device
 
     def near(rows: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if not run.settings.has_vectors:
+            return np.zeros(len(rows)), np.full(len(rows), -1)
         cosines, at = nearest(
             features, np.searchsorted(known, rows), np.searchsorted(known, others), device
         )
@@ -293,9 +304,11 @@ def nearest(
     Returns:
         Float64 and int64, shape Q; 0 and -1 without others.
     """
+    import torch
+
     cosines, at = np.zeros(len(rows)), np.full(len(rows), -1)
 
-    def vectors(rows: np.ndarray) -> Tensor:
+    def vectors(rows: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(features[rows]).to(device).to(torch.float32)
 
     for start in range(0, len(rows), QUERIES):
@@ -335,18 +348,20 @@ def mean_cosine(features: np.ndarray) -> float:
 
 def _sample_table(
     run: Run, documents: pa.Table, features: np.ndarray, compute: Compute
-) -> tuple[pa.Table, dict[str, float]]:
+) -> tuple[pa.Table, dict[str, float] | None]:
     """The sample with a map and texts, and the gain of its most diverse subset by term."""
     kinds = documents["kind"].to_numpy(zero_copy_only=False)
     random = np.flatnonzero(kinds == RANDOM)
     generator = np.random.Generator(np.random.PCG64(run.settings.seed))
     mapped = np.sort(generator.permutation(len(random))[: run.settings.report.map_documents])
     points = np.full((len(kinds), 2), np.nan, dtype=np.float32)
-    points[random[mapped]] = embedding_map(features[mapped], run.settings.seed)
-    is_mapped = np.isfinite(points[:, 0])
+    if run.settings.has_vectors:
+        points[random[mapped]] = embedding_map(features[mapped], run.settings.seed)
+    is_mapped, is_shown = np.isfinite(points[:, 0]), kinds != RANDOM
+    is_shown[random[mapped]] = True
     keys = list(zip(*(documents[name].to_pylist() for name in ("shard", "row")), strict=True))
     # The texts of the pairs that are most alike; dropped near-duplicates have no cosine.
-    shown, cosines = np.flatnonzero(is_mapped | (kinds != RANDOM)), documents["cosine"].to_numpy()
+    shown, cosines = np.flatnonzero(is_shown), documents["cosine"].to_numpy()
     nearest_rows = documents["nearest_row"].to_pylist()
     pairs = shown[[nearest_rows[at] is not None for at in shown]]
     pairs = pairs[np.argsort(-np.nan_to_num(cosines[pairs], nan=1.0), kind="stable")][:MOST_PAIRS]
@@ -354,11 +369,13 @@ def _sample_table(
     texts = beginnings(run, [*(keys[at] for at in shown), *others.values()])
     diverse, is_random = np.zeros(len(kinds), bool), kinds == RANDOM
     quality = documents["quality"].to_numpy()[is_random]
-    diverse[is_random], gain = _diverse(run, quality, features, compute)
+    gain = None
+    if run.settings.has_vectors:
+        diverse[is_random], gain = _diverse(run, quality, features, compute)
     columns = {name: documents[name] for name in documents.column_names if name != "quality"} | {
         "x": pa.array(points[:, 0], mask=~is_mapped),
         "y": pa.array(points[:, 1], mask=~is_mapped),
-        "diverse": pa.array(diverse, mask=~is_random),
+        "diverse": pa.array(diverse, mask=~is_random | (gain is None)),
         "text": pa.array([texts.get(key) for key in keys], pa.string()),
         "nearest_text": pa.array(
             [texts.get(others.get(at, (-1, -1))) for at in range(len(keys))], pa.string()
@@ -372,6 +389,9 @@ def _diverse(
 ) -> tuple[np.ndarray, dict[str, float]]:
     """The most diverse subset of the random documents, at the run's ratio, and its gains."""
     from threadpoolctl import threadpool_limits
+
+    from datamask.learning.learner import judge, learn, scale  # these import torch
+    from datamask.learning.resuming import Curve
 
     kept, left = _kept_and_left(run)
     selection = run.settings.selection.model_copy(

@@ -106,7 +106,7 @@ def what_if(run: Run) -> dict[str, Any]:
         "now": sum(row[0] >= 0 for row in rows) - 1,
         "ranked": _ranked(run, sampled),
         "weight": selection.quality_weight,
-        "swept": swept_points(run),
+        "swept": swept_points(run) if selection.metric else [],
         "unit": "documents" if selection.tokens is None else "tokens",
         "total": run.num_documents,
     }

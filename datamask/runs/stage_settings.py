@@ -199,7 +199,8 @@ def budget(selection: Selection) -> list[Any]:
 
 def _with_vectors(settings: Settings, chosen: list[Any]) -> list[Any]:
     """What an output depends on; the vectors too, if they are made with it."""
-    return chosen if settings.embedding.keep else [*chosen, _vectors(settings)]
+    is_made = settings.has_vectors and not settings.embedding.keep
+    return [*chosen, _vectors(settings)] if is_made else chosen
 
 
 def order(settings: Settings) -> list[Any]:
@@ -244,8 +245,8 @@ def limited_topics(settings: Settings) -> tuple[str, ...]:
 
 
 def exchanges(settings: Settings) -> bool:
-    """Whether shards learn together."""
-    return settings.selection.scope == "corpus"
+    """Whether shards learn together, or are compared by sums over their vectors."""
+    return settings.selection.scope == "corpus" and settings.has_vectors
 
 
 def swaps_together(settings: Settings) -> bool:

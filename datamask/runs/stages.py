@@ -118,7 +118,7 @@ STAGES = {
             settings=of.embedding,
             on_device=True,
             after=("quality",),
-            where=lambda s: s.embedding.keep,
+            where=lambda s: s.keeps_vectors,
         ),
         Stage(
             "probe",
@@ -287,7 +287,7 @@ STAGES = {
             6,
             "datamask.analysis.documents:tabulate",
             "shard",
-            settings=lambda s: [s.topics is not None, s.embedding.keep],
+            settings=lambda s: [s.topics is not None, s.keeps_vectors],
             after=("scores", "quality", "probed_quality", "embeddings", "topics", "selection"),
             after_all=("repeats",),
         ),

@@ -16,7 +16,8 @@ from datamask.runs import schemas
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.selection.documents import judged, on_device, read_documents, write_curve, write_rows
-from datamask.selection.mask_model import judged_by, read_model
+from datamask.selection.mask_model import read_model
+from datamask.selection.model_file import judged_by
 
 
 def apply_model(run: Run, shard: int, compute: Compute) -> Receipt:

@@ -5,19 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch
 
 from datamask.config.compute import Compute
-from datamask.embedding.embed import embed_unkept
 from datamask.embedding.vectors import read_vectors
 from datamask.errors import CorruptFileError, DeviceMemoryError, InputError
-from datamask.learning.data import ShardData
-from datamask.learning.learner import judge, scale, shard_data
+from datamask.learning.ranked import compare_quality
 from datamask.runs import schemas
 from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.files import read_columns, write_parquet
@@ -25,6 +22,9 @@ from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run, shard_seed
 from datamask.selection.terms import read_indicators
+
+if TYPE_CHECKING:
+    from datamask.learning.data import ShardData
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +71,8 @@ def read_documents(
     if run.settings.embedding.keep:
         features = _kept_features(run, shard, len(documents.ids), order)
     else:
+        from datamask.embedding.embed import embed_unkept
+
         features = embed_unkept(run, shard, compute, stage, order)
     if rows is None:
         return replace(documents, features=features)
@@ -158,6 +160,8 @@ def within_memory(shard: int, compute: Compute, work: Callable[[Compute], Result
     Raises:
         DeviceMemoryError: the working set is too small to halve.
     """
+    import torch
+
     while True:
         try:
             return work(compute)
@@ -182,6 +186,7 @@ def on_device(
     shard: int, documents: ShardDocuments, compute: Compute, work: Callable[[ShardData], Result]
 ) -> Result:
     """Call *work* with the documents on the learner's device; errors as `within_memory`."""
+    from datamask.learning.learner import shard_data
 
     def on_data(compute: Compute) -> Result:
         features, quality, scores = documents.features, documents.quality, documents.scores
@@ -194,6 +199,9 @@ def judged(
     run: Run, shard: int, documents: ShardDocuments, selected: np.ndarray, compute: Compute
 ) -> dict[str, Any]:
     """Compare the mask of a shard with random subsets and top quality (`learner.judge`)."""
+    if not run.settings.has_vectors:
+        return compare_quality(documents.quality, selected, run.settings.selection.scale_terms)
+    from datamask.learning.learner import judge, scale
 
     def work(compute: Compute) -> dict[str, Any]:
         problem = scale(

@@ -21,7 +21,7 @@ import torch
 
 from datamask.config.compute import Compute
 from datamask.config.settings import Settings
-from datamask.errors import CorruptFileError, InputError, RunError, SettingsError, one_line
+from datamask.errors import SettingsError, one_line
 from datamask.learning import published
 from datamask.learning.data import ShardData
 from datamask.learning.exchange import check_scope, gain_over_random
@@ -33,6 +33,7 @@ from datamask.runs import budget
 from datamask.runs.files import read_columns, replace_file
 from datamask.runs.opening import versions
 from datamask.runs.run import Run, digest
+from datamask.selection.model_file import ABOUT, FORMAT, TENSORS, corrupt
 from datamask.selection.sampling import Drawn, not_learned, stand_ins
 from datamask.selection.sums import (
     SampleRow,
@@ -54,9 +55,6 @@ model (docs/log.md#rounds)."""
 LEAST_GAIN = -3.0
 """Least gain over random of a model on a sample, in standard deviations over random selections
 (docs/log.md#rounds)."""
-
-ABOUT, TENSORS = "model.json", "model.safetensors"
-FORMAT = "datamask-mask-1"
 
 
 def make_mask_model(run: Run, compute: Compute) -> None:
@@ -285,61 +283,6 @@ def _to_bytes(model: MaskModel, topics: pa.Table | None) -> bytes:
     return saved
 
 
-def read_about(folder: str) -> dict[str, Any]:
-    """The model.json of a mask model.
-
-    Args:
-        folder: `RUN/mask_model`, a copy of it, or its URL.
-
-    Raises:
-        InputError: there is none.
-        RunError: the run has no such model; the message says why.
-        CorruptFileError: it is damaged.
-    """
-    path = f"{folder.rstrip('/')}/{ABOUT}"
-    try:
-        with open_binary(path) as file:
-            text = file.read()
-    except InputError as error:
-        raise InputError(
-            f"no mask model ({one_line(error)}); finish its run with `datamask rebuild`",
-            path=folder,
-        ) from None
-    try:
-        about: dict[str, Any] = json.loads(text)
-        if about.pop("digest") != digest(about) or about["format"] != FORMAT:
-            raise ValueError("changed by hand, or of another format")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _corrupt(path, error) from None
-    if about["unavailable"]:
-        raise RunError(f"{folder}: the run has no mask model: {about['unavailable']}")
-    return about
-
-
-def _corrupt(path: str, error: Exception) -> CorruptFileError:
-    return CorruptFileError(
-        f"{path}: corrupt ({one_line(error)}); delete it and rebuild its run, or copy it again"
-    )
-
-
-def judged_by(run: Run) -> dict[str, Any] | None:
-    """The model.json by which a run judges its documents, as planned; None if the run learns.
-
-    Raises:
-        RunError: the model has changed since the run was planned; and as `read_about`.
-    """
-    folder = run.settings.selection.mask_model
-    if not folder:
-        return None
-    about = read_about(folder)
-    if digest(about) != run.pinned_revisions.get("selection:mask_model"):
-        raise RunError(
-            f"selection.mask_model: {folder} has changed since the run was planned; restore it, or "
-            "relaunch `datamask rebuild` to judge by the new one"
-        )
-    return about
-
-
 def read_model(folder: str, about: dict[str, Any]) -> MaskModel:
     """The mask model of a folder. No code is executed.
 
@@ -365,7 +308,7 @@ def read_model(folder: str, about: dict[str, Any]) -> MaskModel:
         learned = _unpack(tensors, "learned", names) if "learned.sums" in tensors else None
         return MaskModel(tuple(gains), moments, about["unit"], about["threshold"], learned)
     except (ValueError, KeyError, TypeError) as error:
-        raise _corrupt(path, error) from None
+        raise corrupt(path, error) from None
 
 
 def read_topics(folder: str, about: dict[str, Any]) -> tuple[list[str], np.ndarray]:
@@ -385,4 +328,4 @@ def _read_tensors(path: str, about: dict[str, Any]) -> dict[str, np.ndarray]:
         tensors: dict[str, np.ndarray] = load(content)
         return tensors
     except (SafetensorError, ValueError) as error:
-        raise _corrupt(path, error) from None
+        raise corrupt(path, error) from None

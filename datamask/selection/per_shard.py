@@ -11,13 +11,12 @@ import numpy as np
 
 from datamask.config.compute import Compute
 from datamask.learning import published
-from datamask.learning.learner import LearnedMask, learn_mask
+from datamask.learning.ranked import LearnedMask, select_ranked
 from datamask.runs import budget, schemas
 from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.in_progress import advance
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run, shard_seed
-from datamask.selection.applying import apply_model
 from datamask.selection.documents import (
     ShardDocuments,
     judged,
@@ -29,7 +28,6 @@ from datamask.selection.documents import (
     write_curve,
     write_rows,
 )
-from datamask.selection.rounds import logits_of_rounds
 from datamask.selection.terms import terms_of
 from datamask.selection.threshold import kept_of_shard
 
@@ -52,10 +50,12 @@ def make_mask(run: Run, shard: int, compute: Compute) -> Receipt:
     """
     selection = run.settings.selection
     if selection.mask_model:
+        from datamask.selection.applying import apply_model  # imports torch
+
         return apply_model(run, shard, compute)
     # In scope `corpus`, the objective is that of the corpus (stage `outcome`).
     is_judged = selection.scope == "shard"
-    documents = read_documents(run, shard, compute) if is_judged else read_quality(run, shard)
+    documents = _documents(run, shard, compute) if is_judged else read_quality(run, shard)
     if selection.has_cut:
         how = run.receipt("learning", shard).metrics
         metrics = {name: how[name] for name in LEARNED_METRICS}
@@ -88,18 +88,26 @@ def learn_logits(run: Run, shard: int, compute: Compute) -> Receipt:
     selection = run.settings.selection
     documents = read_quality(run, shard)
     if selection.num_rounds:
+        from datamask.selection.rounds import logits_of_rounds  # imports torch
+
         logits, curve, metrics = logits_of_rounds(run, shard, compute)
     elif selection.scope == "corpus":
         logits = _comparable(run, shard, documents)
         curve = {}
         metrics = {"estimator": selection.method, "steps": 0, "stopped_by": "complete"}
     else:
-        documents = read_documents(run, shard, compute, "learning")
+        documents = _documents(run, shard, compute, "learning")
         learned, logits = _learn_to_budget(run, shard, documents, compute)
         curve, metrics = learned.curve, {name: learned.metrics[name] for name in LEARNED_METRICS}
     write_curve(run, shard, curve)
     columns = {"logit": np.asarray(logits, np.float32)}
     return write_rows(run, "learning", shard, schemas.LOGITS, columns, metrics)
+
+
+def _documents(run: Run, shard: int, compute: Compute, stage: str = "") -> ShardDocuments:
+    """The documents of a shard, with vectors if the run has them."""
+    has_vectors = run.settings.has_vectors
+    return read_documents(run, shard, compute, stage) if has_vectors else read_quality(run, shard)
 
 
 def _learn_to_budget(
@@ -167,6 +175,11 @@ def _learn(
     compute: Compute,
     attempt: int = 0,
 ) -> LearnedMask:
+    selection, seed = run.settings.selection, shard_seed(run.settings.seed, shard)
+    if not run.settings.has_vectors:
+        return select_ranked(documents.quality, documents.ids, selection, num_selected, seed)
+    from datamask.learning.learner import learn_mask
+
     how = [compute.device_kind, compute.matmul, compute.working_set_bytes, attempt]
     checkpoints = Checkpoints(run, stage, shard, how, compute.checkpoint_seconds)
 
@@ -174,9 +187,9 @@ def _learn(
         return learn_mask(
             documents.features,
             documents.quality,
-            run.settings.selection,
+            selection,
             num_selected,
-            seed=shard_seed(run.settings.seed, shard),
+            seed=seed,
             ids=documents.ids,
             scores=documents.scores,
             terms=terms_of(run),

@@ -8,16 +8,19 @@ sums that shards exchange.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from datamask.config.selection import NO_GROUP, Selection
 from datamask.errors import CorruptFileError
-from datamask.objectives.groups import GroupBalance
-from datamask.objectives.weighted import WeightedTerm, build_terms
 from datamask.runs.files import read_columns
 from datamask.runs.run import Run
+
+if TYPE_CHECKING:
+    from datamask.objectives.weighted import WeightedTerm
 
 
 def terms_of(run: Run) -> tuple[WeightedTerm, ...]:
@@ -27,6 +30,8 @@ def terms_of(run: Run) -> tuple[WeightedTerm, ...]:
         InputError: a term's file has changed since the run was planned.
         SettingsError: a term cannot be made.
     """
+    from datamask.objectives.weighted import build_terms  # imports torch
+
     planned = {}
     for term in run.settings.selection.more_terms:
         # An arm of an evaluation may select by terms that the run does not have.
@@ -38,6 +43,11 @@ def terms_of(run: Run) -> tuple[WeightedTerm, ...]:
 
 def indicator_names(selection: Selection) -> tuple[str, ...]:
     """Names of the indicators that the objective reads, in the order of its terms."""
+    if not (selection.more_terms or selection.has_custom_terms):
+        return ()
+    from datamask.objectives.groups import GroupBalance  # these import torch
+    from datamask.objectives.weighted import build_terms
+
     terms = [term.objective for term in build_terms(selection)]
     names = [name for term in terms if isinstance(term, GroupBalance) for name in term.indicators]
     return tuple(dict.fromkeys(names))

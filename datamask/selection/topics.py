@@ -30,7 +30,8 @@ from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run, shard_seed
 from datamask.selection.documents import read_survivors
-from datamask.selection.mask_model import judged_by, read_topics
+from datamask.selection.mask_model import read_topics
+from datamask.selection.model_file import judged_by
 from datamask.source.texts import beginnings
 
 CLUSTERS, SAMPLED, LEAST_SAMPLED, MOST_SHARDS = 1000, 100, 10, 16

@@ -22,7 +22,8 @@ from datamask.planning.plan import plan_run
 from datamask.runs.run import Run
 from datamask.runs.stages import learning_stages
 from datamask.selection.documents import read_column, read_documents
-from datamask.selection.mask_model import read_about, read_model
+from datamask.selection.mask_model import read_model
+from datamask.selection.model_file import read_about
 from datamask.selection.sampling import sampled_rows
 from datamask.selection.sums import read_lists
 from tests.finished import corpus, finish, settings, up_to

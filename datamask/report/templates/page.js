@@ -203,7 +203,7 @@ function documentRow([id, state, kind, quality, logit, nearest, cosine, characte
     }
     return [...parts, pair];
   };
-  return { cells: [id, state, quality, logit, cosine, characters], search: `${id} ${nearest ?? ""} ${kind} ${text ?? ""}`.toLowerCase(), kinds: [state, kind, cosine >= near ? "near-copy pair" : ""], open };
+  return { cells: [id, state, quality, logit, ...(near === null ? [] : [cosine]), characters], search: `${id} ${nearest ?? ""} ${kind} ${text ?? ""}`.toLowerCase(), kinds: [state, kind, near !== null && cosine >= near ? "near-copy pair" : ""], open };
 }
 
 // Sliders: what another budget or another lambda would select. `said` makes [text, setting] of a value.
@@ -224,14 +224,14 @@ function slide(key, said) {
 const count = (value) => value.toLocaleString("en");
 const percent = (part, of) => `${((100 * part) / Math.max(of, 1)).toFixed(1)} %`;
 
-function atBudget({ budgets, now, unit, total }) {
+function atBudget({ budgets, now, unit, total }, near) {
   return (at) => {
     const [documents, tokens, characters, low, sampled, copies] = budgets[at], length = tokens ?? characters;
     const parts = [`${count(documents)} of ${count(total)} documents (${percent(documents, total)})${at === now ? ", as today" : ""}`];
     if (tokens !== null) parts.push(`${count(tokens)} tokens`);
     if (length !== null) parts.push(`mean length ${Math.round(length / documents)} ${tokens === null ? "characters" : "tokens"}`);
     parts.push(`groups that keep less than half of their share: ${low}`);
-    parts.push(`near-copies of documents selected today: ${copies} of ${count(sampled)} sampled`);
+    if (near !== null) parts.push(`near-copies of documents selected today: ${copies} of ${count(sampled)} sampled`);
     return [parts.join("; "), `selection.${unit}=${unit === "tokens" ? tokens : documents}`];
   };
 }
@@ -262,7 +262,7 @@ async function tables() {
   const texts = new Map(data.documents.map((row) => [row[0], row[8]]));
   const read = new Rows("read", data.documents.map((row) => documentRow(row, texts, data.near)));
   if (data.what_if.budgets) {
-    slide("budget", atBudget(data.what_if));
+    slide("budget", atBudget(data.what_if, data.near));
     slide("lambda", atLambda(data.what_if));
   }
   document.getElementById("map")?.addEventListener("click", (event) => {
