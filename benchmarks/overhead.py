@@ -3,8 +3,7 @@
 A run with `method: top_quality` and a score column learns nothing, so all of its time is the
 pipeline's: planning, checks, checksums, receipts, composition and report. The script, of polars,
 normalises the score to ranks and writes the best tenth. Both select the same documents, and neither
-needs vectors; the report of a run with vectors is measured beside it, of vectors of the least width,
-2, that the source brings. Each command is a process of its own and pays its imports.
+needs vectors. Each command is a process of its own and pays its imports.
 
     python -m benchmarks.overhead FOLDER [--documents 50000 1000000]
 """

@@ -15,7 +15,7 @@ _VALUES = ("selected", "random", "random_std", "top_quality", "scale")
 def terms(
     run: Run, receipts: list[Receipt], connection: Any, documents: str
 ) -> list[dict[str, Any]]:
-    """Table `terms`, from the receipts of every shard's mask or from sums over *documents* (SQL)."""
+    """Table `terms`: from the receipts of all masks, or from sums over *documents* (SQL)."""
     if run.settings.selection.scope == "shard":
         return _terms_of_shards([receipt.metrics for receipt in receipts])
     if not run.settings.has_vectors:

@@ -37,7 +37,6 @@ from datamask.selection.documents import read_ranked
 from datamask.selection.limits import make_bounds, too_little
 from datamask.selection.order import NOTHING, ORDER, Key, is_kept, last_within, midway, not_after
 from datamask.selection.terms import read_groups
-from datamask.selection.topics import unknown_topics
 from datamask.storage.duckdb_scratch import execute, execute_with, temporary_duckdb
 
 logger = logging.getLogger(__name__)
@@ -60,8 +59,11 @@ def cut(run: Run, compute: Compute) -> None:
             that there are not.
     """
     selection = run.settings.selection
-    if selection.limits != selection.limits_of_source and (unknown := unknown_topics(run)):
-        raise together(unknown)
+    if selection.limits != selection.limits_of_source:
+        from datamask.selection.topics import unknown_topics  # imports torch
+
+        if unknown := unknown_topics(run):
+            raise together(unknown)
     left = budget.Survivors.of(run.receipt("quality", 0).metrics)
     total = budget.corpus_units(selection, run.num_documents, left)
 
