@@ -180,7 +180,7 @@ class Selection(Group):
         description=f"diversity term: {', '.join(METRICS)}, or package.module:Class, whose code "
         f"runs; not given: {recipe.METRIC}, or {recipe.CORPUS_METRIC} with scope `corpus`, method "
         "`greedy` and mask models; none, and no vectors are made, with method `random` or "
-        "`top_quality` if nothing else needs vectors (docs/selections.md#without-vectors)",
+        "`top_quality` if nothing else needs vectors (docs/method.md#without-vectors)",
     )
     quality_weight: float = Field(
         recipe.UNPRUNED_QUALITY_WEIGHT,

@@ -13,7 +13,7 @@ import json
 import logging
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -261,7 +261,9 @@ def _write_plan(run: Run, plan: PlanPreview) -> None:
     dumps = count_dumps(plan.pieces, plan.settings.source.columns.dump, plan.schema)
     notes = {SCHEMA_KEY: encoded, DUMPS_KEY: json.dumps(dumps), MADE_FOR_KEY: _rows_matter(plan)}
     schema = schemas.PLAN.with_metadata(notes)
-    table = pa.Table.from_pylist([asdict(piece) for piece in plan.pieces], schema=schema)
+    names = schema.names  # column by column: there may be a million pieces
+    columns = {name: [getattr(piece, name) for piece in plan.pieces] for name in names}
+    table = pa.table(columns, schema)
     write_parquet(run.plan_path, schema, [table], storage=run.storage)
 
 

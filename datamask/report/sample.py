@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -37,9 +37,6 @@ from datamask.runs.files import read_columns, write_parquet
 from datamask.runs.run import Run, shard_seed
 from datamask.selection.documents import read_documents
 from datamask.source.texts import beginnings
-
-if TYPE_CHECKING:  # imports slowly
-    import torch
 
 QUERIES, BLOCK, CHECKED = 512, 65_536, 8
 """Documents whose nearest are sought together, others compared at a time, and the nearest by
@@ -122,11 +119,9 @@ def write_sample(run: Run, compute: Compute) -> None:
         drawn = generator.choice(len(shards), SAMPLED_SHARDS, replace=False)
         shards = [shards[number] for number in sorted(drawn)]
     sizes = [candidates for _, candidates in shards]
-    size = settings.sample_documents
-    if not run.settings.has_vectors:  # the documents to read are those that would be on a map
-        size = settings.map_documents
-    counts = _shares(sizes, size)
-    queries = _shares(sizes, size // ASKED * run.settings.has_vectors)
+    has_vectors = run.settings.has_vectors  # else those are read that would be on the map
+    counts = _shares(sizes, settings.sample_documents if has_vectors else settings.map_documents)
+    queries = _shares(sizes, settings.sample_documents // ASKED * has_vectors)
     extremes = -(-settings.examples // max(len(shards), 1))
     sampled = [
         _sample_shard(run, shard, count, asked, extremes, compute)
@@ -288,7 +283,7 @@ def _dropped(table: pa.Table, most: int, generator: np.random.Generator) -> pa.T
 
 
 def nearest(
-    features: np.ndarray, rows: np.ndarray, others: np.ndarray, device: torch.device
+    features: np.ndarray, rows: np.ndarray, others: np.ndarray, device: Any
 ) -> tuple[np.ndarray, np.ndarray]:
     """The largest cosine of documents to others, and the row of that other.
 
@@ -308,7 +303,7 @@ def nearest(
 
     cosines, at = np.zeros(len(rows)), np.full(len(rows), -1)
 
-    def vectors(rows: np.ndarray) -> torch.Tensor:
+    def vectors(rows: np.ndarray) -> Any:
         return torch.from_numpy(features[rows]).to(device).to(torch.float32)
 
     for start in range(0, len(rows), QUERIES):
