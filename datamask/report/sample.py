@@ -131,9 +131,7 @@ def write_sample(run: Run, compute: Compute) -> None:
     features = np.concatenate([shard.features for shard in sampled])
     documents = pa.concat_tables([shard.documents for shard in sampled])
     table, gain = _sample_table(run, documents, features, compute)
-    metrics = (
-        {"mean_cosine": mean_cosine(features), "most_diverse": gain} if gain is not None else {}
-    )
+    metrics = {"mean_cosine": mean_cosine(features), "most_diverse": gain}
     write_parquet(
         sample_path(run),
         SAMPLE,
@@ -343,16 +341,19 @@ def mean_cosine(features: np.ndarray) -> float:
 
 def _sample_table(
     run: Run, documents: pa.Table, features: np.ndarray, compute: Compute
-) -> tuple[pa.Table, dict[str, float] | None]:
+) -> tuple[pa.Table, dict[str, float]]:
     """The sample with a map and texts, and the gain of its most diverse subset by term."""
     kinds = documents["kind"].to_numpy(zero_copy_only=False)
-    random = np.flatnonzero(kinds == RANDOM)
+    is_random, diverse = kinds == RANDOM, np.zeros(len(kinds), bool)
+    random, gain = np.flatnonzero(is_random), dict[str, float]()
     generator = np.random.Generator(np.random.PCG64(run.settings.seed))
     mapped = np.sort(generator.permutation(len(random))[: run.settings.report.map_documents])
     points = np.full((len(kinds), 2), np.nan, dtype=np.float32)
     if run.settings.has_vectors:
         points[random[mapped]] = embedding_map(features[mapped], run.settings.seed)
-    is_mapped, is_shown = np.isfinite(points[:, 0]), kinds != RANDOM
+        quality = documents["quality"].to_numpy()[is_random]
+        diverse[is_random], gain = _diverse(run, quality, features, compute)
+    is_mapped, is_shown = np.isfinite(points[:, 0]), ~is_random
     is_shown[random[mapped]] = True
     keys = list(zip(*(documents[name].to_pylist() for name in ("shard", "row")), strict=True))
     # The texts of the pairs that are most alike; dropped near-duplicates have no cosine.
@@ -362,15 +363,10 @@ def _sample_table(
     pairs = pairs[np.argsort(-np.nan_to_num(cosines[pairs], nan=1.0), kind="stable")][:MOST_PAIRS]
     others = {at: (keys[at][0], nearest_rows[at]) for at in pairs}
     texts = beginnings(run, [*(keys[at] for at in shown), *others.values()])
-    diverse, is_random = np.zeros(len(kinds), bool), kinds == RANDOM
-    quality = documents["quality"].to_numpy()[is_random]
-    gain = None
-    if run.settings.has_vectors:
-        diverse[is_random], gain = _diverse(run, quality, features, compute)
     columns = {name: documents[name] for name in documents.column_names if name != "quality"} | {
         "x": pa.array(points[:, 0], mask=~is_mapped),
         "y": pa.array(points[:, 1], mask=~is_mapped),
-        "diverse": pa.array(diverse, mask=~is_random | (gain is None)),
+        "diverse": pa.array(diverse, mask=~is_random | (not run.settings.has_vectors)),
         "text": pa.array([texts.get(key) for key in keys], pa.string()),
         "nearest_text": pa.array(
             [texts.get(others.get(at, (-1, -1))) for at in range(len(keys))], pa.string()
