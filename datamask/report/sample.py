@@ -119,7 +119,7 @@ def write_sample(run: Run, compute: Compute) -> None:
         drawn = generator.choice(len(shards), SAMPLED_SHARDS, replace=False)
         shards = [shards[number] for number in sorted(drawn)]
     sizes = [candidates for _, candidates in shards]
-    has_vectors = run.settings.has_vectors  # else those are read that would be on the map
+    has_vectors = run.settings.has_vectors
     counts = _shares(sizes, settings.sample_documents if has_vectors else settings.map_documents)
     queries = _shares(sizes, settings.sample_documents // ASKED * has_vectors)
     extremes = -(-settings.examples // max(len(shards), 1))
@@ -205,14 +205,13 @@ def _sample_shard(
     alike = alike[cosines[alike] >= NEAR_DUPLICATE_COSINE]
     kinds[NEAR_COPY] = shown[alike]
     shown, cosines, at = (np.append(of, of[alike]) for of in (shown, cosines, at))
-    absent = at < 0
     documents = table.select(["shard", "row", "id", "quality"]).take(shown)
     facts = {
         "kind": pa.array([name for name, rows in kinds.items() for _ in rows], pa.string()),
         "quality_gain": pa.array(_quality_gains(run, shard, table)[shown], pa.float64()),
-        "nearest": table["id"].take(pa.array(at, pa.int64(), mask=absent)),
-        "nearest_row": table["row"].take(pa.array(at, pa.int64(), mask=absent)),
-        "cosine": pa.array(cosines, pa.float32(), mask=absent),
+        "nearest": table["id"].take(pa.array(at, pa.int64(), mask=at < 0)),
+        "nearest_row": table["row"].take(pa.array(at, pa.int64(), mask=at < 0)),
+        "cosine": pa.array(cosines, pa.float32(), mask=at < 0),
     }
     for name, values in facts.items():
         documents = documents.append_column(name, values)

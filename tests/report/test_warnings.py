@@ -181,7 +181,7 @@ def test_a_bias_of_length_is_told(
 def test_a_random_selection_has_no_bias(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Of the same source."""
     lengths = np.random.default_rng(5).integers(2, 20, FILES * ROWS) ** 2
-    run, _ = of_texts(tmp_path, lengths, method="random")
+    run, _ = of_texts(tmp_path, lengths, method="random", metric="facility_location")
     assert told(run, caplog) == []
     trade_off = finding(run, "trade-off")
     assert all(abs(gain["selected"]) < CERTAIN for gain in gains(run).values())
