@@ -177,8 +177,17 @@ def prune_fraction(settings: dict) -> Fraction:
     return Fraction(str(value(settings, "quality.prune_fraction", default)))
 
 
+def has_vectors(settings: dict) -> bool:
+    """Whether something needs vectors, or the source has them."""
+    needs = [value(settings, "selection.metric"), value(settings, "topics")]
+    learns = value(settings, "selection.method", "mask") not in ("random", "top_quality")
+    return learns or any(needs) or value(settings, "source.layout") == "features"
+
+
 def objective(settings: dict) -> tuple[str, float]:
     """The metric and lambda: without pruning, quality weighs as much as diversity, else nothing."""
+    if not has_vectors(settings):
+        return "", 1.0
     is_corpus = value(settings, "selection.scope") == "corpus"
     metric = value(settings, "selection.metric", "disf" if is_corpus else "facility_location")
     default = 0.0 if prune_fraction(settings) else 0.5

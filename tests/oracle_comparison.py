@@ -85,10 +85,12 @@ def embedded(root: Path) -> tuple[pd.Series, np.ndarray]:
 
 def check_terms(settings: dict, documents: pd.DataFrame, tables: dict, root: Path) -> None:
     """Values of the terms and of the objective, from their formulas; float32 sums to 1e-4."""
-    ids, vectors = embedded(root)
     left = documents[documents["dropped"].isna()].reset_index(drop=True)
-    same("ids of embeddings", ids, left["id"])
-    close("length of vectors", np.linalg.norm(vectors, axis=1), 1.0, 0, 2e-3)
+    vectors = np.ones((len(left), 1))
+    if oracle.has_vectors(settings):
+        ids, vectors = embedded(root)
+        same("ids of embeddings", ids, left["id"])
+        close("length of vectors", np.linalg.norm(vectors, axis=1), 1.0, 0, 2e-3)
     documents["top_quality"] = documents["id"].isin(oracle.top_quality(settings, documents))
     left = left.assign(top_quality=left["id"].isin(documents["id"][documents["top_quality"]]))
     quality = left["quality"].astype(float).to_numpy()
@@ -96,7 +98,8 @@ def check_terms(settings: dict, documents: pd.DataFrame, tables: dict, root: Pat
     parts = [left] if is_corpus else [part for _, part in left.groupby("shard")]
     parts = [part.index.to_numpy() for part in parts if part["selected"].any()]
     metric, weight = oracle.objective(settings)
-    signs = {"quality": weight, metric: weight - 1 if metric != "facility_location" else 1 - weight}
+    signs = {"quality": weight}
+    signs |= {metric: 1 - weight if metric == "facility_location" else weight - 1} if metric else {}
     terms = tables["terms"].set_index("term")
     shards = tables["shards"].set_index("shard")
     same("terms", sorted(terms.index), sorted([*signs, "objective"]))
@@ -189,7 +192,7 @@ def check_composition(settings: dict, documents: pd.DataFrame, tables: dict) -> 
 def text_read(settings: dict, documents: pd.DataFrame) -> pd.Series:
     """The share of each text that the lexical embedder reads; its vectors tell it, if kept."""
     most, shares = oracle.value(settings, "source.windows", 3), []
-    is_known = oracle.value(settings, "embedding.keep", True)
+    is_known = oracle.has_vectors(settings) and oracle.value(settings, "embedding.keep", True)
     for text, dropped in documents[["text", "dropped"]].to_numpy():
         share = None
         if is_known and text is not None and dropped is None:

@@ -18,12 +18,12 @@ def terms(
     """Table `terms`: from the receipts of all masks, or from sums over *documents* (SQL)."""
     if run.settings.selection.scope == "shard":
         return _terms_of_shards([receipt.metrics for receipt in receipts])
-    if not run.settings.has_vectors:
-        scale_terms = run.settings.selection.scale_terms
-        return _terms_of_shards([_compared(connection, documents, scale_terms)])
-    from datamask.selection.outcome import corpus_metrics
+    if run.settings.has_vectors:
+        from datamask.selection.outcome import corpus_metrics  # imports torch
 
-    found = corpus_metrics(run)
+        found = corpus_metrics(run)
+    else:
+        found = _compared(connection, documents, run.settings.selection.scale_terms)
     rows = [
         {"term": name, **values, "scale": found["scales"][name]}
         for name, values in found["terms"].items()
@@ -36,9 +36,10 @@ def _compared(connection: Any, documents: str, scale_terms: bool) -> dict[str, A
     [(size, number, ours, mean, variance, best)] = execute(
         connection,
         "SELECT count(*) FILTER (selected), count(*), avg(quality) FILTER (selected), "
-        "avg(quality), coalesce(var_samp(quality), 0), avg(quality) FILTER (top_quality) "
+        "avg(quality), var_samp(quality), avg(quality) FILTER (top_quality) "
         f"FROM {documents} AND dropped IS NULL",
     )
+    ours, mean, variance, best = (value or 0.0 for value in (ours, mean, variance, best))
     return compared(size, number, ours, mean, variance, best, scale_terms)
 
 

@@ -58,7 +58,7 @@ class Settings(Group):
         pruned = self.has_heuristic_alone or (self.prune_fraction and not self.probes)
         metric = recipe.CORPUS_METRIC if of_sums else recipe.METRIC
         filled = selection.filled_in(
-            metric=metric if self.has_vectors else "",
+            metric=metric if self._needs_vectors() else "",
             quality_weight=recipe.QUALITY_WEIGHT if pruned else recipe.UNPRUNED_QUALITY_WEIGHT,
         )
         object.__setattr__(self, "selection", filled)  # settings are frozen
@@ -107,6 +107,9 @@ class Settings(Group):
     @property
     def has_vectors(self) -> bool:
         """Whether documents have vectors: the source's, or made because something needs them."""
+        return bool(self.selection.metric)
+
+    def _needs_vectors(self) -> bool:
         selection, arms = self.selection, self.evaluation.arms
         needed = bool(selection.more_terms or self.topics or self.probes)
         needed |= "metric" in selection.model_fields_set or any(arm.change for arm in arms)
