@@ -7,6 +7,8 @@ worth is said next to every use: how often it agreed with the verdicts of traine
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -52,6 +54,21 @@ class Trigrams:
             chance = counts.mixed(key, chance)
         bits: npt.NDArray[np.float64] = -np.log2(chance)
         return bits
+
+
+def bits_by_text(
+    model: Trigrams, texts: Sequence[npt.NDArray[np.int64]], prefixes: Sequence[int]
+) -> npt.NDArray[np.float64]:
+    """The bits of each text after its prefix, which is so many tokens that are not scored.
+
+    The last token of the vocabulary separates documents, and stands before each text.
+    """
+    separator = model.vocabulary - 1
+    joined = np.concatenate([np.append([separator] * 2, text) for text in texts])
+    bits = model.bits(joined, (separator, separator))
+    ends = np.cumsum([len(text) + 2 for text in texts])
+    scored = zip(ends - list(map(len, texts)) + prefixes, ends, strict=True)
+    return np.array([bits[start:end].sum() for start, end in scored])
 
 
 class _Counts:

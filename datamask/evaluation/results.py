@@ -15,7 +15,7 @@ from datamask.config.evaluation import Evaluation
 from datamask.evaluation import verdict
 from datamask.evaluation.arms import drawn_tokens
 from datamask.evaluation.models import budget_tokens
-from datamask.evaluation.ngram import MOST_TOKENS, Trigrams
+from datamask.evaluation.ngram import MOST_TOKENS, Trigrams, bits_by_text
 from datamask.evaluation.units import read_bits, sets_of, trials_of
 from datamask.runs import schemas
 from datamask.runs.files import read_columns
@@ -107,9 +107,7 @@ def _ngram_bits(run: Run, held_out: pa.Table) -> npt.NDArray[np.float64]:
     for arm in range(len(bits_of)):
         tokens = drawn_tokens(run, arm, 0, separator)[:MOST_TOKENS]
         model = Trigrams(np.append(separator, tokens), separator + 1)
-        for document, text in enumerate(texts):
-            bits = model.bits(text, (separator, separator))
-            bits_of[arm, document] = bits[prefixes[document] :].sum()
+        bits_of[arm] = bits_by_text(model, texts, prefixes)
     return bits_of
 
 

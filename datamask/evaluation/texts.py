@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from datamask.config.compute import Compute
 from datamask.config.evaluation import HeldOutSet
@@ -105,29 +106,11 @@ def read_texts(
 def make_tokenizer(run: Run, compute: Compute) -> None:
     """Write `evaluation/tokenizer.parquet`: the tokenizer's definition.
 
-    The receipt's metrics: `vocabulary`, and `characters_per_token` of the sample.
-
-    Raises:
-        InputError: the source has no text, or the tokenizer is not the planned one.
-        SettingsError: the tokenizer cannot be loaded.
+    The receipt's metrics: `vocabulary`, and `characters_per_token` of the sample. Raises as
+    `tokenizer_of`.
     """
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
     texts = _sample(run, compute)
-    if named := run.settings.evaluation.tokenizer:
-        planned = run.pinned_revisions["tokenizer:tokenizer"]
-        tokenizer = load_tokenizer(named, "evaluation.tokenizer", planned)
-    else:
-        tokenizer = Tokenizer(models.BPE())
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        tokenizer.decoder = decoders.ByteLevel()
-        trainer = trainers.BpeTrainer(
-            vocab_size=max(SMALLEST_VOCABULARY, preset(run.settings.evaluation).vocabulary),
-            show_progress=False,
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        )
-        tokenizer.train_from_iterator(texts, trainer)
-    some = texts[:2000]
+    tokenizer, some = tokenizer_of(run, texts), texts[:2000]
     tokens = sum(len(ids) for ids in encode(tokenizer, some))
     metrics = {
         "vocabulary": tokenizer.get_vocab_size(),
@@ -137,8 +120,36 @@ def make_tokenizer(run: Run, compute: Compute) -> None:
     write_output(run, "tokenizer", 0, schemas.TOKENIZER, [table], metrics)
 
 
+def tokenizer_of(run: Run, texts: list[str]) -> Any:
+    """The tokenizer that the settings name, or byte-level BPE that is trained on *texts*.
+
+    Raises:
+        InputError: the tokenizer is not the planned one.
+        SettingsError: the tokenizer cannot be loaded.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    if named := run.settings.evaluation.tokenizer:
+        planned = run.pinned_revisions.get("tokenizer:tokenizer")
+        return load_tokenizer(named, "evaluation.tokenizer", planned)
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=max(SMALLEST_VOCABULARY, preset(run.settings.evaluation).vocabulary),
+        show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
 def _sample(run: Run, compute: Compute) -> list[str]:
-    """Texts of candidates, drawn with the run's seed."""
+    """Texts of candidates, drawn with the run's seed.
+
+    Raises:
+        InputError: the source has no text.
+    """
     with temporary_duckdb(run.root, compute) as connection:
         load_documents(connection, run)
         rows = execute(
@@ -174,15 +185,24 @@ def encode_held_out(run: Run, compute: Compute) -> None:
     """Write `evaluation/held_out.parquet`: what models are scored on, cut to their context.
 
     The receipt's metrics: documents by set, and how many texts are left out because they are
-    `examples`, which a score has learned from.
+    `examples`, which a score has learned from. Raises as `held_out_texts`.
+    """
+    table, left_out = held_out_texts(run, read_tokenizer(run), compute)
+    counts = dict(Counter(table["set"].to_pylist()))
+    metrics = {"documents": counts, SOURCE_SET: pc.sum(table["in_all"]).as_py() or 0}
+    metrics["examples"] = left_out
+    write_output(run, "held_out", 0, schemas.HELD_OUT, [table], metrics)
+
+
+def held_out_texts(run: Run, tokenizer: Any, compute: Compute) -> tuple[pa.Table, int]:
+    """What models are scored on (`schemas.HELD_OUT`), and how many texts are left out as examples.
 
     Raises:
         SettingsError: nothing is held out; the tokenizer cannot encode a text.
         InputError: a set is unreadable, empty, or not as planned.
     """
     evaluation = run.settings.evaluation
-    tokenizer, context = read_tokenizer(run), preset(evaluation).context
-    known = example_texts(run)
+    context, known = preset(evaluation).context, example_texts(run)
     drawn = [*_from_source(run, compute)]
     rows = [row for row in drawn if row["text"] not in known]
     for own_set in evaluation.sets:
@@ -200,11 +220,7 @@ def encode_held_out(run: Run, compute: Compute) -> None:
     signatures, lengths = sign(hash_ngrams(words, NGRAM)), np.diff(words.offsets)
     for row, signature, length in zip(held_out, signatures, lengths, strict=True):
         row["signature"] = signature.tobytes() if length else None
-    counts = dict(Counter(row["set"] for row in kept))
-    table = pa.Table.from_pylist(kept, schema=schemas.HELD_OUT)
-    metrics = {"documents": counts, SOURCE_SET: sum(row["in_all"] for row in kept)}
-    metrics["examples"] = len(drawn) - len(rows)
-    write_output(run, "held_out", 0, schemas.HELD_OUT, [table], metrics)
+    return pa.Table.from_pylist(kept, schema=schemas.HELD_OUT), len(drawn) - len(rows)
 
 
 def _encoded(

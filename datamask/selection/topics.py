@@ -149,7 +149,7 @@ def name_topics(texts: list[tuple[str, int]], sizes: np.ndarray) -> list[str]:
         sizes: sampled documents of each topic.
     """
     ranks = np.argsort(np.argsort(-sizes, kind="stable"), kind="stable")
-    words = _typical_words(texts, len(sizes)) if texts else [[]] * len(sizes)
+    words = typical_words(texts, len(sizes)) if texts else [[]] * len(sizes)
     names: list[str] = []
     for rank, typical in zip(ranks.tolist(), words, strict=True):
         name = " ".join(typical) or f"topic {rank + 1}"
@@ -157,8 +157,11 @@ def name_topics(texts: list[tuple[str, int]], sizes: np.ndarray) -> list[str]:
     return names
 
 
-def _typical_words(texts: list[tuple[str, int]], topics: int) -> list[list[str]]:
-    """The most typical words of each topic, the most typical first."""
+def typical_words(texts: list[tuple[str, int]], topics: int) -> list[list[str]]:
+    """The most typical words of each topic (*topics* of them), the most typical first.
+
+    *texts* are documents with their topics, from 0.
+    """
     from sklearn.feature_extraction.text import CountVectorizer
 
     counter = CountVectorizer(binary=True, token_pattern=WORD, max_features=VOCABULARY)
