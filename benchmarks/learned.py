@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import copy
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -86,7 +86,8 @@ class Halved:
             is_better = np.zeros(len(learned), bool)
             is_better[np.argsort(-examples, kind="stable")[: round(0.5 * len(learned))]] = True
             filtered = np.where(is_better, learned, learned.min() - 1)
-            half.score = {"learned": learned, "filtered": filtered}.__getitem__
+            scores = {"learned": learned, "filtered": filtered, "examples": examples}
+            half.score = cache(scores.__getitem__)
         seeds = range(RANDOM_DRAWS if arm.method == "random" else 1)
         chosen = [chosen_by(arm, half, self.budget, seed) for seed in seeds]
         bits = [half.bits_per_byte(rows, self.budget, seed) for seed, rows in enumerate(chosen)]

@@ -42,7 +42,8 @@ def principal_directions(vectors: npt.NDArray[np.float32], number: int) -> Float
         centred = vectors.astype(np.float64) - vectors.mean(axis=0, dtype=np.float64)
         directions: Floats = np.linalg.eigh(centred.T @ centred)[1][:, ::-1][:, :number]
     largest = np.abs(directions).argmax(axis=0)  # the sign is arbitrary
-    return directions * np.sign(directions[largest, np.arange(directions.shape[1])])
+    directions *= np.sign(directions[largest, np.arange(directions.shape[1])])
+    return directions
 
 
 def standardised(raw: Floats, like: Floats) -> Floats:
@@ -52,7 +53,8 @@ def standardised(raw: Floats, like: Floats) -> Floats:
     """
     deviations = np.nanstd(like, axis=0)
     scaled = (raw - np.nanmean(like, axis=0)) / np.where(deviations > 0, deviations, np.inf)
-    return np.nan_to_num(np.clip(scaled, -FARTHEST, FARTHEST))
+    known: Floats = np.nan_to_num(np.clip(scaled, -FARTHEST, FARTHEST))
+    return known
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ def drawn(values: Floats, costs: Integers, budget: int, seeds: tuple[int, ...]) 
     """
     generator = np.random.default_rng(seeds)
     weights = generator.standard_normal(values.shape[1])
-    weights *= STRENGTH / np.sqrt(weights @ weights)
+    weights *= STRENGTH / np.sqrt((weights**2).sum())
     keys = (values * weights).sum(axis=1) + generator.gumbel(size=len(values))
     return filled(np.argsort(-keys, kind="stable"), costs, budget)
 

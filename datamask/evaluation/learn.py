@@ -1,0 +1,344 @@
+"""`datamask learn`: which properties of a run's documents help a model, and a score from them.
+
+Selections that differ in what they contain are drawn at random from the documents that pruning
+left, and an n-gram model is fitted to each. Its loss on half of the held-out texts is regressed on
+the selections' properties (`evaluation.effects`); the other half judges what was fitted. Nothing of
+the run is changed; all takes minutes, so an interrupted call begins again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from datamask.config.compute import Compute
+from datamask.errors import SettingsError
+from datamask.evaluation import effects
+from datamask.evaluation.effects import Effects, Floats, Integers
+from datamask.evaluation.ngram import Trigrams, bits_by_text
+from datamask.evaluation.pinning import NOTHING_HELD_OUT
+from datamask.evaluation.texts import (
+    NGRAM,
+    SIMILARITY,
+    encode,
+    held_out_texts,
+    read_texts,
+    tokenizer_of,
+)
+from datamask.evaluation.units import sets_of
+from datamask.hygiene.minhash import NUMBERS, cluster, sign
+from datamask.hygiene.words import hash_ngrams, split_words
+from datamask.runs.files import read_columns, write_parquet
+from datamask.runs.run import Run
+from datamask.selection.documents import read_documents
+from datamask.selection.topics import typical_words
+from datamask.storage.stopping import stoppable_threads
+
+# See docs/log.md#learned.
+LEAST_DRAWS = 32
+DRAWS_PER_PROPERTY = 4
+MOST_DOCUMENTS = 50_000
+"""Candidates that selections are drawn from; of more, a sample."""
+LEAST_TEXTS = 40
+LARGEST_SHARE = 0.5
+"""Selections of a larger share of the candidates hardly differ."""
+LEAST_CORRELATION = 0.3
+"""Below this lower limit of the rank correlation, the score is not recommended."""
+GROUPS, LEAST_GROUP = ("topic", "domain", "language", "dump"), 0.02
+"""Groups whose shares are properties, and the share of documents from which one is."""
+END = 50
+"""Documents at each end of a direction that name it."""
+RANDOM_DRAWS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What was learned.
+
+    Args:
+        properties: their names.
+        effects: of the properties, by their standard deviation, in bits per byte.
+        correlation: Spearman's, of cross-validated predictions and losses on texts that were not
+            fitted, and its 95 % interval.
+        arms: bits per byte of these texts after a selection by the score (`learned`), the run's own
+            (`ours`) and a random one.
+        documents, texts, tokens: drawn from, of each half, and of each selection.
+        set_name: of the held-out texts.
+        scores: the file with the score of each candidate.
+    """
+
+    properties: list[str]
+    effects: Effects
+    correlation: tuple[float, float, float]
+    arms: dict[str, float]
+    documents: int
+    texts: int
+    tokens: int
+    set_name: str
+    scores: Path
+
+    @property
+    def rows(self) -> list[tuple[str, float, float, float, str]]:
+        """Each property: effect, interval and what it says; the strongest effects first."""
+        columns = (self.effects.slopes, self.effects.low, self.effects.high)
+        rows = zip(self.properties, *(column.tolist() for column in columns), strict=True)
+        return [
+            (*row, "helps" if row[3] < 0 else "harms" if row[2] > 0 else "undecided")
+            for row in sorted(rows, key=lambda row: -abs(row[1]))
+        ]
+
+    @property
+    def lines(self) -> list[str]:
+        """What the effects are worth, and how the score is used, for people."""
+        correlation, low, high = self.correlation
+        arms = ", ".join(f"{name} {value:.4f}" for name, value in self.arms.items())
+        lines = [
+            "effect: change of bits per byte if the mean of a property (weighted by tokens) rises "
+            f"by a standard deviation, with its 95 % interval; {self.tokens:,d} tokens from "
+            f"{self.documents:,d} documents, an n-gram model, set {self.set_name}",
+            f"rank correlation of predictions with losses on {self.texts} texts that were not "
+            f"fitted: {correlation:.2f} ({low:.2f} to {high:.2f})",
+            f"bits per byte of these texts: {arms}",
+        ]
+        if self.warning:
+            return [*lines, f"warning: {self.warning}"]
+        score = (
+            f"{{name: learned, kind: file, path: {self.scores}, column: learned, missing: drop}}"
+        )
+        return [*lines, f"next: a score of a new run, as an entry of quality.scores: {score}"]
+
+    @property
+    def warning(self) -> str:
+        """Why the score should not be used; empty if nothing speaks against it."""
+        if self.correlation[1] < LEAST_CORRELATION:
+            return (
+                "losses of unseen selections are not predicted well enough (the interval of the "
+                f"rank correlation begins below {LEAST_CORRELATION:g}): do not select by the score"
+            )
+        if self.arms["learned"] >= self.arms["random"]:
+            return "a selection by the score is no better than a random one: do not use it"
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Properties:
+    """What the properties of documents are: scores, length, copies, groups, directions (D x n)."""
+
+    scores: list[str]
+    groups: list[tuple[str, str]]
+    directions: Floats
+
+    def raw(self, table: pa.Table, vectors: np.ndarray, is_copy: Floats) -> Floats:
+        """The properties of the documents of a table, N x P; NaN where one is unknown."""
+        columns = [pc.fill_null(table[name].cast("float64"), np.nan) for name in self.scores]
+        columns += [np.log(np.maximum(table["characters"].to_numpy(), 1)), is_copy]
+        columns += [pc.equal(table[column], value) for column, value in self.groups]
+        along = vectors.astype(np.float32) @ self.directions.astype(np.float32)
+        return np.column_stack([*(np.asarray(c).astype(np.float64) for c in columns), along])
+
+    def names(self, along: Floats, texts: list[str]) -> list[str]:
+        """Names for people; the words are of the texts at both ends of a direction.
+
+        Args:
+            along: positions of documents on each direction, N x n.
+            texts: of the same documents.
+        """
+        names = [f"score {name}" for name in self.scores] + ["length", "near-copies"]
+        names += [f"{column} {value}" for column, value in self.groups]
+        for number, order in enumerate(np.argsort(along, axis=0, kind="stable").T, start=1):
+            ends = [(texts[row], 0) for row in order[-END:]]
+            ends += [(texts[row], 1) for row in order[:END]]
+            high, low = map(" ".join, typical_words(ends, 2))
+            names.append(f"direction {number}: {high}, not {low}")
+        return names
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """The documents that selections are drawn from, and the texts that judge them.
+
+    Args:
+        rows: of the candidates, ascending.
+        texts: of the documents.
+        is_copy: 1 if a document is a near-copy of another one, else 0.
+        tokens: of the documents, with a separator at the end.
+        vocabulary: number of tokens, the separator included.
+        held_out: rows of `schemas.HELD_OUT`.
+        set_name: their set.
+    """
+
+    rows: Integers
+    texts: list[str]
+    is_copy: Floats
+    tokens: list[Integers]
+    vocabulary: int
+    held_out: pa.Table
+    set_name: str
+
+
+def learn(run: Run, draws: int, folder: Path, compute: Compute) -> Learned:
+    """Draw selections, fit the regression, and write the score of every candidate.
+
+    In *folder*, `scores.parquet` has the columns `id` and `learned` (bits per byte that a selection
+    of such documents would save, of documents with vectors), `draws.parquet` has the losses of each
+    selection on both halves of the held-out texts and the means of its properties.
+
+    Raises:
+        SettingsError: nothing is held out, there are too few draws or held-out texts, or the run
+            selects too large a share of its candidates.
+        RunError: the run is not finished.
+        InputError: a text or a set cannot be read.
+    """
+    candidates, share = _candidates(run, draws)
+    sample = _sample(run, candidates, compute)
+    table = candidates.take(pa.array(sample.rows))
+    shards = range(run.num_shards)
+    vectors = np.concatenate([read_documents(run, shard, compute).features for shard in shards])
+    own = vectors[sample.rows]
+    properties = _properties(run, table, own, draws // DRAWS_PER_PROPERTY)
+    raw = properties.raw(table, own, sample.is_copy)
+    values = effects.standardised(raw, raw)
+    costs = np.array([len(ids) for ids in sample.tokens])
+    judge = _Judge(sample, int(costs.sum() * share))
+
+    def draw(number: int) -> tuple[Floats, Floats]:
+        rows = effects.drawn(values, costs, judge.budget, (run.settings.seed, number))
+        return effects.moments_of(values, costs, rows), judge.losses(rows)
+
+    with stoppable_threads(compute.workers) as pool:
+        drawn = list(pool.map(draw, range(draws)))
+    moments, losses = (np.array(column) for column in zip(*drawn, strict=True))
+    fitted = effects.fit(moments, losses[:, 0])
+    is_copy = np.full(len(candidates), np.nan)  # unknown outside of the sample
+    is_copy[sample.rows] = sample.is_copy
+    scores = fitted.scores(effects.standardised(properties.raw(candidates, vectors, is_copy), raw))
+    names = properties.names(raw[:, raw.shape[1] - properties.directions.shape[1] :], sample.texts)
+    _write(folder / "scores.parquet", {"id": candidates["id"], "learned": scores})
+    means = dict(zip(names, moments.T, strict=True))
+    _write(folder / "draws.parquet", {"fitted": losses[:, 0], "judged": losses[:, 1], **means})
+    generator = np.random.default_rng((run.settings.seed, draws))
+    random = [judge.of_order(generator.permutation(len(costs))) for _ in range(RANDOM_DRAWS)]
+    arms = {
+        "learned": judge.of_order(np.argsort(-scores[sample.rows], kind="stable")),
+        "ours": judge.of_order(np.argsort(-table["logit"].to_numpy(), kind="stable")),
+        "random": float(np.mean(random)),
+    }
+    correlation = effects.cross_validated(moments, *losses.T)
+    shape = (len(costs), sample.held_out.num_rows // 2, judge.budget, sample.set_name)
+    return Learned(names, fitted, correlation, arms, *shape, folder / "scores.parquet")
+
+
+class _Judge:
+    """Bits per byte of each half of the held-out texts, by trigrams of a selection's tokens."""
+
+    def __init__(self, sample: _Sample, budget: int) -> None:
+        self.sample, self.budget = sample, budget
+        self.texts = [np.asarray(ids, np.int64) for ids in sample.held_out["tokens"].to_pylist()]
+        self.prefixes = sample.held_out["prefix"].to_pylist()
+        self.bytes = sample.held_out["bytes"].to_numpy()
+
+    def losses(self, rows: Integers) -> Floats:
+        """Of both halves, after the first tokens of documents, as many as the budget."""
+        separator = self.sample.vocabulary - 1
+        stream = np.concatenate([[separator], *(self.sample.tokens[row] for row in rows)])
+        model = Trigrams(stream[: self.budget + 1], separator + 1)
+        bits = bits_by_text(model, self.texts, self.prefixes)
+        return np.array([bits[half::2].sum() / self.bytes[half::2].sum() for half in (0, 1)])
+
+    def of_order(self, order: Integers) -> float:
+        """Of the second half, after the first documents in an order."""
+        costs = np.array([len(ids) for ids in self.sample.tokens])
+        return float(self.losses(effects.filled(order, costs, self.budget))[1])
+
+
+def _candidates(run: Run, draws: int) -> tuple[pa.Table, float]:
+    """The documents that pruning left, and the share of their text that the run selects."""
+    evaluation = run.settings.evaluation
+    if run.settings.source.layout == "features":
+        raise SettingsError("learn: layout `features` has no text to fit a model to")
+    if not (evaluation.hold_out or evaluation.sets):
+        raise SettingsError(NOTHING_HELD_OUT)
+    if draws < LEAST_DRAWS:
+        raise SettingsError(f"learn: {draws} draws are too few; {LEAST_DRAWS} are needed")
+    tables = []
+    for shard in range(run.num_shards):
+        run.receipt("documents", shard)
+        table = read_columns(run.path("documents", shard))
+        tables.append(table.filter(pc.is_null(table["dropped"])))
+    candidates = pa.concat_tables(tables)
+    selected = pc.sum(candidates.filter(candidates["selected"])["characters"]).as_py() or 0
+    share = selected / max(pc.sum(candidates["characters"]).as_py() or 0, 1)
+    if not 0 < share <= LARGEST_SHARE:
+        raise SettingsError(
+            f"selection: the run selects {share:.0%} of the text of its candidates, and draws of "
+            f"more than {LARGEST_SHARE:.0%} hardly differ; select less, or prune less"
+        )
+    return candidates, share
+
+
+def _sample(run: Run, candidates: pa.Table, compute: Compute) -> _Sample:
+    """The sample, without near-copies of held-out texts. Raises as `learn`."""
+    generator = np.random.default_rng(run.settings.seed)
+    rows = np.sort(generator.permutation(len(candidates))[:MOST_DOCUMENTS])
+    some = candidates.select(["shard", "row"]).take(pa.array(rows)).to_pylist()
+    wanted = [(place["shard"], place["row"]) for place in some]
+    texts = [text for _, _, read in read_texts(run, wanted) for text in read]
+    tokenizer = tokenizer_of(run, texts)
+    held_out, _ = held_out_texts(run, tokenizer, compute)
+    set_name, is_member = next(sets_of(held_out, run.settings.evaluation))
+    if is_member.sum() < LEAST_TEXTS:
+        raise SettingsError(
+            f"evaluation: set {set_name} has {is_member.sum()} texts; {LEAST_TEXTS} are needed, "
+            "half of them to fit and half to judge"
+        )
+    copies = _copies(texts, held_out)
+    kept = np.flatnonzero(copies >= 0)
+    texts = [texts[row] for row in kept]
+    vocabulary = tokenizer.get_vocab_size() + 1
+    tokens = [np.array([*ids, vocabulary - 1]) for ids in encode(tokenizer, texts)]
+    members = held_out.filter(pa.array(is_member))
+    return _Sample(rows[kept], texts, copies[kept], tokens, vocabulary, members, set_name)
+
+
+def _copies(texts: list[str], held_out: pa.Table) -> Floats:
+    """1 for a near-copy of another text, 0 for others, -1 for one of a held-out text."""
+    known = held_out["signature"].drop_null().to_pylist()
+    signatures = np.frombuffer(b"".join(known), "<u2").reshape(-1, NUMBERS)
+    words = split_words(pa.array(texts, pa.large_string()))
+    has_words = np.diff(words.offsets) > 0
+    own = sign(hash_ngrams(words, NGRAM))[has_words]
+    labels = cluster(np.concatenate([signatures, own]), SIMILARITY)
+    first, copies = labels[: len(signatures)], np.zeros(len(texts))
+    labels = labels[len(signatures) :]
+    _, kind, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    copies[has_words] = np.where(np.isin(labels, first), -1.0, sizes[kind] > 1)
+    return copies
+
+
+def _properties(run: Run, table: pa.Table, vectors: np.ndarray, most: int) -> _Properties:
+    """At most so many properties. Groups have at most half of what scores leave to them.
+
+    The most frequent group of a column is left out, as the shares of a column add up to 1.
+    """
+    scores = [score.name for score in run.settings.scores]
+    groups: list[tuple[int, str, str]] = []
+    for column in GROUPS:
+        counts = Counter(table[column].to_pylist()).most_common()[1:]
+        least = LEAST_GROUP * len(table)
+        groups += [(number, column, name) for name, number in counts if number >= least]
+    groups = sorted(groups, key=lambda group: (-group[0], group[1:]))
+    left = max(most - len(scores) - 2, 0)
+    members = [(column, name) for _, column, name in groups[: left // 2]]
+    directions = effects.principal_directions(vectors, max(left - len(members), 1))
+    return _Properties(scores, members, directions)
+
+
+def _write(path: Path, columns: dict[str, Any]) -> None:
+    table = pa.table(columns)
+    write_parquet(path, table.schema, [table])
