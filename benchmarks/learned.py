@@ -3,14 +3,15 @@
 docs/evidence.md has the plan and the results. Corpora, scores, vectors and arms are those of
 `benchmarks.recipes`; draws and regression are those of `datamask learn`.
 
-    python -m benchmarks.learned runs/noisy-crawl --model runs/all-MiniLM-L6-v2 --explore
-    python -m benchmarks.learned runs/noisy-crawl --model runs/all-MiniLM-L6-v2 --arm c
+    python -m benchmarks.learned runs/noisy-crawl --model runs/all-MiniLM-L6-v2 --explore --folds 1
+    python -m benchmarks.learned runs/noisy-crawl --model runs/all-MiniLM-L6-v2 --arm d
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import json
 from functools import cache, cached_property
 from itertools import product
 from pathlib import Path
@@ -19,7 +20,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.recipes import NAMED, Arm, Corpus, _clusters, _tokenizer, chosen_by, interval
+from benchmarks.recipes import (
+    NAMED,
+    Arm,
+    Corpus,
+    _clusters,
+    _tokenizer,
+    chosen_by,
+    interval,
+    read_results,
+)
 from datamask.config.inputs import Embedding
 from datamask.evaluation.effects import (
     Effects,
@@ -34,7 +44,7 @@ from datamask.evaluation.verdict import holm
 from datamask.quality.agreement import rank_correlation
 
 SETTINGS = ("A", "B")
-EXPLORED, CONFIRMED = (0, 1), (2, 3, 4, 5)
+EXPLORED = (0, 1)
 DRAWS, DIRECTIONS, SHARE, RANDOM_DRAWS = 64, 12, 0.1, 3
 RANDOM, RECIPE = Arm(*NAMED["random"]), Arm("examples", 0.5, "facility_location", 0.0)
 ARMS = {
@@ -130,8 +140,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path, help="of benchmarks.noisy_crawl")
     parser.add_argument("--model", type=Path, required=True, help="all-MiniLM-L6-v2")
-    parser.add_argument("--explore", action="store_true", help="fold 0 to fold 1, to choose an arm")
+    parser.add_argument("--explore", action="store_true", help="fit fold 0 only")
     parser.add_argument("--arm", choices=[*ARMS], help="the chosen one, to confirm")
+    parser.add_argument("--folds", type=int, nargs="+", default=[2, 3, 4, 5], help="judged")
+    parser.add_argument("--settings", nargs="+", default=SETTINGS)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     embedding = Embedding(
@@ -142,42 +154,39 @@ def main() -> None:
         corpus = Corpus(arguments.folder, setting, fold, embedding)
         return Halved(corpus, arguments.folder, directions)
 
-    fitted_to, judged_on = ((0,), (1,)) if arguments.explore else (EXPLORED, CONFIRMED)
-    bits: dict[tuple[str, int, str], float] = {}
-    for setting in SETTINGS:
+    fitted_to = (0,) if arguments.explore else EXPLORED
+    path = arguments.folder / ("explored.jsonl" if arguments.explore else "learned.jsonl")
+    for setting in arguments.settings:
+        todo = set(arguments.folds) - {fold for of, fold, *_ in read_results(path) if of == setting}
+        if not todo:
+            continue
         first = halved(setting, 0, None)
         known = [first, *(halved(setting, fold, first.directions) for fold in fitted_to[1:])]
         transferred = pooled(known)
-        for fold in judged_on:
+        for fold in [fold for fold in arguments.folds if fold in todo]:
             corpus = halved(setting, fold, first.directions)
             report(corpus, f"{setting}-{fold}", transferred)
             moments, losses = corpus.draws
-            scores: dict[str, Any] = {"transferred": transferred}
-            scores["own"] = fit(moments, losses[:, 0])
-            key = setting, fold
-            bits[*key, "random"] = corpus.judged(RANDOM)
-            bits[*key, "recipe"] = corpus.judged(RECIPE)
+            scores = {"transferred": transferred, "own": fit(moments, losses[:, 0])}
+            bits = {"random": corpus.judged(RANDOM), "recipe": corpus.judged(RECIPE)}
             for (name, effects), (label, arm) in product(scores.items(), ARMS.items()):
-                bits[*key, f"{name} {label}"] = corpus.judged(arm, effects)
-            print(
-                {name[2]: round(value, 4) for name, value in bits.items() if name[:2] == key},
-                flush=True,
-            )
-    show(bits, judged_on, arguments.arm)
+                bits[f"{name} {label}"] = corpus.judged(arm, effects)
+            with path.open("a") as file:
+                file.write(json.dumps([setting, fold, bits]) + "\n")
+    show(read_results(path), arguments.folds, arguments.arm)
 
 
-def show(bits: dict[tuple[str, int, str], float], folds: tuple[int, ...], arm: str | None) -> None:
+def show(results: list[list[Any]], folds: list[int], arm: str | None) -> None:
     """Print differences to random and to the recipe, and the tests of the plan."""
     tests = []
     for other in ("random", "recipe"):
         print(f"\ncompared with {other}\n| arm |", *(f"{setting} |" for setting in SETTINGS))
-        for name in dict.fromkeys(name for _, _, name in bits):
-            by_setting = {
-                setting: interval(
-                    [bits[setting, fold, name] - bits[setting, fold, other] for fold in folds]
-                )
-                for setting in SETTINGS
-            }
+        for name in results[0][2]:
+            by_setting = {}
+            for setting in SETTINGS:
+                of_folds = [bits for of, fold, bits in results if of == setting and fold in folds]
+                apart = [bits[name] - bits[other] for bits in of_folds]
+                by_setting[setting] = interval(apart) if apart else (np.nan,) * 3
             print(f"| {name} |", *(f"{v[0]:+.3f} ± {v[1]:.3f} |" for v in by_setting.values()))
             if name == f"transferred {arm}":
                 tests += [(setting, other, *value) for setting, value in by_setting.items()]
