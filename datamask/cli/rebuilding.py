@@ -136,7 +136,7 @@ def learn(root: Root, draws: int, workers: int, output: Path | None) -> None:
     learned = learn_effects(run, draws, output or run.root / "learned", Compute(workers=workers))
     print_rows(("property", "effect", "low", "high", ""), learned.rows, "table")
     for line in learned.lines:
-        print_text(line)
+        (click.echo if line.startswith("next:") else print_text)(line)  # settings stay on one line
 
 
 @click.command()

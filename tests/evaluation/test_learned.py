@@ -162,7 +162,7 @@ def test_the_command_prints_effects_and_the_setting(
 ) -> None:
     """The printed setting is accepted by a new run, which has the score of every document."""
     root = Path(shutil.copytree(run, tmp_path / "run"))
-    assert here("learn", root, "--draws", "32") == 0
+    assert here("learn", root, "--draws", "48") == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "language de" in printed and "helps" in printed
     score = yaml.safe_load(printed[printed.index("{name: learned") :].replace(" }", "}"))
