@@ -13,7 +13,8 @@ ROOMS = ("learning", "selection", "objectives", "baselines")
 MODULES = (
     *("quality/examples", "quality/heuristic", "quality/grouping", "quality/labels"),
     *("quality/probe", "analysis/explained"),
-    *("evaluation/training", "evaluation/ngram", "report/sample", "report/tsne"),
+    *("evaluation/training", "evaluation/ngram", "evaluation/effects", "evaluation/learn"),
+    *("report/sample", "report/tsne"),
 )
 
 

@@ -24,14 +24,11 @@ Integers = npt.NDArray[np.int64]
 
 # See docs/log.md#learned.
 STRENGTH = 1.5
-"""Standard deviation of a document's log-probability to be drawn, over the properties' weights."""
-
+"""Standard deviation of a document's log-probability to be drawn."""
 PENALTIES = (0.0, *np.logspace(-5, 1, 13))
 """Penalties of the ridge regression, by the mean variance of the selections' moments."""
-
 FOLDS = 8
 """Parts of cross-validation."""
-
 FARTHEST = 3.0
 """Largest distance of a property from its mean, in standard deviations."""
 
