@@ -96,7 +96,7 @@ def drawn(values: Floats, costs: Integers, budget: int, seeds: tuple[int, ...]) 
         seeds: of the draw.
     """
     generator = np.random.default_rng(seeds)
-    weights = generator.standard_normal(values.shape[1])
+    weights: Floats = generator.standard_normal((values.shape[1],))
     weights *= STRENGTH / np.sqrt((weights**2).sum())
     keys = (values * weights).sum(axis=1) + generator.gumbel(size=len(values))
     return filled(np.argsort(-keys, kind="stable"), costs, budget)

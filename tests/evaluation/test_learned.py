@@ -145,8 +145,19 @@ def test_losses_without_a_relation_are_not_predicted() -> None:
     assert 0.02 < np.mean(outside) < 0.08
 
 
-def test_bad_requests_are_refused_before_work(run: Path, tmp_path: Path) -> None:
-    """Too few draws; nothing held out: an error of settings, and no file."""
+def test_a_score_that_predicts_nothing_is_not_offered(learned: Learned) -> None:
+    """A low correlation, or a selection that random ones beat: a warning instead of a setting."""
+    low = replace(learned, correlation=(0.4, 0.2, 0.6))
+    beaten = replace(learned, arms={**learned.arms, "learned": learned.arms["random"]})
+    for case in (low, beaten):
+        assert case.warning and not any("kind: file" in line for line in case.lines)
+    assert any("kind: file" in line for line in learned.lines)
+
+
+def test_bad_requests_are_refused_before_work(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Too few draws; nothing held out; a large share: an error of settings, and no file."""
     assert here("learn", run, "--draws", "8", "-o", tmp_path / "scores") == 2
     assert not (tmp_path / "scores").exists()
     planned = open_run(run)
@@ -154,6 +165,9 @@ def test_bad_requests_are_refused_before_work(run: Path, tmp_path: Path) -> None
     without = replace(planned, settings=planned.settings.model_copy(update={"evaluation": bare}))
     with pytest.raises(SettingsError):
         learn(without, 64, tmp_path / "scores", Compute())
+    monkeypatch.setattr("datamask.evaluation.learn.LARGEST_SHARE", 0.1)
+    with pytest.raises(SettingsError):
+        learn(planned, 64, tmp_path / "scores", Compute())
     assert not (tmp_path / "scores").exists()
 
 
