@@ -113,27 +113,30 @@ def evaluate(root: Root, overrides: tuple[str, ...]) -> None:
 @click.command()
 @root_argument
 @click.option("--draws", type=int, default=64, show_default=True, help="Selections to draw.")
-@click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Threads.")
 @output_option(
     type=click.Path(file_okay=False, path_type=Path),
     help="Folder of the scores; default RUN/learned.",
 )
-def learn(root: Root, draws: int, workers: int, output: Path | None) -> None:
+@set_option
+def learn(root: Root, draws: int, output: Path | None, overrides: tuple[str, ...]) -> None:
     """Learn which properties of RUN's documents help a model, and score documents by it.
 
     Draws random selections, fits an n-gram model to each, and regresses its bits per byte of the
     first set of evaluation.sets (or of evaluation.hold_out) on what the selections contain. Prints
-    the setting that makes a score of the result. RUN must be finished, and is not changed.
+    the setting that makes a score of the result. RUN must be finished, and is not changed. Accepts
+    only compute.* in --set.
 
     \b
     datamask learn runs/mine
     """  # noqa: D301 - click wants the character itself
     from datamask.evaluation.learn import learn as learn_effects
 
+    accept_only(("compute.",), overrides)
     run = open_run(root)
+    _, compute = load_settings(None, overrides, run.settings)
     if output is None and run.address != str(run.root):
         raise SettingsError(f"{run.address}: name a local folder for the scores: -o FOLDER")
-    learned = learn_effects(run, draws, output or run.root / "learned", Compute(workers=workers))
+    learned = learn_effects(run, draws, output or run.root / "learned", compute)
     print_rows(("property", "effect", "low", "high", ""), learned.rows, "table")
     for line in learned.lines:
         (click.echo if line.startswith("next:") else print_text)(line)  # settings stay on one line
