@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 from datamask.analysis.compare import Comparisons
-from datamask.analysis.composition import KINDS
+from datamask.analysis.composition import KINDS, open_composition
 from datamask.analysis.summary import gains, totals_of
 from datamask.objectives.quality import Quality
 from datamask.report.redundancy import redundancy
@@ -68,23 +71,34 @@ def better_text(found: Comparisons) -> list[str]:
 
 def compare_page(found: Comparisons) -> str:
     """The page's HTML."""
-    return render(
-        "compare.html",
-        found=found,
-        totals={name: totals_of(run) for name, run in found.runs.items()},
-        terms=term_rows(found),
-        best=better_in(found),
-        sentences=better_text(found),
-        kinds=KINDS,
-    )
+    with _opened(found):
+        return render(
+            "compare.html",
+            found=found,
+            totals={name: totals_of(run) for name, run in found.runs.items()},
+            terms=term_rows(found),
+            best=better_in(found),
+            sentences=better_text(found),
+            kinds=KINDS,
+        )
 
 
 def compare_text(found: Comparisons) -> str:
     """Settings that differ, overlap and figures as plain text for a terminal."""
-    return render(
-        "compare.txt",
-        found=found,
-        sentences=better_text(found),
-        terms=term_rows(found),
-        wide=max(16, *(len(name) + 2 for name in found.names)),
-    ).removesuffix("\n")
+    with _opened(found):
+        return render(
+            "compare.txt",
+            found=found,
+            sentences=better_text(found),
+            terms=term_rows(found),
+            wide=max(16, *(len(name) + 2 for name in found.names)),
+        ).removesuffix("\n")
+
+
+@contextlib.contextmanager
+def _opened(found: Comparisons) -> Iterator[None]:
+    """DuckDB opens each run's file once for all queries, which else costs 20 ms per query."""
+    with contextlib.ExitStack() as opened:
+        for run in found.runs.values():
+            opened.enter_context(open_composition(run, "totals"))
+        yield

@@ -15,10 +15,11 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
 from datamask.cli.main import cli
 from datamask.config.loading import parse_settings
-from tests.cli.commands import datamask, here, settings, text_corpus
+from tests.cli.commands import here, settings, text_corpus
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -62,7 +63,7 @@ def test_the_help_lists_twelve_commands_and_one_of_them_the_others() -> None:
     """Every command is in one of the two lists, and none in both."""
 
     def listed(*arguments: str) -> set[str]:
-        after = datamask(*arguments).stdout.partition("Commands:")[2]
+        after = CliRunner().invoke(cli, arguments).stdout.partition("Commands:")[2]
         return {line.split()[0] for line in after.splitlines() if line[:3].strip()}
 
     first, others = listed("--help"), listed("more")
@@ -73,7 +74,7 @@ def test_the_help_lists_twelve_commands_and_one_of_them_the_others() -> None:
 @pytest.mark.parametrize("command", ["", "plan", "sweep"])
 def test_examples_in_the_help_are_lines_of_their_own(command: str) -> None:
     """As they are typed, each on one line."""
-    shown = datamask(*command.split(), "--help").stdout
+    shown = CliRunner().invoke(cli, [*command.split(), "--help"]).stdout
     examples = [line for line in shown.splitlines() if line.startswith("  datamask ")]
     assert examples and "\\b" not in shown
     assert shown.count("  datamask ") == len(examples)

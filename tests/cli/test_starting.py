@@ -18,6 +18,7 @@ import pytest
 import yaml
 from huggingface_hub import constants
 
+from datamask.cli.main import cli
 from datamask.config.loading import load_settings
 from datamask.config.reference import descriptions
 from datamask.errors import InputError
@@ -87,8 +88,7 @@ def test_init_writes_settings_that_a_run_accepts(tmp_path: Path) -> None:
     assert all(len(line) < 400 for line in text.splitlines())
     given = ("--config", path, "--set", "embedding.method=lexical", "--dry-run")
     assert run_main(["plan", str(tmp_path / "run"), *map(str, given)]) == 0
-    again = datamask("init", "source", cwd=tmp_path)
-    assert again.returncode == 2 and "exists already" in again.stderr
+    assert run_main(["init", str(source), "-o", str(path)]) == 2
     assert path.read_text() == text
 
 
@@ -236,19 +236,37 @@ def test_every_setting_has_a_type() -> None:
     assert not [line for line in lines if "()" in line] and len(lines) > 100
 
 
+def completed(words: str) -> dict[str, str]:
+    """The environment in which bash asks how these words go on."""
+    given = {"_DATAMASK_COMPLETE": "bash_complete", "COMP_WORDS": f"datamask {words}"}
+    return {**given, "COMP_CWORD": str(len(words.split()))}
+
+
+def test_the_shell_completes_a_command(tmp_path: Path) -> None:
+    """In a process of its own, as bash asks for it."""
+    done = datamask(cwd=tmp_path, **completed("rebu"))
+    assert done.stdout.splitlines() == ["plain,rebuild"]
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("rebu", ["plain,rebuild"]),
         ("more rerun", ["plain,rerun-failed"]),
         ("settings selection.met", ["plain,selection.method", "plain,selection.metric"]),
         ("rebuild runs --set compute.gp", ["plain,compute.gpus"]),
         ("status ru", ["dir,ru"]),
     ],
 )
-def test_the_shell_completes(words: str, expected: list[str], tmp_path: Path) -> None:
-    """Commands, settings and folders, as bash asks for them."""
-    given = {"_DATAMASK_COMPLETE": "bash_complete", "COMP_WORDS": f"datamask {words}"}
-    done = datamask(cwd=tmp_path, COMP_CWORD=str(len(words.split())), **given)
-    assert done.stdout.splitlines() == expected
+def test_the_shell_completes(
+    words: str,
+    expected: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Further commands, settings and folders."""
+    for name, value in completed(words).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit):
+        cli.main([], prog_name="datamask")
+    assert capsys.readouterr().out.splitlines() == expected
     assert "selection.metric" in descriptions()

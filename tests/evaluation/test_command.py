@@ -19,7 +19,7 @@ from tests.evaluation import small
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
-BUDGET = ("model=tiny", "tokens=3000", "seeds=2", "learning_rates=[0.004]")
+BUDGET = ("model=tiny", "tokens=1500", "seeds=2", "learning_rates=[0.004]")
 SETTINGS = [part for item in BUDGET for part in ("--set", f"evaluation.{item}")]
 
 
@@ -44,7 +44,7 @@ def test_verdicts_and_table_are_printed(evaluated: tuple[Path, str]) -> None:
     assert all(" than " in line or ": undecided. " in line for line in verdicts)
     for arm in ("ours", "random", "top_quality", "filtered_random", "semdedup"):
         assert f"| {arm} | " in printed.replace("\\_", "_")
-    assert "3,000 tokens in 1 epoch, 2 seeds" in printed
+    assert "1,500 tokens in 1 epoch, 2 seeds" in printed
     assert "it decides nothing about large models" in printed
     assert f"{root}/report.html#evaluation" in printed
 

@@ -23,7 +23,7 @@ OFTEN = Compute(checkpoint_seconds=0)
 def trained(source: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, bytes]:
     """A run whose arms are done, and the bytes of its first model, trained without a break."""
     root = tmp_path_factory.mktemp("interrupted") / "run"
-    run = finished.finish(root, small.settings(source, epochs=9), "arms")
+    run = finished.finish(root, small.settings(source, epochs=8), "arms")
     train(run, 0, Compute())
     return run, run.path("training", 0).read_bytes()
 
@@ -74,7 +74,7 @@ def test_a_training_killed_again_and_again_ends_the_same(
         nonlocal saves
         save(self, name, state)
         saves += 1
-        if saves % 7 == 0:
+        if saves % 3 == 0:
             raise Killed
 
     monkeypatch.setattr(Checkpoints, "save", saved)

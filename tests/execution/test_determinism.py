@@ -19,7 +19,7 @@ from tests.faults.comparison import contents
 SELECTIONS = (
     pytest.param({"metric": "pairwise", "estimator": "policy_gradient"}, marks=pytest.mark.slow),
     {"metric": "disf", "estimator": "expected"},
-    {"metric": "facility_location", "quality_weight": 0.3},
+    pytest.param({"metric": "facility_location", "quality_weight": 0.3}, marks=pytest.mark.slow),
     pytest.param({"method": "random"}, marks=pytest.mark.slow),
 )
 

@@ -73,8 +73,8 @@ def test_an_estimate_is_of_the_real_stages_and_leaves_nothing(
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     monkeypatch.setattr("datamask.report.page.write_pictures", lambda *_: None)
-    chosen = settings(source, plan={"rows_per_shard": 12}, report={"sample_documents": 20})
-    stages, sampled = estimate(preview(chosen), Compute(), 100)
+    chosen = settings(source, plan={"rows_per_shard": 20}, report={"sample_documents": 20})
+    stages, sampled = estimate(preview(chosen), Compute(), 50)
     assert not list((tmp_path / "temporary").iterdir())
     assert 0 < sampled < 60
     assert [stage.stage for stage in stages] == ["plan", *stages_of(chosen), "total"]

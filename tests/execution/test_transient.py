@@ -76,10 +76,17 @@ MIXED = {
 Choose = Callable[[str, "int | None", int], "Exception | None"]
 
 
-@pytest.fixture
-def planned(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of three shards in which nothing is done."""
-    return plan_run(tmp_path / "run", settings(corpus(tmp_path / "source"))).root
+    folder = tmp_path_factory.mktemp("plan")
+    return plan_run(folder / "run", settings(corpus(folder / "source"))).root
+
+
+@pytest.fixture
+def planned(plan: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(plan, tmp_path / "run"))
 
 
 @pytest.fixture

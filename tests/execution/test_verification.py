@@ -194,17 +194,19 @@ def test_a_damaged_page_is_not_learnt_from(
     assert not path.exists()
 
 
-def test_the_command_names_what_is_corrupt_and_what_to_do(run: Run) -> None:
+def test_the_command_names_what_is_corrupt_and_what_to_do(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Exit 0 when all is well; otherwise the files, and the command that fixes them."""
-    well = datamask("verify", run.root)
-    assert (well.returncode, well.stderr) == (0, "")
-    assert well.stdout.rstrip().endswith("0 corrupt")
+    assert here("verify", run.root) == 0
+    assert capsys.readouterr().out.rstrip().endswith("0 corrupt")
     flip(run.path("selection", 2), 0.5)
-    ill = datamask("verify", run.root)
-    assert ill.returncode == 2
-    assert f"{run.path('selection', 2)}: SHA-256 is" in ill.stdout
-    assert f"`datamask rebuild {run.root}` to compute them again" in ill.stderr
-    left = datamask("status", run.root, "--shards").stdout.splitlines()
+    assert here("verify", run.root) == 2
+    ill = capsys.readouterr()
+    assert f"{run.path('selection', 2)}: SHA-256 is" in ill.out
+    assert f"`datamask rebuild {run.root}` to compute them again" in ill.err
+    assert here("status", run.root, "--shards") == 0
+    left = capsys.readouterr().out.splitlines()
     heads = ["shard", "scores", "quality", "embeddings", "selection", "outcome"]
     assert left[0].split() == [*heads, "documents"]
     assert left[1].split() == ["00002", *["done"] * 3, "missing", "done", "done"]

@@ -26,6 +26,8 @@ def prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
         PREFECT_HOME,
         PREFECT_SERVER_SERVICES_EVENT_PERSISTER_ENABLED,
+        PREFECT_SERVER_SERVICES_LATE_RUNS_ENABLED,
+        PREFECT_SERVER_SERVICES_SCHEDULER_ENABLED,
         PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_ENABLED,
         temporary_settings,
     )
@@ -35,6 +37,8 @@ def prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     unstored = (
         PREFECT_SERVER_SERVICES_EVENT_PERSISTER_ENABLED,
         PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_ENABLED,
+        PREFECT_SERVER_SERVICES_SCHEDULER_ENABLED,
+        PREFECT_SERVER_SERVICES_LATE_RUNS_ENABLED,
     )
     settings = {PREFECT_HOME: home, PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
     with (

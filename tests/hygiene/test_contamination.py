@@ -64,8 +64,17 @@ def verdict(text: str, items: list[Item], common: set[tuple[str, ...]], covered:
     return best
 
 
-@pytest.mark.parametrize("action", ["drop_covered", "drop", "flag"])
-@pytest.mark.parametrize("ngram", [4, 13])
+@pytest.mark.parametrize(
+    ("ngram", "action"),
+    [
+        (13, "drop_covered"),
+        (4, "drop"),
+        (13, "flag"),
+        pytest.param(4, "drop_covered", marks=pytest.mark.slow),
+        pytest.param(13, "drop", marks=pytest.mark.slow),
+        pytest.param(4, "flag", marks=pytest.mark.slow),
+    ],
+)
 def test_items_are_covered_or_quoted_exactly(
     tmp_path: Path, benchmarks: list[dict[str, Any]], ngram: int, action: str
 ) -> None:

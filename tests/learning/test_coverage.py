@@ -285,9 +285,18 @@ def gain_over_random(shard, num_selected, quality_weight=0.0):
     return gains
 
 
-@pytest.mark.parametrize("quality_weight", [0.0, 0.8])
-@pytest.mark.parametrize("num_selected", [200, 40])
-@pytest.mark.parametrize("largest", [2000, 250])
+@pytest.mark.parametrize(
+    ("largest", "num_selected", "quality_weight"),
+    [
+        (2000, 40, 0.8),
+        (250, 200, 0.0),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in itertools.product((2000, 250), (200, 40), (0.0, 0.8))
+            if case not in ((2000, 40, 0.8), (250, 200, 0.0))
+        ),
+    ],
+)
 def test_short_lists_cost_little(make_shard, monkeypatch, largest, num_selected, quality_weight):
     """In one block or in eight, next to quality or alone, nearly all of lazy greedy's gain."""
     for name in ("WHOLE", "BLOCK"):

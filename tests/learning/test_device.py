@@ -73,9 +73,28 @@ def assert_same(selection: Selection, shard: Any, count: int, **compute: object)
     assert {**there.curve, "seconds": 0} == {**here.curve, "seconds": 0}
 
 
-@pytest.mark.parametrize(("size", "count"), [(60, 7), (300, 40)])
-@pytest.mark.parametrize("estimator", ["expected", "policy_gradient"])
-@pytest.mark.parametrize("metric", ["disf", "pairwise", "facility_location"])
+@pytest.mark.parametrize(
+    ("metric", "estimator", "size", "count"),
+    [
+        ("disf", "expected", 60, 7),
+        ("pairwise", "policy_gradient", 60, 7),
+        ("disf", "policy_gradient", 300, 40),
+        ("facility_location", "expected", 300, 40),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ("pairwise", "expected", 60, 7),
+                ("facility_location", "expected", 60, 7),
+                ("disf", "policy_gradient", 60, 7),
+                ("facility_location", "policy_gradient", 60, 7),
+                ("disf", "expected", 300, 40),
+                ("pairwise", "expected", 300, 40),
+                ("pairwise", "policy_gradient", 300, 40),
+                ("facility_location", "policy_gradient", 300, 40),
+            )
+        ),
+    ],
+)
 def test_metrics_and_estimators(
     make_shard: Any, metric: str, estimator: str, size: int, count: int
 ) -> None:
@@ -86,8 +105,9 @@ def test_metrics_and_estimators(
     assert_same(Selection(**changes), shard, count, **small)
 
 
-@pytest.mark.parametrize("matmul", ["tf32", "bfloat16"])
-@pytest.mark.parametrize("metric", ["disf", "facility_location"])
+@pytest.mark.parametrize(
+    ("metric", "matmul"), [("disf", "tf32"), ("facility_location", "bfloat16")]
+)
 def test_products_in_lower_precision(make_shard: Any, metric: str, matmul: str) -> None:
     """They stay on the device too."""
     assert_same(Selection(metric=metric, steps=4), make_shard(150, 16, 2), 20, matmul=matmul)
@@ -134,7 +154,7 @@ def test_a_mask_from_elsewhere_is_judged(make_shard: Any) -> None:
     assert there == metrics(COMPUTE)
 
 
-@pytest.mark.parametrize("metric", ["disf", "pairwise"])
+@pytest.mark.parametrize("metric", [pytest.param("disf", marks=pytest.mark.slow), "pairwise"])
 def test_a_round_between_shards(make_shard: Any, metric: str) -> None:
     """Scales, dual price, what a sample has learned, proposals in two rounds, and swaps."""
 

@@ -64,8 +64,20 @@ def spread_of(objective, features, quality, size, sample=None):
     return scales.random_subsets(terms, totals, data, size, 3)[objective.name]
 
 
-@pytest.mark.parametrize("name", [*METRICS, "span"])
-@pytest.mark.parametrize(("rows", "width", "size"), SHAPES)
+@pytest.mark.parametrize(
+    ("name", "rows", "width", "size"),
+    [
+        *((name, *SHAPES[0]) for name in (*METRICS, "span")),
+        ("pairwise", *SHAPES[1]),
+        ("quality", *SHAPES[2]),
+        ("span", *SHAPES[3]),
+        *(
+            pytest.param(name, *shape, marks=pytest.mark.slow)
+            for shape in SHAPES[1:]
+            for name in (*METRICS, "span")
+        ),
+    ],
+)
 def test_scales_are_the_deviations_over_random_subsets(make_shard, name, rows, width, size):
     """Mean and deviation within the error of both estimates, with skewed quality."""
     features, quality = make_shard(rows, width, rows + size)
@@ -94,7 +106,9 @@ def test_a_sample_stands_for_the_corpus(make_shard, monkeypatch, name):
     assert abs(found.mean - values.mean()) < 0.15 * values.std()
 
 
-@pytest.mark.parametrize("metric", METRICS[1:])
+@pytest.mark.parametrize(
+    "metric", ["pairwise", *(pytest.param(name, marks=pytest.mark.slow) for name in METRICS[2:])]
+)
 def test_lambda_means_the_same_on_every_shard(make_shard, metric):
     """The weights in force, in units of the true deviations, are those set: 0.5 within 2 %."""
     for seed in range(4):

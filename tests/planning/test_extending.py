@@ -64,7 +64,7 @@ def test_an_extended_run_equals_one_of_all_documents(
 ) -> None:
     """Byte for byte; of the old shards only documents that pruning had dropped are embedded."""
     source = some(whole, tmp_path / "source", 0, 1)
-    run = rebuild(tmp_path / "run", chosen(source, scope))
+    run = finish(tmp_path / "run", chosen(source, scope), "subset")
     tables = [pq.read_table(run.path("quality", shard)).to_pylist() for shard in range(2)]
     had = {row["id"] for table in tables for row in table if row["dropped"] is None}
     some(whole, source, 2, 3)

@@ -173,7 +173,7 @@ def test_the_command_that_judges_others_is_accepted(
     pin_evaluation(loaded)
 
 
-@pytest.mark.parametrize("revision", ["", "@main", "@refs/convert/parquet"])
+@pytest.mark.parametrize("revision", ["", "@refs/convert/parquet"])
 def test_a_hub_source_is_told_at_its_commit(make_run: MakeRun, revision: str) -> None:
     """Who reproduces the run reads what was read, whatever has become of the branch."""
     path = f"hf://datasets/org/corpus{revision}/data/*.parquet"

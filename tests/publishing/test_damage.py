@@ -109,8 +109,23 @@ def published(hub: Hub) -> dict[str, bytes]:
     return {n: data for n, data in files.items() if not n.startswith((*TIMED, ".git"))}
 
 
-@pytest.mark.parametrize("kind", ["disk", "store", "copy"])
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *((name, "disk") for name in PUBLISHED),
+        (PUBLISHED[1], "store"),
+        (PUBLISHED[-1], "store"),
+        (PUBLISHED[0], "copy"),
+        *(
+            pytest.param(name, kind, marks=pytest.mark.slow)
+            for kind, names in (
+                ("store", [PUBLISHED[0], *PUBLISHED[2:-1]]),
+                ("copy", PUBLISHED[1:]),
+            )
+            for name in names
+        ),
+    ],
+)
 def test_a_flipped_bit_is_not_published(
     original: Original, hub: Hub, tmp_path: Path, name: str, kind: str
 ) -> None:
@@ -133,8 +148,15 @@ def test_a_flipped_bit_is_not_published(
     assert published(hub) == original.files
 
 
-@pytest.mark.parametrize("kind", ["disk", "store"])
-@pytest.mark.parametrize("configuration", ["sample", "scores"])
+@pytest.mark.parametrize(
+    ("configuration", "kind"),
+    [
+        ("sample", "disk"),
+        ("scores", "store"),
+        pytest.param("sample", "store", marks=pytest.mark.slow),
+        pytest.param("scores", "disk", marks=pytest.mark.slow),
+    ],
+)
 def test_a_damaged_file_of_the_publication_is_made_again(
     original: Original, hub: Hub, tmp_path: Path, configuration: str, kind: str
 ) -> None:

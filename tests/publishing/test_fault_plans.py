@@ -50,10 +50,10 @@ def files(hub: Hub, revision: str) -> dict[str, bytes] | None:
     return remote(hub, revision)
 
 
-SLOW = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(20, 64)]
+SLOW = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(6, 64)]
 
 
-@pytest.mark.parametrize("seed", [*range(20), *SLOW])
+@pytest.mark.parametrize("seed", [*range(6), *SLOW])
 def test_the_dataset_is_whole_or_the_failure_is_clear(
     make_run: MakeRun, hub: Hub, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

@@ -49,7 +49,18 @@ HEALING = [
 ]
 
 
-@pytest.mark.parametrize("fault", HEALING, ids=str)
+def first_of_each(faults: list[Fault]) -> list[Any]:
+    """One fault of each call, before and after its effect; the nightly tests have the others."""
+    kinds: set[tuple[object, ...]] = set()
+    cases: list[Any] = []
+    for fault in faults:
+        kind = (fault.on, bool(fault.after), *fault.headers)
+        cases.append(pytest.param(fault, marks=[pytest.mark.slow] if kind in kinds else []))
+        kinds.add(kind)
+    return cases
+
+
+@pytest.mark.parametrize("fault", first_of_each(HEALING), ids=str)
 def test_transient_faults_heal(make_run: MakeRun, hub: Hub, fault: Fault) -> None:
     """After the fault everything is there, in one commit, and nothing was sent twice."""
     run = make_run()
@@ -63,8 +74,23 @@ def test_transient_faults_heal(make_run: MakeRun, hub: Hub, fault: Fault) -> Non
     assert fault.on == "put" or set(hub.received.values()) == {1}
 
 
-@pytest.mark.parametrize("is_new", [False, True])
-@pytest.mark.parametrize("on", ["info", "preupload", "put", "commit", "tag"])
+@pytest.mark.parametrize(
+    ("on", "is_new"),
+    [
+        ("info", False),
+        ("put", True),
+        ("commit", False),
+        *(
+            pytest.param(on, is_new, marks=pytest.mark.slow)
+            for on, is_new in (("info", True), ("put", False), ("commit", True))
+        ),
+        *(
+            pytest.param(on, is_new, marks=pytest.mark.slow)
+            for on in ("preupload", "tag")
+            for is_new in (False, True)
+        ),
+    ],
+)
 def test_a_hub_that_does_not_answer_times_out(
     make_run: MakeRun, hub: Hub, monkeypatch: pytest.MonkeyPatch, on: str, is_new: bool
 ) -> None:
@@ -105,20 +131,25 @@ def test_a_stuck_upload_says_that_it_is_tried_again(
 @pytest.mark.parametrize(
     ("fault", "error", "message"),
     [
-        (Fault("info", 403), PublicationError, "write access"),
         (Fault("commit", 401), PublicationError, "HF_TOKEN"),
         (Fault("commit", 403, message="Private storage limit reached"), PublicationError, "plan"),
-        (Fault("batch", 403, message="storage limit"), PublicationError, "free storage"),
-        (Fault("commit", 403), PublicationError, "write access"),
         (Fault("commit", 403, message=f"{TOKEN} may read"), PublicationError, r"\*\*\* may read"),
-        (Fault("commit", 403, skip=1), PublicationError, "write access"),
         (Fault("commit", 500, times=99, skip=1), HubUnavailableError, "after 3 attempts"),
-        (Fault("preupload", 404), PublicationError, "check publication.repository"),
         (Fault("tag", 403), PublicationError, "write access"),
-        (Fault("commit", 500, times=99), HubUnavailableError, "after 3 attempts"),
-        (Fault("commit", 412, times=99), HubUnavailableError, "after 3 attempts"),
-        (Fault("tree", CUT, times=99), HubUnavailableError, "after 3 attempts"),
         (Fault("put", 503, times=99), HubUnavailableError, "after 3 attempts"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                (Fault("info", 403), PublicationError, "write access"),
+                (Fault("batch", 403, message="storage limit"), PublicationError, "free storage"),
+                (Fault("commit", 403), PublicationError, "write access"),
+                (Fault("commit", 403, skip=1), PublicationError, "write access"),
+                (Fault("preupload", 404), PublicationError, "check publication.repository"),
+                (Fault("commit", 500, times=99), HubUnavailableError, "after 3 attempts"),
+                (Fault("commit", 412, times=99), HubUnavailableError, "after 3 attempts"),
+                (Fault("tree", CUT, times=99), HubUnavailableError, "after 3 attempts"),
+            )
+        ),
     ],
     ids=str,
 )
@@ -177,11 +208,11 @@ def before_second(hub: Hub, action: Callable[[], object]) -> None:
 @pytest.mark.parametrize(
     ("of", "call"),
     [
-        (Upload, "stage"),
+        pytest.param(*(Upload, "stage"), marks=pytest.mark.slow),
         (HfApi, "upload_folder"),
-        (upload, "read_back"),
+        pytest.param(*(upload, "read_back"), marks=pytest.mark.slow),
         (Upload, "move_main"),
-        (HfApi, "create_commit"),
+        pytest.param(*(HfApi, "create_commit"), marks=pytest.mark.slow),
         (Upload, "tag"),
     ],
 )

@@ -55,8 +55,16 @@ def test_no_sideways_scroll_on_a_small_phone(chromium: Any, made: Made, name: st
         assert page.evaluate("document.documentElement.scrollWidth") <= 320
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize(
+    ("name", "scheme"),
+    [
+        *(("report", "light"), ("comparison", "dark"), ("sweep", "light")),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (("report", "dark"), ("comparison", "light"), ("sweep", "dark"))
+        ),
+    ],
+)
 def test_axe_finds_nothing(chromium: Any, made: Made, name: str, scheme: str) -> None:
     """axe-core, all of WCAG 2 A and AA, contrast included, in both colour schemes."""
     from axe_playwright_python.sync_playwright import Axe

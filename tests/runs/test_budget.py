@@ -63,7 +63,7 @@ def test_impossible_budgets_are_refused() -> None:
     st.integers(1, 50_000),
     st.integers(1024, 10**6),
 )
-@settings(deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_every_shard_is_in_the_files_once_and_in_order(
     rows: list[int], total: int, file_bytes: int
 ) -> None:
@@ -91,7 +91,7 @@ def test_every_shard_is_in_the_files_once_and_in_order(
     st.integers(1, 10),
     st.integers(1024, 10**6),
 )
-@settings(deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_with_dumps_every_shard_of_a_dump_is_in_its_files_once(
     shard_dumps: list[dict[str, int]], tenths: int, file_bytes: int
 ) -> None:

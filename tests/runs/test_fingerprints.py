@@ -36,8 +36,11 @@ TRAINED = {
 }
 
 RUNS: dict[str, dict[str, Any]] = {
-    "shard": {"publication": {"license": "mit", "dry_run": True}},
-    "policy_gradient": {"selection": {"estimator": "policy_gradient", "rollouts": 8}},
+    "screened": {
+        "publication": {"license": "mit", "dry_run": True},
+        "quality": {"duplicates": "drop", "scores": SCORES},
+        "selection": {"estimator": "policy_gradient", "rollouts": 8},
+    },
     "rounds": {"selection": {**CORPUS, "rounds": 3}},
     "one_pass": {"selection": {**CORPUS, "rounds": 1}, "embedding": {"keep": False}},
     "tokens": {
@@ -48,7 +51,6 @@ RUNS: dict[str, dict[str, Any]] = {
             "training_documents": 40,
         }
     },
-    "documents": {"selection": {"documents": 20, "method": "greedy"}},
     "random": {"selection": {**CORPUS, "method": "random"}},
     "topics": {
         "topics": {"number": 2},
@@ -59,8 +61,7 @@ RUNS: dict[str, dict[str, Any]] = {
         "evaluation": {**TRAINED, "hold_out_by": "topic"},
     },
     "top_quality": {"selection": {**CORPUS, "method": "top_quality"}},
-    "screened": {"quality": {"duplicates": "drop", "scores": SCORES}},
-    "files": {},
+    "files": {"selection": {"documents": 20, "method": "greedy"}},
     "for_trainers": {
         "selection": {"tokens": 900, "max_repeat": 2, "training_tokens": 1500},
         "tokens": {"phases": [{"share": 0.8}, {"share": 0.2, "where": "edu > 0"}]},
@@ -120,7 +121,13 @@ def own(run: Run, name: str) -> set[str]:
     return keys
 
 
-@pytest.fixture(scope="module", params=RUNS)
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=[pytest.mark.slow] if name == "top_quality" else [])
+        for name in RUNS
+    ],
+)
 def recorded(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Run, dict[str, set[str]]]:

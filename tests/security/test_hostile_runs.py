@@ -126,7 +126,7 @@ CHANGES = {change.__name__: change for change in (published, dump, score, link)}
 
 
 @settings(
-    max_examples=40,
+    max_examples=12,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

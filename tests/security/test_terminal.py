@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests import finished
+from tests.malformed.commands import run_main
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egpj\r[red]"
 OBEYED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]|\r(?!\n)")
@@ -110,15 +111,18 @@ def test_no_command_sends_names_to_be_obeyed(config: Path) -> None:
     assert not hidden
 
 
-def test_data_in_a_file_is_unchanged(config: Path) -> None:
+@pytest.mark.usefixtures("undrawn")
+def test_data_in_a_file_is_unchanged(config: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """CSV and JSON that a program reads have the characters of the source."""
     run = config / "run"
     if not run.exists():
-        in_pipe("rebuild", run, "--config", config / "good.yaml")
+        assert run_main(["rebuild", str(run), "--config", str(config / "good.yaml")]) == 0
     sql = "SELECT language FROM documents ORDER BY language LIMIT 1"
     for form in ("csv", "json"):
-        command = [*DATAMASK, "query", str(run), sql, "--format", form]
-        text = subprocess.run(command, capture_output=True, check=True).stdout.decode()
+        command = ["query", str(run), sql, "--format", form]
+        capfd.readouterr()
+        assert run_main(command) == 0
+        text = capfd.readouterr().out
         row = json.loads(text)["language"] if form == "json" else text
         assert f"de{EVIL}" in row
-        assert not OBEYED.findall(on_terminal(*command[len(DATAMASK) :]))
+        assert not OBEYED.findall(on_terminal(*command))

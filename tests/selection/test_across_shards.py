@@ -194,9 +194,9 @@ def by_definition(features: np.ndarray, quality: np.ndarray, metric: str) -> dic
 @pytest.mark.parametrize(
     "selection",
     [
-        {"metric": "pairwise", "quality_weight": 0.3},
         {"metric": "disf", "limits": [{"column": "domain", "cap": 0.2}]},
-        {"metric": "pairwise", "method": "random"},
+        pytest.param({"metric": "pairwise", "quality_weight": 0.3}, marks=pytest.mark.slow),
+        pytest.param({"metric": "pairwise", "method": "random"}, marks=pytest.mark.slow),
         {"metric": "pairwise", "tokens": 900, "scale_terms": False},
     ],
 )

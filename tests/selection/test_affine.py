@@ -67,7 +67,7 @@ def selected(folder: Path, quality: np.ndarray, **selection: Any) -> tuple[list[
 @pytest.mark.parametrize(
     ("selection", "factor", "level"),
     [
-        ({}, 3e-20, -1e5),
+        pytest.param({}, 3e-20, -1e5, marks=pytest.mark.slow),
         pytest.param({"scope": "corpus"}, 7e12, 1e8, marks=pytest.mark.slow),
         ({"scope": "corpus", "rounds": 1}, 3e-20, -1e5),
     ],

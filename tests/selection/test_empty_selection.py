@@ -22,6 +22,7 @@ from datamask.selection.order import NOTHING
 from tests.finished import corpus, finish, settings
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_every_later_stage_and_command_copes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,7 +42,7 @@ def facts(run: Run, *, selected: bool) -> list[dict[str, object]]:
     return rows
 
 
-@pytest.mark.parametrize("scope", ["shard", "corpus"])
+@pytest.mark.parametrize("scope", ["shard", pytest.param("corpus", marks=pytest.mark.slow)])
 def test_shares_and_lengths_come_near_their_targets(tmp_path: Path, scope: str) -> None:
     """Two thirds are English; asked for a fifth, and for the candidates' own lengths."""
     source = corpus(tmp_path / "source")

@@ -16,7 +16,7 @@ from tests.finished import corpus
 from tests.selection.runs import candidates, kept, learn
 
 
-@pytest.mark.parametrize("scope", ["shard", "corpus"])
+@pytest.mark.parametrize("scope", ["shard", pytest.param("corpus", marks=pytest.mark.slow)])
 def test_floors_and_caps_hold_over_all_shards(tmp_path: Path, source: Path, scope: str) -> None:
     """The budget to the document, the floor reached, no domain above its cap."""
     limits = [{"column": "language", "value": "de", "floor": 0.6}]

@@ -112,11 +112,16 @@ TERMS = [
     ("scope", "selection"),
     [
         ("shard", {}),
-        ("corpus", {}),
-        ("shard", {"metric": "vendi", "more_terms": TERMS}),
         ("corpus", {"metric": "log_determinant", "more_terms": TERMS}),
-        ("corpus", {"metric": "pairwise", "quality_weight": 0.1, "scale_terms": False}),
         ("corpus", {"rounds": 1, "quality_weight": 1.0}),
+        *(
+            pytest.param(scope, selection, marks=pytest.mark.slow)
+            for scope, selection in (
+                ("corpus", {}),
+                ("shard", {"metric": "vendi", "more_terms": TERMS}),
+                ("corpus", {"metric": "pairwise", "quality_weight": 0.1, "scale_terms": False}),
+            )
+        ),
     ],
     ids=lambda given: given if isinstance(given, str) else "-".join(map(str, given.values()))[:30],
 )
@@ -146,7 +151,11 @@ def test_the_model_gives_the_logits_of_its_own_run(
 
 
 @pytest.mark.parametrize(
-    ("sample", "selection"), [(200, {}), (600, {"metric": "pairwise", "quality_weight": 0.4})]
+    ("sample", "selection"),
+    [
+        (200, {}),
+        pytest.param(600, {"metric": "pairwise", "quality_weight": 0.4}, marks=pytest.mark.slow),
+    ],
 )
 def test_in_one_pass_the_judge_is_the_model(tmp_path: Path, sample: int, selection: dict) -> None:
     """Its threshold keeps the share of documents that it was not learned from, if there are any."""
@@ -182,7 +191,7 @@ def test_rounds_that_have_not_settled_leave_a_usable_model(tmp_path: Path) -> No
     assert alike(np.argsort(-ours)[:250]) < min(random)
 
 
-@pytest.mark.parametrize("metric", ["disf", "pairwise"])
+@pytest.mark.parametrize("metric", ["disf", pytest.param("pairwise", marks=pytest.mark.slow)])
 def test_the_logit_of_a_new_document_is_what_it_changes(tmp_path: Path, metric: str) -> None:
     """In place of a selected one, by numpy and the definitions: documents no learner has seen."""
     source = write(tmp_path / "source", 600, 1)

@@ -67,7 +67,11 @@ def test_where_vectors_come_from_changes_nothing(
     monkeypatch.setattr(sampling, "SAMPLE", 40)
     selection = ONCE | {"sample_documents": 16} | selection
     kept, unkept = (
-        finish(tmp_path / name, settings(source, selection=selection, embedding=embedding))
+        finish(
+            tmp_path / name,
+            settings(source, selection=selection, embedding=embedding),
+            "composition",
+        )
         for name, embedding in (("kept", {}), ("unkept", UNKEPT))
     )
     compared = [stage for stage in stages_of(unkept.settings) if stage in LEARNING]
@@ -84,7 +88,7 @@ def test_where_vectors_come_from_changes_nothing(
     assert not list((unkept.root / "checkpoints").rglob("*.npz"))
 
 
-@pytest.mark.parametrize("rounds", [1, 2])
+@pytest.mark.parametrize("rounds", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_vectors_that_are_read(
     tmp_path: Path, source: Path, rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -136,8 +136,8 @@ def test_a_chosen_size_is_taken_and_measured(
     ("sample", "stand_ins", "rounds", "learnt", "said"),
     [
         (60, 60, 2, 60, "a sample of 60 documents; too few others"),
-        (1000, 16, 1, 96, "learned from all 96 documents."),
         (32, 16, 2, 32, "a sample of 32 documents; a second sample confirmed"),
+        pytest.param(*(1000, 16, 1, 96, "learned from all 96 documents."), marks=pytest.mark.slow),
     ],
 )
 def test_the_report_says_what_was_confirmed(

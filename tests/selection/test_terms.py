@@ -18,7 +18,7 @@ from tests import finished
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
 
-@pytest.mark.parametrize("scope", ["shard", "corpus"])
+@pytest.mark.parametrize("scope", ["shard", pytest.param("corpus", marks=pytest.mark.slow)])
 def test_a_file_is_loaded_once_per_process_and_content(
     tmp_path: Path, scope: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

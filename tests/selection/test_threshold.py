@@ -59,7 +59,7 @@ def order(rows):
     return sorted(rows, key=lambda row: (-row[2], -row[3], row[4]))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(DOCUMENT, min_size=3, max_size=30), st.data())
 def test_limits_give_the_best_selection_that_respects_them(documents, data):
     """Against all numbers of kept documents per group, by the sum of places in the order."""
@@ -137,7 +137,7 @@ def walk(rows, limits, total):
     return sorted(row[0] for row in kept), units, max(skipped)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(DOCUMENT, min_size=3, max_size=30), st.data())
 def test_what_does_not_fit_into_a_cap_of_tokens_is_skipped(documents, data):
     """Against the rules a document at a time; a shard needs nothing but the table."""
@@ -229,7 +229,7 @@ def test_a_named_group_goes_before_each_group():
     assert group_bounds(only, 1000, ["a.org", NO_GROUP]) == {NO_GROUP: Bounds(0, 500)}
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     st.lists(st.tuples(DOCUMENT, st.booleans(), st.integers(0, 3)), min_size=8, max_size=40),
     st.data(),

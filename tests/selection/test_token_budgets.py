@@ -17,7 +17,7 @@ from tests.finished import corpus, rows_of, settings
 from tests.selection.runs import candidates, kept, learn
 
 
-@pytest.mark.parametrize("scope", ["shard", "corpus"])
+@pytest.mark.parametrize("scope", ["shard", pytest.param("corpus", marks=pytest.mark.slow)])
 def test_a_budget_of_tokens_is_met_within_one_document(
     tmp_path: Path, source: Path, scope: str
 ) -> None:

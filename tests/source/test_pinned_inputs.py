@@ -227,27 +227,43 @@ def attempts(run: Run) -> Iterator[tuple[str, int, dict[Path, bytes]]]:
         yield stage, unit, kept
 
 
-@pytest.mark.parametrize("kind", KINDS)
+TOGETHER = (
+    ("source",),
+    ("scores_csv", "tokenizer"),
+    ("scores_jsonl", "benchmark", "probe"),
+    ("scores_parquet", "earlier", "target"),
+    ("evaluation_set",),
+    ("ids", "examples"),
+)
+"""All kinds, those together that different stages read."""
+
+
+@pytest.mark.parametrize(
+    "kinds", [*TOGETHER, *(pytest.param((kind,), marks=pytest.mark.slow) for kind in KINDS[1:])]
+)
 def test_no_stage_uses_an_input_that_was_not_planned(
-    run: Run, inputs: dict[str, Input], kind: str
+    run: Run, inputs: dict[str, Input], kinds: tuple[str, ...]
 ) -> None:
     """Each makes the same bytes as before or nothing, and names the file and the status."""
-    replaced, refused = inputs[kind], set()
+    refused: dict[str, set[str]] = {kind: set() for kind in kinds}
     for number, (stage, unit, kept) in enumerate(attempts(run)):
-        restore = WAYS[number % 2](replaced.path, replaced.other)
+        way = WAYS[number % 2]
+        restores = [way(inputs[kind].path, inputs[kind].other) for kind in kinds]
         try:
             run_unit(run, stage, unit if STAGES[stage].in_parallel else None, COMPUTE)
         except InputError as error:
-            refused.add(stage)
-            assert str(replaced.path) in str(error) and exit_status(error) == 2
+            (named,) = (kind for kind in kinds if str(inputs[kind].path) in str(error))
+            refused[named].add(stage)
+            assert exit_status(error) == 2
             assert not any(path.exists() for path in kept)
         else:
             assert outputs(run, stage, unit) == kept, stage
         finally:
-            restore()
+            for restore in restores:
+                restore()
             for path, content in kept.items():
                 path.write_bytes(content)
-    assert refused >= READ_BY[kind]
+    assert all(refused[kind] >= READ_BY[kind] for kind in kinds)
 
 
 def content_of(kind: str, start: int) -> bytes:
