@@ -6,7 +6,7 @@ import importlib
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +86,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return next(found, super()._split_scope(nodeid))
 
     return Grouped(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+def nightly(*cases: object) -> list[Any]:
+    """Parameters with the marker `slow`: further cases of a kind that `make test` has a case of."""
+    return [
+        pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.slow)
+        for case in cases
+    ]
+
+
+def mostly_nightly(often: Iterable[Any], every: Iterable[Any]) -> list[Any]:
+    """The cases that `make test` has, and all others for the night."""
+    often = list(often)
+    return [*often, *nightly(*(case for case in every if case not in often))]
 
 
 def leave_out_charts(patch: pytest.MonkeyPatch) -> None:

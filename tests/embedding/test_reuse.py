@@ -84,22 +84,22 @@ def test_no_model_is_loaded_for_documents_that_have_vectors(
     assert counts(run) == [(0, len(kept)) for kept in survivors(run)]
 
 
-@pytest.mark.parametrize("damage", ["vectors", "checksum", "footer"])
-def test_a_damaged_file_is_not_reused(tmp_path: Path, damage: str) -> None:
-    """Its documents are embedded again."""
-    source = corpus(tmp_path / "source")
-    run = finish(tmp_path / "run", settings(source), "embeddings")
-    path = run.local_path("embeddings", 1)
-    if damage == "checksum":
-        (run.root / "records/embeddings/00001.parquet.json").unlink()
-    else:
+def test_a_damaged_file_is_not_reused(tmp_path: Path) -> None:
+    """Documents are embedded again where vectors, a footer or a checksum are damaged."""
+    source, small = corpus(tmp_path / "source"), {"rows_per_shard": 30}
+    run = finish(tmp_path / "run", settings(source, plan=small), "embeddings")
+    for shard in (0, 1):
+        path = run.local_path("embeddings", shard)
         content = bytearray(path.read_bytes())
-        content[len(content) // 2 if damage == "vectors" else -5] ^= 1
+        content[-5 if shard else len(content) // 2] ^= 1
         path.write_bytes(content)
-    fewer = settings(source, quality={"prune_fraction": 0.4})
+    (run.root / "records/embeddings/00002.parquet.json").unlink()
+    fewer = settings(source, plan=small, quality={"prune_fraction": 0.4})
     run, fresh = (finish(tmp_path / name, fewer, "embeddings") for name in ("run", "fresh"))
-    assert [reused > 0 for reused, _ in counts(run)] == [True, False, True]
-    assert run.path("embeddings", 1).read_bytes() == fresh.path("embeddings", 1).read_bytes()
+    assert [reused > 0 for reused, _ in counts(run)] == [False, False, False, True]
+    for shard in range(4):
+        vectors = fresh.path("embeddings", shard).read_bytes()
+        assert run.path("embeddings", shard).read_bytes() == vectors
 
 
 def test_a_forced_shard_is_embedded_again(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from datamask.runs import retrying
 from datamask.runs.run import Run
 from datamask.storage import file_locks
 from tests.cli.commands import here
+from tests.conftest import mostly_nightly
 from tests.finished import corpus, finish, settings
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
@@ -110,7 +111,18 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[Choose], Counter[int |
     return let_fail
 
 
-@pytest.mark.parametrize(("name", "stage"), STATUSES)
+def test_what_is_transient_is_known_of_every_library() -> None:
+    """By the error alone, which decides attempts and status."""
+    assert {name for name, make in ERRORS.items() if errors.is_transient(make())} == {*TRANSIENT}
+
+
+@pytest.mark.parametrize(
+    ("name", "stage"),
+    mostly_nightly(
+        [case for case in STATUSES if case[1] == "quality" or case[0] in ("hub", "input", "bug")],
+        STATUSES,
+    ),
+)
 def test_the_status_says_whether_the_same_command_may_succeed(
     name: str, stage: str, planned: Path, failing: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from datamask.runs import schemas
+from tests.conftest import mostly_nightly
 from tests.hygiene.screened import columns_of, judged, prose, screened, texts_of, write
 from tests.hygiene.test_words import words_of
 
@@ -66,14 +68,10 @@ def verdict(text: str, items: list[Item], common: set[tuple[str, ...]], covered:
 
 @pytest.mark.parametrize(
     ("ngram", "action"),
-    [
-        (13, "drop_covered"),
-        (4, "drop"),
-        (13, "flag"),
-        pytest.param(4, "drop_covered", marks=pytest.mark.slow),
-        pytest.param(13, "drop", marks=pytest.mark.slow),
-        pytest.param(4, "flag", marks=pytest.mark.slow),
-    ],
+    mostly_nightly(
+        [(13, "drop_covered"), (4, "drop"), (13, "flag")],
+        product((4, 13), ("drop_covered", "drop", "flag")),
+    ),
 )
 def test_items_are_covered_or_quoted_exactly(
     tmp_path: Path, benchmarks: list[dict[str, Any]], ngram: int, action: str

@@ -21,6 +21,7 @@ from datamask.report.screening_findings import copied_groups
 from datamask.runs import schemas
 from datamask.runs.output import write_output
 from datamask.storage import duckdb_scratch
+from tests.conftest import nightly
 from tests.hygiene.screened import SIMILARITY, judged, prose, screened, write
 from tests.hygiene.test_minhash import components, edited, jaccard
 
@@ -127,7 +128,7 @@ def test_large_buckets_give_the_same_in_any_batches(
     assert 80 < len(check(found[0], texts, 0.8)) < 90
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *nightly(1, 2)])
 def test_clusters_are_joined_across_units(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

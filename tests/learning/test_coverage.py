@@ -16,6 +16,7 @@ from datamask.learning.coverage import greedy_gains
 from datamask.learning.learner import judge, learn_mask, scale, shard_data
 from datamask.learning.neighbours import Neighbours, _highest
 from datamask.learning.partition import projected, similar_blocks
+from tests.conftest import mostly_nightly
 
 pytestmark = pytest.mark.usefixtures("roughly")
 
@@ -287,15 +288,10 @@ def gain_over_random(shard, num_selected, quality_weight=0.0):
 
 @pytest.mark.parametrize(
     ("largest", "num_selected", "quality_weight"),
-    [
-        (2000, 40, 0.8),
-        (250, 200, 0.0),
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in itertools.product((2000, 250), (200, 40), (0.0, 0.8))
-            if case not in ((2000, 40, 0.8), (250, 200, 0.0))
-        ),
-    ],
+    mostly_nightly(
+        [(2000, 40, 0.8), (250, 200, 0.0)],
+        itertools.product((2000, 250), (200, 40), (0.0, 0.8)),
+    ),
 )
 def test_short_lists_cost_little(make_shard, monkeypatch, largest, num_selected, quality_weight):
     """In one block or in eight, next to quality or alone, nearly all of lazy greedy's gain."""

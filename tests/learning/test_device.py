@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from tests import finished
 if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
     pytest.skip("a device in Python needs torch 2.13", allow_module_level=True)
 
+from tests.conftest import mostly_nightly
 from tests.learning import pretend_device as pretend
 
 COMPUTE = Compute(device="cpu", working_set_bytes=2**20)
@@ -74,31 +76,22 @@ def assert_same(selection: Selection, shard: Any, count: int, **compute: object)
 
 
 @pytest.mark.parametrize(
-    ("metric", "estimator", "size", "count"),
-    [
-        ("disf", "expected", 60, 7),
-        ("pairwise", "policy_gradient", 60, 7),
-        ("disf", "policy_gradient", 300, 40),
-        ("facility_location", "expected", 300, 40),
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in (
-                ("pairwise", "expected", 60, 7),
-                ("facility_location", "expected", 60, 7),
-                ("disf", "policy_gradient", 60, 7),
-                ("facility_location", "policy_gradient", 60, 7),
-                ("disf", "expected", 300, 40),
-                ("pairwise", "expected", 300, 40),
-                ("pairwise", "policy_gradient", 300, 40),
-                ("facility_location", "policy_gradient", 300, 40),
-            )
+    ("metric", "estimator", "size"),
+    mostly_nightly(
+        [
+            ("disf", "expected", 60),
+            ("pairwise", "policy_gradient", 60),
+            ("disf", "policy_gradient", 300),
+            ("facility_location", "expected", 300),
+        ],
+        product(
+            ("disf", "pairwise", "facility_location"), ("expected", "policy_gradient"), (60, 300)
         ),
-    ],
+    ),
 )
-def test_metrics_and_estimators(
-    make_shard: Any, metric: str, estimator: str, size: int, count: int
-) -> None:
+def test_metrics_and_estimators(make_shard: Any, metric: str, estimator: str, size: int) -> None:
     """With every swap tried, and with blocks of swaps in a shard larger than its working set."""
+    count = {60: 7, 300: 40}[size]
     shard = make_shard(size, 16, 1)
     changes = {"metric": metric, "estimator": estimator, "steps": 4, "rollouts": 4}
     small = {} if size == 60 else {"working_set_bytes": 2**13}

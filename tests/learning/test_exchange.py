@@ -29,6 +29,7 @@ from datamask.learning.learner import shard_data
 from datamask.learning.moment_gradient import joint_value
 from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import WeightedObjective, build_terms
+from tests.conftest import nightly
 
 pytestmark = pytest.mark.usefixtures("roughly")
 
@@ -133,7 +134,7 @@ def scaled(whole, selection):
     return scales.scaled(terms, scales.random_subsets(terms, totals, whole, TOTAL, 0))
 
 
-@pytest.mark.parametrize("metric", ["disf", "pairwise"])
+@pytest.mark.parametrize("metric", ["disf", *nightly("pairwise")])
 def test_one_selection_is_better_than_one_a_shard(corpus, metric):
     """Against the same learner, shard by shard and on everything at once."""
     from datamask.learning.learner import learn_mask

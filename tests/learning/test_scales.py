@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -12,8 +14,10 @@ from datamask.learning import scales
 from datamask.learning.data import highest_order, moments_of
 from datamask.learning.learner import learn_mask, shard_data
 from datamask.objectives.weighted import WeightedTerm, load_objective
+from tests.conftest import mostly_nightly, nightly
 
 METRICS = ["quality", "pairwise", "disf", "facility_location"]
+NAMES = [*METRICS, "span"]
 SHAPES = [(300, 8, 30), (400, 24, 12), (1000, 12, 500), (300, 12, 290)]
 
 
@@ -65,21 +69,18 @@ def spread_of(objective, features, quality, size, sample=None):
 
 
 @pytest.mark.parametrize(
-    ("name", "rows", "width", "size"),
-    [
-        *((name, *SHAPES[0]) for name in (*METRICS, "span")),
-        ("pairwise", *SHAPES[1]),
-        ("quality", *SHAPES[2]),
-        ("span", *SHAPES[3]),
-        *(
-            pytest.param(name, *shape, marks=pytest.mark.slow)
-            for shape in SHAPES[1:]
-            for name in (*METRICS, "span")
-        ),
-    ],
+    ("name", "shape"),
+    mostly_nightly(
+        [
+            *((name, SHAPES[0]) for name in NAMES),
+            *(("pairwise", SHAPES[1]), ("quality", SHAPES[2]), ("span", SHAPES[3])),
+        ],
+        product(NAMES, SHAPES),
+    ),
 )
-def test_scales_are_the_deviations_over_random_subsets(make_shard, name, rows, width, size):
+def test_scales_are_the_deviations_over_random_subsets(make_shard, name, shape):
     """Mean and deviation within the error of both estimates, with skewed quality."""
+    rows, width, size = shape
     features, quality = make_shard(rows, width, rows + size)
     quality = np.exp(quality)
     objective = Span() if name == "span" else load_objective(name)
@@ -106,9 +107,7 @@ def test_a_sample_stands_for_the_corpus(make_shard, monkeypatch, name):
     assert abs(found.mean - values.mean()) < 0.15 * values.std()
 
 
-@pytest.mark.parametrize(
-    "metric", ["pairwise", *(pytest.param(name, marks=pytest.mark.slow) for name in METRICS[2:])]
-)
+@pytest.mark.parametrize("metric", ["pairwise", *nightly(*METRICS[2:])])
 def test_lambda_means_the_same_on_every_shard(make_shard, metric):
     """The weights in force, in units of the true deviations, are those set: 0.5 within 2 %."""
     for seed in range(4):

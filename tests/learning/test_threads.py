@@ -15,6 +15,7 @@ from datamask.config.selection import Selection
 from datamask.learning import neighbours
 from datamask.learning.learner import LearnedMask, learn_mask
 from datamask.learning.policy import long_sum, solve_threshold
+from tests.conftest import nightly
 
 SHAPES = ((1500, 192), (70_001, 8))
 """Sums over 192 x 192 values, and over 70,001 documents, are divided between torch's threads."""
@@ -72,7 +73,7 @@ def test_the_number_of_threads_changes_no_byte(
     "method",
     [
         "quality_minus_density",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("d4", "spokes")),
+        *nightly("d4", "spokes"),
     ],
 )
 def test_nor_do_comparators(method: str) -> None:

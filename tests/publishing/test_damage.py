@@ -20,6 +20,7 @@ from datamask.publishing.folder import write_folder
 from datamask.publishing.publish import publish
 from datamask.runs.opening import open_run
 from datamask.runs.run import Run
+from tests.conftest import mostly_nightly
 from tests.finished import corpus, settings, up_to
 from tests.hub.runs import NAME
 from tests.hub.server import Hub
@@ -111,20 +112,13 @@ def published(hub: Hub) -> dict[str, bytes]:
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [
-        *((name, "disk") for name in PUBLISHED),
-        (PUBLISHED[1], "store"),
-        (PUBLISHED[-1], "store"),
-        (PUBLISHED[0], "copy"),
-        *(
-            pytest.param(name, kind, marks=pytest.mark.slow)
-            for kind, names in (
-                ("store", [PUBLISHED[0], *PUBLISHED[2:-1]]),
-                ("copy", PUBLISHED[1:]),
-            )
-            for name in names
-        ),
-    ],
+    mostly_nightly(
+        [
+            *((name, "disk") for name in PUBLISHED),
+            *((PUBLISHED[1], "store"), (PUBLISHED[-1], "store"), (PUBLISHED[0], "copy")),
+        ],
+        itertools.product(PUBLISHED, ("disk", "store", "copy")),
+    ),
 )
 def test_a_flipped_bit_is_not_published(
     original: Original, hub: Hub, tmp_path: Path, name: str, kind: str
@@ -150,12 +144,10 @@ def test_a_flipped_bit_is_not_published(
 
 @pytest.mark.parametrize(
     ("configuration", "kind"),
-    [
-        ("sample", "disk"),
-        ("scores", "store"),
-        pytest.param("sample", "store", marks=pytest.mark.slow),
-        pytest.param("scores", "disk", marks=pytest.mark.slow),
-    ],
+    mostly_nightly(
+        [("sample", "disk"), ("scores", "store")],
+        itertools.product(("sample", "scores"), ("disk", "store")),
+    ),
 )
 def test_a_damaged_file_of_the_publication_is_made_again(
     original: Original, hub: Hub, tmp_path: Path, configuration: str, kind: str

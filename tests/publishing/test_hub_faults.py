@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from datamask.errors import HubUnavailableError, PublicationError
 from datamask.execution.pipeline import run_stage
 from datamask.publishing import retries, upload
 from datamask.publishing.upload import Upload
+from tests.conftest import mostly_nightly, nightly
 from tests.hub.runs import NAME, write_subset
 from tests.hub.server import Fault, Hub
 from tests.publishing.conftest import TOKEN
@@ -49,18 +51,13 @@ HEALING = [
 ]
 
 
-def first_of_each(faults: list[Fault]) -> list[Any]:
-    """One fault of each call, before and after its effect; the nightly tests have the others."""
-    kinds: set[tuple[object, ...]] = set()
-    cases: list[Any] = []
-    for fault in faults:
-        kind = (fault.on, bool(fault.after), *fault.headers)
-        cases.append(pytest.param(fault, marks=[pytest.mark.slow] if kind in kinds else []))
-        kinds.add(kind)
-    return cases
+def first_of_each(faults: list[Fault]) -> list[Fault]:
+    """One fault of each call, before and after its effect, and of each header."""
+    kinds = {(fault.on, bool(fault.after), *fault.headers): fault for fault in faults[::-1]}
+    return list(kinds.values())
 
 
-@pytest.mark.parametrize("fault", first_of_each(HEALING), ids=str)
+@pytest.mark.parametrize("fault", mostly_nightly(first_of_each(HEALING), HEALING), ids=str)
 def test_transient_faults_heal(make_run: MakeRun, hub: Hub, fault: Fault) -> None:
     """After the fault everything is there, in one commit, and nothing was sent twice."""
     run = make_run()
@@ -76,20 +73,10 @@ def test_transient_faults_heal(make_run: MakeRun, hub: Hub, fault: Fault) -> Non
 
 @pytest.mark.parametrize(
     ("on", "is_new"),
-    [
-        ("info", False),
-        ("put", True),
-        ("commit", False),
-        *(
-            pytest.param(on, is_new, marks=pytest.mark.slow)
-            for on, is_new in (("info", True), ("put", False), ("commit", True))
-        ),
-        *(
-            pytest.param(on, is_new, marks=pytest.mark.slow)
-            for on in ("preupload", "tag")
-            for is_new in (False, True)
-        ),
-    ],
+    mostly_nightly(
+        [("info", False), ("put", True), ("commit", False)],
+        product(("info", "preupload", "put", "commit", "tag"), (False, True)),
+    ),
 )
 def test_a_hub_that_does_not_answer_times_out(
     make_run: MakeRun, hub: Hub, monkeypatch: pytest.MonkeyPatch, on: str, is_new: bool
@@ -137,18 +124,15 @@ def test_a_stuck_upload_says_that_it_is_tried_again(
         (Fault("commit", 500, times=99, skip=1), HubUnavailableError, "after 3 attempts"),
         (Fault("tag", 403), PublicationError, "write access"),
         (Fault("put", 503, times=99), HubUnavailableError, "after 3 attempts"),
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in (
-                (Fault("info", 403), PublicationError, "write access"),
-                (Fault("batch", 403, message="storage limit"), PublicationError, "free storage"),
-                (Fault("commit", 403), PublicationError, "write access"),
-                (Fault("commit", 403, skip=1), PublicationError, "write access"),
-                (Fault("preupload", 404), PublicationError, "check publication.repository"),
-                (Fault("commit", 500, times=99), HubUnavailableError, "after 3 attempts"),
-                (Fault("commit", 412, times=99), HubUnavailableError, "after 3 attempts"),
-                (Fault("tree", CUT, times=99), HubUnavailableError, "after 3 attempts"),
-            )
+        *nightly(
+            (Fault("info", 403), PublicationError, "write access"),
+            (Fault("batch", 403, message="storage limit"), PublicationError, "free storage"),
+            (Fault("commit", 403), PublicationError, "write access"),
+            (Fault("commit", 403, skip=1), PublicationError, "write access"),
+            (Fault("preupload", 404), PublicationError, "check publication.repository"),
+            (Fault("commit", 500, times=99), HubUnavailableError, "after 3 attempts"),
+            (Fault("commit", 412, times=99), HubUnavailableError, "after 3 attempts"),
+            (Fault("tree", CUT, times=99), HubUnavailableError, "after 3 attempts"),
         ),
     ],
     ids=str,
@@ -208,12 +192,8 @@ def before_second(hub: Hub, action: Callable[[], object]) -> None:
 @pytest.mark.parametrize(
     ("of", "call"),
     [
-        pytest.param(*(Upload, "stage"), marks=pytest.mark.slow),
-        (HfApi, "upload_folder"),
-        pytest.param(*(upload, "read_back"), marks=pytest.mark.slow),
-        (Upload, "move_main"),
-        pytest.param(*(HfApi, "create_commit"), marks=pytest.mark.slow),
-        (Upload, "tag"),
+        *((HfApi, "upload_folder"), (Upload, "move_main"), (Upload, "tag")),
+        *nightly((Upload, "stage"), (upload, "read_back"), (HfApi, "create_commit")),
     ],
 )
 def test_two_publishers_do_not_mix_their_files(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from datamask.analysis.composition import query
 from datamask.report.redundancy import sample_path
 from datamask.report.rendering import explanations
+from tests.conftest import mostly_nightly
 from tests.report.conftest import HOSTILE, Made
 
 PAGES = ("report", "comparison", "sweep")
@@ -57,13 +59,10 @@ def test_no_sideways_scroll_on_a_small_phone(chromium: Any, made: Made, name: st
 
 @pytest.mark.parametrize(
     ("name", "scheme"),
-    [
-        *(("report", "light"), ("comparison", "dark"), ("sweep", "light")),
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in (("report", "dark"), ("comparison", "light"), ("sweep", "dark"))
-        ),
-    ],
+    mostly_nightly(
+        [("report", "light"), ("comparison", "dark"), ("sweep", "light")],
+        product(PAGES, ("light", "dark")),
+    ),
 )
 def test_axe_finds_nothing(chromium: Any, made: Made, name: str, scheme: str) -> None:
     """axe-core, all of WCAG 2 A and AA, contrast included, in both colour schemes."""

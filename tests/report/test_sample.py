@@ -19,6 +19,7 @@ from datamask.report.sample import _quality_gains
 from datamask.report.tsne import embedding_map
 from datamask.runs.run import Run
 from datamask.source.texts import MOST_CHARACTERS
+from tests.conftest import nightly
 from tests.finished import finish
 from tests.report.figures import REPORT, by_place, candidates, texts
 
@@ -86,7 +87,7 @@ def test_the_nearest_is_a_selected_document(run: Run, documents: list[dict[str, 
         assert cosines[row["nearest"]] == pytest.approx(row["cosine"], abs=1e-5)
 
 
-@pytest.mark.parametrize("scope", ["shard", "corpus"])
+@pytest.mark.parametrize("scope", ["shard", *nightly("corpus")])
 def test_quality_is_what_twins_differ_by(scope: str, tmp_path: Path) -> None:
     """Documents with the same vector differ in their logits by what quality adds, and no more."""
     generator = np.random.default_rng(0)

@@ -16,10 +16,11 @@ from datamask.execution.pipeline import run_stage
 from datamask.learning import scales
 from datamask.runs.stages import learning_stages
 from datamask.selection import sampling, sums
+from tests.conftest import nightly
 from tests.finished import corpus, rows_of
 from tests.selection.runs import SCOPES, kept, learn
 
-ONE_SCOPE = [SCOPES[0], *(pytest.param(more, marks=pytest.mark.slow) for more in SCOPES[1:])]
+ONE_SCOPE = [SCOPES[0], *nightly(*SCOPES[1:])]
 
 
 @pytest.mark.parametrize("selection", ONE_SCOPE)

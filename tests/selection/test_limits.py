@@ -91,6 +91,3 @@ def test_documents_without_a_group_are_a_group(tmp_path: Path) -> None:
     assert sum(row["share_after"] for row in rows) == pytest.approx(1)
     count = "SELECT count(*) AS n FROM selection WHERE language = '(none)'"
     assert query(run, count) == [{"n": 15}]
-    named = [{"column": "language", "value": "(none)", "cap": 0.2}]
-    run = learn(tmp_path / "named", folder, selection={"limits": named})
-    assert [row["language"] for row in kept(run)].count(None) == 6

@@ -22,6 +22,7 @@ from datamask.report.markdown import report_markdown
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
 from datamask.selection.repeats import DECAY, last_exposure, repeat_column
+from tests.conftest import nightly
 from tests.finished import finish, settings
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -169,7 +170,7 @@ def test_without_repeats_the_subset_is_the_same_without_the_column(
     "selection",
     [
         {"documents": 20, "training_documents": 47},
-        {"tokens": 600, "training_tokens": 600},
+        *nightly({"tokens": 600, "training_tokens": 600}),
         {
             **{"scope": "corpus", "method": "top_quality", "tokens": 600},
             **{"limits": [{"column": "language", "value": "de", "floor": 0.6}]},
