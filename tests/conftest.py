@@ -110,15 +110,10 @@ def leave_out_charts(patch: pytest.MonkeyPatch) -> None:
 
 
 def measure_roughly(patch: pytest.MonkeyPatch) -> None:
-    """In this process, measure scales from hundreds of subsets in place of thousands.
-
-    The map of the report is a projection in place of t-SNE.
-    """
+    """Measure scales from hundreds of subsets in place of thousands, in this process."""
     from datamask.learning import scales
-    from datamask.report import sample
 
     patch.setattr(scales, "PRECISION", 0.05)
-    patch.setattr(sample, "embedding_map", lambda features, seed: features[:, :2].copy())
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ FILES, ROWS = 3, 100
 SMALL = {
     "hold_out": 0.2,
     "model": "tiny",
-    "tokens": 1500,
+    "tokens": 3000,
     "seeds": 2,
     "learning_rates": [0.004],
     "arms": ["ours", "random"],
