@@ -262,6 +262,8 @@ def _candidates(run: Run, draws: int) -> tuple[pa.Table, float]:
     evaluation = run.settings.evaluation
     if run.settings.source.layout == "features":
         raise SettingsError("learn: layout `features` has no text to fit a model to")
+    if not run.settings.has_vectors:
+        raise SettingsError("selection.metric: learn needs vectors; name a metric and rebuild RUN")
     if not (evaluation.hold_out or evaluation.sets):
         raise SettingsError(NOTHING_HELD_OUT)
     if draws < LEAST_DRAWS:
