@@ -11,8 +11,8 @@ from typing import Any
 
 from datamask.analysis.composition import KINDS, query
 from datamask.analysis.summary import MOST_CHANGE, drift, gains, long_texts, totals_of
+from datamask.config import recipe
 from datamask.config.inputs import MOST_WINDOWS
-from datamask.config.recipe import CORPUS_METRIC
 from datamask.report.finding import LEAST_EXPECTED, MOST_NAMED, Finding, Grade
 from datamask.report.redundancy import NEAR_DUPLICATE_COSINE, redundancy, sample_path
 from datamask.report.score_findings import explained, prefers_quality, role_of_score, scores
@@ -165,7 +165,9 @@ def _embeddings(run: Run) -> Iterator[Finding]:
     if not run.settings.has_vectors:
         text = f"Method {run.settings.selection.method} needs no vectors, so none were made, and "
         text += "diversity, the map and nearest neighbours are left out; a metric brings them."
-        command = f"datamask rebuild RUN --set selection.metric={CORPUS_METRIC}"
+        is_whole = run.settings.selection.scope == "corpus"
+        metric = recipe.CORPUS_METRIC if is_whole else recipe.METRIC
+        command = f"datamask rebuild RUN --set selection.metric={metric}"
         yield Finding("unknown", "embeddings", text, command)
         return
     mean = ""

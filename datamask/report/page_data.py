@@ -79,7 +79,7 @@ def choices(rows: list[list[Any]]) -> dict[str, str]:
 
 def packed(data: dict[str, Any]) -> str:
     """Data as compressed JSON in Base64: small, and without letters that end a script."""
-    text = json.dumps(_rounded(data), ensure_ascii=False, separators=(",", ":"))
+    text = json.dumps(_rounded(data), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
 
 

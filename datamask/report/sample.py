@@ -208,7 +208,7 @@ def _sample_shard(
     documents = table.select(["shard", "row", "id", "quality"]).take(shown)
     facts = {
         "kind": pa.array([name for name, rows in kinds.items() for _ in rows], pa.string()),
-        "quality_gain": pa.array(_quality_gains(run, shard, table)[shown], pa.float64()),
+        "quality_gain": pa.array(_quality_gains(run, shard, table)[shown], from_pandas=True),
         "nearest": table["id"].take(pa.array(at, pa.int64(), mask=at < 0)),
         "nearest_row": table["row"].take(pa.array(at, pa.int64(), mask=at < 0)),
         "cosine": pa.array(cosines, pa.float32(), mask=at < 0),

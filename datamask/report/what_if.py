@@ -142,7 +142,7 @@ def _ranked(run: Run, sampled: pa.Table) -> list[list[Any]]:
     if selection.more_terms or selection.quality_weight == 1:
         return []
     known = sampled.filter(sampled["gain"].is_valid())
-    known = known.take(list(range(0, known.num_rows, -(-known.num_rows // RANKED) or 1)))
+    known = known.take(np.arange(0, known.num_rows, -(-known.num_rows // RANKED) or 1))
     weight = selection.quality_weight
     return [
         [gain, logit - weight * gain, quality, length, kept]

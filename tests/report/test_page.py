@@ -152,6 +152,21 @@ def unpacked(scripts: list[str]) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.parametrize("selection", [{"tokens": 900}, {"method": "top_quality"}])
+def test_a_browser_can_read_the_data_where_gains_are_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, selection: dict[str, Any]
+) -> None:
+    """JSON has no NaN, and a page whose data has one shows no table: not seen without a budget."""
+    leave_out_charts(monkeypatch)
+    measure_roughly(monkeypatch)
+    run = finish(tmp_path / "run", settings(corpus(tmp_path / "source"), selection=selection))
+    page = run.path("report").read_text(encoding="utf-8")
+    [packed] = re.findall(r"H4sI[A-Za-z0-9+/=]+", page)
+    data = gzip.decompress(base64.b64decode(packed)).decode()
+    documents = json.loads(data, parse_constant=pytest.fail)["documents"]
+    assert documents and all(row[9] is None for row in documents)
+
+
 def test_markdown_has_the_summary_and_no_markup(made: tuple[Run, Page]) -> None:
     """The same figures for card and artifact; names cannot end a cell or open a tag."""
     run, _ = made
