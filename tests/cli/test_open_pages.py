@@ -40,8 +40,11 @@ def test_pages_are_served_on_loopback_only(finished: tuple[Path, Path, str]) -> 
         assert opened(address) == opened(server) == (200, report)
         picture = next((root / "pictures").iterdir())
         assert opened(f"{server}/pictures/{picture.name}") == (200, picture.read_bytes())
-        log = next((root / "logs").rglob("*.log"))
+        log = root / "logs" / "scores" / "00000.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text("a unit that failed\n")
         assert opened(f"{server}/{log.relative_to(root)}") == (200, log.read_bytes())
+        log.unlink()
         outside = (
             "run.json",
             "../run/report.html",

@@ -161,7 +161,6 @@ def test_out_of_memory_is_tried_with_less(tmp_path: Path, monkeypatch: pytest.Mo
     import torch
 
     from datamask.errors import DeviceMemoryError
-    from datamask.selection import per_shard
 
     run = make_run(tmp_path, "embeddings")
     sizes: list[int] = []
@@ -173,7 +172,7 @@ def test_out_of_memory_is_tried_with_less(tmp_path: Path, monkeypatch: pytest.Mo
             raise torch.OutOfMemoryError("out of memory")
         return real(*args, compute=compute, **options)
 
-    monkeypatch.setattr(per_shard, "learn_mask", short)
+    monkeypatch.setattr(learner, "learn_mask", short)
     make_mask(run, 0, Compute())
     assert sizes == [2**30, 2**29, 2**28]
     sizes.clear()

@@ -62,11 +62,11 @@ def test_status_downloads_no_outputs(s3: Store, machine: Machine, source: Path) 
         s3.proxy.requests.clear()
         states = run_status(open_run(url))
         costs.append(len(s3.proxy.requests))
-        assert states["scores"] == [expected] * 10
+        assert states["scores"] == [expected] * 12
         fetched = {path.name for path in run_storage(url).root.rglob("*") if path.is_file()}
         assert fetched == {"run.json", "plan.parquet"}
         run_stage(open_run(url), "scores", Compute(workers=2))
-    assert costs[1] < costs[0] + 5, "10 shards of scores, 1 request each would be more"
+    assert costs[1] < costs[0] + 5, "12 shards of scores, 1 request each would be more"
 
 
 def test_without_notes_the_receipts_themselves_are_read(
