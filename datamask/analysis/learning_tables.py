@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from datamask.learning.ranked import compared
+from datamask.learning.ranked import quality_metrics
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.storage.duckdb_scratch import execute
@@ -32,7 +32,7 @@ def terms(
 
 
 def _compared(connection: Any, documents: str, scale_terms: bool) -> dict[str, Any]:
-    """`ranked.compared` of the corpus; DuckDB uses one thread, so that sums are the same."""
+    """The metrics of quality over the corpus; DuckDB uses one thread, so that sums are the same."""
     [(size, number, ours, mean, variance, best)] = execute(
         connection,
         "SELECT count(*) FILTER (selected), count(*), avg(quality) FILTER (selected), "
@@ -40,7 +40,7 @@ def _compared(connection: Any, documents: str, scale_terms: bool) -> dict[str, A
         f"FROM {documents} AND dropped IS NULL",
     )
     ours, mean, variance, best = (value or 0.0 for value in (ours, mean, variance, best))
-    return compared(size, number, ours, mean, variance, best, scale_terms)
+    return quality_metrics(size, number, ours, mean, variance, best, scale_terms)
 
 
 def _terms_of_shards(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:

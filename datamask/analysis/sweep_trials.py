@@ -115,7 +115,7 @@ def chosen_shards(run: Run, sweep: Sweep) -> list[int]:
     """
     if not run.settings.keeps_vectors:
         raise RunError(
-            f"{run.address}: has no embeddings to learn from; sweep a run that keeps some"
+            f"{run.address}: the run keeps no embeddings to learn from; sweep a run that does"
         )
     full = [
         shard

@@ -123,8 +123,8 @@ def learn(root: Root, draws: int, output: Path | None, overrides: tuple[str, ...
 
     Draws random selections, fits an n-gram model to each, and regresses its bits per byte of the
     first set of evaluation.sets (or of evaluation.hold_out) on what the selections contain. Prints
-    the setting that makes a score of the result. RUN must be finished, and is not changed. Accepts
-    only compute.* in --set.
+    the setting that makes a score of the result. RUN must be finished, and none of its outputs is
+    changed. Accepts only compute.* in --set.
 
     \b
     datamask learn runs/mine

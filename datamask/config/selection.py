@@ -228,10 +228,10 @@ class Selection(Group):
     @model_validator(mode="before")
     @classmethod
     def _without_none(cls, data: Any) -> Any:
-        """A metric or lambda of None is not given."""
+        """A metric or lambda of None, or an empty one, is not given."""
         if not isinstance(data, dict):
             return data
-        return {k: v for k, v in data.items() if k not in FROM_RECIPE or v is not None}
+        return {k: v for k, v in data.items() if k not in FROM_RECIPE or v not in (None, "")}
 
     @model_validator(mode="after")
     def _check(self) -> Selection:

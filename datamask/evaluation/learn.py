@@ -2,8 +2,8 @@
 
 Selections that differ in what they contain are drawn at random from the documents that pruning
 left, and an n-gram model is fitted to each. Its loss on half of the held-out texts is regressed on
-the selections' properties (`evaluation.effects`); the other half judges what was fitted. Nothing of
-the run is changed; all takes minutes, so an interrupted call begins again.
+the selections' properties (`evaluation.effects`); the other half judges what was fitted. No output
+of the run is changed. The command takes minutes, so an interrupted call begins again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -164,7 +163,9 @@ class _Sample:
     """The documents that selections are drawn from, and the texts that judge them.
 
     Args:
-        rows: of the candidates, ascending.
+        rows: among the candidates of all shards, ascending.
+        table: their rows of `documents/`.
+        vectors: N x D.
         texts: of the documents.
         is_copy: 1 if a document is a near-copy of another one, else 0.
         tokens: of the documents, with a separator at the end.
@@ -174,6 +175,8 @@ class _Sample:
     """
 
     rows: Integers
+    table: pa.Table
+    vectors: np.ndarray
     texts: list[str]
     is_copy: Floats
     tokens: list[Integers]
@@ -195,14 +198,11 @@ def learn(run: Run, draws: int, folder: Path, compute: Compute) -> Learned:
         RunError: the run is not finished.
         InputError: a text or a set cannot be read.
     """
-    candidates, share = _candidates(run, draws)
-    sample = _sample(run, candidates, compute)
-    table = candidates.take(pa.array(sample.rows))
-    shards = range(run.num_shards)
-    vectors = np.concatenate([read_documents(run, shard, compute).features for shard in shards])
-    own = vectors[sample.rows]
-    properties = _properties(run, table, own, draws // DRAWS_PER_PROPERTY)
-    raw = properties.raw(table, own, sample.is_copy)
+    starts, share = _checked(run, draws)
+    sample = _sample(run, starts, compute)
+    table = sample.table
+    properties = _properties(run, table, sample.vectors, draws // DRAWS_PER_PROPERTY)
+    raw = properties.raw(table, sample.vectors, sample.is_copy)
     values = effects.standardised(raw, raw)
     costs = np.array([len(ids) for ids in sample.tokens])
     judge = _Judge(sample, int(costs.sum() * share))
@@ -215,17 +215,30 @@ def learn(run: Run, draws: int, folder: Path, compute: Compute) -> Learned:
         drawn = list(pool.map(draw, range(draws)))
     moments, losses = (np.array(column) for column in zip(*drawn, strict=True))
     fitted = effects.fit(moments, losses[:, 0])
-    is_copy = np.full(len(candidates), np.nan)  # unknown outside of the sample
-    is_copy[sample.rows] = sample.is_copy
-    scores = fitted.scores(effects.standardised(properties.raw(candidates, vectors, is_copy), raw))
+
+    def scores_of(table: pa.Table, vectors: np.ndarray, is_copy: Floats) -> Floats:
+        return fitted.scores(effects.standardised(properties.raw(table, vectors, is_copy), raw))
+
+    def scored(shard: int) -> pa.Table:
+        candidates = _candidates(run, shard)
+        is_copy = np.full(starts[shard + 1] - starts[shard], np.nan)  # unknown outside the sample
+        ours = slice(*np.searchsorted(sample.rows, starts[shard : shard + 2]))
+        is_copy[sample.rows[ours] - starts[shard]] = sample.is_copy[ours]
+        scores = scores_of(candidates, read_documents(run, shard, compute).features, is_copy)
+        return pa.table({"id": candidates["id"].cast("string"), "learned": scores})
+
+    schema = pa.schema({"id": pa.string(), "learned": pa.float64()})
+    write_parquet(folder / "scores.parquet", schema, map(scored, range(run.num_shards)))
     names = properties.names(raw[:, raw.shape[1] - properties.directions.shape[1] :], sample.texts)
-    _write(folder / "scores.parquet", {"id": candidates["id"], "learned": scores})
     means = dict(zip(names, moments.T, strict=True))
-    _write(folder / "draws.parquet", {"fitted": losses[:, 0], "judged": losses[:, 1], **means})
+    drawn_table = pa.table({"fitted": losses[:, 0], "judged": losses[:, 1], **means})
+    write_parquet(folder / "draws.parquet", drawn_table.schema, [drawn_table])
     generator = np.random.default_rng((run.settings.seed, draws))
     random = [judge.of_order(generator.permutation(len(costs))) for _ in range(RANDOM_DRAWS)]
     arms = {
-        "learned": judge.of_order(np.argsort(-scores[sample.rows], kind="stable")),
+        "learned": judge.of_order(
+            np.argsort(-scores_of(table, sample.vectors, sample.is_copy), kind="stable")
+        ),
         "ours": judge.of_order(np.argsort(-table["logit"].to_numpy(), kind="stable")),
         "random": float(np.mean(random)),
     }
@@ -257,8 +270,17 @@ class _Judge:
         return float(self.losses(effects.filled(order, costs, self.budget))[1])
 
 
-def _candidates(run: Run, draws: int) -> tuple[pa.Table, float]:
-    """The documents that pruning left, and the share of their text that the run selects."""
+def _candidates(run: Run, shard: int) -> pa.Table:
+    """The rows of `documents/` that pruning left of a shard, in the order of its vectors."""
+    table = read_columns(run.path("documents", shard))
+    return table.filter(pc.is_null(table["dropped"]))
+
+
+def _checked(run: Run, draws: int) -> tuple[Integers, float]:
+    """How many candidates precede each shard, and the share of their text that the run selects.
+
+    The last number is that of all candidates. Raises as `learn`.
+    """
     evaluation = run.settings.evaluation
     if run.settings.source.layout == "features":
         raise SettingsError("learn: layout `features` has no text to fit a model to")
@@ -268,27 +290,33 @@ def _candidates(run: Run, draws: int) -> tuple[pa.Table, float]:
         raise SettingsError(NOTHING_HELD_OUT)
     if draws < LEAST_DRAWS:
         raise SettingsError(f"learn: {draws} draws are too few; {LEAST_DRAWS} are needed")
-    tables = []
+    counts, characters, selected = [0], 0, 0
     for shard in range(run.num_shards):
         run.receipt("documents", shard)
-        table = read_columns(run.path("documents", shard))
-        tables.append(table.filter(pc.is_null(table["dropped"])))
-    candidates = pa.concat_tables(tables)
-    selected = pc.sum(candidates.filter(candidates["selected"])["characters"]).as_py() or 0
-    share = selected / max(pc.sum(candidates["characters"]).as_py() or 0, 1)
+        table = _candidates(run, shard)
+        counts.append(len(table))
+        characters += pc.sum(table["characters"]).as_py() or 0
+        selected += pc.sum(table.filter(table["selected"])["characters"]).as_py() or 0
+    share = selected / max(characters, 1)
     if not 0 < share <= LARGEST_SHARE:
         raise SettingsError(
             f"selection: the run selects {share:.0%} of the text of its candidates, and draws of "
             f"more than {LARGEST_SHARE:.0%} hardly differ; select less, or prune less"
         )
-    return candidates, share
+    return np.cumsum(counts), share
 
 
-def _sample(run: Run, candidates: pa.Table, compute: Compute) -> _Sample:
+def _sample(run: Run, starts: Integers, compute: Compute) -> _Sample:
     """The sample, without near-copies of held-out texts. Raises as `learn`."""
-    generator = np.random.default_rng(run.settings.seed)
-    rows = np.sort(generator.permutation(len(candidates))[:MOST_DOCUMENTS])
-    some = candidates.select(["shard", "row"]).take(pa.array(rows)).to_pylist()
+    number, generator = int(starts[-1]), np.random.default_rng(run.settings.seed)
+    rows = np.sort(generator.choice(number, min(number, MOST_DOCUMENTS), replace=False))
+    tables, vectors = [], []
+    for shard in range(run.num_shards):
+        ours = rows[slice(*np.searchsorted(rows, starts[shard : shard + 2]))] - starts[shard]
+        tables.append(_candidates(run, shard).take(pa.array(ours)))
+        vectors.append(read_documents(run, shard, compute, rows=ours).features)
+    table = pa.concat_tables(tables)
+    some = table.select(["shard", "row"]).to_pylist()
     wanted = [(place["shard"], place["row"]) for place in some]
     texts = [text for _, _, read in read_texts(run, wanted) for text in read]
     tokenizer = tokenizer_of(run, texts)
@@ -305,7 +333,8 @@ def _sample(run: Run, candidates: pa.Table, compute: Compute) -> _Sample:
     vocabulary = tokenizer.get_vocab_size() + 1
     tokens = [np.array([*ids, vocabulary - 1]) for ids in encode(tokenizer, texts)]
     members = held_out.filter(pa.array(is_member))
-    return _Sample(rows[kept], texts, copies[kept], tokens, vocabulary, members, set_name)
+    own = table.take(pa.array(kept)), np.concatenate(vectors)[kept]
+    return _Sample(rows[kept], *own, texts, copies[kept], tokens, vocabulary, members, set_name)
 
 
 def _copies(texts: list[str], held_out: pa.Table) -> Floats:
@@ -339,8 +368,3 @@ def _properties(run: Run, table: pa.Table, vectors: np.ndarray, most: int) -> _P
     members = [(column, name) for _, column, name in groups[: left // 2]]
     directions = effects.principal_directions(vectors, max(left - len(members), 1))
     return _Properties(scores, members, directions)
-
-
-def _write(path: Path, columns: dict[str, Any]) -> None:
-    table = pa.table(columns)
-    write_parquet(path, table.schema, [table])

@@ -24,6 +24,7 @@ from datamask.runs.run import Run
 from datamask.runs.stages import companions, stages_of
 from datamask.storage.local import LocalStorage
 from datamask.storage.location import Root
+from datamask.storage.protocol import Record
 
 logger = logging.getLogger(__name__)
 
@@ -74,10 +75,12 @@ def _share_unit(origin: Run, run: Run, stage: str, unit: int) -> str:
         sums = {name: origin.storage.noted_sha256(name) for name in names}
         if not all(sums.values()):
             return ""
-        write_record(run, stage, unit, {"sha256": sums})
-        return [_link(origin.storage.fetch(name), run.root / name, run.root) for name in names][-1]
+        write_record(run, stage, unit, Record(sums))
+        for name in names:
+            how = _link(origin.storage.fetch(name), run.root / name, run.root)
     except (FileNotFoundError, CorruptFileError):
         return ""  # the run makes it again
+    return how
 
 
 def _link(source: Path, path: Path, root: Path) -> str:

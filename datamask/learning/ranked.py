@@ -50,7 +50,7 @@ def rank(quality: np.ndarray, ids: np.ndarray, method: str, seed: int) -> np.nda
 def select_ranked(
     quality: np.ndarray, ids: np.ndarray, selection: Selection, num_selected: int, seed: int
 ) -> LearnedMask:
-    """Select the first S of N documents in the order of the method, as `learner.learn_mask`."""
+    """Select the first S of N documents in the order of the method (see `learner.learn_mask`)."""
     has_choice = 0 < num_selected < len(quality)
     order = rank(quality, ids, selection.method if has_choice else "top_quality", seed)
     logits = published.by_rank(order, num_selected)
@@ -64,14 +64,14 @@ def compare_quality(quality: np.ndarray, selected: np.ndarray, scale_terms: bool
     """Compare the quality of a mask with random subsets and top quality, as `learner.judge`."""
     size, number = int(selected.sum()), len(quality)
     if not size:
-        return compared(0, number, 0.0, 0.0, 0.0, 0.0, scale_terms)
+        return quality_metrics(0, number, 0.0, 0.0, 0.0, 0.0, scale_terms)
     variance = float(quality.var(ddof=1)) if number > 1 else 0.0
     best = float(np.partition(quality, number - size)[number - size :].mean())
     ours, mean = float(quality[selected].mean()), float(quality.mean())
-    return compared(size, number, ours, mean, variance, best, scale_terms)
+    return quality_metrics(size, number, ours, mean, variance, best, scale_terms)
 
 
-def compared(
+def quality_metrics(
     size: int,
     number: int,
     ours: float,
@@ -80,11 +80,11 @@ def compared(
     best: float,
     scale_terms: bool,
 ) -> dict[str, Any]:
-    """The metrics of a mask, as `learner.judge`.
+    """The metrics of a mask by quality alone, as `learner.judge` returns them.
 
     Args:
         size: S, the documents selected.
-        number: N, the documents to select from.
+        number: N, the candidates.
         ours: mean quality of the mask.
         mean: mean quality of all N.
         variance: of their quality, with N - 1.

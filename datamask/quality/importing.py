@@ -8,7 +8,6 @@ the whole-corpus normalisation needs. A text of white space alone has 0 characte
 from __future__ import annotations
 
 import hashlib
-import itertools
 from typing import Any
 
 import numpy as np
@@ -221,11 +220,11 @@ def count_characters(text: pa.Array) -> pa.Array:
 
 def content_hashes(text: pa.Array) -> pa.Array:
     """The first 16 bytes of each text's SHA-256; null for null. Equal texts have equal hashes."""
-    _, offsets, data = text.buffers()
-    bounds = np.frombuffer(offsets, np.int64)[text.offset : text.offset + len(text) + 1].tolist()
-    values = memoryview(data or b"")
-    hashes = [hashlib.sha256(values[a:b]).digest()[:16] for a, b in itertools.pairwise(bounds)]
-    return pa.array(hashes, pa.binary(16), mask=text.is_null().to_numpy(zero_copy_only=False))
+    hashes = [
+        hashlib.sha256(value.as_buffer()).digest()[:16] if value.is_valid else None
+        for value in text
+    ]
+    return pa.array(hashes, pa.binary(16))
 
 
 def _finite(values: pa.Array) -> pa.Array:

@@ -163,8 +163,8 @@ def _near_duplicates(run: Run) -> Iterator[Finding]:
 
 def _embeddings(run: Run) -> Iterator[Finding]:
     if not run.settings.has_vectors:
-        text = f"Method {run.settings.selection.method} needs no vectors, so none were made, and "
-        text += "diversity, the map and nearest neighbours are left out; a metric brings them."
+        text = f"Method {run.settings.selection.method} needs no vectors, so none were made. The "
+        text += "report therefore has no diversity, no map and no nearest neighbours."
         is_whole = run.settings.selection.scope == "corpus"
         metric = recipe.CORPUS_METRIC if is_whole else recipe.METRIC
         command = f"datamask rebuild RUN --set selection.metric={metric}"

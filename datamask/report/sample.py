@@ -121,7 +121,7 @@ def write_sample(run: Run, compute: Compute) -> None:
     sizes = [candidates for _, candidates in shards]
     has_vectors = run.settings.has_vectors
     counts = _shares(sizes, settings.sample_documents if has_vectors else settings.map_documents)
-    queries = _shares(sizes, settings.sample_documents // ASKED * has_vectors)
+    queries = _shares(sizes, settings.sample_documents // ASKED if has_vectors else 0)
     extremes = -(-settings.examples // max(len(shards), 1))
     sampled = [
         _sample_shard(run, shard, count, asked, extremes, compute)

@@ -14,7 +14,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from datamask.errors import DatamaskError, code_of, describe, visible
@@ -22,7 +22,7 @@ from datamask.runs.files import replace_file
 from datamask.runs.in_progress import working
 from datamask.runs.run import Run
 from datamask.runs.stages import STAGES
-from datamask.storage.protocol import Record, parsed_record, record_text
+from datamask.storage.protocol import Record
 
 logger = logging.getLogger(__name__)
 
@@ -64,9 +64,9 @@ def read_record(run: Run, stage: str, unit: int = 0) -> WorkRecord | None:
 def _last_record(run: Run, stage: str, unit: int) -> WorkRecord | None:
     """The last record of a unit, with whatever settings; None without one."""
     try:
-        record = parsed_record(run.fetch(run.record_path(stage, unit)).read_bytes())
-        return WorkRecord(**record["work"])
-    except (OSError, KeyError, TypeError):
+        record = Record.parsed(run.fetch(run.record_path(stage, unit)).read_bytes())
+        return WorkRecord(**record.work)
+    except (OSError, TypeError):
         return None
 
 
@@ -162,17 +162,17 @@ def _line(handler: logging.Handler, text: str, error: BaseException | None = Non
 
 def _write(run: Run, stage: str, unit: int, work: WorkRecord) -> None:
     record = run.storage.record(run.name(stage, unit))
-    write_record(run, stage, unit, {**record, "work": asdict(work)})
+    write_record(run, stage, unit, replace(record, work=asdict(work)))
 
 
 def forget_record(run: Run, stage: str, unit: int) -> None:
     """Delete the record of a unit's work that is about to be repeated by force."""
     record = run.storage.record(run.name(stage, unit))
-    if record.pop("work", None):
-        write_record(run, stage, unit, record)
+    if record.work:
+        write_record(run, stage, unit, replace(record, work={}))
 
 
 def write_record(run: Run, stage: str, unit: int, record: Record) -> None:
     """Replace all that is on record of a unit's output."""
     with replace_file(run.record_path(stage, unit), run.storage) as temporary:
-        temporary.write_text(record_text(record), encoding="utf-8")
+        temporary.write_text(record.text, encoding="utf-8")

@@ -57,7 +57,7 @@ class PinnedParquet(pq.ParquetFile):  # type: ignore[misc]  # pyarrow has no typ
         remote = is_remote(path)
         self._state: State | None = None if remote else state_of(os.fstat(raw.fileno()))
         self._version = str(getattr(raw, "details", None) or time.monotonic_ns())
-        self.size, self._footer, end = _read_footer(raw, path, shard)
+        self.size, self._footer = _read_footer(raw, path, shard)
         # Arrow reads local files faster than through a Python file, and buffered ahead, all that is
         # asked for would stay in memory.
         metadata = pq.read_metadata(pa.BufferReader(self._footer))
@@ -65,8 +65,7 @@ class PinnedParquet(pq.ParquetFile):  # type: ignore[misc]  # pyarrow has no typ
             # PyArrow aborts the whole process when it reads an encrypted column.
             raise InputError("has encrypted columns; decrypt it", path=path, shard=shard)
         options = {"pre_buffer": remote, "read_dictionary": dictionaries(metadata) or None}
-        whole = pa.BufferReader(end) if len(end) == self.size else None  # a small file
-        super().__init__(whole or (raw if remote else path), metadata=metadata, **options)
+        super().__init__(raw if remote else path, metadata=metadata, **options)
 
     def digest(self, how: str) -> str:
         """What identifies the file: its size and footer (`footer`), or every byte (`content`)."""
@@ -140,8 +139,8 @@ def open_parquet(
         file.check()
 
 
-def _read_footer(file: IO[bytes], path: str, shard: int | None) -> tuple[int, bytes, bytes]:
-    """The size of a Parquet file, its footer with the eight bytes that end it, and what was read.
+def _read_footer(file: IO[bytes], path: str, shard: int | None) -> tuple[int, bytes]:
+    """The size of a Parquet file, and its footer with the eight bytes that end the file.
 
     Raises:
         InputError: the footer is encrypted, the file truncated, or not a Parquet file.
@@ -157,7 +156,7 @@ def _read_footer(file: IO[bytes], path: str, shard: int | None) -> tuple[int, by
     if length > len(tail):
         file.seek(size - length)
         tail = file.read(length - len(tail)) + tail
-    return size, tail[-length:], tail
+    return size, tail[-length:]
 
 
 class _Hashing(io.RawIOBase):

@@ -18,15 +18,7 @@ from pathlib import Path
 from datamask.errors import CorruptFileError, RunError
 from datamask.storage.file_locks import held
 from datamask.storage.names import inside
-from datamask.storage.protocol import (
-    UNCHECKED,
-    Contents,
-    Record,
-    parsed_record,
-    record_text,
-    sha256_in,
-    with_sha256,
-)
+from datamask.storage.protocol import UNCHECKED, Contents, Record
 
 logger = logging.getLogger(__name__)
 
@@ -59,11 +51,11 @@ class LocalStorage:
 
     def put(self, temporary: Path, name: str) -> None:
         if not name.startswith(UNCHECKED):
-            record = with_sha256(self.record(name), name, sha256_of(temporary)[0])
+            record = self.record(name).with_sha256(name, sha256_of(temporary)[0])
             path = inside(self.root, self.record_name(name))
             path.parent.mkdir(parents=True, exist_ok=True)
             unfinished = temporary.with_name(f"{temporary.name}.record")
-            unfinished.write_text(record_text(record), encoding="utf-8")
+            unfinished.write_text(record.text, encoding="utf-8")
             move_into_place(unfinished, path)
         move_into_place(temporary, inside(self.root, name))
 
@@ -100,13 +92,13 @@ class LocalStorage:
         return sha256_of(inside(self.root, name))
 
     def noted_sha256(self, name: str) -> str:
-        return sha256_in(self.record(name), name)
+        return self.record(name).sha256.get(name, "")
 
     def record(self, name: str) -> Record:
         try:
-            return parsed_record(inside(self.root, self.record_name(name)).read_bytes())
+            return Record.parsed(inside(self.root, self.record_name(name)).read_bytes())
         except OSError:
-            return {}
+            return Record()
 
     def lock(self, name: str, *, shared: bool | None = None) -> AbstractContextManager[object]:
         return held(inside(self.root, f"locks/{name}.lock"), shared, self.address)

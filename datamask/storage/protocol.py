@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -20,8 +20,36 @@ UNCHECKED = ("run.json", "records/", "logs/", "sweep/")
 ReadFingerprint = Callable[[Path | str | IO[bytes]], str]
 """Reads the fingerprint in a file, or in an open Parquet file, or raises CorruptFileError."""
 
-Record = dict[str, Any]
-"""What is on record of a file: `sha256` by name, also of files that belong to the file; `work`."""
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What is on record of an output.
+
+    Args:
+        sha256: of the output and of the files that are made with it, by name.
+        work: of the unit that made it (`runs.records.WorkRecord`); empty if nothing is known.
+    """
+
+    sha256: dict[str, str] = field(default_factory=dict)
+    work: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def parsed(cls, text: bytes) -> Record:
+        """The record in a file; an empty one if the file is damaged."""
+        try:
+            content = json.loads(text)
+            return cls(dict(content["sha256"]), dict(content["work"]))
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return cls()
+
+    def with_sha256(self, name: str, sha256: str) -> Record:
+        """The record with the SHA-256 of a file."""
+        return replace(self, sha256={**self.sha256, name: sha256})
+
+    @property
+    def text(self) -> str:
+        """The content of a record's file."""
+        return json.dumps(asdict(self), sort_keys=True) + "\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,29 +142,3 @@ class Storage(Protocol):
 
     def free_bytes(self) -> float:
         """Free space for more files; infinite if unknown."""
-
-
-def parsed_record(text: bytes) -> Record:
-    """A record from its file; empty if the file is damaged."""
-    try:
-        record = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return record if isinstance(record, dict) else {}
-
-
-def sha256_in(record: Record, name: str) -> str:
-    """The SHA-256 of a file in a record; empty if there is none."""
-    sums = record.get("sha256")
-    return str(sums.get(name, "")) if isinstance(sums, dict) else ""
-
-
-def with_sha256(record: Record, name: str, sha256: str) -> Record:
-    """The record with the SHA-256 of a file."""
-    sums = record.get("sha256")
-    return {**record, "sha256": {**(sums if isinstance(sums, dict) else {}), name: sha256}}
-
-
-def record_text(record: Record) -> str:
-    """The content of a record's file."""
-    return json.dumps(record, sort_keys=True) + "\n"

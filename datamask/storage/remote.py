@@ -31,15 +31,7 @@ from datamask.storage.cache import Cache
 from datamask.storage.local import LocalStorage, sha256_of
 from datamask.storage.names import inside
 from datamask.storage.object_store import Entry, ObjectStore, has_conditions
-from datamask.storage.protocol import (
-    UNCHECKED,
-    Contents,
-    Record,
-    parsed_record,
-    record_text,
-    sha256_in,
-    with_sha256,
-)
+from datamask.storage.protocol import UNCHECKED, Contents, Record
 from datamask.storage.temporary import temporary_folder
 
 logger = logging.getLogger(__name__)
@@ -169,9 +161,8 @@ class RemoteStorage:
         sha256 = sha256_of(temporary)[0]
         is_checked = not name.startswith(UNCHECKED)
         if is_checked:
-            record = record_text(with_sha256(self.record(name), name, sha256))
-            file = self.record_name(name)
-            self._versions[file] = self.store.write(file, record.encode())
+            record, file = self.record(name).with_sha256(name, sha256), self.record_name(name)
+            self._versions[file] = self.store.write(file, record.text.encode())
         before = self._versions.get(name)
         entry = self._versions[name] = self.store.put(name, temporary)
         self.cache.add(temporary, name, entry, sha256)
@@ -209,15 +200,15 @@ class RemoteStorage:
     def noted_sha256(self, name: str) -> str:
         if name.startswith(UNCHECKED):
             return ""
-        return sha256_in(self.record(name), name)
+        return self.record(name).sha256.get(name, "")
 
     def record(self, name: str) -> Record:
         if name.startswith(LOCAL_ONLY):
             return self._here.record(name)
         try:
-            return parsed_record(self.store.read(self.record_name(name)))
+            return Record.parsed(self.store.read(self.record_name(name)))
         except FileNotFoundError:
-            return {}
+            return Record()
 
     def fingerprints(self, names: Iterable[str]) -> dict[str, str]:
         wanted = list(names)

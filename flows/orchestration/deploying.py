@@ -1,8 +1,8 @@
 """Registers everything that runs need on a Prefect server: pools, limits, deployments, automations.
 
-This module reads the files of two commands of Prefect: `deployments/prefect.yaml` (of `prefect
-deploy`) and the automations beside it (of `prefect automation create`). The commands themselves
-would start a process for each entry. `deploy` may be repeated: pools, limits, schedules and the
+`deployments/prefect.yaml` is a file for `prefect deploy`, and the automations beside it are files
+for `prefect automation create`. This module reads both, because each command would start a process
+for every entry. `deploy` may be repeated: pools, limits, schedules and the
 switches of automations stay as the operator left them. New schedules are switched off.
 """
 

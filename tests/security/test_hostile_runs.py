@@ -119,7 +119,9 @@ def link(run: Path, name: str) -> None:
 def note(run: Path, name: str) -> None:
     """Write the SHA-256 of a file as datamask does."""
     sha256 = hashlib.sha256((run / name).read_bytes()).hexdigest()
-    (run / "records" / f"{name}.json").write_text(json.dumps({"sha256": {name: sha256}}))
+    (run / "records" / f"{name}.json").write_text(
+        json.dumps({"sha256": {name: sha256}, "work": {}})
+    )
 
 
 CHANGES = {change.__name__: change for change in (published, dump, score, link)}
