@@ -103,5 +103,5 @@ def test_what_needs_embeddings_is_refused(unkept: Run) -> None:
         cli, ["evaluate", str(unkept.root), "--set", "evaluation.arms=[greedy, semdedup]"]
     )
     assert "arms of evaluation that select otherwise" in str(result.exception)
-    with pytest.raises(RunError, match=r"has no embeddings to learn from"):
+    with pytest.raises(RunError, match="embeddings"):
         run_sweep(unkept, Sweep(), Compute())
