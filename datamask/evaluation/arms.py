@@ -148,12 +148,7 @@ def _choose(connection: Any, run: Run, arm: Arm, compute: Compute) -> None:
 
 
 def _ids(run: Run, arm: Arm, compute: Compute) -> Iterator[pa.Array | pa.ChunkedArray]:
-    """The ids that an arm lists, or that its run or other settings select, shard by shard.
-
-    Raises:
-        InputError: a list of ids, or the selection of another run, is not the planned one.
-        RunError: another run is not of the same source.
-    """
+    """The ids that an arm lists, or that its run or other settings select, shard by shard."""
     if arm.kind == "ids":
         ids: list[str] = []
         files = PlannedFiles(arm.path, "content", ROW_SUFFIXES)

@@ -44,10 +44,6 @@ def leaderboard(runs: Sequence[Run]) -> list[dict[str, Any]]:
         and `copies` (documents of the arm, and how many were left out of it), and with how many
         others the verdict is `better`, `worse` or `undecided`. Arms of a set are in the order of
         their bits per byte.
-
-    Raises:
-        RunError: an evaluation is missing; or two runs differ in source, held-out texts, model,
-            tokens, epochs, learning rates or seed, so that their models cannot be compared.
     """
     for run in runs:
         _check_comparable(runs[0], run)

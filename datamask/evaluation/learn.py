@@ -195,7 +195,6 @@ def learn(run: Run, draws: int, folder: Path, compute: Compute) -> Learned:
     Raises:
         SettingsError: nothing is held out, there are too few draws or held-out texts, or the run
             selects too large a share of its candidates.
-        RunError: the run is not finished.
         InputError: a text or a set cannot be read.
     """
     starts, share = _checked(run, draws)

@@ -30,9 +30,6 @@ def evaluate(run: Run, compute: Compute) -> Receipt:
     The receipt's metrics: `main` (the set on which the verdict rests), `tokens`, `parameters`,
     `diverged` (the reason by learning rate that is left out), `documents` and `copies` by arm, and
     `proxy`: on how many pairs with a verdict the n-gram model agrees (`agreed` of `decided`).
-
-    Raises:
-        RunError: a model is missing; models diverged at every learning rate.
     """
     evaluation = run.settings.evaluation
     wanted = trials_of(run)

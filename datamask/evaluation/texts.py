@@ -145,11 +145,7 @@ def tokenizer_of(run: Run, texts: list[str]) -> Any:
 
 
 def _sample(run: Run, compute: Compute) -> list[str]:
-    """Texts of candidates, drawn with the run's seed.
-
-    Raises:
-        InputError: the source has no text.
-    """
+    """Texts of candidates, drawn with the run's seed."""
     with temporary_duckdb(run.root, compute) as connection:
         load_documents(connection, run)
         rows = execute(
@@ -226,11 +222,7 @@ def held_out_texts(run: Run, tokenizer: Any, compute: Compute) -> tuple[pa.Table
 def _encoded(
     tokenizer: Any, context: int, *, text: str, prompt: str = "", **row: Any
 ) -> dict[str, Any]:
-    """A row of `schemas.HELD_OUT` but its signature: as much text as a sequence has room for.
-
-    Raises:
-        SettingsError: the tokenizer has no token for a part of the text.
-    """
+    """A row of `schemas.HELD_OUT` but its signature: as much text as a sequence has room for."""
     before = tokenizer.encode(prompt, add_special_tokens=False).ids[-context // 2 :]
     encoding = tokenizer.encode(text, add_special_tokens=False)
     unknown = getattr(tokenizer.model, "unk_token", None)

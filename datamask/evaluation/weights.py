@@ -41,11 +41,7 @@ def with_weights(evaluation: Evaluation, weights: Iterable[float]) -> Evaluation
 
 
 def trained_weights(run: Run, weights: Iterable[float]) -> list[TrainedWeight]:
-    """What a finished evaluation shows of each lambda, the best one first.
-
-    Raises:
-        RunError: the evaluation is missing or stale, or has no arm for a lambda.
-    """
+    """What a finished evaluation shows of each lambda, the best one first."""
     wanted = set(weights)
     weight_of = {
         arm.name: arm.change["quality_weight"]

@@ -1,18 +1,18 @@
 """Facility location for the `expected` estimator: lazy greedy over near neighbours.
 
-Facility location is submodular: gains only fall, so a document whose last known gain is too small
-need not be evaluated again (lazy greedy, Minoux 1978). Gains are computed from a list of near
-neighbours for each document (`learning.neighbours`), as if each were covered from the start as well
-as by its last neighbour. If all documents are neighbours, as in a small shard, greedy is exact.
+Gains only fall, so a document whose last known gain is too small need not be evaluated again (lazy
+greedy, Minoux 1978). Gains are computed from a list of near neighbours for each document
+(`learning.neighbours`), as if each were covered from the start as well as by its last neighbour. If
+all documents are neighbours, as in a small shard, greedy is exact.
 
 In a group of near-copies larger than a list, the last neighbour is a copy too, so covering the
 group would seem to gain nothing. Therefore greedy runs again from a lower start: what the third
 nearest document in the mask of the first run covers, where that is less. Lists do not say what
-covers a document below its last neighbour, so for these documents it is computed again whenever
-many documents have been taken since.
+covers a document below its last neighbour: that is computed again whenever many documents have been
+taken since.
 
-Moment terms enter by their gradient at the present moments. That is exact for linear terms such as
-quality; for others, there are more rounds, each at the moments of the mask reached so far.
+Moment terms enter by their gradient at the present moments. For terms that are not linear there are
+more rounds, each at the moments of the mask reached so far.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ RANK = 3
 
 
 def learn(problem: Problem, neighbours: Neighbours, curve: Curve) -> tuple[Tensor, int, str]:
-    """Learn logits whose top S cover the shard; returns them, the rounds, and `complete`.
+    """Learn logits whose top S (0 < S < N) cover the shard; also the rounds, and `complete`.
 
-    The objective is facility location and any moment terms; 0 < S < N. The curve has a point for
-    every round. A logit is the gain of a document when greedy took it, or an upper bound of it.
+    The curve has a point for every round. A logit is the gain of a document when greedy took it, or
+    an upper bound of it.
     """
     data, objective, num_selected = problem.data, problem.objective, problem.num_selected
     terms = objective.active
@@ -101,17 +101,15 @@ def greedy_gains(
 ) -> Tensor:
     """The gain of each document when greedy took it, or an upper bound of it; shape N.
 
-    The gains never rise in the order in which documents were taken, and no document that was not
-    taken has a larger one, so the documents with the largest gains are those taken first.
+    The documents with the largest gains are those taken, in this order.
 
     Args:
         neighbours: cosines of documents with their neighbours, stored by column.
         covered_N: the cosine that each document is covered by from the start.
         covered_by: the cosine of each document to the nearest one in a mask, given the cosine that
-            covers it already, shapes N; at least of those for which neighbours do not tell it.
+            covers it already, shapes N; at least where neighbours do not tell it.
         linear_gain_N: the gain of each document apart from its coverage.
-        weight: of the sum over documents of the cosine to the nearest taken one. Greedy has no
-            guarantee if it is negative.
+        weight: of the sum of cosines to the nearest taken document.
         num_selected: most documents to take.
     """
     linear = linear_gain_N.cpu().numpy().astype(np.float64)

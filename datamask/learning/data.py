@@ -39,8 +39,8 @@ class ShardData:
         working_set_bytes: memory that may be used in addition to the embeddings.
         matmul: precision of large matrix products, as `compute.matmul`.
         places: rows of the documents in *features*; None for all, in order.
-        centre: what was subtracted from quality, so that a large mean takes no precision; what
-            is reported includes it (`WeightedObjective.at_level`).
+        centre: subtracted from quality, so that a large mean takes no precision; what is reported
+            includes it (`WeightedObjective.at_level`).
         probes_PN: cosines of the probes of facility location with all documents, if known.
     """
 
@@ -55,10 +55,7 @@ class ShardData:
     probes_PN: Tensor | None = None
 
     def product(self, left: Tensor, right: Tensor) -> Tensor:
-        """Multiply two matrices in the precision of `matmul`; float32.
-
-        Used only to steer learning. Values that are reported or compared use float32.
-        """
+        """Multiply two matrices in the precision of `matmul`; float32. Only to steer learning."""
         cuda = torch.backends.cuda.matmul
         before, cuda.allow_tf32 = cuda.allow_tf32, self.matmul == "tf32"
         try:
@@ -129,7 +126,6 @@ class ShardData:
             yield part, block[: part.stop - start]
 
     def _places(self, rows: Tensor | slice = slice(None)) -> np.ndarray:
-        """Where the embeddings of some documents are stored."""
         if isinstance(rows, slice):
             rows = torch.arange(*rows.indices(self.num_documents))
         places: np.ndarray = rows.cpu().numpy()
@@ -204,7 +200,7 @@ def add_moments(
     *,
     exact: bool = True,
 ) -> Moments:
-    """Moments after adding documents by weight; a negative weight removes a document.
+    """Moments after adding documents by weight, which may be negative.
 
     If not *exact*, products have the precision of `compute.matmul`.
     """
@@ -266,10 +262,7 @@ def mixed_moments(one: Moments, other: Moments, share: float) -> Moments:
 
 
 def moments_of(data: ShardData, weights_N: Tensor, order: int, *, exact: bool = True) -> Moments:
-    """Moments of the shard under weights; documents of weight 0 are not read.
-
-    If not *exact*, products have the precision of `compute.matmul`.
-    """
+    """Moments of the shard under weights, as by `add_moments`; those of weight 0 are not read."""
     moments = zero_moments(data, order)
     for rows in torch.split(weights_N.nonzero()[:, 0], data.chunk_rows):
         weights = weights_N[rows].to(torch.float32)
@@ -291,8 +284,8 @@ def highest_order(terms: Sequence[WeightedTerm]) -> int:
 def raw_values(terms: Sequence[WeightedTerm], data: ShardData, mask_N: Tensor) -> dict[str, float]:
     """The raw value of each term for one mask of the whole shard, by name.
 
-    Moment objectives and facility location are streamed. Any other objective is evaluated on all
-    documents at once or, if they do not fit in the working set, on a random sample of them.
+    Moment objectives and facility location are streamed. Any other objective is evaluated on as
+    many random documents as fit in the working set.
 
     Raises:
         SettingsError: a term fails, or its value is not finite.

@@ -3,9 +3,8 @@
 Moment objectives depend on a selection only through sums over its documents (`Moments`), and sums
 add up over shards. In a round, every shard takes the sums of the whole corpus's selection as
 given, moves its own inclusion probabilities against them, and returns its own sums. The sums of
-all shards are added, and the corpus applies the best share of the joint move. That share is exact
-and costs nothing: moments are linear in p, so the objective on the way from the old sums to the
-new ones is a function of one number. A round therefore never lowers the objective.
+all shards are added, and the corpus applies the best share of the joint move. Moments are linear in
+p, so the objective on the way is a function of one number, and a round never lowers it.
 
 A random sample of the corpus keeps the number of rounds low:
 
@@ -13,10 +12,10 @@ A random sample of the corpus keeps the number of rounds low:
   times step lengths, the dual variable of mirror ascent. This sum is a function of a document: its
   value, minus the threshold that keeps S documents, is the document's logit.
 - In later rounds, a shard learns its own documents and stand-ins together: a random sample of other
-  shards, if possible disjoint from the first. These stand for all other documents, so each counts
-  for several. Against constant sums, all shards would fill the same gap at once (compare CoCoA+, Ma
-  et al. 2015, arXiv 1502.03508). Documents of the shard and stand-ins compete for the same budget,
-  so the shard's own budget follows from its documents.
+  shards, if possible disjoint from the first. Each of these counts for several documents. Against
+  constant sums, all shards would fill the same gap at once (compare CoCoA+, Ma et al. 2015, arXiv
+  1502.03508). Documents of the shard and stand-ins compete for the same budget, so the shard's own
+  budget follows from its documents.
 
 Throughout, *terms* are weighted and scaled (`learning.scales`, over the corpus), *totals* are the
 moments of all documents, *num_selected* is S of the corpus, and *share* is the share of documents
@@ -80,9 +79,7 @@ RANDOM_PARTS = 4
 class Judge:
     """A logit as a function of a document: <slope, δ_j> − threshold.
 
-    Args:
-        slope: in the shape of the moments.
-        threshold: keeps S of the corpus's documents, estimated on the sample.
+    The slope has the shape of moments. The threshold keeps S documents, estimated on the sample.
     """
 
     slope: Moments
@@ -106,7 +103,7 @@ class Corpus:
         terms: weighted and scaled.
         totals: moments of all documents.
         moments: moments of the selection; their count is S.
-        judge: what was learned from the sample, which gives the logits of the first round.
+        judge: gives the logits of the first round.
         excess: what the next proposals subtract from logits, so that these expect S documents.
     """
 
@@ -119,13 +116,7 @@ class Corpus:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What documents of a shard propose in a round after the first.
-
-    Args:
-        logits_B: their proposed logits.
-        change: what these add to the moments of the shard.
-        step_size: length of the shard's next moves.
-    """
+    """What documents of a shard propose, what that adds to the moments, and the length of next moves."""
 
     logits_B: Tensor
     change: Moments
@@ -250,7 +241,7 @@ def propose(
     Args:
         data: its documents that may still move; at least one.
         corpus: what the shard knows about all shards.
-        logits_B: present logits; Σ sigmoid over all shards is near the count of `corpus.moments`.
+        logits_B: present logits.
         num_documents: of the shard, with those that do not move.
         step_size: returned by its last round, or the first.
         others: the stand-ins of other shards, and their present logits.
@@ -289,7 +280,7 @@ def agree(
 ) -> tuple[float, Moments]:
     """The best share of a round, in [0, 1], and the moments of the corpus after it, count S.
 
-    *moments* are of the selection before the round, *proposed* of all shards' proposals together.
+    *moments* are those before the round, *proposed* those of all proposals together.
     """
     active = [term for term in terms if term.weight != 0]
     start = scaled_moments(moments, num_selected)
@@ -307,10 +298,9 @@ def is_better_drawn(
 ) -> bool:
     """Whether documents are undecided, and a drawn mask is better than that of the highest p.
 
-    Where many selections are nearly the best, documents stay undecided: the best sums are reached
-    with p far from 0 and 1 (`policy.is_undecided`). Pairwise similarity without quality is such a
-    case, because any selection with mean 0 is the best. The sample, on the CPU, stands for the
-    corpus.
+    Where many selections are nearly the best, the best sums are reached with p far from 0 and 1
+    (`policy.is_undecided`), as for pairwise similarity without quality. The sample, on the CPU,
+    stands for the corpus.
     """
     active = [term for term in terms if term.weight != 0]
     if is_linear(active) or not is_undecided(logits_N):

@@ -5,16 +5,15 @@ objectives are evaluated at the expected moments of the whole shard, which are k
 facility location has no moments and is learned by `datamask.learning.coverage`.
 
 A step is mirror ascent on a batch: the logits of the batch move along the gradient and are shifted
-so that Σ p of the batch stays the same. Moments are linear in p and the objective is a function of
-D x D numbers, so one more evaluation gives the best share of the move: the maximum of the parabola
-through value, slope and value after the move. That share damps the move and sets the length of the
-next one, so no learning rate needs tuning. Each batch sees the moves of those before it.
+so that Σ p of the batch stays the same. One more evaluation of the objective, a function of D x D
+numbers, gives the best share of the move: the maximum of the parabola through value, slope and
+value after the move. That share damps the move and sets the length of the next one, so no learning
+rate needs tuning. Each batch sees the moves of those before it.
 
 If a pass is expensive (a large shard, second moments), a random sample is learned first, in which a
 document counts as many times as the shard is larger. In the first pass over the shard, the sample
 stands for the documents not yet visited, so each document moves by a gradient at nearly the final
-moments. Later passes visit the documents whose p is not yet near 0 or 1, a minority. A sample whose
-line searches had to shorten its moves is not used.
+moments. Later passes visit the documents whose p is not yet near 0 or 1, a minority.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ def learn(problem: Problem, logits_N: Tensor, curve: Curve) -> tuple[Tensor, int
     """Learn logits; returns them, the steps taken and why it stopped: `steps` or `tolerance`.
 
     A step is a share `selection.batch_fraction` of the shard, in batches of at most `LARGEST_BATCH`
-    documents. The objective has moment terms alone; `coverage.learn` is for facility location.
+    documents. All terms are moment objectives.
     """
     data, objective, selection = problem.data, problem.objective, problem.selection
     num_selected, generator = problem.num_selected, torch.Generator().manual_seed(problem.seed)
@@ -204,9 +203,8 @@ class Ascent:
         step_size: length of the first moves.
         share: of all documents that is selected; None for the mean p of these.
 
-    Attributes:
-        dual: if not None, what moves along the gradient have added to logits: Σ length · ∇F over
-            the steps, each with its part of the documents.
+    `dual`, if not None, has what moves along the gradient have added to logits: Σ length · ∇F over
+    the steps, each with its part of the documents.
     """
 
     def __init__(
@@ -347,7 +345,6 @@ class Ascent:
     def _with(
         self, rows: Tensor, weights: Tensor, without: Moments | None = None
     ) -> tuple[Moments, float]:
-        """The moments with documents added by weight, scaled to S, and their value."""
         after = add_moments(self.moments, self.data, rows, weights, exact=False)
         if without:
             after = map_moments(torch.sub, after, without)
@@ -357,9 +354,9 @@ class Ascent:
     def best_logits(self) -> Tensor:
         """The logits or, if its top S is the better mask, the last gradient or a drawn mask.
 
-        The gradient is better for terms that are linear in the moments, such as quality alone: the
-        shifts that keep Σ p of each batch leave the order of the logits slightly behind. A mask is
-        drawn if the best sums leave documents undecided (`policy.expected_mask`).
+        The gradient is better for terms that are linear in the moments: the shifts that keep Σ p of
+        each batch leave the order of the logits slightly behind. A mask is drawn if the best sums
+        leave documents undecided (`policy.expected_mask`).
         """
         ranked = [self.logits_N, self.gradient_N / (self.step_size.scale or 1.0)]
         if is_undecided(self.logits_N):

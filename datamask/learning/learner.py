@@ -54,7 +54,7 @@ class Ranking:
         logits: float32, shape N, on a scale of their own.
         estimator: the estimator, or the method if it does not learn.
         steps: number of steps taken.
-        stopped_by: why it stopped: `steps`, `tolerance`, `complete` or `all selected`.
+        stopped_by: `steps`, `tolerance`, `complete` or `all selected`.
     """
 
     logits: np.ndarray
@@ -253,7 +253,7 @@ def shard_data(
 
 
 def precision_of(compute: Compute, device: torch.device) -> str:
-    """The precision of products that steer learning."""
+    """The precision of products that steer learning; `auto` is bfloat16 where the device has it."""
     return fastest_products(device) if compute.matmul == "auto" else compute.matmul
 
 
@@ -336,9 +336,14 @@ def compared(
 ) -> dict[str, Any]:
     """Compare a selection with random subsets and top quality, by term and jointly.
 
-    By term, *raw* has the values of the selection, *random* the spread over random subsets of the
-    same size, and *best* the values of as many documents with the highest quality, all of them for
-    quality minus *centre*. Returns `terms`, `objective` and `scales`, as JSON.
+    Returns `terms`, `objective` and `scales`, as JSON.
+
+    Args:
+        terms: weighted and scaled.
+        raw: the values of the selection, for quality minus the centre.
+        random: the spread over random subsets of the same size.
+        best: the values of as many documents with the highest quality.
+        centre: of quality.
     """
     objective = WeightedObjective(tuple(terms))
     values = {

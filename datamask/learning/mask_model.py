@@ -7,12 +7,11 @@ through the gradient at its moments (`learning.moment_gradient`):
                   − threshold
 
 with the factor and the unit of `learning.published`, and q minus the centre of the quality that was
-learned. p is 1 for a document of the selection and 0
-for another, so the logit is the gain against the other documents of the selection in both cases. A
-document is kept if its logit is above 0. Where the gradient is of a selection that has not settled,
-or nearly the same for all documents, what was learned from the sample (`learned`) can decide
-instead. Nothing here calls an objective that a user wrote: a term whose curvature is unknown here
-has none, which matters less than 1/S.
+learned. p is 1 for a document of the selection and 0 for another, so the logit is the gain against
+the other documents of the selection in both cases. A document is kept if its logit is above 0.
+Where the gradient is of a selection that has not settled, or nearly the same for all documents,
+what was learned from the sample (`learned`) can decide instead. Nothing here calls an objective
+that a user wrote: a term whose curvature is unknown here has none, which matters less than 1/S.
 """
 
 from __future__ import annotations
@@ -125,12 +124,9 @@ class MaskModel:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Judged documents.
+    """Judged documents: logits, float64, shape N, and what each term adds to them to first order.
 
-    Args:
-        logits: float64, shape N.
-        gains: what each term adds to them to first order, by name, in the same units; linear in
-            the moments of the documents.
+    The gains have the units of the logits, and are linear in the moments of the documents.
     """
 
     logits: np.ndarray

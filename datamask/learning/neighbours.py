@@ -64,8 +64,7 @@ class Blocks:
         shadow: the shard along its principal directions, by which it is cut and searched.
         rows: of each block.
         near: for each block, those most similar to it, itself first.
-        most: documents in near blocks that are searched, in the order of the blocks; at least one
-            block.
+        most: documents in near blocks that are searched; at least one block.
     """
 
     data: ShardData
@@ -76,7 +75,6 @@ class Blocks:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all documents are in one block."""
         return len(self.rows) == 1
 
     @classmethod

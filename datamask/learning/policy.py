@@ -57,10 +57,7 @@ def gumbel_top_s(
 def top_s(
     logits: np.ndarray, quality: np.ndarray, id_order: np.ndarray, num_selected: int
 ) -> np.ndarray:
-    """The final mask: highest logits, ties by higher quality, then by smaller id; bool, shape N.
-
-    *id_order* has the rank of each document by id.
-    """
+    """The final mask, bool, shape N: highest logits, then quality, then *id_order* (ranks by id)."""
     selected = np.zeros(len(logits), dtype=bool)
     selected[np.lexsort((id_order, -quality, -logits))[:num_selected]] = True
     return selected
@@ -78,7 +75,7 @@ def expected_mask(logits_N: Tensor, is_drawn: bool) -> Tensor:
 
     A drawn mask is a systematic sample (Madow and Madow 1944) in the order of the documents: one is
     in if the sum of p up to it, plus a half, passes a whole number. Its sums over documents are
-    near those expected, even where no p is near 0 or 1. There, the documents of the highest p are
+    near those expected even where no p is near 0 or 1. There, the documents of the highest p are
     alike, and their sums are far from them (`exchange.is_better_drawn`). Logits are on the CPU.
     """
     inclusion = inclusion_of(logits_N.to(torch.float64))
@@ -102,11 +99,8 @@ def solve_threshold(
 ) -> float:
     """The tau at which Σ w sigmoid(L − tau) equals `num_selected`, by bracketed Newton steps.
 
-    Args:
-        logits_N: shape N.
-        num_selected: strictly between 0 and Σ w.
-        start: a guess, such as the threshold before a small change.
-        weight_N: w, positive, shape N; None for 1 each.
+    *num_selected* is strictly between 0 and Σ w; *start* is a guess; *weight_N* is w, positive, 1
+    each if None.
     """
     weight_N = torch.ones_like(logits_N) if weight_N is None else weight_N
     share = num_selected / long_sum(weight_N)

@@ -82,14 +82,8 @@ def quality_metrics(
 ) -> dict[str, Any]:
     """The metrics of a mask by quality alone, as `learner.judge` returns them.
 
-    Args:
-        size: S, the documents selected.
-        number: N, the candidates.
-        ours: mean quality of the mask.
-        mean: mean quality of all N.
-        variance: of their quality, with N - 1.
-        best: mean quality of the S best.
-        scale_terms: whether the objective is in units of the deviation over random subsets.
+    *size* is S, *number* N, *ours*, *mean* and *best* the mean quality of the mask, of all N and of
+    the S best; *variance* is that of all N, with N - 1.
     """
     deviation = math.sqrt((1 - size / number) / size * variance) if size else 0.0
     values = {"selected": ours, "random": mean, "top_quality": best}

@@ -37,8 +37,7 @@ class Curve:
     """The values of the terms step by step, saved together with the state of the estimator.
 
     *progress* is called with the steps done and the maximum. The *keeper* saves the unfinished
-    curve and state; None saves nothing. *state* is the state to resume from, empty at the start.
-    *centre* was subtracted from quality.
+    curve and *state*, from which a later call resumes. *centre* was subtracted from quality.
     """
 
     def __init__(

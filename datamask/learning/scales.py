@@ -127,17 +127,11 @@ def _measured(
     shrink: float = 1.0,
     most: int = MOST_SUBSETS,
 ) -> Spread:
-    """Mean and deviation of a value, from as many subsets as `PRECISION` needs.
+    """Mean and deviation of a value, from as many subsets as `PRECISION` needs, at least 2.
 
-    Args:
-        values_of: gives the values of subsets, each as its rows, minus the centre.
-        slope: what each document adds to the linear part of a value minus the centre.
-        size: of a subset.
-        generator: draws the subsets.
-        centre: the value that linear parts and values are relative to.
-        linear_variance: exact variance of the linear part.
-        shrink: the variance of the linear part, divided by that among the subsets drawn.
-        most: maximum number of subsets, at least 2.
+    *values_of* gives the values of subsets, each as its rows, minus the centre; *slope* is what
+    each document adds to the linear part of these, whose exact variance is *linear_variance*;
+    *shrink* is the variance of the linear part, divided by that among the subsets drawn.
     """
     linear, rest = np.zeros(0), np.zeros(0)
     variance = linear_variance

@@ -80,9 +80,9 @@ def refine_part(
     To second order, a shard's own change of the sums counts `OWN_WEIGHT` times: the gain at the
     expected sums, by which all shards may move alike, counts less by that factor.
 
-    *terms* are moment objectives, weighted and scaled; *selection* has the moments of the selection
-    of all shards, as expected, in which the shard's documents count with p = *inclusion_N*. Returns
-    a mask of the same size, bool, shape N.
+    *terms* are moment objectives, weighted and scaled; *selection* has the expected moments of all
+    shards, in which the shard's documents count with p = *inclusion_N*. Returns a mask of the same
+    size, bool, shape N.
     """
     change = moments_of(data, mask_N.float() - inclusion_N, order_of(selection))
     moments = map_moments(torch.add, selection, change)
@@ -127,8 +127,7 @@ def _every_swap(
 class _Coverage:
     """Facility location of the candidates C for all documents R.
 
-    `base_R` is the largest cosine of each document with the selected documents that are no
-    candidates; −1 if there are none.
+    `base_R` is the largest cosine of each document with the other selected documents; −1 if none.
     """
 
     def __init__(self, data: ShardData, mask_N: Tensor, rows_C: Tensor) -> None:

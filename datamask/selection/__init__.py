@@ -1,0 +1,5 @@
+"""Learning on files.
+
+What reads files of a run raises `RunError` if one is missing or stale, and `CorruptFileError` if
+files do not hold the same documents. Docstrings name the errors besides.
+"""

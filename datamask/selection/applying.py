@@ -24,10 +24,6 @@ def apply_model(run: Run, shard: int, compute: Compute) -> Receipt:
     """Write the mask of a shard by the run's mask model.
 
     The metrics have `gains`: mean and deviation over documents of what each term adds to the logit.
-
-    Raises:
-        RunError: an input is missing or stale, or the model has changed.
-        CorruptFileError: the inputs do not hold the same documents, or the model is damaged.
     """
     about = judged_by(run)
     assert about is not None
@@ -48,11 +44,7 @@ def apply_model(run: Run, shard: int, compute: Compute) -> Receipt:
 
 
 def drift(run: Run) -> list[dict[str, Any]]:
-    """How the documents differ from those that the model was learnt on (`analysis.summary.drift`).
-
-    Raises:
-        RunError: the mask of a shard is missing or stale, or the model has changed.
-    """
+    """How the documents differ from those of the model (`analysis.summary.drift`)."""
     about = judged_by(run)
     if about is None:
         return []

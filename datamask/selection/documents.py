@@ -61,10 +61,6 @@ def read_documents(
 
     All of them, or those in *rows* in this order. The checkpoints of *stage* hold vectors that are
     made, until its output is written; empty: none.
-
-    Raises:
-        RunError: quality or embeddings are missing or stale.
-        CorruptFileError: the two files have different numbers of documents.
     """
     documents = read_quality(run, shard)
     order = None if rows is None else np.sort(rows)
@@ -221,12 +217,7 @@ def judged(
 
 
 def read_quality(run: Run, shard: int) -> ShardDocuments:
-    """A shard's documents with quality, raw scores and indicators, without vectors (D is 0).
-
-    Raises:
-        RunError: quality is missing or stale.
-        CorruptFileError: the file does not match its receipt.
-    """
+    """A shard's documents with quality, raw scores and indicators, without vectors (D is 0)."""
     metrics = run.receipt(run.quality_stage, shard).metrics
     path = run.quality_path(shard)
     names = [score.name for score in run.settings.scores]
@@ -256,12 +247,7 @@ def write_curve(run: Run, shard: int, curve: dict[str, list[float]]) -> None:
 
 
 def read_column(run: Run, stage: str, shard: int, name: str, number: int) -> np.ndarray:
-    """A column of what `write_rows` wrote of a shard, which has so many documents.
-
-    Raises:
-        RunError: the file is missing or stale.
-        CorruptFileError: it has another number of documents.
-    """
+    """A column of what `write_rows` wrote of a shard, which has so many documents."""
     path, receipt = run.path(stage, shard), run.receipt(stage, shard)
     if receipt.rows != number:
         raise CorruptFileError(

@@ -58,11 +58,7 @@ LEAST_GAIN = -3.0
 
 
 def make_mask_model(run: Run, compute: Compute) -> None:
-    """Write `mask_model/`.
-
-    Raises:
-        RunError: the outcome of a shard is missing or stale.
-    """
+    """Write `mask_model/`."""
     about: dict[str, Any] = {"format": FORMAT, "unavailable": _unavailable(run)}
     topics = None
     if run.settings.topics is not None:

@@ -40,10 +40,6 @@ def sum_selected(run: Run, shard: int, compute: Compute) -> Receipt:
     In scope `corpus` also the moments of its part of the corpus's top quality. What is kept follows
     from thresholds of the corpus, so the sums over shards are the moments of the corpus's selection
     and of as many documents with the highest quality. The sample says which documents are kept.
-
-    Raises:
-        RunError: an input is missing or stale.
-        CorruptFileError: the inputs do not hold the same documents.
     """
     selection, documents = run.settings.selection, read_quality(run, shard)
     kept = read_column(run, "selection", shard, "selected", len(documents.ids))
@@ -76,9 +72,6 @@ def corpus_metrics(run: Run) -> dict[str, Any]:
     Returns the metrics of a shard's mask: `terms`, `objective`, `scales`. Values are functions of
     the moments of all shards, scales those of learning. Terms of weight 0 that are not functions of
     moments are left out.
-
-    Raises:
-        RunError: the outcome of a shard is missing or stale.
     """
     selected, top_quality = (
         read_moments(run, "outcome", range(run.num_shards), row) for row in range(2)

@@ -44,8 +44,6 @@ def make_mask(run: Run, shard: int, compute: Compute) -> Receipt:
 
     Raises:
         DeviceMemoryError: the accelerator ran out of memory.
-        RunError: an input is missing or stale.
-        CorruptFileError: the inputs do not hold the same documents.
         SettingsError: the budget or an objective cannot be met.
     """
     selection = run.settings.selection
@@ -81,8 +79,6 @@ def learn_logits(run: Run, shard: int, compute: Compute) -> Receipt:
 
     Raises:
         DeviceMemoryError: the accelerator ran out of memory.
-        RunError: an input is missing or stale.
-        CorruptFileError: the inputs do not hold the same documents.
         SettingsError: the budget or an objective cannot be met.
     """
     selection = run.settings.selection

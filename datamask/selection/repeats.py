@@ -42,7 +42,6 @@ def find_last_exposure(run: Run, compute: Compute) -> None:
     once) and `total` (what training is to see).
 
     Raises:
-        RunError: a mask is missing or stale.
         InputError: the total is in tokens, and a document has no number of them.
         SettingsError: it is less than one epoch or more than `max_repeat` epochs.
     """
@@ -121,11 +120,7 @@ def repeat_column(last: tuple[Any, ...], max_repeat: int) -> str:
 
 
 def added_repeat(run: Run) -> str:
-    """SQL: the column `repeat`, null if not `selected`, after a comma; "" without repeats.
-
-    Raises:
-        RunError: stage `repeats` is missing or stale.
-    """
+    """SQL: the column `repeat`, null if not `selected`, after a comma; "" without repeats."""
     if run.settings.selection.max_repeat == 1:
         return ""
     run.receipt("repeats")

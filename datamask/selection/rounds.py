@@ -59,11 +59,7 @@ class ShardState:
 
 
 def state_after(run: Run, shard: int, number: int) -> ShardState:
-    """A shard after a round, from what it wrote in this round and the share that was applied.
-
-    Raises:
-        RunError: the round is missing or stale.
-    """
+    """A shard after a round, from what it wrote in this round and the share that was applied."""
     unit = run.round_units(number)[shard]
     share = Total.read(run, number).share or 0.0
     before, proposed = (
@@ -84,10 +80,6 @@ def learn_round(run: Run, unit: int, compute: Compute) -> Receipt:
     """Write a shard's file of a round: its proposed and present logits, and the moments at these.
 
     The unit identifies shard and round (`Run.round_units`).
-
-    Raises:
-        RunError: an input is missing or stale.
-        CorruptFileError: the inputs do not hold the same documents.
     """
     shard, number = run.shard_of("round", unit), unit // run.num_shards + 1
     gains: np.ndarray = np.zeros(0, np.float32)
@@ -165,9 +157,6 @@ def logits_of_rounds(
     price; after one round, at the moments that the sample expects. A
     shard has as many documents above 0 as it expects to keep (`expected_mask`). The curve has a
     point per round; its `seconds` are 0, because the duration of a round belongs to no shard.
-
-    Raises:
-        RunError: the last round is missing or stale.
     """
     rounds = run.last_round
     totals = [Total.read(run, number) for number in range(rounds + 1)]

@@ -76,11 +76,7 @@ class Total:
 
     @staticmethod
     def read(run: Run, number: int) -> Total:
-        """From the receipt of a round's total.
-
-        Raises:
-            RunError: the total is missing or stale.
-        """
+        """From the receipt of a round's total."""
         return Total(**run.receipt("round_total", number).metrics)
 
 
@@ -156,11 +152,7 @@ def moments_from(
 
 
 def read_moments(run: Run, stage: str, units: Iterable[int], row: int = 0) -> Moments:
-    """Moments as written, on the CPU, added in the order of units.
-
-    Raises:
-        RunError: the file of a unit is missing or stale.
-    """
+    """Moments as written, on the CPU, added in the order of units."""
     total: dict[str, np.ndarray] = {}
     for unit in units:
         run.receipt(stage, unit)

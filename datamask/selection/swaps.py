@@ -35,12 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 def swap_shard(run: Run, shard: int, compute: Compute) -> Receipt:
-    """Write `swaps/NNNNN.parquet`: the documents that a shard would swap, and its sums with them.
-
-    Raises:
-        RunError: an input is missing or stale.
-        CorruptFileError: the inputs do not hold the same documents.
-    """
+    """Write `swaps/NNNNN.parquet`: what a shard would swap, and its sums with and without it."""
     rounds = run.last_round
     state = state_after(run, shard, rounds)
     logits = last_logits(run, state.logits)
@@ -87,9 +82,6 @@ def sum_swaps(run: Run, compute: Compute) -> None:
 
     The metrics of the receipt: `objective` of the corpus `with` and `without` them, the number of
     `swaps`, and whether they are `applied`.
-
-    Raises:
-        RunError: a shard's swaps are missing or stale.
     """
     corpus, shards = known_corpus(run, run.last_round, torch.device("cpu")), range(run.num_shards)
     terms = [term for term in corpus.terms if term.weight != 0]

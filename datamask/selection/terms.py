@@ -67,10 +67,6 @@ def read_groups(run: Run, shard: int, column: str, rows: pa.ChunkedArray) -> pa.
         shard: the shard.
         column: dump, language, domain or topic.
         rows: the documents' rows in the shard.
-
-    Raises:
-        RunError: topics are missing or stale.
-        CorruptFileError: they are of another number of documents.
     """
     if column != "topic":
         groups = read_columns(run.path("scores", shard), [column])[column].take(rows)

@@ -54,7 +54,6 @@ def cut(run: Run, compute: Compute) -> None:
     nothing is kept.
 
     Raises:
-        RunError: logits or quality of a shard are missing or stale.
         SettingsError: the corpus has less than the budget, or limits cannot be met or name topics
             that there are not.
     """
@@ -241,11 +240,7 @@ def _walk_groups(connection: Any) -> None:
 
 
 def kept_of_shard(run: Run, shard: int, compute: Compute) -> np.ndarray:
-    """The documents of a shard that the threshold keeps; bool, shape N.
-
-    Raises:
-        RunError: the threshold is missing or stale.
-    """
+    """The documents of a shard that the threshold keeps; bool, shape N."""
     run.receipt("threshold")
     with temporary_duckdb(run.root, compute) as connection:
         _load(connection, run, compute, [shard])

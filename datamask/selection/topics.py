@@ -57,7 +57,6 @@ def fit_topics(run: Run, compute: Compute) -> None:
     """Write `topic_model.parquet` (`schemas.TOPIC_MODEL`).
 
     Raises:
-        RunError: embeddings of a shard are missing or stale.
         InputError: a file of the source is missing or unreadable.
     """
     settings = run.settings.topics
@@ -185,9 +184,6 @@ def read_topic_model(run: Run) -> tuple[list[str], np.ndarray]:
     """The topic of each cluster, and the directions of the clusters (float32).
 
     They are those of the mask model by which the run is judged, if it is.
-
-    Raises:
-        RunError: the stage's output is missing or stale, or the mask model has changed.
     """
     if about := judged_by(run):
         return read_topics(run.settings.selection.mask_model, about)

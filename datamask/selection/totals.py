@@ -71,10 +71,6 @@ def shard_statistics(run: Run, shard: int, compute: Compute) -> Receipt:
     """Write a shard's part of a sample of the corpus, and its moments.
 
     Sums over vectors are of that part, others of all documents (`sampling.estimated_totals`).
-
-    Raises:
-        RunError: an input is missing or stale.
-        CorruptFileError: the inputs do not hold the same documents.
     """
     drawn = drawn_rows(run, shard)
     documents = read_documents(run, shard, compute, "corpus_statistics", drawn)
@@ -89,9 +85,6 @@ def sum_round(run: Run, number: int, compute: Compute) -> None:
     """Write `totals/NN.parquet` with a `Total`: moments of the selection after a round.
 
     Total 0 has the estimated moments of all documents, and what a sample has learned.
-
-    Raises:
-        RunError: a shard has not done the round.
     """
     if number == 0:
         _sum_statistics(run, compute)
@@ -157,11 +150,7 @@ def _sum_proposals(run: Run, number: int, compute: Compute) -> None:
 
 
 def _num_selected(run: Run, moments: Moments, tokens: float) -> float:
-    """S: as set, or the number of documents, at their present mean length, that meet the tokens.
-
-    Raises:
-        SettingsError: the corpus has less than the budget.
-    """
+    """S: as set, or the number of documents, at their present mean length, that meet the tokens."""
     selection = run.settings.selection
     left = budget.Survivors.of(run.receipt("quality", 0).metrics)
     units = float(budget.corpus_units(selection, run.num_documents, left))

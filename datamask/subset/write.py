@@ -93,7 +93,6 @@ def write_subset(run: Run, unit: int, compute: Compute) -> None:
     Each is finished after the last of its shards.
 
     Raises:
-        RunError: the documents of one of their shards are missing or stale.
         CorruptFileError: they are not those of the source.
         StorageError: the disk is full.
     """
