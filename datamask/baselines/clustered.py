@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from datamask.baselines.cosines import cosines
+from datamask.objectives.products import cosines
 
 # See docs/log.md#comparators.
 DOCUMENTS_PER_CLUSTER = 100

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from datamask.baselines.cosines import cosines
+from datamask.objectives.products import cosines
 
 # See docs/log.md#comparators.
 NEIGHBOURS = 10

@@ -17,10 +17,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from datamask.baselines.cosines import cosines
 from datamask.errors import SettingsError
 from datamask.objectives.disf import DIVISOR, EPSILON
 from datamask.objectives.pairwise import PairwiseSimilarity
+from datamask.objectives.products import cosines
 from datamask.objectives.weighted import WeightedTerm
 
 LAZY_LIMIT = 20_000

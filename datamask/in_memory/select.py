@@ -7,9 +7,10 @@ top quality. No document is dropped or pruned first.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from html import escape
+from math import isnan
 from typing import Any
 
 import numpy as np
@@ -21,12 +22,6 @@ from datamask.config.loading import parse_settings
 from datamask.config.selection import TRAINING, Selection
 from datamask.embedding.loose_texts import embed_texts
 from datamask.errors import SettingsError
-from datamask.in_memory.comparison import (
-    COMPARED,
-    Comparison,
-    comparison_rows,
-    comparison_text,
-)
 from datamask.in_memory.containers import column_of, numbers, texts_or_matrix
 from datamask.quality.heuristic import heuristic_scores
 from datamask.report.chart_data import LOOKS, NAMES
@@ -38,6 +33,43 @@ OF_RUNS = (
     *("documents", "tokens", "limits", *TRAINING),
 )
 """Settings of the selection that only a run has."""
+
+COMPARED = ("ours", "random", "top quality")
+"""Headings of the values of a comparison."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One value of the selection, of random and of top quality.
+
+    Args:
+        name: a term of the objective, `objective`, or `mean length`.
+        selected: of the selected documents.
+        random: expected for as many random candidates.
+        top_quality: of as many documents with the highest quality.
+        better: `higher`, `lower`, or empty if neither is better.
+    """
+
+    name: str
+    selected: float
+    random: float
+    top_quality: float
+    better: str
+
+
+def comparison_rows(rows: Iterable[Comparison]) -> Iterator[tuple[str, ...]]:
+    """The cells of a table of comparisons: name, a value of each of `COMPARED`, what is better."""
+    for row in rows:
+        values = (row.selected, row.random, row.top_quality)
+        yield row.name, *("–" if isnan(v) else f"{v:.5g}" for v in values), row.better
+
+
+def comparison_text(rows: Iterable[Comparison]) -> list[str]:
+    """Comparisons as aligned lines, below a heading."""
+    lines = []
+    for name, *values, better in (("", *COMPARED, "better"), *comparison_rows(rows)):
+        lines.append(f"{name:26s}{''.join(f'{v:>14s}' for v in values)}  {better}".rstrip())
+    return lines
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -35,8 +35,7 @@ from datamask.learning.data import (
 from datamask.learning.moment_gradient import along, mean_along, slopes
 from datamask.learning.neighbours import Neighbours
 from datamask.learning.policy import top_mask
-from datamask.learning.problem import Problem
-from datamask.learning.resuming import Curve
+from datamask.learning.problem import Curve, Problem
 from datamask.objectives.weighted import coverage_factor
 
 SHARE_ADDED = 0.5

@@ -32,6 +32,7 @@ import torch
 from torch import Tensor
 
 from datamask.errors import SettingsError
+from datamask.learning import policy
 from datamask.learning.data import (
     ShardData,
     add_moments,
@@ -44,15 +45,6 @@ from datamask.learning.data import (
 )
 from datamask.learning.expected import Ascent, StepSize, climb_sample
 from datamask.learning.moment_gradient import along, joint_value, slopes
-from datamask.learning.policy import (
-    expected_mask,
-    in_parts,
-    inclusion_of,
-    is_undecided,
-    long_sum,
-    solve_threshold,
-    top_mask,
-)
 from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.objectives.weighted import WeightedObjective, WeightedTerm, is_linear
 
@@ -90,7 +82,7 @@ class Judge:
         parts, moments = [data.quality_N[:0]], zero_moments(data, order)
         for rows in data.chunks():
             logits = along(self.slope, data, rows) - self.threshold
-            moments = add_moments(moments, data, rows, inclusion_of(logits))
+            moments = add_moments(moments, data, rows, policy.inclusion_of(logits))
             parts.append(logits)
         return torch.cat(parts), moments
 
@@ -116,7 +108,7 @@ class Corpus:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What documents of a shard propose, what that adds to the moments, and the length of next moves."""
+    """What documents of a shard propose, what that adds to the moments, and the next moves."""
 
     logits_B: Tensor
     change: Moments
@@ -177,9 +169,9 @@ def keeping(slope: Moments, number: float, *samples: tuple[ShardData, float]) ->
     values = torch.cat([along(slope, data) for data, _ in samples])
     weights = [values.new_full((data.num_documents,), weight) for data, weight in samples]
     weight_N = torch.cat(weights)
-    total = long_sum(weight_N)
+    total = policy.long_sum(weight_N)
     kept = min(max(number, LEAST_PART * total), (1 - LEAST_PART) * total)
-    return Judge(slope, solve_threshold(values, kept, weight_N=weight_N))
+    return Judge(slope, policy.solve_threshold(values, kept, weight_N=weight_N))
 
 
 def gain_over_random(
@@ -196,7 +188,7 @@ def gain_over_random(
     """
     number, parts = data.num_documents, max(round(1 / share), 2)
     masks = [torch.arange(number) % parts == part for part in range(min(parts, RANDOM_PARTS))]
-    masks.append(top_mask(values_N, max(number // parts, 1)))
+    masks.append(policy.top_mask(values_N, max(number // parts, 1)))
     *random, best = (_value_of(terms, data, mask, num_selected) for mask in masks)
     return best - sum(random) / len(random)
 
@@ -271,7 +263,7 @@ def propose(
             ascent.climb(batch.sort().values)
         ascent.end_pass()
     proposed = ascent.logits_N[:number] - corpus.excess
-    change = moments_of(data, inclusion_of(proposed) - inclusion_of(logits_B), order)
+    change = moments_of(data, policy.inclusion_of(proposed) - policy.inclusion_of(logits_B), order)
     return Proposal(proposed, change, ascent.step_size)
 
 
@@ -303,9 +295,9 @@ def is_better_drawn(
     stands for the corpus.
     """
     active = [term for term in terms if term.weight != 0]
-    if is_linear(active) or not is_undecided(logits_N):
+    if is_linear(active) or not policy.is_undecided(logits_N):
         return False
-    masks = [expected_mask(logits_N, is_drawn) for is_drawn in (False, True)]
+    masks = [policy.expected_mask(logits_N, is_drawn) for is_drawn in (False, True)]
     if not all(mask.any() for mask in masks):
         return False
     highest, drawn = (_value_of(active, sample, mask, num_selected) for mask in masks)
@@ -317,12 +309,16 @@ def expecting(logits_N: Tensor, number: float) -> Tensor:
     most = len(logits_N)
     if not most:
         return logits_N
-    return logits_N - solve_threshold(logits_N, min(max(number, 1e-6 * most), (1 - 1e-6) * most))
+    return logits_N - policy.solve_threshold(
+        logits_N, min(max(number, 1e-6 * most), (1 - 1e-6) * most)
+    )
 
 
 def taken(logits_N: Tensor, proposed_N: Tensor, share: float) -> Tensor:
     """Logits after a share of the move from one set of inclusion probabilities to another."""
     if share in (0.0, 1.0):
         return proposed_N if share else logits_N
-    inclusion = inclusion_of(logits_N) * (1 - share) + inclusion_of(proposed_N) * share
-    return in_parts(torch.logit, inclusion.clamp(1e-12, 1 - 1e-7))
+    inclusion = (
+        policy.inclusion_of(logits_N) * (1 - share) + policy.inclusion_of(proposed_N) * share
+    )
+    return policy.in_parts(torch.logit, inclusion.clamp(1e-12, 1 - 1e-7))

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from datamask.learning import policy
 from datamask.learning.data import (
     ShardData,
     add_moments,
@@ -35,15 +36,7 @@ from datamask.learning.data import (
     scaled_moments,
 )
 from datamask.learning.moment_gradient import derivatives, joint_value, mean_along
-from datamask.learning.policy import (
-    expected_mask,
-    inclusion_of,
-    is_undecided,
-    solve_threshold,
-    top_mask,
-)
-from datamask.learning.problem import Problem
-from datamask.learning.resuming import Curve
+from datamask.learning.problem import Curve, Problem
 from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import WeightedObjective
 
@@ -90,7 +83,7 @@ def learn(problem: Problem, logits_N: Tensor, curve: Curve) -> tuple[Tensor, int
     """
     data, objective, selection = problem.data, problem.objective, problem.selection
     num_selected, generator = problem.num_selected, torch.Generator().manual_seed(problem.seed)
-    centred = logits_N - solve_threshold(logits_N, num_selected)
+    centred = logits_N - policy.solve_threshold(logits_N, num_selected)
     number, sampled = data.num_documents, None
     if number >= FEWEST_SAMPLES * SAMPLE and highest_order(objective.active) == 2:
         sampled = _from_sample(problem, centred, generator)
@@ -112,7 +105,7 @@ def learn(problem: Problem, logits_N: Tensor, curve: Curve) -> tuple[Tensor, int
             step += 1
         ascent.end_pass()
         estimate = None
-        mask = top_mask(ascent.logits_N, num_selected)
+        mask = policy.top_mask(ascent.logits_N, num_selected)
         raw = raw_values(objective.terms, data, mask)
         curve.record(step, raw)
         values.append(objective.join(raw))
@@ -224,7 +217,7 @@ class Ascent:
         self.terms = objective.active
         self.order = highest_order(objective.terms)
         self.logits_N, self.step_size = logits_N, step_size
-        self.inclusion_N = inclusion_of(self.logits_N)
+        self.inclusion_N = policy.inclusion_of(self.logits_N)
         self.weight_N = torch.ones_like(self.inclusion_N) * weight
         self.dual: Moments | None = None
         mean = self.inclusion_N.mean(dtype=torch.float64)
@@ -331,7 +324,7 @@ class Ascent:
         total = float((weight * before).sum(dtype=torch.float64))
         if not 0 < total < float(weight.sum(dtype=torch.float64)):
             return None
-        moved -= solve_threshold(moved, total, float((moved - logits).mean()), weight)
+        moved -= policy.solve_threshold(moved, total, float((moved - logits).mean()), weight)
         return slope, plain, curvature, moved
 
     def _noticeable(self, change_B: Tensor) -> tuple[Tensor, Tensor]:
@@ -359,13 +352,13 @@ class Ascent:
         leave documents undecided (`policy.expected_mask`).
         """
         ranked = [self.logits_N, self.gradient_N / (self.step_size.scale or 1.0)]
-        if is_undecided(self.logits_N):
-            drawn = expected_mask(self.logits_N.cpu(), True).to(self.logits_N)
+        if policy.is_undecided(self.logits_N):
+            drawn = policy.expected_mask(self.logits_N.cpu(), True).to(self.logits_N)
             spread = self.logits_N.max() - self.logits_N.min()
             ranked.append(self.logits_N + drawn * (1 + spread))
 
         def value(logits_N: Tensor) -> float:
-            mask = top_mask(logits_N, int(self.num_selected)).to(torch.float32)
+            mask = policy.top_mask(logits_N, int(self.num_selected)).to(torch.float32)
             moments = moments_of(self.data, mask, self.order, exact=False)
             return float(joint_value(self.terms, moments))
 

@@ -31,9 +31,8 @@ from datamask.learning.neighbours import Neighbours
 from datamask.learning.norms import NORM_TOLERANCE, row_norms
 from datamask.learning.optimality_gap import certified_gap
 from datamask.learning.policy import initial_logits
-from datamask.learning.problem import Problem
+from datamask.learning.problem import Curve, Keeper, Problem
 from datamask.learning.ranked import LearnedMask
-from datamask.learning.resuming import Curve, Keeper
 from datamask.learning.scales import FEWEST_SUBSETS, MOST_SUBSETS, random_subsets, scaled
 from datamask.learning.swap_refinement import refine_by_swaps
 from datamask.objectives.facility_location import FacilityLocation

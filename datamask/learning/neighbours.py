@@ -73,10 +73,6 @@ class Blocks:
     near: list[list[int]]
     most: int
 
-    @property
-    def is_whole(self) -> bool:
-        return len(self.rows) == 1
-
     @classmethod
     def of(cls, data: ShardData) -> Blocks:
         """Cut a shard into blocks; products have full precision."""
@@ -193,7 +189,7 @@ class Neighbours:
         columns = np.empty((number, length), np.int32)
         probes_PN = None
         found: Iterator[tuple[np.ndarray | slice, Tensor, Tensor]] = blocks.lists(length)
-        if blocks.is_whole:
+        if len(blocks.rows) == 1:
             probes_P = torch.arange(0, device=data.device) if probes_P is None else probes_P
             probes_PN = data.quality_N.new_empty(len(probes_P), number)
             found = blocks.exact_lists(length, probes_P, probes_PN)

@@ -57,7 +57,7 @@ def gumbel_top_s(
 def top_s(
     logits: np.ndarray, quality: np.ndarray, id_order: np.ndarray, num_selected: int
 ) -> np.ndarray:
-    """The final mask, bool, shape N: highest logits, then quality, then *id_order* (ranks by id)."""
+    """The final mask, bool, shape N: highest logits, then quality, then *id_order*, ranks by id."""
     selected = np.zeros(len(logits), dtype=bool)
     selected[np.lexsort((id_order, -quality, -logits))[:num_selected]] = True
     return selected

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from datamask.learning.policy import gumbel_top_s
-from datamask.learning.problem import Problem
-from datamask.learning.resuming import Curve, State
+from datamask.learning.problem import Curve, Problem, State
 from datamask.objectives.products import times_vector
 
 # See docs/log.md#policy-gradient.

@@ -1,9 +1,16 @@
-"""A shard, and the objective by which documents are selected from it."""
+"""What an estimator is given: a problem, and the curve with the state from which it resumes.
+
+A state holds everything that the next step depends on, exactly, so a resumed learner takes the
+steps that it would have taken.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -14,6 +21,10 @@ from datamask.learning.data import ShardData, Spread
 from datamask.learning.neighbours import Neighbours
 from datamask.learning.policy import top_s
 from datamask.objectives.weighted import WeightedObjective
+
+logger = logging.getLogger(__name__)
+
+State = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +65,68 @@ class Problem:
     def put(self, values: np.ndarray) -> Tensor:
         """Values of the documents as a tensor on the learner's device."""
         return torch.from_numpy(values).to(self.data.device)
+
+
+class Keeper(Protocol):
+    """Stores states by name; `datamask.runs.checkpoints.Checkpoints` is one."""
+
+    def due(self) -> bool:
+        """Whether it is time to save."""
+
+    def save(self, name: str, state: State) -> None:
+        """Save a state."""
+
+    def load(self, name: str) -> State | None:
+        """The state that was saved last, if any."""
+
+
+class Curve:
+    """The values of the terms step by step, saved together with the state of the estimator.
+
+    *progress* is called with the steps done and the maximum. The *keeper* saves the unfinished
+    curve and *state*, from which a later call resumes. *centre* was subtracted from quality.
+    """
+
+    def __init__(
+        self,
+        objective: WeightedObjective,
+        most_steps: int,
+        progress: Callable[[int, int], None] | None = None,
+        keeper: Keeper | None = None,
+        centre: float = 0.0,
+    ) -> None:
+        self.objective, self.most_steps, self.progress = objective, most_steps, progress
+        self.keeper, self.centre = keeper, centre
+        names = ("step", "seconds", "objective", *(t.objective.name for t in objective.terms))
+        self.columns: dict[str, list[float]] = {name: [] for name in names}
+        self.state: State = (keeper.load("learner") or {}) if keeper is not None else {}
+        saved = [name for name in self.state if name.startswith("curve:")]
+        kept = {name.removeprefix("curve:"): self.state.pop(name) for name in saved}
+        if self.state:
+            self.columns = {name: values.tolist() for name, values in kept.items()}
+            step = max(self.columns["step"], default=0)
+            logger.info("resuming from a checkpoint at step %d", step)
+        self._start = time.perf_counter() - max(self.columns["seconds"], default=0.0)
+
+    def record(self, step: int, raw: Mapping[str, float]) -> None:
+        """Add a point: the raw values of the terms after a step, for quality minus the centre."""
+        self._add(step, self.objective.at_level(raw, self.centre))
+
+    def _add(self, step: int, raw: Mapping[str, float]) -> None:
+        columns = {"step": step, "seconds": time.perf_counter() - self._start}
+        for name, value in {**columns, "objective": self.objective.join(raw), **raw}.items():
+            self.columns[name].append(value)
+        if self.progress is not None:
+            self.progress(int(step), self.most_steps)
+
+    def end(self, steps: int, raw: Mapping[str, float]) -> None:
+        """Add the values of the final mask as reported, unless the last point has them."""
+        points = self.columns["objective"]
+        if not points or points[-1] != self.objective.join(raw):
+            self._add(steps + 1 if points else steps, raw)
+
+    def keep(self, make: Callable[[], State]) -> None:
+        """Save curve and state if it is time to; called between steps with what makes the state."""
+        if self.keeper is not None and self.keeper.due():
+            columns = {f"curve:{name}": np.asarray(c) for name, c in self.columns.items()}
+            self.keeper.save("learner", make() | columns)

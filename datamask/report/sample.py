@@ -248,7 +248,7 @@ def _quality_gains(run: Run, shard: int, table: pa.Table) -> np.ndarray:
     if not is_known or selection.num_rounds == 1 or not len(quality):
         return np.full(len(quality), np.nan)
     if selection.scope == "corpus":
-        from datamask.selection.outcome import corpus_metrics
+        from datamask.selection.totals import corpus_metrics
 
         (size, number), scales = _kept_and_left(run), corpus_metrics(run)["scales"]
     else:
@@ -381,7 +381,7 @@ def _diverse(
     from threadpoolctl import threadpool_limits
 
     from datamask.learning.learner import judge, learn, scale  # these import torch
-    from datamask.learning.resuming import Curve
+    from datamask.learning.problem import Curve
 
     kept, left = _kept_and_left(run)
     selection = run.settings.selection.model_copy(

@@ -204,7 +204,7 @@ STAGES = {
         Stage(
             "swaps",
             5,
-            "datamask.selection.swaps:swap_shard",
+            "datamask.selection.rounds:swap_shard",
             "shard",
             settings=of.reads("selection.swap_refinement"),
             on_device=True,
@@ -215,7 +215,7 @@ STAGES = {
         Stage(
             "swaps_total",
             1,
-            "datamask.selection.swaps:sum_swaps",
+            "datamask.selection.totals:sum_swaps",
             after_all=("round_total", "swaps"),
             file="swaps.parquet",
             where=of.swaps_together,
@@ -256,7 +256,7 @@ STAGES = {
         Stage(
             "outcome",
             8,
-            "datamask.selection.outcome:sum_selected",
+            "datamask.selection.totals:sum_selected",
             "shard",
             settings=lambda s: s.seed,
             on_device=True,

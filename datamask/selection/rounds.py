@@ -1,8 +1,13 @@
-"""A shard in the rounds of scope `corpus`, and its logits after the last one.
+"""A shard in the rounds of scope `corpus`, and its swaps and logits after the last one.
 
 Round 1 reads the vectors of all documents, later ones those of the documents that may still move
 (`datamask.learning.expected.unsettled`): the moments of the others stay as they are. What happens
 between rounds is in `datamask.selection.totals`.
+
+After the last round every shard keeps its most probable documents. Their sums differ from those
+expected, and with few documents that costs some of the gain. So each shard swaps documents as if
+the others' sums were as expected. All shards do so at once, and may together change too much: the
+swaps are applied only if the objective of the corpus rises by all of them (stage `swaps_total`).
 """
 
 from __future__ import annotations
@@ -15,32 +20,25 @@ import torch
 
 from datamask.config.compute import Compute
 from datamask.learning import exchange, published
-from datamask.learning.data import ShardData, map_moments, mixed_moments, scaled_moments
+from datamask.learning.data import (
+    ShardData,
+    map_moments,
+    mixed_moments,
+    moments_of,
+    scaled_moments,
+)
 from datamask.learning.expected import StepSize, unsettled
 from datamask.learning.policy import expected_mask, inclusion_of, long_sum
+from datamask.learning.swap_refinement import refine_part
 from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import is_linear
 from datamask.runs import schemas
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run, shard_seed
 from datamask.runs.stage_settings import swaps_together
+from datamask.selection import sampling, sums
 from datamask.selection.documents import on_device, read_documents
-from datamask.selection.sampling import SAMPLED, corpus_sample, sample_places, sampled_rows
-from datamask.selection.sums import (
-    RoundRow,
-    SampleRow,
-    Total,
-    all_moments,
-    first_logits,
-    moment_order,
-    moment_row,
-    read_lists,
-    read_moments,
-    scaled_terms,
-    share_selected,
-    tokens_of,
-    write_sums,
-)
+from datamask.selection.sums import RoundRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +59,14 @@ class ShardState:
 def state_after(run: Run, shard: int, number: int) -> ShardState:
     """A shard after a round, from what it wrote in this round and the share that was applied."""
     unit = run.round_units(number)[shard]
-    share = Total.read(run, number).share or 0.0
+    share = sums.Total.read(run, number).share or 0.0
     before, proposed = (
-        read_moments(run, "round", [unit], row) for row in (RoundRow.PRESENT, RoundRow.PROPOSED)
+        sums.read_moments(run, "round", [unit], row)
+        for row in (RoundRow.PRESENT, RoundRow.PROPOSED)
     )
     if number == 1:  # of all documents, of which each is selected in part
-        before = map_moments(lambda one: share_selected(run, 0) * one, before)
-    row = read_lists(run, "round", ("present", "proposed", "step_size"), unit)
+        before = map_moments(lambda one: sums.share_selected(run, 0) * one, before)
+    row = sums.read_lists(run, "round", ("present", "proposed", "step_size"), unit)
     present, after = (torch.tensor(row[name]) for name in ("present", "proposed"))
     return ShardState(
         exchange.taken(present, after, share),
@@ -89,16 +88,16 @@ def learn_round(run: Run, unit: int, compute: Compute) -> Receipt:
         before = state_after(run, shard, number - 1)
         after = _moved(run, shard, number, before, compute)
     inclusion = inclusion_of(after.logits).to(torch.float64).numpy()
-    tokens = float((tokens_of(run, shard) * inclusion).sum())
-    rows = [moment_row(after.moments, tokens), moment_row(before.moments)]
+    tokens = float((sums.tokens_of(run, shard) * inclusion).sum())
+    rows = [sums.moment_row(after.moments, tokens), sums.moment_row(before.moments)]
     rows[0] |= {
         "present": before.logits.numpy(),
         "proposed": after.logits.numpy(),
-        "sampled": after.logits.numpy()[sampled_rows(run, shard)],
+        "sampled": after.logits.numpy()[sampling.sampled_rows(run, shard)],
         "step_size": astuple(after.step_size),
         "gains": gains,
     }
-    return write_sums(run, "round", unit, schemas.ROUND, rows, {})
+    return sums.write_sums(run, "round", unit, schemas.ROUND, rows, {})
 
 
 def _judged(run: Run, shard: int, compute: Compute) -> tuple[ShardState, ShardState, np.ndarray]:
@@ -107,11 +106,11 @@ def _judged(run: Run, shard: int, compute: Compute) -> tuple[ShardState, ShardSt
 
     def work(data: ShardData) -> tuple[ShardState, ShardState, np.ndarray]:
         corpus, gains = known_corpus(run, 0, data.device), np.zeros(0)
-        proposed, moments = corpus.judge.judge(data, moment_order(run))
+        proposed, moments = corpus.judge.judge(data, sums.moment_order(run))
         if run.settings.selection.num_rounds == 1:
-            selected = read_moments(run, "round_total", [0], SampleRow.EXPECTED)
+            selected = sums.read_moments(run, "round_total", [0], sums.SampleRow.EXPECTED)
             gains = _gains(data, corpus, proposed > 0, selected)
-        before = first_logits(run, data.num_documents), all_moments(run, data)
+        before = sums.first_logits(run, data.num_documents), sums.all_moments(run, data)
         after = ShardState(proposed.cpu(), moments, StepSize())
         return ShardState(*before, StepSize()), after, gains.astype(np.float32)
 
@@ -159,7 +158,7 @@ def logits_of_rounds(
     point per round; its `seconds` are 0, because the duration of a round belongs to no shard.
     """
     rounds = run.last_round
-    totals = [Total.read(run, number) for number in range(rounds + 1)]
+    totals = [sums.Total.read(run, number) for number in range(rounds + 1)]
     present = last_logits(run, state_after(run, shard, rounds).logits)
     mask = expected_mask(present, totals[-1].drawn).numpy()
     if swaps_together(run.settings) and run.receipt("swaps_total").metrics["applied"]:
@@ -167,7 +166,7 @@ def logits_of_rounds(
         mask[moved["leaving"]], mask[moved["coming"]] = False, True
     corpus, price = known_corpus(run, rounds, torch.device("cpu")), totals[-1].dual_price
     if rounds == 1:
-        gains = read_lists(run, "round", ("gains",), shard)["gains"].astype(np.float64)
+        gains = sums.read_lists(run, "round", ("gains",), shard)["gains"].astype(np.float64)
     else:
         documents = read_documents(run, shard, compute, "learning")
         given = corpus, torch.from_numpy(mask), corpus.moments
@@ -197,7 +196,7 @@ def last_logits(run: Run, present: torch.Tensor) -> torch.Tensor:
     """A shard's logits after the last round, shifted so that all shards expect to select S."""
     if run.last_round == 1:  # gains choose from more than S
         return present
-    total = Total.read(run, run.last_round)
+    total = sums.Total.read(run, run.last_round)
     part = long_sum(inclusion_of(present.to(torch.float64))) / total.expected
     return exchange.expecting(present, part * total.documents)
 
@@ -205,25 +204,25 @@ def last_logits(run: Run, present: torch.Tensor) -> torch.Tensor:
 def swaps_of(run: Run, shard: int) -> dict[str, np.ndarray]:
     """The places of the documents that a shard swaps: those that are `leaving` and `coming`."""
     run.receipt("swaps", shard)
-    return read_lists(run, "swaps", ("leaving", "coming"), shard)
+    return sums.read_lists(run, "swaps", ("leaving", "coming"), shard)
 
 
 def known_corpus(run: Run, number: int, device: torch.device) -> exchange.Corpus:
     """What shards know before the round after this one."""
-    total = Total.read(run, number)
+    total = sums.Total.read(run, number)
     totals, moments, slope = (
-        map_moments(lambda one: one.to(device), read_moments(run, "round_total", [unit], row))
+        map_moments(lambda one: one.to(device), sums.read_moments(run, "round_total", [unit], row))
         for unit, row in ((0, 0), (number, 0), (0, 1))
     )
-    judge = exchange.Judge(slope, Total.read(run, 0).threshold or 0.0)
+    judge = exchange.Judge(slope, sums.Total.read(run, 0).threshold or 0.0)
     moments = scaled_moments(moments, total.documents)
-    return exchange.Corpus(scaled_terms(run), totals, moments, judge, total.excess)
+    return exchange.Corpus(sums.scaled_terms(run), totals, moments, judge, total.excess)
 
 
 def _others(run: Run, shard: int, number: int, compute: Compute) -> tuple[ShardData, torch.Tensor]:
     """The sample's documents of other shards, and their logits after a round."""
-    sample = corpus_sample(run, read_lists(run, "round_total", SAMPLED), compute)
-    others = np.delete(np.arange(sample.num_documents), sample_places(run, shard))
+    sample = sampling.known_sample(run, compute)
+    others = np.delete(np.arange(sample.num_documents), sampling.sample_places(run, shard))
     rows = torch.from_numpy(others)
     return sample.part(rows), sample_logits(run, number)[rows]
 
@@ -231,14 +230,57 @@ def _others(run: Run, shard: int, number: int, compute: Compute) -> tuple[ShardD
 def sample_logits(run: Run, number: int) -> torch.Tensor:
     """The logits of the sample's documents after a round; before the first, all the same."""
     if number:
-        lists = read_lists(run, "round_total", ("sample_logits",), number)
+        lists = sums.read_lists(run, "round_total", ("sample_logits",), number)
         return torch.from_numpy(lists["sample_logits"].copy())
-    last = sample_places(run, run.num_shards - 1).stop
-    return first_logits(run, last)
+    last = sampling.sample_places(run, run.num_shards - 1).stop
+    return sums.first_logits(run, last)
 
 
 def movable(run: Run, number: int, logits: torch.Tensor) -> np.ndarray:
     """Places of the documents that may move in a round after the first."""
-    if is_linear([term for term in scaled_terms(run) if term.weight != 0]):
+    if is_linear([term for term in sums.scaled_terms(run) if term.weight != 0]):
         return np.zeros(0, np.int64)  # the judge has decided
-    return unsettled(inclusion_of(logits), share_selected(run, number - 1)).numpy()
+    return unsettled(inclusion_of(logits), sums.share_selected(run, number - 1)).numpy()
+
+
+def swap_shard(run: Run, shard: int, compute: Compute) -> Receipt:
+    """Write `swaps/NNNNN.parquet`: what a shard would swap, and its sums with and without it."""
+    rounds = run.last_round
+    state = state_after(run, shard, rounds)
+    logits = last_logits(run, state.logits)
+    rows = movable(run, rounds + 1, logits)
+    mask = expected_mask(logits, sums.Total.read(run, rounds).drawn)[rows]
+    documents = read_documents(run, shard, compute, "swaps", rows)
+
+    def work(data: ShardData) -> tuple[torch.Tensor, list[Moments]]:
+        inclusion = inclusion_of(state.logits[rows])
+        refined = _refined(run, data, mask, inclusion)
+        changes = [(one.float() - inclusion).to(data.device) for one in (refined, mask)]
+        added = [moments_of(data, one, sums.moment_order(run)) for one in changes]
+        return refined, [map_moments(lambda a, b: a + b.cpu(), state.moments, one) for one in added]
+
+    refined, moments = on_device(shard, documents, compute, work)
+    moment_rows = [sums.moment_row(one) for one in moments]
+    moment_rows[0] |= {
+        "leaving": rows[(mask & ~refined).numpy()],
+        "coming": rows[(refined & ~mask).numpy()],
+    }
+    return sums.write_sums(run, "swaps", shard, schemas.SWAPS, moment_rows, {})
+
+
+def _refined(
+    run: Run, data: ShardData, mask: torch.Tensor, inclusion: torch.Tensor
+) -> torch.Tensor:
+    """The mask after swaps, on the CPU."""
+    if not data.num_documents:
+        return mask
+    corpus = known_corpus(run, run.last_round, data.device)
+    terms = [term for term in corpus.terms if term.weight != 0]
+    expected = sums.Total.read(run, run.last_round).expected
+    share = float(corpus.moments.count) / expected  # the sums that are known are scaled to S
+    given = (mask.to(data.device), share * inclusion.to(data.device))
+    most = run.settings.selection.swap_refinement
+    try:
+        return refine_part(data, terms, *given, most, corpus.moments).cpu()
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+        return mask  # with few documents, the sums of the other shards may fit no selection

@@ -181,6 +181,11 @@ def corpus_sample(run: Run, columns: Mapping[str, np.ndarray], compute: Compute)
     )
 
 
+def known_sample(run: Run, compute: Compute) -> ShardData:
+    """The documents that stand for the corpus in the rounds, as total 0 has them."""
+    return corpus_sample(run, read_lists(run, "round_total", SAMPLED), compute)
+
+
 def _learned(selection: Selection, candidates: int) -> tuple[int, int]:
     """The place of the first document that is learned, and their number.
 

@@ -1,10 +1,12 @@
-"""Stages `corpus_statistics`, `round` and `round_total`: shards exchange sums (scope `corpus`).
+"""Stages in which shards exchange sums: those of scope `corpus`, and `outcome`.
 
 - `corpus_statistics/` holds each shard's part of a sample of the corpus, and the moments of these
   documents; `totals/00.parquet` has estimates of the moments of all documents, a part of the
   sample, and what was learned from it.
 - `round/NN/` holds each shard's proposed logits and the moments at these; `totals/NN.parquet` adds
   the moments up, says what share of the round is applied, and has the sample's logits.
+- `swaps.parquet` adds up what the swaps of all shards would change (`selection.rounds`).
+- `outcome/` has the moments of what each shard keeps.
 
 The mathematics is in `datamask.learning.exchange`. Moments are added in the order of shards, in
 float64, so the bytes do not depend on the number of workers. A shard reads only the totals, never
@@ -24,40 +26,19 @@ import torch
 from datamask.config.compute import Compute
 from datamask.learning import exchange
 from datamask.learning.data import ShardData, scaled_moments
+from datamask.learning.learner import compared
+from datamask.learning.moment_gradient import joint_value
 from datamask.learning.policy import inclusion_of, long_sum
 from datamask.learning.scales import random_subsets, scaled
-from datamask.objectives.protocol import Moments
+from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.objectives.weighted import WeightedObjective, WeightedTerm
 from datamask.runs import budget, schemas
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.selection.documents import on_device, read_documents
-from datamask.selection.rounds import known_corpus, sample_logits
-from datamask.selection.sampling import (
-    SAMPLED,
-    Drawn,
-    corpus_sample,
-    drawn_rows,
-    estimated_totals,
-    learn_judge,
-    sample_columns,
-    stand_ins,
-    with_known_sums,
-)
-from datamask.selection.sums import (
-    RoundRow,
-    Total,
-    all_moments,
-    centre_of_quality,
-    moment_order,
-    moment_row,
-    read_lists,
-    read_moments,
-    sum_tokens,
-    term_values,
-    tokens_of,
-    write_sums,
-)
+from datamask.selection import sampling, sums
+from datamask.selection.documents import on_device, read_column, read_documents, read_quality
+from datamask.selection.rounds import known_corpus, sample_logits, swaps_of
+from datamask.selection.sums import RoundRow
 from datamask.selection.terms import terms_of
 
 logger = logging.getLogger(__name__)
@@ -72,13 +53,13 @@ def shard_statistics(run: Run, shard: int, compute: Compute) -> Receipt:
 
     Sums over vectors are of that part, others of all documents (`sampling.estimated_totals`).
     """
-    drawn = drawn_rows(run, shard)
+    drawn = sampling.drawn_rows(run, shard)
     documents = read_documents(run, shard, compute, "corpus_statistics", drawn)
-    moments = on_device(shard, documents, compute, lambda data: all_moments(run, data))
-    moments = with_known_sums(run, shard, moments)
-    row = moment_row(moments, float(tokens_of(run, shard).sum()))
-    row |= sample_columns(documents, np.arange(len(drawn)))
-    return write_sums(run, "corpus_statistics", shard, schemas.CORPUS_STATISTICS, [row], {})
+    moments = on_device(shard, documents, compute, lambda data: sums.all_moments(run, data))
+    moments = sampling.with_known_sums(run, shard, moments)
+    row = sums.moment_row(moments, float(sums.tokens_of(run, shard).sum()))
+    row |= sampling.sample_columns(documents, np.arange(len(drawn)))
+    return sums.write_sums(run, "corpus_statistics", shard, schemas.CORPUS_STATISTICS, [row], {})
 
 
 def sum_round(run: Run, number: int, compute: Compute) -> None:
@@ -95,21 +76,24 @@ def sum_round(run: Run, number: int, compute: Compute) -> None:
 def _sum_statistics(run: Run, compute: Compute) -> None:
     """Estimate the moments of all documents, scale the terms, and learn the judge."""
     shards, selection = range(run.num_shards), run.settings.selection
-    drawn = Drawn.read(run)
-    totals = estimated_totals(drawn, read_moments(run, "corpus_statistics", shards))
-    tokens = sum_tokens(run, "corpus_statistics", shards)
-    kept = drawn.columns(0, stand_ins(selection))
-    sample, num_selected = corpus_sample(run, kept, compute), _num_selected(run, totals, tokens)
+    drawn = sampling.Drawn.read(run)
+    totals = sampling.estimated_totals(drawn, sums.read_moments(run, "corpus_statistics", shards))
+    tokens = sums.sum_tokens(run, "corpus_statistics", shards)
+    kept = drawn.columns(0, sampling.stand_ins(selection))
+    sample, num_selected = (
+        sampling.corpus_sample(run, kept, compute),
+        _num_selected(run, totals, tokens),
+    )
     terms = terms_of(run)
     if selection.scale_terms:
         random = random_subsets(terms, totals, sample, num_selected, run.settings.seed)
         terms = scaled(terms, random)
-    judge, learned = learn_judge(drawn, terms, totals, num_selected, compute)
-    rows = [moment_row(totals, tokens) | kept, moment_row(judge.slope)]
+    judge, learned = sampling.learn_judge(drawn, terms, totals, num_selected, compute)
+    rows = [sums.moment_row(totals, tokens) | kept, sums.moment_row(judge.slope)]
     if selection.num_rounds == 1:  # the round writes gains at what is expected of it
-        _, expected = judge.judge(drawn.data(0, None, compute), moment_order(run))
+        _, expected = judge.judge(drawn.data(0, None, compute), sums.moment_order(run))
         _, expected = exchange.agree(terms, totals, expected, num_selected)
-        rows.append(moment_row(expected))
+        rows.append(sums.moment_row(expected))
     total = _valued(run, 0, terms, scaled_moments(totals, num_selected), sample)
     total = replace(total, threshold=judge.threshold, sample=learned)
     _write_total(run, 0, schemas.CORPUS_STATISTICS, rows, total)
@@ -117,16 +101,18 @@ def _sum_statistics(run: Run, compute: Compute) -> None:
 
 def _sum_proposals(run: Run, number: int, compute: Compute) -> None:
     """Add up what the shards propose, and apply the share of it that is best for the corpus."""
-    units, before = run.round_units(number), Total.read(run, number - 1)
+    units, before = run.round_units(number), sums.Total.read(run, number - 1)
     corpus = known_corpus(run, number - 1, torch.device("cpu"))
-    proposed, tokens = read_moments(run, "round", units), sum_tokens(run, "round", units)
+    proposed, tokens = sums.read_moments(run, "round", units), sums.sum_tokens(run, "round", units)
     num_selected = _num_selected(run, proposed, tokens)
-    start = corpus.moments if number > 1 else read_moments(run, "round", units, RoundRow.PRESENT)
+    start = (
+        corpus.moments if number > 1 else sums.read_moments(run, "round", units, RoundRow.PRESENT)
+    )
     share, moments = exchange.agree(corpus.terms, start, proposed, num_selected)
     expected = before.expected + share * (float(proposed.count) - before.expected)
     # The sample may expect another part of its documents than the corpus does.
-    sample = corpus_sample(run, read_lists(run, "round_total", SAMPLED), compute)
-    parts = [read_lists(run, "round", ("sampled",), unit)["sampled"] for unit in units]
+    sample = sampling.known_sample(run, compute)
+    parts = [sums.read_lists(run, "round", ("sampled",), unit)["sampled"] for unit in units]
     moved = torch.from_numpy(np.concatenate(parts))
     present = exchange.taken(sample_logits(run, number - 1), moved, share)
     kept = long_sum(inclusion_of(present)) * num_selected / expected
@@ -138,7 +124,7 @@ def _sum_proposals(run: Run, number: int, compute: Compute) -> None:
     total = replace(total, share=share, drawn=is_drawn, expected=expected, excess=excess)
     applied = 100 * share
     logger.info("round %d: objective %.4f, %.0f %% of it applied", number, total.objective, applied)
-    rows = [moment_row(moments, tokens) | {"sample_logits": logits.numpy()}]
+    rows = [sums.moment_row(moments, tokens) | {"sample_logits": logits.numpy()}]
     _write_total(run, number, schemas.ROUND_TOTAL, rows, total)
     selection = run.settings.selection
     if number == selection.rounds > 1 and not total.settled and selection.tolerance:
@@ -166,14 +152,14 @@ def _valued(
     terms: tuple[WeightedTerm, ...],
     moments: Moments,
     sample: ShardData,
-) -> Total:
+) -> sums.Total:
     """The objective of the corpus at some moments, and what follows from it."""
     active, documents = [term for term in terms if term.weight != 0], float(moments.count)
     weighted = WeightedObjective(terms)
-    values = weighted.at_level(term_values(terms, moments), centre_of_quality(run))
+    values = weighted.at_level(sums.term_values(terms, moments), sums.centre_of_quality(run))
     objective = weighted.join(values)
     part = documents / run.receipt("quality", 0).metrics["kept_total"]
-    return Total(
+    return sums.Total(
         documents=documents,
         expected=documents,
         dual_price=exchange.dual_price_of(active, moments, sample, part),
@@ -185,16 +171,92 @@ def _valued(
 
 
 def _write_total(
-    run: Run, number: int, schema: pa.Schema, rows: list[dict[str, Any]], total: Total
+    run: Run, number: int, schema: pa.Schema, rows: list[dict[str, Any]], total: sums.Total
 ) -> None:
     metrics = {name: value for name, value in asdict(total).items() if value is not None}
-    write_sums(run, "round_total", number, schema, rows, metrics)
+    sums.write_sums(run, "round_total", number, schema, rows, metrics)
 
 
 def _has_settled(run: Run, number: int, objective: float) -> bool:
     """Whether the last rounds raised the objective by a small share of its whole rise."""
     if number < ROUNDS_TO_STOP:
         return False
-    start, before = (Total.read(run, one).objective for one in (0, number - ROUNDS_TO_STOP))
+    start, before = (sums.Total.read(run, one).objective for one in (0, number - ROUNDS_TO_STOP))
     tolerance = run.settings.selection.tolerance
     return bool(tolerance and objective - before <= tolerance * (objective - start))
+
+
+def sum_swaps(run: Run, compute: Compute) -> None:
+    """Write `swaps.parquet`: moments of the masks of all shards, with swaps and without them.
+
+    The metrics of the receipt: `objective` of the corpus `with` and `without` them, the number of
+    `swaps`, and whether they are `applied`.
+    """
+    corpus, shards = known_corpus(run, run.last_round, torch.device("cpu")), range(run.num_shards)
+    terms = [term for term in corpus.terms if term.weight != 0]
+    rows, values = [], {}
+    for row, name in enumerate(("with", "without")):
+        moments = sums.read_moments(run, "swaps", shards, row)
+        rows.append(sums.moment_row(moments))
+        moments = scaled_moments(moments, float(corpus.moments.count))
+        values[name] = float(joint_value(terms, moments))
+    number = sum(len(swaps_of(run, shard)["leaving"]) for shard in shards)
+    metrics = {"objective": values, "swaps": number, "applied": values["with"] > values["without"]}
+    logger.info("swaps: %d; objective %.4f with and %.4f without them", number, *values.values())
+    sums.write_sums(run, "swaps_total", 0, schemas.MOMENTS, rows, metrics)
+
+
+def sum_selected(run: Run, shard: int, compute: Compute) -> Receipt:
+    """Write `outcome/NNNNN.parquet`: moments of what a shard keeps, and a sample of its documents.
+
+    In scope `corpus` also the moments of its part of the corpus's top quality. What is kept follows
+    from thresholds of the corpus, so the sums over shards are the moments of the corpus's selection
+    and of as many documents with the highest quality. The sample says which documents are kept.
+    """
+    selection, documents = run.settings.selection, read_quality(run, shard)
+    kept = read_column(run, "selection", shard, "selected", len(documents.ids))
+    masks = {"selected": kept}
+    if selection.scope == "corpus":
+        least, last = run.receipt("threshold").metrics["top_quality"] or (np.inf, "")
+        ties = (documents.quality == least) & (documents.ids <= last).astype(bool)
+        masks["top_quality"] = (documents.quality > least) | ties
+
+    sampled = sampling.sampled_rows(run, shard)
+    is_needed = np.any([*masks.values()], axis=0)
+    is_needed[sampled] = True
+    places = np.flatnonzero(is_needed)
+    documents = read_documents(run, shard, compute, "outcome", places)
+
+    def add_up(data: ShardData) -> list[dict[str, Any]]:
+        moments = (sums.weighed_moments(run, data, mask[places]) for mask in masks.values())
+        return [sums.moment_row(one) for one in moments]
+
+    summed = on_device(shard, documents, compute, add_up)
+    sample = sampling.sample_columns(documents, np.searchsorted(places, sampled))
+    rows = [{"selection": name, **row} for name, row in zip(masks, summed, strict=True)]
+    rows[0] |= sample | {"sample_selected": kept[sampled]}
+    return sums.write_sums(run, "outcome", shard, schemas.OUTCOME, rows, {})
+
+
+def corpus_metrics(run: Run) -> dict[str, Any]:
+    """The objective of the corpus for its selection, random documents and top quality.
+
+    Returns the metrics of a shard's mask: `terms`, `objective`, `scales`. Values are functions of
+    the moments of all shards, scales those of learning. Terms of weight 0 that are not functions of
+    moments are left out.
+    """
+    selected, top_quality = (
+        sums.read_moments(run, "outcome", range(run.num_shards), row) for row in range(2)
+    )
+    totals = sums.read_moments(run, "round_total", [0])
+    if run.settings.selection.num_rounds:  # those are estimated
+        totals = sums.read_moments(run, "round", run.round_units(1), RoundRow.PRESENT)
+    terms = [t for t in sums.scaled_terms(run) if isinstance(t.objective, MomentObjective)]
+    sample = sampling.known_sample(run, Compute())
+    count = float(selected.count)
+    random = random_subsets(terms, totals, sample, count, run.settings.seed)
+    ours, best = (
+        sums.term_values(terms, moments) if count else dict.fromkeys(random, 0.0)
+        for moments in (selected, top_quality)
+    )
+    return compared(terms, ours, random, best, sums.centre_of_quality(run))

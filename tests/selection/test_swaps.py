@@ -21,7 +21,7 @@ from datamask.learning.swap_refinement import refine_part
 from datamask.objectives.weighted import build_terms
 from datamask.planning.plan import plan_run
 from datamask.runs.run import Run
-from datamask.selection import swaps
+from datamask.selection import rounds
 from datamask.selection.sums import read_lists, read_moments
 from tests.finished import corpus, up_to
 from tests.selection.runs import learn, write_vectors
@@ -137,7 +137,7 @@ def test_sums_that_no_selection_has_swap_nothing(
     def twice(data, terms, mask, inclusion, *others):
         return refine_part(data, terms, mask, 2 * inclusion, *others)
 
-    monkeypatch.setattr(swaps, "refine_part", twice)
+    monkeypatch.setattr(rounds, "refine_part", twice)
     run = learn(tmp_path / "other", source, selection=few)
     told = run.receipt("swaps_total").metrics
     assert (told["swaps"], told["applied"]) == (0, False)
