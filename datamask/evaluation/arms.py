@@ -22,16 +22,13 @@ from datamask.evaluation.models import budget_tokens
 from datamask.evaluation.pinning import changed_selection
 from datamask.evaluation.texts import (
     CANDIDATE,
-    NGRAM,
-    SIMILARITY,
+    copy_groups,
     encode,
     in_drawn_order,
     load_documents,
     read_texts,
     read_tokenizer,
 )
-from datamask.hygiene.minhash import NUMBERS, cluster, sign
-from datamask.hygiene.words import hash_ngrams, split_words
 from datamask.runs import budget, schemas
 from datamask.runs.files import read_columns
 from datamask.runs.opening import open_run
@@ -100,15 +97,10 @@ def _encoded(
     """The tokens of documents, without copies of held-out ones; counts are added to *totals*."""
     names = {(shard, row): name for shard, row, name in chosen}
     tokenizer = read_tokenizer(run)
-    known = read_columns(run.path("held_out"), ["signature"])["signature"].drop_null()
-    held_out = np.frombuffer(b"".join(known.to_pylist()), "<u2").reshape(-1, NUMBERS)
+    held_out = read_columns(run.path("held_out"), ["signature"])
     for shard, rows, texts in read_texts(run, list(names)):
-        words = split_words(pa.array(texts, pa.large_string()))
-        has_words = np.diff(words.offsets) > 0
-        taken = sign(hash_ngrams(words, NGRAM))[has_words]
-        labels = cluster(np.concatenate([held_out, taken]), SIMILARITY)
-        is_copy = np.zeros(len(texts), bool)
-        is_copy[has_words] = np.isin(labels[len(held_out) :], labels[: len(held_out)])
+        groups, of_held_out = copy_groups(texts, held_out)
+        is_copy = np.isin(groups, [*of_held_out])
         kept = np.flatnonzero(~is_copy).tolist()
         encoded = encode(tokenizer, [texts[number] for number in kept])
         totals["copies"] += int(is_copy.sum())

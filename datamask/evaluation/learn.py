@@ -23,16 +23,13 @@ from datamask.evaluation.effects import Effects, Floats, Integers
 from datamask.evaluation.ngram import Trigrams, bits_by_text
 from datamask.evaluation.pinning import NOTHING_HELD_OUT
 from datamask.evaluation.texts import (
-    NGRAM,
-    SIMILARITY,
+    copy_groups,
     encode,
     held_out_texts,
     read_texts,
     tokenizer_of,
 )
 from datamask.evaluation.units import sets_of
-from datamask.hygiene.minhash import NUMBERS, cluster, sign
-from datamask.hygiene.words import hash_ngrams, split_words
 from datamask.runs.files import read_columns, write_parquet
 from datamask.runs.run import Run
 from datamask.selection.documents import read_documents
@@ -326,29 +323,16 @@ def _sample(run: Run, starts: Integers, compute: Compute) -> _Sample:
             f"evaluation: set {set_name} has {is_member.sum()} texts; {LEAST_TEXTS} are needed, "
             "half of them to fit and half to judge"
         )
-    copies = _copies(texts, held_out)
-    kept = np.flatnonzero(copies >= 0)
+    groups, of_held_out = copy_groups(texts, held_out)
+    _, kind, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    is_copy = np.where(groups < 0, False, sizes[kind] > 1).astype(float)
+    kept = np.flatnonzero(~np.isin(groups, [*of_held_out]))
     texts = [texts[row] for row in kept]
     vocabulary = tokenizer.get_vocab_size() + 1
     tokens = [np.array([*ids, vocabulary - 1]) for ids in encode(tokenizer, texts)]
     members = held_out.filter(pa.array(is_member))
     own = table.take(pa.array(kept)), np.concatenate(vectors)[kept]
-    return _Sample(rows[kept], *own, texts, copies[kept], tokens, vocabulary, members, set_name)
-
-
-def _copies(texts: list[str], held_out: pa.Table) -> Floats:
-    """1 for a near-copy of another text, 0 for others, -1 for one of a held-out text."""
-    known = held_out["signature"].drop_null().to_pylist()
-    signatures = np.frombuffer(b"".join(known), "<u2").reshape(-1, NUMBERS)
-    words = split_words(pa.array(texts, pa.large_string()))
-    has_words = np.diff(words.offsets) > 0
-    own = sign(hash_ngrams(words, NGRAM))[has_words]
-    labels = cluster(np.concatenate([signatures, own]), SIMILARITY)
-    first, copies = labels[: len(signatures)], np.zeros(len(texts))
-    labels = labels[len(signatures) :]
-    _, kind, sizes = np.unique(labels, return_inverse=True, return_counts=True)
-    copies[has_words] = np.where(np.isin(labels, first), -1.0, sizes[kind] > 1)
-    return copies
+    return _Sample(rows[kept], *own, texts, is_copy[kept], tokens, vocabulary, members, set_name)
 
 
 def _properties(run: Run, table: pa.Table, vectors: np.ndarray, most: int) -> _Properties:

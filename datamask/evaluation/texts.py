@@ -22,7 +22,7 @@ from datamask.embedding.pinning import PIN
 from datamask.errors import InputError, SettingsError
 from datamask.evaluation.models import SMALLEST_VOCABULARY, preset
 from datamask.evaluation.pinning import NOTHING_HELD_OUT
-from datamask.hygiene.minhash import sign
+from datamask.hygiene.minhash import NUMBERS, cluster, sign
 from datamask.hygiene.references import rows_of
 from datamask.hygiene.words import hash_ngrams, split_words
 from datamask.quality.examples import example_texts
@@ -217,6 +217,22 @@ def held_out_texts(run: Run, tokenizer: Any, compute: Compute) -> tuple[pa.Table
     for row, signature, length in zip(held_out, signatures, lengths, strict=True):
         row["signature"] = signature.tobytes() if length else None
     return pa.Table.from_pylist(kept, schema=schemas.HELD_OUT), len(drawn) - len(rows)
+
+
+def copy_groups(texts: list[str], held_out: pa.Table) -> tuple[npt.NDArray[np.int64], set[int]]:
+    """The group of near-copies of each text, -1 without words; and the groups of held-out texts.
+
+    *held_out* has the column `signature` of `schemas.HELD_OUT`.
+    """
+    known = held_out["signature"].drop_null().to_pylist()
+    signatures = np.frombuffer(b"".join(known), "<u2").reshape(-1, NUMBERS)
+    words = split_words(pa.array(texts, pa.large_string()))
+    has_words = np.diff(words.offsets) > 0
+    own = sign(hash_ngrams(words, NGRAM))[has_words]
+    labels = cluster(np.concatenate([signatures, own]), SIMILARITY)
+    groups = np.full(len(texts), -1, np.int64)
+    groups[has_words] = labels[len(signatures) :]
+    return groups, set(labels[: len(signatures)].tolist())
 
 
 def _encoded(

@@ -169,6 +169,17 @@ SIGNS = {name: "+" if BUILT_IN[name].maximise else "−" for name in METRICS}
 """Signs of the built-in metrics in the objective."""
 
 
+FORMULAS = {
+    "gist": "λ · quality / σ + (1 − λ) · smallest distance",
+    "spokes": "λ · quality + (1 − λ) · log Vendi score of a mixture (SPOKES)",
+    "quality_minus_density": (
+        "λ · quality − (1 − λ) · density (mean cosine to the ten nearest documents), each in "
+        "units of its deviation over the shard's documents"
+    ),
+}
+"""What comparators optimise that weigh quality against something of their own."""
+
+
 def formula(selection: Selection) -> str:
     """What the method optimises, as Markdown, for the card and the report."""
     if selection.method in WITHOUT_OBJECTIVE:
@@ -176,15 +187,8 @@ def formula(selection: Selection) -> str:
     if selection.method == "top_quality":
         return "quality alone"
     weight = f"λ = {selection.quality_weight:g}"
-    if selection.method == "gist":
-        return f"λ · quality / σ + (1 − λ) · smallest distance, λ = {selection.quality_weight:g}"
-    if selection.method == "spokes":
-        return f"λ · quality + (1 − λ) · log Vendi score of a mixture (SPOKES), {weight}"
-    if selection.method == "quality_minus_density":
-        return (
-            "λ · quality − (1 − λ) · density (mean cosine to the ten nearest documents), each in "
-            f"units of its deviation over the shard's documents, {weight}"
-        )
+    if selection.method in FORMULAS:
+        return f"{FORMULAS[selection.method]}, {weight}"
 
     def term(factor: str, name: str) -> str:
         scale = f" / σ({name})" if selection.scale_terms else ""

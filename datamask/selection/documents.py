@@ -21,7 +21,7 @@ from datamask.runs.files import read_columns, write_parquet
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run, shard_seed
-from datamask.selection.terms import read_indicators
+from datamask.selection.terms import check_rows, read_indicators
 
 if TYPE_CHECKING:
     from datamask.learning.data import ShardData
@@ -65,7 +65,9 @@ def read_documents(
     documents = read_quality(run, shard)
     order = None if rows is None else np.sort(rows)
     if run.settings.embedding.keep:
-        features = _kept_features(run, shard, len(documents.ids), order)
+        check_rows(run, "embeddings", shard, len(documents.ids))
+        path, dimension = run.path("embeddings", shard), run.settings.embedding.dimension
+        features = read_vectors(path, dimension, order)[1]
     else:
         from datamask.embedding.embed import embed_unkept
 
@@ -79,17 +81,6 @@ def read_documents(
         scores={name: score[rows] for name, score in documents.scores.items()},
         features=features[np.searchsorted(np.sort(rows), rows)],
     )
-
-
-def _kept_features(run: Run, shard: int, number: int, rows: np.ndarray | None) -> np.ndarray:
-    """The vectors of a shard's documents (*number* in all), or of those in rows, ascending."""
-    path, receipt = run.path("embeddings", shard), run.receipt("embeddings", shard)
-    if receipt.rows != number:
-        raise CorruptFileError(
-            f"{path}: {receipt.rows} embeddings for {number} documents of "
-            f"{run.path('quality', shard)}; delete it and relaunch"
-        )
-    return read_vectors(path, run.settings.embedding.dimension, rows)[1]
 
 
 def read_survivors(run: Run, shard: int, columns: list[str]) -> pa.Table:
@@ -248,13 +239,8 @@ def write_curve(run: Run, shard: int, curve: dict[str, list[float]]) -> None:
 
 def read_column(run: Run, stage: str, shard: int, name: str, number: int) -> np.ndarray:
     """A column of what `write_rows` wrote of a shard, which has so many documents."""
-    path, receipt = run.path(stage, shard), run.receipt(stage, shard)
-    if receipt.rows != number:
-        raise CorruptFileError(
-            f"{path}: {receipt.rows} documents, but {run.quality_path(shard)} has {number}; delete "
-            "it and relaunch"
-        )
-    return np.asarray(read_columns(path, [name])[name].to_numpy())
+    check_rows(run, stage, shard, number)
+    return np.asarray(read_columns(run.path(stage, shard), [name])[name].to_numpy())
 
 
 def write_rows(

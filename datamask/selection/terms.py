@@ -23,6 +23,20 @@ if TYPE_CHECKING:
     from datamask.objectives.weighted import WeightedTerm
 
 
+def check_rows(run: Run, stage: str, shard: int, number: int) -> None:
+    """Check that a stage wrote as many rows of a shard as there are documents left.
+
+    Raises:
+        CorruptFileError: there are more or fewer.
+    """
+    rows = run.receipt(stage, shard).rows
+    if rows != number:
+        raise CorruptFileError(
+            f"{run.path(stage, shard)}: {rows} documents, but {run.quality_path(shard)} has "
+            f"{number}; delete it and relaunch"
+        )
+
+
 def terms_of(run: Run) -> tuple[WeightedTerm, ...]:
     """The terms of the objective.
 
@@ -71,13 +85,8 @@ def read_groups(run: Run, shard: int, column: str, rows: pa.ChunkedArray) -> pa.
     if column != "topic":
         groups = read_columns(run.path("scores", shard), [column])[column].take(rows)
         return pc.fill_null(groups, NO_GROUP)
-    path, receipt = run.path("topics", shard), run.receipt("topics", shard)
-    if receipt.rows != len(rows):
-        raise CorruptFileError(
-            f"{path}: topics of {receipt.rows} documents, but {run.quality_path(shard)} has "
-            f"{len(rows)}; delete it and relaunch"
-        )
-    return read_columns(path, ["topic"])["topic"]
+    check_rows(run, "topics", shard, len(rows))
+    return read_columns(run.path("topics", shard), ["topic"])["topic"]
 
 
 def read_indicators(run: Run, shard: int, rows: pa.ChunkedArray) -> dict[str, np.ndarray]:

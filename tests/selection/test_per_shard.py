@@ -106,7 +106,7 @@ def test_a_shard_without_documents_or_budget_selects_nothing(
 def test_missing_and_mismatching_inputs_are_named(tmp_path, make_shard):
     """Fewer rows and absent files fail with the file's name."""
     run = make_run(tmp_path / "a", make_shard, embedded=49)
-    with pytest.raises(CorruptFileError, match=r"embeddings/00000.parquet: 49 embeddings for 50"):
+    with pytest.raises(CorruptFileError, match=r"embeddings/00000.parquet: 49 "):
         make_mask(run, 0, CPU)
     run = make_run(tmp_path / "c", make_shard)
     run.path("embeddings", 0).unlink()
