@@ -206,13 +206,6 @@ def test_ties_fall_to_quality_then_id() -> None:
         assert [ids[row] for row in np.flatnonzero(learned.selected)] == [min(ids)]
 
 
-def test_random_follows_the_seed() -> None:
-    """The same seed chooses the same, another does not."""
-    features = clustered(200)
-    assert chosen("random", features, 20, seed=1) == chosen("random", features, 20, seed=1)
-    assert chosen("random", features, 20, seed=1) != chosen("random", features, 20, seed=2)
-
-
 @pytest.mark.parametrize(
     ("selection", "problem"),
     [
@@ -266,12 +259,6 @@ def test_spokes_raises_the_entropy_of_the_mixture(weight: float, count: int) -> 
         others = [random.permutation(120)[: max(count, 6)] for _ in range(1000)]
         best = max(entropy(np.isin(np.arange(120), rows) / len(rows)) for rows in others)
         assert entropy(found) > max(best, entropy(even))
-
-
-def test_spokes_finds_the_rare_direction() -> None:
-    """Of 97 equal documents and 3 others, the 3 are among the first four."""
-    features = np.eye(8, dtype=np.float32)[[0] * 97 + [1, 2, 3]]
-    assert {97, 98, 99} <= set(chosen("spokes", features, 4))
 
 
 def test_capped_probabilities_are_those_of_a_bisection() -> None:

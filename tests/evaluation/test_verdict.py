@@ -75,15 +75,6 @@ def test_with_few_seeds_intervals_cover_and_equal_arms_are_undecided(
     assert stats.binom.sf(alarms - 1, cases, level) > 0.01, alarms
 
 
-def test_a_bootstrap_over_two_seeds_covers_too_seldom() -> None:
-    """The reason why there is none: its 95 % intervals miss the truth in over 15 % of cases."""
-    rng, covered = np.random.default_rng(2), 0
-    for _ in range(100):
-        low, high = bootstrap(rng, *simulated(rng, 2, 2, ratio=2.0), 300)
-        covered += low <= 0 <= high
-    assert covered < 0.85 * 100
-
-
 def test_the_detectable_difference_is_detected_in_four_of_five_cases() -> None:
     """With many seeds and one pair."""
     rng = np.random.default_rng(3)
@@ -234,27 +225,3 @@ def test_a_race_seldom_drops_an_arm_that_is_not_worse() -> None:
             race(bits[:, :seeds], sizes, level, len(looks), 0.0) != [0, 1] for seeds in looks
         )
     assert stats.binom.sf(dropped - 1, cases, level) > 0.01, dropped
-
-
-def test_stopping_at_the_resolution_costs_little() -> None:
-    """Seeds stop where the error seems small: 95 % intervals then cover in 90 % of cases or more.
-
-    In 1,500 cases of this kind 91.6 to 94.2 % covered, and 4.7 to 6.7 % had a wrong verdict.
-    """
-    rng, cases, level, looks = np.random.default_rng(11), 300, 0.05, 7
-    covered = alarms = 0
-    numbers = []
-    for _ in range(cases):
-        bits, sizes = simulated(rng, 3, 10, ratio=5)
-        error = DOCUMENT_NOISE * np.sqrt((sizes.astype(float) ** 2).sum()) / sizes.sum()
-        resolution = 2 * np.sqrt(2) * error * np.sqrt(1 + 25 * 10 / 6)
-        seeds = 3
-        while seeds < 10 and race(bits[:, :seeds], sizes, level, looks, resolution):
-            seeds += 1
-        numbers.append(seeds)
-        found = compare(bits[:, :seeds], sizes, level)
-        covered += found[0].low <= 0 <= found[0].high
-        alarms += any(one.verdict != "undecided" for one in found)
-    assert 5 < np.mean(numbers) < 9
-    assert covered >= 0.9 * cases
-    assert alarms <= 0.09 * cases

@@ -13,7 +13,7 @@ from datamask.config.compute import Compute
 from datamask.config.selection import Selection
 from datamask.learning import neighbours, partition
 from datamask.learning.coverage import greedy_gains
-from datamask.learning.learner import judge, learn_mask, scale, shard_data
+from datamask.learning.learner import learn_mask, shard_data
 from datamask.learning.neighbours import Neighbours, _highest
 from datamask.learning.partition import projected, similar_blocks
 from tests.conftest import mostly_nightly
@@ -117,21 +117,6 @@ def test_memory_cuts_no_blocks(make_shard, monkeypatch):
         compute = Compute(device="cpu", working_set_bytes=memory)
         data = shard_data(features, np.zeros(700), {}, compute)
         assert len(neighbours.Blocks.of(data).rows) == 1
-
-
-def test_a_problem_to_judge_has_no_neighbours(make_shard):
-    """Values and scales are those of a problem to learn from."""
-    features = make_shard(700, 24, seed=0)[0]
-    selection = Selection(metric="facility_location", quality_weight=0.5)
-    quality = np.random.default_rng(0).standard_normal(700)
-    problems = [
-        scale(features, quality, selection, 70, 0, {}, Compute(device="cpu"), learns=learns)
-        for learns in (True, False)
-    ]
-    assert problems[0].neighbours is not None and problems[1].neighbours is None
-    mask = np.arange(700) % 10 == 0
-    first, second = (judge(problem, mask)["terms"]["facility_location"] for problem in problems)
-    assert first == pytest.approx(second, rel=1e-4)
 
 
 def neighbours_of(features, monkeypatch, size, num_selected, most=600):
@@ -333,18 +318,3 @@ def test_terms_beside_coverage_are_heard(make_shard):
     assert joint["pairwise"]["selected"] < alone["pairwise"]["selected"]
     spread = [t["facility_location"]["selected"] for t in (alone, joint)]
     assert spread[0] >= spread[1] > joint["facility_location"]["random"]
-
-
-def test_greedy_on_twelve_documents_is_near_the_optimum(make_shard):
-    """At least 1 − 1/e of the best subset's value above none, by brute force."""
-    features, _ = make_shard(12, 4, 1, num_clusters=4)
-    similarity = torch.tensor(features @ features.T)
-    start = torch.full((12,), -1.0)
-    lists = all_neighbours(similarity.numpy())
-    gains = greedy_gains(lists, start, none_covered, torch.zeros(12), 1.0, 4)
-    reached = float(gains.topk(4).values.sum())
-    best = max(
-        float((similarity[:, list(rows)].amax(1) + 1).sum())
-        for rows in itertools.combinations(range(12), 4)
-    )
-    assert (1 - np.exp(-1)) * best <= reached <= best + 1e-4

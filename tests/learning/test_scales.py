@@ -9,12 +9,11 @@ import pytest
 import torch
 
 from datamask.config.compute import Compute
-from datamask.config.selection import Selection
 from datamask.learning import scales
 from datamask.learning.data import highest_order, moments_of
-from datamask.learning.learner import learn_mask, shard_data
+from datamask.learning.learner import shard_data
 from datamask.objectives.weighted import WeightedTerm, load_objective
-from tests.conftest import mostly_nightly, nightly
+from tests.conftest import mostly_nightly
 
 METRICS = ["quality", "pairwise", "disf", "facility_location"]
 NAMES = [*METRICS, "span"]
@@ -105,17 +104,3 @@ def test_a_sample_stands_for_the_corpus(make_shard, monkeypatch, name):
     values = drawn(name, features, quality, 3000, 300)
     assert found.deviation == pytest.approx(values.std(ddof=1), rel=0.1)  # the sample's own error
     assert abs(found.mean - values.mean()) < 0.15 * values.std()
-
-
-@pytest.mark.parametrize("metric", ["pairwise", *nightly(*METRICS[2:])])
-def test_lambda_means_the_same_on_every_shard(make_shard, metric):
-    """The weights in force, in units of the true deviations, are those set: 0.5 within 2 %."""
-    for seed in range(4):
-        features, quality = make_shard(250 + 60 * seed, 8, seed, 2 + 8 * seed)
-        quality = np.exp(quality * (1 + seed / 4))
-        size = len(quality) // 8
-        selection = Selection(method="top_quality", metric=metric, quality_weight=0.5)
-        found = learn_mask(features, quality, selection, size, seed=seed).metrics["scales"]
-        true = {name: drawn(name, features, quality, 6000, size).std() for name in found}
-        weights = {name: true[name] / found[name] for name in found}
-        assert weights["quality"] / sum(weights.values()) == pytest.approx(0.5, rel=0.02)

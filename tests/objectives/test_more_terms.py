@@ -1,7 +1,5 @@
 """Spectral terms, balance of groups and coverage of a target, against numpy and against gains."""
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
@@ -136,30 +134,6 @@ def test_equal_and_missing_directions_give_a_finite_gradient():
         gradient = moment_gradient([term], moments, data, slice(None), inclusion)
         assert bool(gradient.isfinite().all())
         torch.testing.assert_close(gradient, gradient[:1].expand(40))
-
-
-@pytest.mark.parametrize("metric", ["vendi", "log_determinant"])
-def test_small_shards_reach_the_brute_force_optimum(metric):
-    """In at least 19 of 20 shards of 8 to 12 documents no subset is better."""
-    reached = 0
-    for seed in range(20):
-        num_documents, num_selected = 8 + seed % 5, 3 + seed % 3
-        features, quality, _, _ = shard(num_documents, 4, seed)
-        selection = Selection(metric=metric, steps=60)
-        compute = Compute(device="cpu")
-        learned = learn_mask(features, quality, selection, num_selected, seed=seed, compute=compute)
-        scales = learned.metrics["scales"]
-
-        def value(rows, features=features, quality=quality, scales=scales):
-            diversity = by_definition(metric, features[list(rows)].astype(np.float64), None, None)
-            return 0.5 * quality[list(rows)].mean() / scales["quality"] + (
-                0.5 * diversity / scales[metric]
-            )
-
-        best = max(map(value, itertools.combinations(range(num_documents), num_selected)))
-        found = value(np.flatnonzero(learned.selected))
-        reached += found >= best - 1e-4 * max(abs(best), 1.0)
-    assert reached >= 19, f"{reached} of 20"
 
 
 def test_balance_brings_shares_to_their_targets():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datamask.config.compute import Compute
+from datamask.config.loading import parse_settings
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
 from datamask.runs.run import Run
@@ -26,6 +28,34 @@ def learn(root: Path, folder: Path, *, workers: int = 1, **groups: object) -> Ru
     for stage in up_to(run, learning_stages(run.settings)[-1]):
         run_stage(run, stage, compute)
     return run
+
+
+def learn_vectors(
+    root: Path, folder: Path, rows: int, width: int, last: str = "mask_model", **groups: Any
+) -> tuple[Run, np.ndarray]:
+    """A run of layout `features` in shards of *rows*, up to a stage, and its mask."""
+    data = {
+        "source": {"path": str(folder), "layout": "features"},
+        "plan": {"rows_per_shard": rows},
+        "embedding": {"dimension": width},
+        **groups,
+    }
+    run = plan_run(root, parse_settings(data))
+    for stage in up_to(run, last):
+        run_stage(run, stage, Compute())
+    masks = [pq.read_table(run.path("selection", shard)) for shard in range(run.num_shards)]
+    return run, np.concatenate([mask["selected"].to_numpy() for mask in masks])
+
+
+def by_definition(features: np.ndarray, quality: np.ndarray, metric: str) -> dict[str, float]:
+    """Values of the terms for some documents of the corpus."""
+    count = len(features)
+    if metric == "pairwise":
+        value = (np.square(features.sum(0)).sum() - count) / (count * (count - 1))
+    else:
+        correlation = np.corrcoef(features.T)
+        value = (np.square(correlation).sum() - len(correlation)) / 10_000
+    return {"quality": float(quality.mean()), metric: float(value)}
 
 
 def write_vectors(folder: Path, vectors: np.ndarray, quality: np.ndarray, shards: int) -> Path:

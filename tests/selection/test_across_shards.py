@@ -10,10 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from datamask.analysis.composition import query
-from datamask.config.compute import Compute
-from datamask.execution.pipeline import run_stage
-from datamask.learning import scales
 from datamask.runs.stages import learning_stages
 from datamask.selection import sampling, sums
 from tests.conftest import nightly
@@ -179,73 +175,3 @@ def test_a_shard_with_nothing_left_selects_nothing(tmp_path: Path, selection: di
     assert empty
     assert all(metrics["selected"][shard] == 0 for shard in empty)
     assert sum(metrics["selected"]) == len(kept(run)) > 0
-
-
-def by_definition(features: np.ndarray, quality: np.ndarray, metric: str) -> dict[str, float]:
-    """Values of the terms for some documents of the corpus."""
-    count = len(features)
-    if metric == "pairwise":
-        value = (np.square(features.sum(0)).sum() - count) / (count * (count - 1))
-    else:
-        correlation = np.corrcoef(features.T)
-        value = (np.square(correlation).sum() - len(correlation)) / 10_000
-    return {"quality": float(quality.mean()), metric: float(value)}
-
-
-@pytest.mark.parametrize(
-    "selection",
-    [
-        {"metric": "disf", "limits": [{"column": "domain", "cap": 0.2}]},
-        pytest.param({"metric": "pairwise", "quality_weight": 0.3}, marks=pytest.mark.slow),
-        pytest.param({"metric": "pairwise", "method": "random"}, marks=pytest.mark.slow),
-        {"metric": "pairwise", "tokens": 900, "scale_terms": False},
-    ],
-)
-def test_terms_are_those_of_the_corpus(
-    tmp_path: Path, source: Path, selection: dict, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ours, random and top quality against numpy over the embeddings of all shards in one piece."""
-    monkeypatch.setattr(scales, "PRECISION", 0.0125)
-    run = learn(tmp_path / "run", source, selection={"scope": "corpus", "rounds": 1, **selection})
-    for stage in ("documents", "composition"):
-        run_stage(run, stage, Compute())
-    parts = []
-    for shard in range(run.num_shards):
-        facts = pq.read_table(run.path("quality", shard)).to_pylist()
-        quality = {row["id"]: row["quality"] for row in facts}
-        for mask, vector in zip(
-            rows_of(run, shard),
-            pq.read_table(run.path("embeddings", shard))["feature_arr"].to_pylist(),
-            strict=True,
-        ):
-            parts.append((mask["id"], quality[mask["id"]], mask["selected"], vector))
-    ids, scores, selected, vectors = (list(column) for column in zip(*parts, strict=True))
-    features, quality = np.array(vectors, np.float64), np.array(scores)
-    ours = np.flatnonzero(selected)
-    best = sorted(range(len(ids)), key=lambda row: (-quality[row], ids[row]))[: len(ours)]
-    generator = np.random.default_rng(0)
-    random = [
-        by_definition(features[rows], quality[rows], selection["metric"])
-        for rows in (generator.choice(len(ids), len(ours), replace=False) for _ in range(4000))
-    ]
-    table = {row["term"]: row for row in query(run, "SELECT * FROM terms")}
-    objective = dict.fromkeys(("selected", "random", "top_quality"), 0.0)
-    weights = (run.settings.selection.quality_weight, run.settings.selection.quality_weight - 1)
-    for name, weight in zip(("quality", selection["metric"]), weights, strict=True):
-        row, values = table[name], [found[name] for found in random]
-        for which, rows in (("selected", ours), ("top_quality", best)):
-            exact = by_definition(features[rows], quality[rows], selection["metric"])[name]
-            assert row[which] == pytest.approx(exact, rel=1e-3, abs=1e-5)
-        assert abs(row["random"] - np.mean(values)) < 0.1 * np.std(values)
-        assert row["random_std"] == pytest.approx(np.std(values), rel=0.06)
-        scaled = run.settings.selection.scale_terms
-        # With a budget of tokens the scale is for as many documents as were expected.
-        assert row["scale"] == (pytest.approx(row["random_std"], rel=0.06) if scaled else 1.0)
-        for which in objective:
-            objective[which] += weight * row[which] / row["scale"]
-    for which, value in objective.items():
-        assert table["objective"][which] == pytest.approx(value)
-    assert not query(run, "SELECT * FROM shards WHERE objective IS NOT NULL")
-    (totals,) = query(run, "SELECT * FROM totals WHERE selection = 'random'")
-    characters = query(run, "SELECT avg(characters) AS mean FROM documents WHERE dropped IS NULL")
-    assert totals["mean_characters"] == pytest.approx(characters[0]["mean"])

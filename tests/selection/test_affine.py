@@ -11,14 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import datamask
-from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
 from datamask.errors import InputError, SettingsError
-from datamask.execution.pipeline import run_stage
-from datamask.planning.plan import plan_run
 from datamask.runs.run import Run
-from tests.finished import up_to
-from tests.selection.runs import kept, write_vectors
+from tests.selection.runs import kept, learn_vectors, write_vectors
 
 ROWS, WIDTH = 120, 8
 RANDOM = np.random.default_rng(5)
@@ -52,15 +48,10 @@ def selected(folder: Path, quality: np.ndarray, **selection: Any) -> tuple[list[
     """The ids that a run of three shards of layout `features` selects, and the run."""
     source = folder / "source"
     source.mkdir(parents=True)
-    data = {
-        "source": {"path": str(write_vectors(source, UNIT, quality, 3)), "layout": "features"},
-        "plan": {"rows_per_shard": ROWS // 3},
-        "embedding": {"dimension": WIDTH},
-        "selection": {"steps": 40, "ratio": 0.1, "metric": "disf", **selection},
-    }
-    run = plan_run(folder / "run", parse_settings(data))
-    for stage in up_to(run, "mask_model" if not selection.get("mask_model") else "selection"):
-        run_stage(run, stage, Compute())
+    write_vectors(source, UNIT, quality, 3)
+    chosen = {"steps": 40, "ratio": 0.1, "metric": "disf", **selection}
+    last = "selection" if "mask_model" in selection else "mask_model"
+    run, _ = learn_vectors(folder / "run", source, ROWS // 3, WIDTH, last, selection=chosen)
     return [str(row["id"]) for row in kept(run)], run
 
 

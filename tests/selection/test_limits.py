@@ -13,51 +13,7 @@ from datamask.config.compute import Compute
 from datamask.errors import SettingsError
 from datamask.execution.pipeline import run_stage
 from tests.finished import corpus
-from tests.selection.runs import candidates, kept, learn
-
-
-@pytest.mark.parametrize("scope", ["shard", pytest.param("corpus", marks=pytest.mark.slow)])
-def test_floors_and_caps_hold_over_all_shards(tmp_path: Path, source: Path, scope: str) -> None:
-    """The budget to the document, the floor reached, no domain above its cap."""
-    limits = [{"column": "language", "value": "de", "floor": 0.6}]
-    run = learn(tmp_path / "floor", source, selection={"scope": scope, "limits": limits})
-    documents = kept(run)
-    assert len(documents) == 30
-    assert sum(row["language"] == "de" for row in documents) >= 18
-    capped = [{"column": "domain", "cap": 0.2}]
-    run = learn(tmp_path / "cap", source, selection={"scope": scope, "limits": capped})
-    documents = kept(run)
-    domains = [row["domain"] for row in documents]
-    assert len(documents) == 30
-    assert max(domains.count(name) for name in set(domains)) <= 6
-
-
-def test_caps_of_tokens_skip_what_does_not_fit(tmp_path: Path, source: Path) -> None:
-    """The shards keep what the rules keep of the logits in the files, a document at a time."""
-    limits = [{"column": "domain", "cap": 0.22}]
-    run = learn(tmp_path / "run", source, selection={"tokens": 900, "limits": limits})
-    facts = {
-        row["id"]: row
-        for shard in range(run.num_shards)
-        for row in pq.read_table(run.path("scores", shard)).to_pylist()
-    }
-    taken: dict[str, int] = {}
-    expected, total, skipped = set(), 0, 0
-    for _, _, name in candidates(run):
-        row = facts[name]
-        fits = taken.get(row["domain"], 0) + row["tokens"] <= round(0.22 * 900)
-        if fits and total < 900:
-            taken[row["domain"]] = taken.get(row["domain"], 0) + row["tokens"]
-            total += row["tokens"]
-            expected.add(name)
-        skipped += not fits and total < 900
-    assert {row["id"] for row in kept(run)} == expected
-    assert run.receipt("threshold").metrics["units"] == total >= 900
-    assert skipped
-    with pytest.raises(SettingsError, match=r"caps leave 450 tokens, 900 are to be kept"):
-        capped = [{"column": "domain", "cap": 0.1}]
-        learn(tmp_path / "other", source, selection={"tokens": 900, "limits": capped})
-    assert not (tmp_path / "other" / "embeddings").exists()
+from tests.selection.runs import kept, learn
 
 
 def test_impossible_limits_are_refused_before_embedding(tmp_path: Path, source: Path) -> None:

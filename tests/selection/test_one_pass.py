@@ -28,7 +28,7 @@ from datamask.runs.stages import stages_of
 from datamask.selection import sampling
 from datamask.selection.documents import read_documents
 from tests.finished import finish, rows_of, settings
-from tests.selection.test_across_shards import by_definition
+from tests.selection.runs import by_definition
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 

@@ -9,11 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from datamask.learning import exchange
-from datamask.report.answer import answer
 from datamask.runs.run import Run
 from datamask.runs.stages import learning_stages
 from datamask.selection import sampling
-from tests.finished import finish, settings
 from tests.selection.runs import learn
 
 CORPUS = {"scope": "corpus", "metric": "pairwise", "rounds": 2}
@@ -129,34 +127,3 @@ def test_a_chosen_size_is_taken_and_measured(
     for stage in learning_stages(run.settings):
         for unit in range(run.num_units(stage)):
             assert run.path(stage, unit).read_bytes() == other.path(stage, unit).read_bytes()
-
-
-@pytest.mark.usefixtures("undrawn")
-@pytest.mark.parametrize(
-    ("sample", "stand_ins", "rounds", "learnt", "said"),
-    [
-        (60, 60, 2, 60, "a sample of 60 documents; too few others"),
-        (32, 16, 2, 32, "a sample of 32 documents; a second sample confirmed"),
-        pytest.param(*(1000, 16, 1, 96, "learned from all 96 documents."), marks=pytest.mark.slow),
-    ],
-)
-def test_the_report_says_what_was_confirmed(
-    tmp_path: Path,
-    source: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    sample: int,
-    stand_ins: int,
-    rounds: int,
-    learnt: int,
-    said: str,
-) -> None:
-    """Too few others, the whole corpus, and a real value; only a sample of others is warned of."""
-    monkeypatch.setattr(sampling, "STAND_INS", stand_ins)
-    selection = CORPUS | {"sample_documents": sample, "rounds": rounds}
-    run = finish(tmp_path / "run", settings(source, selection=selection))
-    found, page = run.receipt("round_total").metrics["sample"], run.path("report").read_text()
-    assert found["documents"] == learnt and said in page
-    assert (found["shortfall"] is not None) == ("confirmed" in said)
-    if found["shortfall"] is not None:
-        assert f"confirmed {1 - found['shortfall']:.0%} of its gain" in page
-    assert "judged once" not in " ".join(answer(run).warnings)

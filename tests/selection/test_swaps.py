@@ -5,27 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import torch
 
 from datamask.analysis.composition import query
 from datamask.config.compute import Compute
-from datamask.config.loading import parse_settings
 from datamask.config.selection import Selection
-from datamask.execution.pipeline import run_stage
 from datamask.learning import swap_refinement
 from datamask.learning.data import moments_of
 from datamask.learning.learner import shard_data
 from datamask.learning.swap_refinement import refine_part
 from datamask.objectives.weighted import build_terms
-from datamask.planning.plan import plan_run
 from datamask.runs.run import Run
 from datamask.selection import rounds
 from datamask.selection.sums import read_lists, read_moments
-from tests.finished import corpus, up_to
-from tests.selection.runs import learn, write_vectors
-from tests.selection.test_across_shards import by_definition
+from tests.finished import corpus
+from tests.selection.runs import by_definition, learn, learn_vectors, write_vectors
 
 ROWS, SHARDS, WIDTH = 150, 6, 12
 EVERY = {"scope": "corpus", "rounds": 2, "quality_weight": 0.1, "scale_terms": False}
@@ -52,18 +47,9 @@ def select(
     root: Path, source: Path, last: str = "selection", **selection: object
 ) -> tuple[Run, np.ndarray]:
     """A run up to a stage, and its mask."""
-    data = {
-        "source": {"path": str(source), "layout": "features"},
-        "plan": {"rows_per_shard": ROWS},
-        "quality": {"prune_fraction": 0, "duplicates": "keep"},
-        "embedding": {"dimension": WIDTH},
-        "selection": EVERY | selection,
-    }
-    run = plan_run(root, parse_settings(data))
-    for stage in up_to(run, last):
-        run_stage(run, stage, Compute())
-    masks = [pq.read_table(run.path("selection", shard)) for shard in range(SHARDS)]
-    return run, np.concatenate([mask["selected"].to_numpy() for mask in masks])
+    quality = {"prune_fraction": 0, "duplicates": "keep"}
+    chosen = EVERY | selection
+    return learn_vectors(root, source, ROWS, WIDTH, last, quality=quality, selection=chosen)
 
 
 @pytest.fixture(scope="module")

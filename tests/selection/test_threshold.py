@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from tempfile import TemporaryDirectory
-
 import duckdb
 import numpy as np
 import pyarrow as pa
@@ -12,13 +9,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from datamask.config.compute import Compute
 from datamask.config.selection import NO_GROUP, Limit, Selection
 from datamask.errors import SettingsError
 from datamask.runs import schemas
 from datamask.selection.limits import Bounds, check_limits, group_bounds
-from datamask.selection.threshold import apply_cut, cut_table, find_cut
-from tests.selection.test_order import Files
+from datamask.selection.threshold import apply_cut, cut_table
 
 # Few values, so that there are ties; large and tiny ones, so that bands differ.
 LOGITS = st.sampled_from([-3.0e38, -2000.5, -1.0, -0.001, 0.0, 0.001, 1.0, 1.0009765625, 3.0e38])
@@ -203,13 +198,6 @@ def test_a_budget_that_caps_do_not_fill_is_refused_with_what_they_leave():
         cut(documents, selection, 1000)
 
 
-def test_a_floor_that_cannot_be_met_is_one_line():
-    """Before anything is learnt: the group, what is asked, what is there."""
-    selection = Selection(limits=(Limit(column="language", value="fi", floor=0.5),))
-    with pytest.raises(SettingsError, match=r"language fi asks for 5 documents, only 2 are left"):
-        check_limits(selection, 10, {"fi": 2, "en": 30})
-
-
 def test_floors_that_rounding_makes_too_many_are_refused():
     """Two halves of three documents would be four."""
     limits = tuple(Limit(column="language", value=name, floor=0.5) for name in ("de", "en"))
@@ -227,44 +215,3 @@ def test_a_named_group_goes_before_each_group():
     assert [bounds.cap for bounds in found.values()] == [500, 10, 10]
     only = Selection(limits=(Limit(column="domain", value=NO_GROUP, cap=0.5),))
     assert group_bounds(only, 1000, ["a.org", NO_GROUP]) == {NO_GROUP: Bounds(0, 500)}
-
-
-@settings(max_examples=8, deadline=None)
-@given(
-    st.lists(st.tuples(DOCUMENT, st.booleans(), st.integers(0, 3)), min_size=8, max_size=40),
-    st.data(),
-)
-def test_the_files_of_shards_give_what_one_table_gives(documents, data):
-    """From files of four shards with dropped documents: kept documents and their number."""
-    unit = data.draw(st.sampled_from(["documents", "tokens"]))
-    rows = []
-    for number, ((logit, quality, language, tokens), is_left, shard) in enumerate(documents):
-        row = {"shard": shard, "logit": float(np.float32(logit)), "quality": quality}
-        name = None if language == NO_GROUP else language
-        row |= {"language": name, "tokens": tokens, "is_left": is_left or number == 0}
-        rows.append(row | {"id": f"d{number:04d}", "group": language})
-    left = [row for row in rows if row["is_left"]]
-    there = len(left) if unit == "documents" else sum(row["tokens"] for row in left)
-    total = data.draw(st.integers(1, max(1, there // 3)))
-    limits = (
-        Limit(column="language", value="de", floor=data.draw(st.sampled_from([0, 0.2])), cap=0.9),
-        Limit(column="language", cap=data.draw(st.sampled_from([0.3, 0.6]))),
-    )
-    selection = Selection(**{unit: total}, limits=limits)
-    whole = [(r["logit"], r["quality"], r["group"], r["tokens"]) for r in left]
-    if unit == "documents":
-        whole = [(*document[:3], 1) for document in whole]
-    with TemporaryDirectory() as folder:
-        run = Files(folder, rows, selection)
-        compute = Compute(workers=data.draw(st.integers(1, 3)))
-        try:
-            kept, _, _ = cut(whole, selection, total)
-        except SettingsError:
-            with pytest.raises(SettingsError):
-                find_cut(run, compute, total)
-            return
-        _, metrics = find_cut(run, compute, total)
-    names = [row["id"] for row in left]
-    expected = {names[number] for number in kept}
-    counts = Counter(row["shard"] for row in left if row["id"] in expected)
-    assert metrics["selected"] == [counts[shard] for shard in range(4)]

@@ -9,30 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from datamask.config.compute import Compute
 from datamask.errors import InputError, SettingsError
-from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
 from tests.finished import corpus, rows_of, settings
-from tests.selection.runs import candidates, kept, learn
-
-
-@pytest.mark.parametrize("scope", ["shard", pytest.param("corpus", marks=pytest.mark.slow)])
-def test_a_budget_of_tokens_is_met_within_one_document(
-    tmp_path: Path, source: Path, scope: str
-) -> None:
-    """Without the last kept document there would be too few tokens; the order is the logits'."""
-    run = learn(tmp_path / "run", source, selection={"scope": scope, "tokens": 900})
-    documents = kept(run)
-    tokens = sum(row["tokens"] for row in documents)
-    order = {key[2]: place for place, key in enumerate(candidates(run))}
-    last = max(documents, key=lambda row: order[row["id"]])
-    assert tokens - last["tokens"] < 900 <= tokens
-    assert {order[row["id"]] for row in documents} == set(range(len(documents)))
-    for stage in ("documents", "subset"):
-        run_stage(run, stage, Compute())
-    written = [pq.read_table(path) for path in sorted((run.root / "subset").glob("*.parquet"))]
-    assert sum(sum(table["token_count"].to_pylist()) for table in written) == tokens
+from tests.selection.runs import kept, learn
 
 
 def test_each_shard_keeps_about_its_tokens(tmp_path: Path, source: Path) -> None:

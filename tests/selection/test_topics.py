@@ -27,7 +27,7 @@ from datamask.report import page_data
 from datamask.runs.opening import open_run
 from datamask.runs.run import Run
 from datamask.selection.topics import cluster, name_topics, nearest
-from tests.finished import finish, settings, up_to
+from tests.finished import finish, settings
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
@@ -144,38 +144,6 @@ def test_limits_and_balance_of_topics(done: Run, tmp_path: Path, scope: str) -> 
     balanced = kept(more_terms=balance)
     assert abs(balanced[topics["law"]] / balanced.total() - 0.6) < 0.1
     assert abs(balanced[topics["sport"]] / balanced.total() - 0.1) < 0.1
-
-
-def test_what_is_stale_when_topics_change(done: Run) -> None:
-    """Learning and masks only if the objective or the limits read topics."""
-
-    def state(**groups: Any) -> dict[str, str]:
-        data = done.settings.given()
-        for name, values in groups.items():
-            data[name] = {**(data[name] or {}), **values}
-        run = Run(done.storage, parse_settings(data), done.pinned_revisions)
-        return {name: run.state(name) for name in up_to(run, "documents")}
-
-    fewer = state(topics={"number": 2})
-    assert {name for name, known in fewer.items() if known != "done"} == {
-        *("topic_model", "topics", "documents", "mask_model")
-    }
-    limits = [{"column": "topic", "cap": 0.4}]
-    limited = state(selection={"limits": limits})
-    assert limited["topics"] == "done" and limited["embeddings"] == "done"
-    assert limited["threshold"] == "missing" and limited["selection"] == "stale"
-    balance = {"column": "topic", "shares": ["a"]}
-    terms = [{"name": "group_balance", "weight": 1, "options": balance}]
-    runs = []
-    for number in (2, 3):
-        chosen = {**done.settings.given(), "topics": {"number": number}}
-        for more in ({"limits": limits}, {"more_terms": terms}):
-            chosen["selection"] = {**chosen["selection"], "limits": [], "more_terms": [], **more}
-            runs.append(Run(done.storage, parse_settings(chosen), done.pinned_revisions))
-    with_limits, with_terms, other_limits, other_terms = runs
-    assert with_limits.fingerprint("learning") == other_limits.fingerprint("learning")
-    assert with_limits.fingerprint("threshold") != other_limits.fingerprint("threshold")
-    assert with_terms.fingerprint("selection") != other_terms.fingerprint("selection")
 
 
 def test_a_topic_that_there_is_not_is_refused_when_planned(done: Run) -> None:

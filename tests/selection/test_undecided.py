@@ -6,17 +6,13 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 from datamask.config.compute import Compute
-from datamask.config.loading import parse_settings
 from datamask.execution.pipeline import run_stage
-from datamask.planning.plan import plan_run
 from datamask.runs.run import Run
-from datamask.runs.stages import learning_stages, stages_of
-from tests.finished import up_to
-from tests.selection.runs import write_vectors
+from datamask.runs.stages import stages_of
+from tests.selection.runs import learn_vectors, write_vectors
 
 ROWS, SHARDS, WIDTH = 400, 5, 8
 
@@ -37,17 +33,8 @@ def source(tmp_path_factory: pytest.TempPathFactory, vectors: np.ndarray) -> Pat
 
 def select(root: Path, source: Path, **selection: object) -> tuple[Run, np.ndarray]:
     """A run up to its mask model, and its mask."""
-    data = {
-        "source": {"path": str(source), "layout": "features"},
-        "plan": {"rows_per_shard": ROWS},
-        "embedding": {"dimension": WIDTH},
-        "selection": {"scope": "corpus", "metric": "pairwise", "rounds": 3, **selection},
-    }
-    run = plan_run(root, parse_settings(data))
-    for stage in up_to(run, learning_stages(run.settings)[-1]):
-        run_stage(run, stage, Compute())
-    masks = [pq.read_table(run.path("selection", shard)) for shard in range(SHARDS)]
-    return run, np.concatenate([mask["selected"].to_numpy() for mask in masks])
+    chosen = {"scope": "corpus", "metric": "pairwise", "rounds": 3, **selection}
+    return learn_vectors(root, source, ROWS, WIDTH, selection=chosen)
 
 
 def mean_cosine(rows: np.ndarray) -> float:
