@@ -64,21 +64,6 @@ def test_arms_and_verdicts_can_be_queried(evaluated: tuple[Path, str]) -> None:
         assert next(rows) == (len(pq.read_table(run.path("evaluation"))), 10)
 
 
-def test_the_report_and_the_card_have_a_section(evaluated: tuple[Path, str]) -> None:
-    """Trained models: the same sentences, and a chart of differences."""
-    root, printed = evaluated
-    run = open_run(root)
-    page = (root / "report.html").read_text()
-    assert 'id="evaluation"' in page
-    assert "Trained models" in page
-    assert "evaluation-differences" in page and 'href="evaluation.html"' in page
-    publication = Publication(license="odc-by", dry_run=True)
-    card = card_text(run, publication, configurations(run, publication, root / "publication"))
-    assert "Trained models" in card
-    for line in printed.splitlines():
-        assert line.startswith("report") or line in card.replace("\\", "")
-
-
 def test_the_page_of_the_evaluation_has_every_model(evaluated: tuple[Path, str]) -> None:
     """Verdicts, curves, and bits per byte of each model, as its file has them."""
     root, printed = evaluated

@@ -45,15 +45,6 @@ def test_bits_are_those_of_the_definition(tokens: list[int], text: list[int]) ->
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
-@hypothesis.settings(max_examples=100, deadline=None, derandomize=True)
-@hypothesis.given(st.lists(TOKENS, min_size=3, max_size=60), TOKENS, TOKENS)
-def test_probabilities_add_up_to_one(tokens: list[int], first: int, second: int) -> None:
-    """Over the whole vocabulary, in any context."""
-    model = Trigrams(np.array(tokens), VOCABULARY)
-    bits = [model.bits(np.array([token]), (first, second))[0] for token in range(VOCABULARY)]
-    assert math.isclose(sum(2.0**-one for one in bits), 1, rel_tol=1e-12)
-
-
 def test_the_largest_tokens_do_not_run_into_each_other() -> None:
     """Three tokens of 21 bits are kept apart in a key of 63."""
     large = 2**21 - 1

@@ -168,15 +168,6 @@ def test_models_with_the_same_bits_are_undecided() -> None:
         assert {one.verdict for one in compare(bits, sizes, 0.5)} == {"undecided"}
 
 
-def test_seed_variance_is_the_residual_mean_square() -> None:
-    """Of balanced values by the textbook; effects of arms and seeds do not matter."""
-    values = np.random.default_rng(7).normal(size=(4, 5))
-    variance, freedom = seed_variance(values)
-    assert (variance, freedom) == pytest.approx(residual_mean_square(values))
-    shifted = values + np.arange(4)[:, None] + np.arange(5) ** 2
-    assert seed_variance(shifted) == pytest.approx((variance, freedom))
-
-
 def test_seed_variance_of_an_arm_without_the_last_seeds() -> None:
     """Unbalanced values, by the normal equations of effects of arm and seed."""
     values = np.random.default_rng(8).normal(size=(3, 5))

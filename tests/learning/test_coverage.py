@@ -11,7 +11,7 @@ from scipy.sparse import csc_array
 
 from datamask.config.compute import Compute
 from datamask.config.selection import Selection
-from datamask.learning import neighbours, partition
+from datamask.learning import neighbours
 from datamask.learning.coverage import greedy_gains
 from datamask.learning.learner import learn_mask, shard_data
 from datamask.learning.neighbours import Neighbours, _highest
@@ -109,16 +109,6 @@ def test_blocks_are_a_partition(num_documents, size, seed):
     assert len(blocks) == 1 or num_documents > size
 
 
-def test_memory_cuts_no_blocks(make_shard, monkeypatch):
-    """A shard is cut into blocks by its size alone."""
-    monkeypatch.setattr(neighbours, "BLOCK", 100)
-    features = make_shard(700, 24, seed=0)[0]
-    for memory in (2**20, 2**30):
-        compute = Compute(device="cpu", working_set_bytes=memory)
-        data = shard_data(features, np.zeros(700), {}, compute)
-        assert len(neighbours.Blocks.of(data).rows) == 1
-
-
 def neighbours_of(features, monkeypatch, size, num_selected, most=600):
     """Lists of these documents, in blocks of about so many, of which so many are searched."""
     monkeypatch.setattr(neighbours, "WHOLE", size)
@@ -201,21 +191,6 @@ def test_lists_are_as_long_as_near_blocks_allow(make_shard, monkeypatch):
     assert found.cosines.nnz == 600 * len(smallest)
     assert sorted(found.cosines.tocsr()[smallest].indices) == sorted(smallest * len(smallest))
     assert neighbours_of(features[:512], monkeypatch, 512, 200).cosines.nnz == 512**2
-
-
-def test_blocks_gather_neighbours(make_shard, monkeypatch):
-    """More of the ten nearest documents are in a document's own block than after halving alone."""
-    features, quality = make_shard(2000, 64, 5, num_clusters=40)
-    data = shard_data(features, quality, {}, Compute(device="cpu"))
-    nearest = np.argsort(features @ features.T, axis=1)[:, -11:]
-    shares = []
-    for moves in (0, 3):
-        monkeypatch.setattr(partition, "MOVES", moves)
-        block = np.empty(2000, int)
-        for number, rows in enumerate(similar_blocks(data, 100)):
-            block[rows] = number
-        shares.append(float((block[nearest] == block[:, None]).mean()))
-    assert shares[1] > shares[0] + 0.1
 
 
 @pytest.mark.parametrize(("rank", "share"), [(1, 0.05), (3, 0.01)])

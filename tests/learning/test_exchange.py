@@ -223,16 +223,6 @@ def test_joined_shards_are_read_in_any_order(corpus):
     torch.testing.assert_close(both.quality_N, whole.quality_N[:1000])
 
 
-def test_by_quality_alone_one_round_is_exact(corpus):
-    """At lambda 1 the objective is linear: the logits of all shards are in the order of quality."""
-    shards, whole = corpus
-    terms = scaled(whole, Selection(metric="disf", quality_weight=1.0))
-    active = tuple(term for term in terms if term.weight)
-    _, _, logits = learn(shards, whole, active, 1)
-    best = set(whole.quality_N.topk(TOTAL).indices.tolist())
-    assert set(torch.cat(logits).topk(TOTAL).indices.tolist()) == best
-
-
 def test_a_share_is_a_share_of_inclusion():
     """Between two logits, probabilities are mixed; at the ends nothing is rounded."""
     before, after = torch.tensor([-2.0, 40.0]), torch.tensor([1.0, -40.0])

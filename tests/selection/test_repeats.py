@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from datamask.analysis.composition import query
 from datamask.config.loading import parse_settings
-from datamask.errors import DatamaskError, InputError, SettingsError
+from datamask.errors import DatamaskError, SettingsError
 from datamask.planning.plan import plan_run
 from datamask.report.markdown import report_markdown
 from datamask.runs.run import Run
@@ -187,21 +187,6 @@ def test_tokens_that_the_subset_does_not_have_are_refused_before_it_is_written(
     with pytest.raises(DatamaskError, match=rf"set a number from {epoch} to {3 * epoch}$"):
         finish(tmp_path / "run", chosen)
     assert not list((tmp_path / "run").glob("subset/*"))
-
-
-def test_every_document_needs_tokens(source: Path, tmp_path: Path) -> None:
-    """Before anything is learnt, and of a run whose tokens were not needed before."""
-    gaps = shutil.copytree(source, tmp_path / "source")
-    table = pq.read_table(gaps / "0.parquet")
-    place = table.column_names.index("token_count")
-    nulls = pa.nulls(len(table), pa.int64())
-    pq.write_table(table.set_column(place, "token_count", nulls), gaps / "0.parquet")
-    chosen = settings(gaps, selection={"max_repeat": 2, "training_tokens": 2000})
-    finish(tmp_path / "older", settings(gaps), "selection")
-    for name, last in (("run", "report"), ("older", "subset")):
-        with pytest.raises(InputError, match=r"0-00 has no number of tokens, and selection\.tr"):
-            finish(tmp_path / name, chosen, last)
-    assert not (tmp_path / "run" / "embeddings").exists()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import pytest
 
 from datamask.learning import exchange
 from datamask.runs.run import Run
-from datamask.runs.stages import learning_stages
 from datamask.selection import sampling
 from tests.selection.runs import learn
 
@@ -113,17 +112,3 @@ def test_a_small_corpus_leaves_others_if_not_all_are_learned(
     found = learn(tmp_path / "run", source, selection=CORPUS).receipt("round_total").metrics
     assert found["sample"]["documents"] == learnt
     assert (found["sample"]["shortfall"] is not None) == is_confirmed
-
-
-def test_a_chosen_size_is_taken_and_measured(
-    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is not doubled; workers change no byte; the report says what was found."""
-    monkeypatch.setattr(exchange, "shortfall", lambda *given: 0.25)
-    selection = CORPUS | {"sample_documents": 40}
-    run = learn(tmp_path / "one", source, selection=selection)
-    assert run.receipt("round_total").metrics["sample"] == {"documents": 40, "shortfall": 0.25}
-    other = learn(tmp_path / "two", source, workers=3, selection=selection)
-    for stage in learning_stages(run.settings):
-        for unit in range(run.num_units(stage)):
-            assert run.path(stage, unit).read_bytes() == other.path(stage, unit).read_bytes()

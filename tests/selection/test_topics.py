@@ -17,7 +17,6 @@ from datamask.analysis.composition import query
 from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
 from datamask.config.selection import Topics
-from datamask.config.settings import Settings
 from datamask.errors import DatamaskError
 from datamask.evaluation import texts
 from datamask.execution.pipeline import rebuild, run_stage
@@ -227,29 +226,6 @@ def test_few_or_equal_vectors_make_few_topics() -> None:
         directions, topics = cluster(features, 5, 3)
         assert len(np.unique(topics[nearest(features, directions)])) == expected
         assert sorted({*topics.tolist()}) == [*range(expected)]
-
-
-def test_vectors_of_the_source_make_numbered_topics(tmp_path: Path) -> None:
-    """Layout `features` has no words."""
-    generator = np.random.default_rng(0)
-    vectors = np.repeat(np.eye(4), 30, axis=0) + 0.05 * generator.standard_normal((120, 4))
-    table = {"chunk_id": [f"d{row}" for row in range(120)], "feature_arr": vectors.tolist()}
-    table["quality_score"] = generator.random(120).tolist()
-    (tmp_path / "source").mkdir()
-    pq.write_table(pa.table(table), tmp_path / "source" / "a.parquet")
-    asked: Settings = parse_settings(
-        {
-            "source": {"path": str(tmp_path / "source"), "layout": "features"},
-            "embedding": {"dimension": 4},
-            "topics": {"number": 4},
-            "selection": {"ratio": 0.25, "steps": 5},
-        }
-    )
-    run = finish(tmp_path / "run", asked, "topics", Compute())
-    topics = pq.read_table(run.path("topics"))["topic"].to_pylist()
-    blocks = [{*topics[start : start + 30]} for start in range(0, 120, 30)]
-    assert sorted(map(min, blocks)) == [f"topic {number}" for number in (1, 2, 3, 4)]
-    assert all(len(block) == 1 for block in blocks)
 
 
 def test_held_out_documents_are_scored_by_topic(
