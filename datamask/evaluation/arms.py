@@ -135,8 +135,17 @@ def _choose(connection: Any, run: Run, arm: Arm, compute: Compute) -> None:
         for ids in _ids(run, arm, compute):
             arriving = pa.table({"id": ids})
             execute_with(connection, arriving, "INSERT INTO chosen SELECT id FROM arriving")
-    if arm.kind == "ids":
-        _check_listed(connection, arm)
+    if arm.kind != "ids":
+        return
+    [(number, first)] = execute(
+        connection, "SELECT count(*), min(id) FROM chosen ANTI JOIN documents USING (id)"
+    )
+    if number:
+        raise InputError(
+            f"{number} ids of arm {arm.name} are not in the source, first {first!r}; leave them "
+            "out",
+            path=arm.path,
+        )
 
 
 def _ids(run: Run, arm: Arm, compute: Compute) -> Iterator[pa.Array | pa.ChunkedArray]:
@@ -173,20 +182,6 @@ def _ids(run: Run, arm: Arm, compute: Compute) -> Iterator[pa.Array | pa.Chunked
             rows = read_survivors(other, shard, ["row"])["row"]
             selected = read_column(other, "selection", shard, "selected", len(rows))
             yield read_ids(other, shard, rows.filter(pa.array(selected)))
-
-
-def _check_listed(connection: Any, arm: Arm) -> None:
-    """Refuse ids that the source lacks."""
-    number, first = execute(
-        connection,
-        "SELECT count(*), min(id) FROM chosen ANTI JOIN documents USING (id)",
-    )[0]
-    if number:
-        raise InputError(
-            f"{number} ids of arm {arm.name} are not in the source, first {first!r}; leave them "
-            "out",
-            path=arm.path,
-        )
 
 
 def drawn_tokens(run: Run, arm: int, seed: int, separator: int) -> npt.NDArray[np.int64]:

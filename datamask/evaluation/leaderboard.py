@@ -58,24 +58,19 @@ def leaderboard(runs: Sequence[Run]) -> list[dict[str, Any]]:
     ]
     held_out = _held_out(runs[0])
     ngram_of = [_ngram_by_set(run) for run in runs]
-    ngram = {
-        set_name: [ngram_of[run][set_name][arm] for run, arm in arms] for set_name in ngram_of[0]
-    }
+    ngram = {name: [ngram_of[run][name][arm] for run, arm in arms] for name in ngram_of[0]}
     bits = _stacked_bits(runs, arms)
     rows = compare_arms(names, bits, held_out, ngram, runs[0].settings.evaluation)
+    sets = [*dict.fromkeys(row["set"] for row in rows)]
     for row in rows:
         if "other" not in row:
             number, arm = arms[names.index(row["arm"])]
             counts = runs[number].receipt("arms", arm).metrics
             row |= {"run": labels[number]} | {key: counts[key] for key in ("available", "copies")}
             row |= _verdicts_on(row, rows)
-    sets = [*dict.fromkeys(row["set"] for row in rows)]
-
-    def order(row: dict[str, Any]) -> tuple[int, bool, float]:
-        is_pair = "other" in row
-        return sets.index(row["set"]), is_pair, 0.0 if is_pair else row["bits_per_byte"]
-
-    return sorted(rows, key=order)
+    # Sorting is stable: sets stay in order, each with its arms first.
+    rows.sort(key=lambda row: np.inf if "other" in row else row["bits_per_byte"])
+    return sorted(rows, key=lambda row: sets.index(row["set"]))
 
 
 def write_table(rows: list[dict[str, Any]], path: Path) -> None:

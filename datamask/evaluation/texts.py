@@ -59,18 +59,13 @@ OTHER_GROUPS = "(other groups)"
 
 def load_documents(connection: Any, run: Run) -> None:
     """Table `documents`: shard, row, id, quality, dropped, characters, tokens, and groups."""
-    execute(
-        connection,
-        "CREATE TABLE documents (shard INT, row BIGINT, id VARCHAR, quality DOUBLE, "
-        "dropped VARCHAR, characters BIGINT, tokens BIGINT, dump VARCHAR, language VARCHAR, "
-        "domain VARCHAR)",
-    )
     for shard in range(run.num_shards):
         run.receipt(run.quality_stage, shard)
         execute(
             connection,
-            "INSERT INTO documents SELECT CAST(? AS INT), q.row, q.id, q.quality, q.dropped, "
-            "s.characters, s.tokens, s.dump, s.language, s.domain FROM read_parquet(?) q "
+            f"{'INSERT INTO documents' if shard else 'CREATE TABLE documents AS'} "
+            "SELECT CAST(? AS INT) AS shard, q.row, q.id, q.quality, q.dropped, s.characters, "
+            "s.tokens, s.dump, s.language, s.domain FROM read_parquet(?) q "
             "JOIN read_parquet(?) s USING (row)",
             [shard, str(run.quality_path(shard)), str(run.path("scores", shard))],
         )

@@ -242,12 +242,13 @@ def select(
     for_runs = [name for name in settings if name in OF_RUNS]
     if for_runs:
         raise SettingsError(f"{for_runs[0]}: for runs only; use num_selected, or datamask.rebuild")
-    if num_selected is not None and ratio is not None:
-        raise SettingsError("num_selected and ratio: give one of them")
-    if num_selected is not None and not 1 <= num_selected <= len(found):
-        raise SettingsError(f"num_selected: {num_selected} of {len(found)} documents")
-    settings |= {"documents": num_selected, **({} if ratio is None else {"ratio": ratio})}
-    settings |= {"metric": metric, "quality_weight": quality_weight}
+    if num_selected is not None:
+        if ratio is not None:
+            raise SettingsError("num_selected and ratio: give one of them")
+        if not 1 <= num_selected <= len(found):
+            raise SettingsError(f"num_selected: {num_selected} of {len(found)} documents")
+    settings |= {"documents": num_selected, "metric": metric, "quality_weight": quality_weight}
+    settings |= {} if ratio is None else {"ratio": ratio}
     selection: Selection = parse_settings(settings, Selection)
     learned = learn_mask(
         found,

@@ -252,12 +252,9 @@ def shard_data(
 
 
 def precision_of(compute: Compute, device: torch.device) -> str:
-    """The precision of products that steer learning; `auto` is bfloat16 where the device has it."""
-    return fastest_products(device) if compute.matmul == "auto" else compute.matmul
-
-
-def fastest_products(device: torch.device) -> str:
-    """bfloat16 where the device multiplies it in hardware, else float32."""
+    """The precision of products that steer learning; `auto` is bfloat16 where hardware has it."""
+    if compute.matmul != "auto":
+        return compute.matmul
     if device.type == "cuda":
         native = torch.cuda.is_bf16_supported(including_emulation=False)
     else:
@@ -272,10 +269,8 @@ def _check(
     ids: Sequence[str] | np.ndarray | None,
     scores: Mapping[str, np.ndarray],
 ) -> None:
-    lengths = {"quality": len(quality), **{name: len(score) for name, score in scores.items()}}
-    if ids is not None:
-        lengths["ids"] = len(ids)
-    wrong = [name for name, length in lengths.items() if length != len(features)]
+    columns = {"quality": quality, "ids": features if ids is None else ids, **scores}
+    wrong = [name for name, values in columns.items() if len(values) != len(features)]
     if features.ndim != 2 or wrong:
         raise ValueError(f"features {features.shape} and {wrong or 'its rows'} do not match")
     if not 0 <= num_selected <= len(features):

@@ -239,8 +239,9 @@ class Neighbours:
                 torch.from_numpy(values.reshape(lists.shape[0], -1)).to(data.device)
                 for values in (lists.data, lists.indices.astype(np.int64))
             )
-            best, second, first = _best_two(similarity, mask_N[columns])
-            second = torch.maximum(second, others[~hidden, None])
+            top = torch.where(mask_N[columns], similarity, -torch.inf).topk(2, dim=1)
+            best, first = top.values[:, :1], top.indices[:, :1]
+            second = torch.maximum(top.values[:, 1:], others[~hidden, None])
             gain = (similarity - best).clamp_(min=0)
             gains.index_add_(0, columns.flatten(), gain.flatten())
             gains.index_add_(0, columns.gather(1, first)[:, 0], (best - second)[:, 0])
@@ -268,12 +269,6 @@ def marginal_coverage(similarity_RC: Tensor, base_R: Tensor | float, chosen_C: T
     loss.index_add_(0, top.indices[:, 0], (best - second)[:, 0])
     gain[rows] = loss[:-2]
     return gain
-
-
-def _best_two(values_BC: Tensor, among_BC: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The highest of some values of each row, the second, and the column of the first; B x 1."""
-    top = torch.where(among_BC, values_BC, -torch.inf).topk(2, dim=1)
-    return top.values[:, :1], top.values[:, 1:], top.indices[:, :1]
 
 
 def _some_products(left_BD: Tensor, right_CD: Tensor, places_BK: Tensor) -> Tensor:

@@ -9,18 +9,15 @@ probabilities from the same logits, and the smallest one counts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from torch import Tensor
 
-from datamask.learning.data import ShardData, highest_order, moments_of
+from datamask.learning.data import highest_order, moments_of
 from datamask.learning.moment_gradient import along, joint_value, slopes
 from datamask.learning.policy import inclusion_of, long_sum, solve_threshold
 from datamask.learning.problem import Problem
 from datamask.objectives.protocol import MomentObjective
-from datamask.objectives.weighted import WeightedTerm
 
 # Standard deviations of the logits at which the bound is computed (docs/log.md#gap).
 SOFTNESS = (1.0, 3.0, 10.0, 100.0)
@@ -44,13 +41,9 @@ def certified_gap(problem: Problem, logits_N: Tensor, value: float, gain: float)
     for softness in SOFTNESS:
         logits = logits_N * (softness / spread)
         inclusion = inclusion_of(logits - solve_threshold(logits, problem.num_selected))
-        bounds.append(_bound(problem.data, terms, inclusion))
+        moments = moments_of(problem.data, inclusion, highest_order(terms))
+        gradient = along(slopes(terms, moments), problem.data.exact).to(torch.float64)
+        best = long_sum(gradient.topk(round(long_sum(inclusion))).values)
+        at = long_sum(gradient * inclusion.to(torch.float64))
+        bounds.append(float(joint_value(terms, moments)) + best - at)
     return max(min(bounds) - value, 0.0) / gain
-
-
-def _bound(data: ShardData, terms: Sequence[WeightedTerm], inclusion_N: Tensor) -> float:
-    moments = moments_of(data, inclusion_N, highest_order(terms))
-    gradient = along(slopes(terms, moments), data.exact).to(torch.float64)
-    best = long_sum(gradient.topk(round(long_sum(inclusion_N))).values)
-    at = long_sum(gradient * inclusion_N.to(torch.float64))
-    return float(joint_value(terms, moments)) + best - at

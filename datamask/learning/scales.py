@@ -87,21 +87,19 @@ def random_subsets(
         SettingsError: a term fails.
     """
     spreads = {}
-    whole = float(totals.count) == data.num_documents
-    for term in terms:
-        objective = term.objective
+    for objective in (term.objective for term in terms):
         generator = np.random.Generator(np.random.PCG64(seed))
         if num_selected <= 0 or data.num_documents == 0:
-            spreads[objective.name] = Spread(0.0, 0.0)
+            spread = Spread(0.0, 0.0)
         elif isinstance(objective, MomentObjective):
-            of_moments = _of_moments(objective, totals, data, num_selected, generator, most)
-            spreads[objective.name] = of_moments
-        elif whole and isinstance(objective, FacilityLocation):
-            size = int(num_selected)
-            spreads[objective.name] = _of_coverage(objective, data, size, generator, most)
-        elif whole:
-            size = int(num_selected)
-            spreads[objective.name] = _of_masks(objective, data, size, generator, most)
+            spread = _of_moments(objective, totals, data, num_selected, generator, most)
+        elif float(totals.count) != data.num_documents:
+            continue
+        elif isinstance(objective, FacilityLocation):
+            spread = _of_coverage(objective, data, int(num_selected), generator, most)
+        else:
+            spread = _of_masks(objective, data, int(num_selected), generator, most)
+        spreads[objective.name] = spread
     return spreads
 
 

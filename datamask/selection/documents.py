@@ -112,6 +112,7 @@ def read_ranked(run: Run, stage: str, shard: int, *, in_tokens: bool) -> pa.Tabl
     Raises:
         RunError, CorruptFileError, InputError: as `read_column` and `read_tokens`.
     """
+    run.receipt(run.quality_stage, shard)
     table = read_survivors(run, shard, ["row", "quality"])
     units = read_tokens(run, shard) if in_tokens else np.ones(len(table), np.int64)
     logits = read_column(run, stage, shard, "logit", len(table))

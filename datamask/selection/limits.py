@@ -61,7 +61,7 @@ def check_limits(selection: Selection, total: int, units_of: Mapping[str, int]) 
             f"selection.limits: the floors add up to {least} {unit}, {total} are to be kept; lower "
             "them"
         )
-    caps = {name: one.cap for name, one in group_bounds(selection, total, units_of).items()}
+    caps = {name: bounds.cap for name, bounds in group_bounds(selection, total, units_of).items()}
     most = sum(min(there, caps.get(name, there)) for name, there in units_of.items())
     if most < total:
         raise too_little(selection, most, total, caps)

@@ -31,7 +31,6 @@ from datamask.runs import budget, schemas
 from datamask.runs.files import read_columns
 from datamask.runs.in_progress import each_in_turn
 from datamask.runs.output import write_output
-from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.selection.documents import read_ranked
 from datamask.selection.limits import make_bounds, too_little
@@ -65,12 +64,6 @@ def cut(run: Run, compute: Compute) -> None:
             raise together(unknown)
     left = budget.Survivors.of(run.receipt("quality", 0).metrics)
     total = budget.corpus_units(selection, run.num_documents, left)
-
-    def check(shard: int) -> list[Receipt]:
-        return [run.receipt(name, shard) for name in ("learning", run.quality_stage)]
-
-    for _ in each_in_turn(check, range(run.num_shards), compute.workers, "shards"):
-        pass
     rows, metrics = find_cut(run, compute, total)
     logger.info("threshold: %d of %d %s kept", metrics["units"], total, metrics["unit"])
     table = pa.Table.from_pylist(rows, schema=schemas.CUT)

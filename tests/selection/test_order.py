@@ -34,7 +34,7 @@ DOCUMENT = st.fixed_dictionaries(
 class Files:
     """The files of four shards that the threshold reads; a stand-in for a run."""
 
-    num_shards = 4
+    num_shards, quality_stage = 4, "quality"
 
     def __init__(self, folder: str, documents: list[dict[str, Any]], selection: Selection) -> None:
         self.root, self.settings = Path(folder), SimpleNamespace(selection=selection)
