@@ -28,7 +28,7 @@ from datamask.config.selection import GREEDY, Selection
 from datamask.errors import SettingsError
 from datamask.objectives.weighted import WeightedTerm
 
-WEIGHING = ("quality_minus_density", "gist", "spokes", *GREEDY)
+WEIGHING = {"quality_minus_density": quality_minus_density, "gist": gist, "spokes": spokes}
 CLUSTERING = {"semdedup": semdedup, "d4": d4, "cluster_balanced": cluster_balanced}
 
 
@@ -43,7 +43,7 @@ def check_method(selection: Selection, terms: Sequence[WeightedTerm]) -> None:
             f"selection.method: {selection.method} does not serve {selection.metric}; greedy "
             "serves pairwise and disf, lazy_greedy serves facility_location"
         )
-    if selection.method in WEIGHING and any(term.weight for term in terms[2:]):
+    if selection.method in (*WEIGHING, *GREEDY) and any(term.weight for term in terms[2:]):
         raise SettingsError(
             f"selection.more_terms: {selection.method} has no further terms; leave them out, or "
             "use method mask"
@@ -82,12 +82,8 @@ def select(
         ranked = generator.permutation(len(order)).astype(np.float64)
     elif method == "top_quality":
         ranked = ranking
-    elif method == "quality_minus_density":
-        ranked = quality_minus_density(given, ranking, selection.quality_weight)
-    elif method == "gist":
-        ranked = gist(given, ranking, num_selected, selection.quality_weight)
-    elif method == "spokes":
-        ranked = spokes(given, ranking, num_selected, selection.quality_weight)
+    elif method in WEIGHING:
+        ranked = WEIGHING[method](given, ranking, num_selected, selection.quality_weight)
     elif method == "odis":
         ranked = odis({name: values[order] for name, values in (scores or {}).items()}, ranking)
     elif method in CLUSTERING:

@@ -18,7 +18,7 @@ ROWS_AT_ONCE = 512
 
 
 def quality_minus_density(
-    features: np.ndarray, quality: np.ndarray, quality_weight: float
+    features: np.ndarray, quality: np.ndarray, _: int, quality_weight: float
 ) -> np.ndarray:
     """Lambda times quality minus (1 − lambda) times density; lambda is *quality_weight*."""
     return quality_weight * _standard(quality) - (1 - quality_weight) * _standard(density(features))

@@ -27,6 +27,7 @@ from datamask.learning.data import (
     moments_of,
     raw_values,
 )
+from datamask.learning.moment_gradient import marginal_gains
 from datamask.learning.neighbours import Neighbours
 from datamask.learning.norms import NORM_TOLERANCE, row_norms
 from datamask.learning.optimality_gap import certified_gap
@@ -218,7 +219,7 @@ def published_logits(problem: Problem, selected: np.ndarray, ranking: Ranking) -
     if coverage_factor(objective.active) and not neighbours:
         neighbours = Neighbours.of(data, size)
     mask = problem.put(selected)
-    values = published.gains(data, objective.active, mask, neighbours=neighbours)
+    values = marginal_gains(data, objective.active, mask, neighbours=neighbours)
     values *= published.unit(size, number, selection.scale_terms)
     return published.on_side(values - published.threshold_of(values, num_selected), selected)
 

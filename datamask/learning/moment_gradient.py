@@ -13,13 +13,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from datamask.learning.data import ShardData, map_moments, order_of
+from datamask.learning.data import (
+    ShardData,
+    highest_order,
+    map_moments,
+    moments_of,
+    order_of,
+    scaled_moments,
+)
+from datamask.learning.neighbours import Neighbours
 from datamask.objectives.products import times_vector
 from datamask.objectives.protocol import CACHED_ROWS, MomentObjective, Moments
-from datamask.objectives.weighted import WeightedTerm
+from datamask.objectives.weighted import WeightedTerm, coverage_factor
 
 
 def joint_value(terms: Sequence[WeightedTerm], moments: Moments) -> Tensor:
@@ -153,3 +162,33 @@ def moment_gradient(
     """Gradient of the expectation of the moment terms for some documents, shape B."""
     _, plain, curvature = derivatives(terms, moments, data, rows)
     return plain + (0.5 - inclusion_B) * curvature
+
+
+def marginal_gains(
+    data: ShardData,
+    terms: Sequence[WeightedTerm],
+    mask_N: Tensor,
+    moments: Moments | None = None,
+    neighbours: Neighbours | None = None,
+) -> np.ndarray:
+    """Marginal gain of every document at a mask; float64, shape N.
+
+    Args:
+        data: the shard.
+        terms: terms with a weight: moment objectives and facility location.
+        mask_N: the selected documents; bool.
+        moments: of the selection that contains the mask. None for those of the mask or, if it is
+            empty, of one that contains an equal share of every document.
+        neighbours: for facility location.
+    """
+    exact, order = data.exact, highest_order(terms)
+    inclusion = mask_N.to(torch.float32)
+    if moments is None:
+        some = bool(mask_N.any())
+        moments = moments_of(exact, inclusion if some else torch.ones_like(inclusion), order)
+        moments = moments if some else scaled_moments(moments, 1.0)
+    values = torch.zeros_like(data.quality_N)
+    if neighbours:
+        values += coverage_factor(terms) * neighbours.gains(mask_N)
+    values += moment_gradient(terms, moments, exact, slice(None), inclusion)
+    return np.asarray(values.cpu().numpy(), np.float64)

@@ -23,57 +23,11 @@ distance from the threshold in their own ranking, as a share of the shard (`by_r
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:  # these import torch
-    from torch import Tensor
-
-    from datamask.learning.data import ShardData
-    from datamask.learning.neighbours import Neighbours
-    from datamask.objectives.protocol import Moments
-    from datamask.objectives.weighted import WeightedTerm
-
 LEAST = 2.0**-20
 """Least logit of a document of the mask (docs/log.md#numbers)."""
-
-
-def gains(
-    data: ShardData,
-    terms: Sequence[WeightedTerm],
-    mask_N: Tensor,
-    moments: Moments | None = None,
-    neighbours: Neighbours | None = None,
-) -> np.ndarray:
-    """Marginal gain of every document at a mask; float64, shape N.
-
-    Args:
-        data: the shard.
-        terms: terms with a weight: moment objectives and facility location.
-        mask_N: the selected documents; bool.
-        moments: of the selection that contains the mask. None for those of the mask or, if it is
-            empty, of one that contains an equal share of every document.
-        neighbours: for facility location.
-    """
-    import torch
-
-    from datamask.learning.data import highest_order, moments_of, scaled_moments
-    from datamask.learning.moment_gradient import moment_gradient
-    from datamask.objectives.weighted import coverage_factor
-
-    exact, order = data.exact, highest_order(terms)
-    inclusion = mask_N.to(torch.float32)
-    if moments is None:
-        some = bool(mask_N.any())
-        moments = moments_of(exact, inclusion if some else torch.ones_like(inclusion), order)
-        moments = moments if some else scaled_moments(moments, 1.0)
-    values = torch.zeros_like(data.quality_N)
-    if neighbours:
-        values += coverage_factor(terms) * neighbours.gains(mask_N)
-    values += moment_gradient(terms, moments, exact, slice(None), inclusion)
-    return np.asarray(values.cpu().numpy(), np.float64)
 
 
 def unit(num_selected: float, num_documents: float, scaled: bool) -> float:

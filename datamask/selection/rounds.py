@@ -28,6 +28,7 @@ from datamask.learning.data import (
     scaled_moments,
 )
 from datamask.learning.expected import StepSize, unsettled
+from datamask.learning.moment_gradient import marginal_gains
 from datamask.learning.policy import expected_mask, inclusion_of, long_sum
 from datamask.learning.swap_refinement import refine_part
 from datamask.objectives.protocol import Moments
@@ -123,7 +124,7 @@ def _gains(
     """Gains of a shard's documents at moments of the corpus, on the CPU; float64, shape N."""
     terms = [term for term in corpus.terms if term.weight != 0]
     moments = map_moments(lambda one: one.to(data.device), moments)
-    return published.gains(data, terms, mask.to(data.device), moments)
+    return marginal_gains(data, terms, mask.to(data.device), moments)
 
 
 def _moved(run: Run, shard: int, number: int, before: ShardState, compute: Compute) -> ShardState:

@@ -157,12 +157,15 @@ def chosen_documents(run: Run, shard: int) -> pa.Table:
 
     Columns are row, id, dump (`dump_names`) and those that the subset adds, without prefix.
     """
-    prefix = run.settings.subset.column_prefix
-    added = [column.name.removeprefix(prefix) for column in added_columns(run.settings)]
-    columns = list(dict.fromkeys(["row", "id", "dump", *added]))
+    columns = list(dict.fromkeys(["row", "id", "dump", *_added_names(run)]))
     chosen = read_columns(run.path("documents", shard), columns, [("selected", "=", True)])
     dumps = dump_names(chosen["dump"].combine_chunks())
     return chosen.set_column(columns.index("dump"), "dump", dumps)
+
+
+def _added_names(run: Run) -> list[str]:
+    prefix = run.settings.subset.column_prefix
+    return [column.name.removeprefix(prefix) for column in added_columns(run.settings)]
 
 
 def _selected_rows(
@@ -175,9 +178,7 @@ def _selected_rows(
     """
     columns = source_schema(run).names
     id_place = columns.index(run.settings.source.id_column)
-    prefix = run.settings.subset.column_prefix
-    names = [one.name.removeprefix(prefix) for one in added_columns(run.settings)]
-    first = 0
+    names, first = _added_names(run), 0
     for taken in read_shard(run, shard, columns, chosen["row"].to_numpy()[wanted]):
         ours = chosen.take(pa.array(wanted[first : first + len(taken)]))
         if not pc.all(pc.equal(taken.column(id_place).cast(pa.string()), ours["id"])).as_py():
