@@ -58,11 +58,17 @@ def by_definition(features: np.ndarray, quality: np.ndarray, metric: str) -> dic
     return {"quality": float(quality.mean()), metric: float(value)}
 
 
-def write_vectors(folder: Path, vectors: np.ndarray, quality: np.ndarray, shards: int) -> Path:
+def write_vectors(
+    folder: Path,
+    vectors: np.ndarray,
+    quality: np.ndarray,
+    shards: int,
+    names: list[str] | None = None,
+) -> Path:
     """Vectors with their quality, as files of a shard each; ids are their places."""
-    for shard, rows in enumerate(np.split(np.arange(len(vectors)), shards)):
+    for shard, rows in enumerate(np.array_split(np.arange(len(vectors)), shards)):
         table = {
-            "chunk_id": [f"{row:05d}" for row in rows],
+            "chunk_id": [names[row] if names else f"{row:05d}" for row in rows],
             "quality_score": quality[rows],
             "feature_arr": pa.array(vectors[rows].astype(np.float32).tolist()),
         }

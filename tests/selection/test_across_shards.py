@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from datamask.errors import SettingsError
 from datamask.runs.stages import learning_stages
 from datamask.selection import sampling, sums
 from tests.conftest import nightly
@@ -175,3 +176,14 @@ def test_a_shard_with_nothing_left_selects_nothing(tmp_path: Path, selection: di
     assert empty
     assert all(metrics["selected"][shard] == 0 for shard in empty)
     assert sum(metrics["selected"]) == len(kept(run)) > 0
+
+
+def test_impossible_limits_are_refused_before_embedding(tmp_path: Path, source: Path) -> None:
+    """A floor above what is left, a column that the source lacks."""
+    limits = [{"column": "language", "value": "fi", "floor": 0.1}]
+    with pytest.raises(SettingsError, match="floor of language fi asks for 3 documents, only 0"):
+        learn(tmp_path / "run", source, selection={"limits": limits})
+    assert not (tmp_path / "run" / "embeddings").exists()
+    lacking = {"columns": {"language": "tongue"}}
+    with pytest.raises(SettingsError, match=r"no column `tongue`; set source\.columns\.language"):
+        learn(tmp_path / "other", source, source=lacking, selection={"limits": limits})

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from torch import Tensor
@@ -15,19 +14,17 @@ from torch import Tensor
 from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
 from datamask.errors import CorruptFileError, DatamaskError, RunError
-from datamask.execution.pipeline import run_stage
 from datamask.learning.learner import shard_data
 from datamask.objectives.protocol import MomentObjective, Moments
-from datamask.planning.plan import plan_run
 from datamask.runs.run import Run
-from datamask.runs.stages import learning_stages
 from datamask.selection.documents import read_column, read_documents
 from datamask.selection.mask_model import read_model
 from datamask.selection.model_file import read_about
 from datamask.selection.sampling import sampled_rows
 from datamask.selection.sums import read_lists
-from tests.finished import corpus, finish, settings, up_to
+from tests.finished import corpus, finish, settings
 from tests.learning.conftest import clustered
+from tests.selection.runs import write_vectors
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -51,17 +48,9 @@ def write(
 ) -> Path:
     """Documents of layout `features`, all or some, in three files; their quality is shifted."""
     features, quality = (part[rows] for part in clustered(number, WIDTH, seed))
-    number = len(quality)
     folder.mkdir(parents=True)
-    for part, rows in enumerate(np.array_split(np.arange(number), 3)):
-        flat = pa.array(features[rows].ravel())
-        table = {
-            "chunk_id": [f"{seed}-{row:05d}" for row in rows],
-            "quality_score": quality[rows] + shift,
-            "feature_arr": pa.FixedSizeListArray.from_arrays(flat, WIDTH),
-        }
-        pq.write_table(pa.table(table), folder / f"{part}.parquet")
-    return folder
+    names = [f"{seed}-{row:05d}" for row in range(len(quality))]
+    return write_vectors(folder, features, quality + shift, 3, names)
 
 
 def chosen(source: Path, rows: int = 100_000, **selection: object) -> object:
@@ -78,10 +67,7 @@ def chosen(source: Path, rows: int = 100_000, **selection: object) -> object:
 
 def learn(root: Path, asked: object) -> Run:
     """A run up to its mask model."""
-    run = plan_run(root, asked)
-    for stage in up_to(run, learning_stages(run.settings)[-1]):
-        run_stage(run, stage, Compute())
-    return run
+    return finish(root, asked, "mask_model")
 
 
 def logits_of(run: Run, of: Run | None = None) -> tuple[np.ndarray, np.ndarray]:

@@ -22,7 +22,6 @@ from datamask.evaluation import texts
 from datamask.execution.pipeline import rebuild, run_stage
 from datamask.planning.applying import settings_to_apply
 from datamask.planning.plan import plan_run
-from datamask.report import page_data
 from datamask.runs.opening import open_run
 from datamask.runs.run import Run
 from datamask.selection.topics import cluster, name_topics, nearest
@@ -85,21 +84,6 @@ def test_topics_are_the_planted_subjects_named_by_their_words(done: Run) -> None
         assert len(topic.split()) == 3 and {*topic.split()} <= {*SUBJECTS[name]}
     others = query(done, "SELECT DISTINCT topic FROM documents WHERE dropped IS NOT NULL")
     assert [row["topic"] for row in others] == ["(none)"]
-
-
-def test_topics_are_groups_of_the_report(done: Run) -> None:
-    """Shares are of embedded documents; page and explorer have them."""
-    rows = query(done, "SELECT * FROM groups WHERE kind = 'topic'")
-    kept = Counter(row["topic"] for row in query(done, "SELECT topic FROM selection"))
-    left = query(done, "SELECT topic FROM documents WHERE dropped IS NULL")
-    before = Counter(row["topic"] for row in left)
-    assert {row["name"]: row["documents_after"] for row in rows} == kept
-    for row in rows:
-        assert row["share_before"] == pytest.approx(before[row["name"]] / before.total())
-        assert row["share_after"] == pytest.approx(kept[row["name"]] / kept.total())
-    assert {row[1] for row in page_data.groups(done) if row[0] == "topic"} == {*before}
-    facts = [row[-1] for row in page_data.documents(done) if row[1] == "kept"]
-    assert facts and all(any(topic in text for topic in kept) for text in facts)
 
 
 def test_a_document_has_the_topic_of_the_nearest_direction(done: Run) -> None:
