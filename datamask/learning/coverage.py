@@ -27,10 +27,8 @@ from torch import Tensor
 
 from datamask.learning.data import (
     highest_order,
-    mixed_moments,
     moments_of,
     raw_values,
-    scaled_moments,
 )
 from datamask.learning.moment_gradient import along, mean_along, slopes
 from datamask.learning.neighbours import Neighbours
@@ -61,7 +59,7 @@ def learn(problem: Problem, neighbours: Neighbours, curve: Curve) -> tuple[Tenso
     factor = coverage_factor(terms)
     order, last = highest_order(terms), neighbours.last_N
     moments = moments_of(data, torch.ones_like(data.quality_N), order)
-    moments, covered = scaled_moments(moments, num_selected), last
+    moments, covered = moments.scaled(num_selected), last
 
     def cover(mask_N: Tensor, covered_N: Tensor) -> Tensor:
         # No document that is not listed covers more than the last one that is.
@@ -80,7 +78,7 @@ def learn(problem: Problem, neighbours: Neighbours, curve: Curve) -> tuple[Tenso
         if objective.join(raw) > best_value:
             best, best_value = gains, objective.join(raw)
         if step < rounds:
-            moments = mixed_moments(moments, moments_of(data, mask.float(), order), 1 / step)
+            moments = moments.mixed(moments_of(data, mask.float(), order), 1 / step)
             # Elsewhere, all RANK are listed, so the last one covers no more than they do.
             hidden = neighbours.selected(mask) < RANK
             if order <= 0 and not bool(hidden.any()):

@@ -7,7 +7,7 @@ chunks are cast to float32 on the device. Sums over the shard are accumulated in
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -238,29 +238,6 @@ def _add_squares(total_DD: Tensor, data: ShardData, features_BD: Tensor, weights
         total_DD[start:stop, start:] += data.product(one[start:stop], other[:, start:])
 
 
-def map_moments(function: Callable[..., Tensor], *moments: Moments) -> Moments:
-    """Apply a function to each sum: to the counts, the qualities, each score and so on."""
-    one = moments[0]
-    return Moments(
-        function(*(each.count for each in moments)),
-        function(*(each.quality for each in moments)),
-        {name: function(*(each.scores[name] for each in moments)) for name in one.scores},
-        function(*(each.first_D for each in moments)),
-        function(*(each.second_DD for each in moments)),
-    )
-
-
-def scaled_moments(moments: Moments, count: float) -> Moments:
-    """Moments of *count* documents in the same proportions."""
-    share = count / float(moments.count)
-    return map_moments(lambda total: share * total, moments)
-
-
-def mixed_moments(one: Moments, other: Moments, share: float) -> Moments:
-    """(1 − share) · one + share · other; moments are linear in p."""
-    return map_moments(lambda a, b: (1 - share) * a + share * b, one, other)
-
-
 def moments_of(data: ShardData, weights_N: Tensor, order: int, *, exact: bool = True) -> Moments:
     """Moments of the shard under weights, as by `add_moments`; those of weight 0 are not read."""
     moments = zero_moments(data, order)
@@ -268,11 +245,6 @@ def moments_of(data: ShardData, weights_N: Tensor, order: int, *, exact: bool = 
         weights = weights_N[rows].to(torch.float32)
         moments = add_moments(moments, data, rows, weights, exact=exact)
     return moments
-
-
-def order_of(moments: Moments) -> int:
-    """The order of moments: 2 with Σ x xᵀ, 1 with Σ x alone, else 0."""
-    return 2 if len(moments.second_DD) else 1 if len(moments.first_D) else 0
 
 
 def highest_order(terms: Sequence[WeightedTerm]) -> int:

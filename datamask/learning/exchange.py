@@ -37,10 +37,7 @@ from datamask.learning.data import (
     ShardData,
     add_moments,
     highest_order,
-    map_moments,
-    mixed_moments,
     moments_of,
-    scaled_moments,
     zero_moments,
 )
 from datamask.learning.expected import Ascent, StepSize, climb_sample
@@ -153,9 +150,9 @@ def learn_sample(
     if is_linear(ascent.terms):
         # The gradient is the same everywhere. In this unit, logits compare between corpora.
         unit = sum(abs(term.factor) for term in ascent.terms) / num_selected
-        dual = map_moments(lambda one: one / unit, slopes(ascent.terms, ascent.moments))
+        dual = slopes(ascent.terms, ascent.moments).mapped(lambda one: one / unit)
     else:
-        ascent.dual = map_moments(torch.zeros_like, ascent.moments)
+        ascent.dual = ascent.moments.mapped(torch.zeros_like)
         climb_sample(ascent, generator)
         dual = ascent.dual
     return keeping(dual, num_selected, (sample, weight))
@@ -197,7 +194,7 @@ def _value_of(
     terms: Sequence[WeightedTerm], sample: ShardData, mask_N: Tensor, num_selected: float
 ) -> float:
     moments = moments_of(sample, mask_N.to(torch.float32), highest_order(terms))
-    return float(joint_value(terms, scaled_moments(moments, num_selected)))
+    return float(joint_value(terms, moments.scaled(num_selected)))
 
 
 def shortfall(
@@ -275,14 +272,14 @@ def agree(
     *moments* are those before the round, *proposed* those of all proposals together.
     """
     active = [term for term in terms if term.weight != 0]
-    start = scaled_moments(moments, num_selected)
-    goal = scaled_moments(proposed, num_selected) if float(proposed.count) > 0 else start
+    start = moments.scaled(num_selected)
+    goal = proposed.scaled(num_selected) if float(proposed.count) > 0 else start
 
     def value(share: float) -> float:
-        return float(joint_value(active, mixed_moments(start, goal, share)))
+        return float(joint_value(active, start.mixed(goal, share)))
 
     share = max((place / SHARES for place in range(SHARES + 1)), key=value)
-    return share, mixed_moments(start, goal, share)
+    return share, start.mixed(goal, share)
 
 
 def is_better_drawn(

@@ -29,11 +29,8 @@ from datamask.learning.data import (
     ShardData,
     add_moments,
     highest_order,
-    map_moments,
-    mixed_moments,
     moments_of,
     raw_values,
-    scaled_moments,
 )
 from datamask.learning.moment_gradient import derivatives, joint_value, mean_along
 from datamask.learning.problem import Curve, Problem
@@ -230,7 +227,7 @@ class Ascent:
             moments = totals
         elif moments is None:
             moments = moments_of(data, self.inclusion_N, self.order, exact=False)
-        self.totals, self.moments = totals, scaled_moments(moments, num_selected)
+        self.totals, self.moments = totals, moments.scaled(num_selected)
         self.value = self.initial = float(joint_value(self.terms, self.moments))
 
     def end_pass(self) -> None:
@@ -276,7 +273,7 @@ class Ascent:
         share = max(rising / (-2 * second), 0.0) if second < 0 else MOST_CHANGE**2
         if self.dual is not None:
             length = min(share, 1.0) * move / self.step_size.scale * len(rows) / len(self.logits_N)
-            self.dual = map_moments(lambda dual, change: dual + length * change, self.dual, slope)
+            self.dual = self.dual.mapped(lambda dual, change: dual + length * change, slope)
         growth = min(max(share**0.5, 1 / MOST_CHANGE), MOST_CHANGE)
         self.step_size = replace(self.step_size, move=min(move * growth, self.step_size.longest))
         # Accept that share.
@@ -287,7 +284,7 @@ class Ascent:
             mixed = (before + share * change).clamp(1e-12, 1 - 1e-7)
             logits[some] = torch.logit(mixed)
             self.inclusion_N[rows[some]] = mixed
-            self.moments = mixed_moments(self.moments, after, share)
+            self.moments = self.moments.mixed(after, share)
             self.value = float(joint_value(self.terms, self.moments))
         if share > 0:
             self.logits_N[rows] = logits
@@ -301,7 +298,7 @@ class Ascent:
         weight, before = self.weight_N[rows], self.inclusion_N[rows]
         share = float((weight * before).sum(dtype=torch.float64)) / float(estimate.count)
         some, inclusion = self._noticeable(torch.sigmoid(proposed[-1]))
-        left = map_moments(lambda total: share * total, estimate)
+        left = estimate.mapped(lambda total: share * total)
         self.moments, self.value = self._with(rows[some], weight[some] * inclusion, left)
         self.inclusion_N[rows] = 0.0
         self.inclusion_N[rows[some]] = inclusion
@@ -340,8 +337,8 @@ class Ascent:
     ) -> tuple[Moments, float]:
         after = add_moments(self.moments, self.data, rows, weights, exact=False)
         if without:
-            after = map_moments(torch.sub, after, without)
-        after = scaled_moments(after, self.num_selected)
+            after = after.mapped(torch.sub, without)
+        after = after.scaled(self.num_selected)
         return after, float(joint_value(self.terms, after))
 
     def best_logits(self) -> Tensor:

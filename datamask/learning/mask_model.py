@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datamask.learning.data import ShardData, map_moments
+from datamask.learning.data import ShardData
 from datamask.learning.moment_gradient import along, along_and, raw_slope
 from datamask.objectives.disf import DiSF
 from datamask.objectives.pairwise import PairwiseSimilarity
@@ -114,12 +114,9 @@ class MaskModel:
         return Judged(by_term.sum(1) - self.threshold, gains)
 
     def _on(self, device: torch.device) -> MaskModel:
-        def put(moments: Moments) -> Moments:
-            return map_moments(lambda total: total.to(device), moments)
-
-        terms = tuple(replace(term, slope=put(term.slope)) for term in self.terms)
-        learned = put(self.learned) if self.learned else None
-        return replace(self, terms=terms, moments=put(self.moments), learned=learned)
+        terms = tuple(replace(term, slope=term.slope.to(device)) for term in self.terms)
+        learned = self.learned.to(device) if self.learned else None
+        return replace(self, terms=terms, moments=self.moments.to(device), learned=learned)
 
 
 @dataclass(frozen=True, slots=True)

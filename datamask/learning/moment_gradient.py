@@ -20,10 +20,7 @@ from torch import Tensor
 from datamask.learning.data import (
     ShardData,
     highest_order,
-    map_moments,
     moments_of,
-    order_of,
-    scaled_moments,
 )
 from datamask.learning.neighbours import Neighbours
 from datamask.objectives.products import times_vector
@@ -53,7 +50,7 @@ def slopes(terms: Sequence[WeightedTerm], moments: Moments) -> Moments:
     slope = as_moments(
         torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)
     )
-    return map_moments(lambda total: total.to(moments.count), slope)
+    return slope.mapped(lambda total: total.to(moments.count))
 
 
 def raw_slope(objective: MomentObjective, moments: Moments) -> Moments:
@@ -87,7 +84,7 @@ def along_and(
     values = torch.stack([total, *(torch.zeros_like(total) for _ in others)])
     first = slope.first_D.to(torch.float32)
     form = quadratic_form(data, slope.second_DD) if len(slope.second_DD) else None
-    for part, features in data.blocks(rows, order_of(slope)):
+    for part, features in data.blocks(rows, slope.order):
         if len(first):
             values[0, part] += times_vector(features, first)
         if form:
@@ -186,7 +183,7 @@ def marginal_gains(
     if moments is None:
         some = bool(mask_N.any())
         moments = moments_of(exact, inclusion if some else torch.ones_like(inclusion), order)
-        moments = moments if some else scaled_moments(moments, 1.0)
+        moments = moments if some else moments.scaled(1.0)
     values = torch.zeros_like(data.quality_N)
     if neighbours:
         values += coverage_factor(terms) * neighbours.gains(mask_N)

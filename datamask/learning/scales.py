@@ -30,9 +30,7 @@ from datamask.learning.data import (
     ShardData,
     Spread,
     moments_of,
-    order_of,
     sampled_rows,
-    scaled_moments,
 )
 from datamask.learning.moment_gradient import along, raw_slope
 from datamask.objectives.facility_location import FacilityLocation
@@ -162,7 +160,7 @@ def _of_moments(
     most: int,
 ) -> Spread:
     number = float(totals.count)
-    expected = scaled_moments(totals, num_selected)
+    expected = totals.scaled(num_selected)
     centre = float(tried(objective, objective.of_moments, expected))
     if num_selected >= number or data.num_documents < 2:
         return Spread(centre, 0.0)
@@ -181,7 +179,7 @@ def _of_moments(
             data = data.part(torch.from_numpy(rows).to(data.device))
         size = max(1, min(size, data.num_documents // 8))
         ones = torch.ones_like(data.quality_N)
-        reference = scaled_moments(moments_of(data, ones, order_of(totals)), size)
+        reference = moments_of(data, ones, totals.order).scaled(size)
         shrink = (1 / num_selected - 1 / number) / (1 / size - 1 / data.num_documents)
     slope = _gradient(objective, reference, data)
     slope -= slope.mean()

@@ -21,9 +21,7 @@ from datamask.learning.data import (
     ShardData,
     add_moments,
     highest_order,
-    map_moments,
     moments_of,
-    order_of,
 )
 from datamask.learning.moment_gradient import along, joint_value, moment_gradient, slopes
 from datamask.learning.neighbours import marginal_coverage
@@ -84,8 +82,8 @@ def refine_part(
     shards, in which the shard's documents count with p = *inclusion_N*. Returns a mask of the same
     size, bool, shape N.
     """
-    change = moments_of(data, mask_N.float() - inclusion_N, order_of(selection))
-    moments = map_moments(torch.add, selection, change)
+    change = moments_of(data, mask_N.float() - inclusion_N, selection.order)
+    moments = selection.mapped(torch.add, change)
     alike_N = (1 - 1 / OWN_WEIGHT) * along(slopes(terms, selection), data)
     part = float(mask_N.sum()) / float(selection.count)
     return _blocks(data, terms, mask_N, inclusion_N, swaps, moments, alike_N, part)

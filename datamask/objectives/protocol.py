@@ -72,6 +72,35 @@ class Moments:
     first_D: Tensor
     second_DD: Tensor
 
+    @property
+    def order(self) -> int:
+        """2 with Σ x xᵀ, 1 with Σ x alone, else 0."""
+        return 2 if len(self.second_DD) else 1 if len(self.first_D) else 0
+
+    def mapped(self, function: Callable[..., Tensor], *others: Moments) -> Moments:
+        """A function of each sum, and of the same sums of others: counts, qualities and so on."""
+        every = (self, *others)
+        return Moments(
+            function(*(each.count for each in every)),
+            function(*(each.quality for each in every)),
+            {name: function(*(each.scores[name] for each in every)) for name in self.scores},
+            function(*(each.first_D for each in every)),
+            function(*(each.second_DD for each in every)),
+        )
+
+    def scaled(self, count: float) -> Moments:
+        """Moments of *count* documents in the same proportions."""
+        share = count / float(self.count)
+        return self.mapped(lambda total: share * total)
+
+    def mixed(self, other: Moments, share: float) -> Moments:
+        """(1 − share) · these + share · others; moments are linear in p."""
+        return self.mapped(lambda a, b: (1 - share) * a + share * b, other)
+
+    def to(self, device: torch.device | str) -> Moments:
+        """The same on a device."""
+        return self.mapped(lambda total: total.to(device))
+
 
 class MomentObjective(ABC):
     """A differentiable function of `Moments`; a subclass writes `of_moments` and nothing else.

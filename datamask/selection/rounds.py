@@ -22,10 +22,7 @@ from datamask.config.compute import Compute
 from datamask.learning import exchange, published
 from datamask.learning.data import (
     ShardData,
-    map_moments,
-    mixed_moments,
     moments_of,
-    scaled_moments,
 )
 from datamask.learning.expected import StepSize, unsettled
 from datamask.learning.moment_gradient import marginal_gains
@@ -66,12 +63,12 @@ def state_after(run: Run, shard: int, number: int) -> ShardState:
         for row in (RoundRow.PRESENT, RoundRow.PROPOSED)
     )
     if number == 1:  # of all documents, of which each is selected in part
-        before = map_moments(lambda one: sums.share_selected(run, 0) * one, before)
+        before = before.mapped(lambda one: sums.share_selected(run, 0) * one)
     row = sums.read_lists(run, "round", ("present", "proposed", "step_size"), unit)
     present, after = (torch.tensor(row[name]) for name in ("present", "proposed"))
     return ShardState(
         exchange.taken(present, after, share),
-        mixed_moments(before, proposed, share),
+        before.mixed(proposed, share),
         StepSize(*row["step_size"].tolist()),
     )
 
@@ -123,8 +120,7 @@ def _gains(
 ) -> np.ndarray:
     """Gains of a shard's documents at moments of the corpus, on the CPU; float64, shape N."""
     terms = [term for term in corpus.terms if term.weight != 0]
-    moments = map_moments(lambda one: one.to(data.device), moments)
-    return marginal_gains(data, terms, mask.to(data.device), moments)
+    return marginal_gains(data, terms, mask.to(data.device), moments.to(data.device))
 
 
 def _moved(run: Run, shard: int, number: int, before: ShardState, compute: Compute) -> ShardState:
@@ -143,8 +139,8 @@ def _moved(run: Run, shard: int, number: int, before: ShardState, compute: Compu
 
     proposal, logits = on_device(shard, documents, compute, work), before.logits.clone()
     logits[rows] = proposal.logits_B.cpu()
-    change = map_moments(lambda one: one.cpu(), proposal.change)
-    moments = map_moments(torch.add, before.moments, change)
+    change = proposal.change.to("cpu")
+    moments = before.moments.mapped(torch.add, change)
     return ShardState(logits, moments, proposal.step_size)
 
 
@@ -212,11 +208,11 @@ def known_corpus(run: Run, number: int, device: torch.device) -> exchange.Corpus
     """What shards know before the round after this one."""
     total = sums.Total.read(run, number)
     totals, moments, slope = (
-        map_moments(lambda one: one.to(device), sums.read_moments(run, "round_total", [unit], row))
+        sums.read_moments(run, "round_total", [unit], row).to(device)
         for unit, row in ((0, 0), (number, 0), (0, 1))
     )
     judge = exchange.Judge(slope, sums.Total.read(run, 0).threshold or 0.0)
-    moments = scaled_moments(moments, total.documents)
+    moments = moments.scaled(total.documents)
     return exchange.Corpus(sums.scaled_terms(run), totals, moments, judge, total.excess)
 
 
@@ -258,7 +254,7 @@ def swap_shard(run: Run, shard: int, compute: Compute) -> Receipt:
         refined = _refined(run, data, mask, inclusion)
         changes = [(one.float() - inclusion).to(data.device) for one in (refined, mask)]
         added = [moments_of(data, one, sums.moment_order(run)) for one in changes]
-        return refined, [map_moments(lambda a, b: a + b.cpu(), state.moments, one) for one in added]
+        return refined, [state.moments.mapped(torch.add, one.to("cpu")) for one in added]
 
     refined, moments = on_device(shard, documents, compute, work)
     moment_rows = [sums.moment_row(one) for one in moments]

@@ -25,7 +25,7 @@ import torch
 
 from datamask.config.compute import Compute
 from datamask.learning import exchange
-from datamask.learning.data import ShardData, scaled_moments
+from datamask.learning.data import ShardData
 from datamask.learning.learner import compared
 from datamask.learning.moment_gradient import joint_value
 from datamask.learning.policy import inclusion_of, long_sum
@@ -94,7 +94,7 @@ def _sum_statistics(run: Run, compute: Compute) -> None:
         _, expected = judge.judge(drawn.data(0, None, compute), sums.moment_order(run))
         _, expected = exchange.agree(terms, totals, expected, num_selected)
         rows.append(sums.moment_row(expected))
-    total = _valued(run, 0, terms, scaled_moments(totals, num_selected), sample)
+    total = _valued(run, 0, terms, totals.scaled(num_selected), sample)
     total = replace(total, threshold=judge.threshold, sample=learned)
     _write_total(run, 0, schemas.CORPUS_STATISTICS, rows, total)
 
@@ -198,7 +198,7 @@ def sum_swaps(run: Run, compute: Compute) -> None:
     for row, name in enumerate(("with", "without")):
         moments = sums.read_moments(run, "swaps", shards, row)
         rows.append(sums.moment_row(moments))
-        moments = scaled_moments(moments, float(corpus.moments.count))
+        moments = moments.scaled(float(corpus.moments.count))
         values[name] = float(joint_value(terms, moments))
     number = sum(len(swaps_of(run, shard)["leaving"]) for shard in shards)
     metrics = {"objective": values, "swaps": number, "applied": values["with"] > values["without"]}

@@ -15,7 +15,7 @@ from torch.utils import backend_registration
 from datamask.config.compute import Compute
 from datamask.config.selection import Selection
 from datamask.learning import exchange, scales
-from datamask.learning.data import highest_order, map_moments, moments_of, scaled_moments
+from datamask.learning.data import highest_order, moments_of
 from datamask.learning.expected import StepSize
 from datamask.learning.learner import LearnedMask, judge, learn_mask, scale, shard_data
 from datamask.learning.scales import random_subsets, scaled
@@ -157,7 +157,7 @@ def test_a_round_between_shards(make_shard: Any, metric: str) -> None:
         ones = torch.ones(700, device=data.device)
         totals = moments_of(data, ones, highest_order(terms))
         terms = scaled(terms, random_subsets(terms, totals, data, 70, 1))
-        moments = scaled_moments(totals, 70)
+        moments = totals.scaled(70)
         dual_price = exchange.dual_price_of(terms, moments, data, 0.1)
         sample = shard_data(*make_shard(300, 12, 7), {}, COMPUTE)
         generator = torch.Generator().manual_seed(0)
@@ -169,7 +169,7 @@ def test_a_round_between_shards(make_shard: Any, metric: str) -> None:
             corpus = exchange.Corpus(terms, totals, moments, judge)
             generator = torch.Generator().manual_seed(seed)
             proposal = exchange.propose(data, corpus, logits, 700, step_size, others, generator)
-            proposed = map_moments(torch.add, moments, proposal.change)
+            proposed = moments.mapped(torch.add, proposal.change)
             share, moments = exchange.agree(terms, moments, proposed, 70)
             logits = exchange.taken(logits, proposal.logits_B, share)
             step_size = proposal.step_size

@@ -13,7 +13,7 @@ from datamask.config.compute import Compute
 from datamask.config.selection import Selection
 from datamask.errors import SettingsError
 from datamask.learning import scales
-from datamask.learning.data import highest_order, moments_of, raw_values, scaled_moments
+from datamask.learning.data import highest_order, moments_of, raw_values
 from datamask.learning.exchange import (
     Corpus,
     agree,
@@ -71,7 +71,7 @@ def learn(shards, whole, terms, rounds):
     The sample is every fifth document.
     """
     totals = added([moments_of(s, torch.ones(ROWS), highest_order(terms)) for s in shards])
-    moments = scaled_moments(totals, TOTAL)
+    moments = totals.scaled(TOTAL)
     part = TOTAL / (SHARDS * ROWS)
     logits = [torch.full((ROWS,), float(np.log(part / (1 - part)))) for _ in shards]
     step_sizes, values, shares = [StepSize()] * SHARDS, [float(joint_value(terms, moments))], []
@@ -123,7 +123,7 @@ def test_no_round_makes_the_corpus_worse(corpus, metric):
     assert all(after >= before - 1e-9 for before, after in itertools.pairwise(values))
     assert values[-1] > values[0]
     inclusion = torch.sigmoid(torch.cat(logits))
-    fresh = scaled_moments(moments_of(whole, inclusion, highest_order(terms)), TOTAL)
+    fresh = moments_of(whole, inclusion, highest_order(terms)).scaled(TOTAL)
     assert float(joint_value(terms, fresh)) == pytest.approx(values[-1], rel=1e-3)
 
 
@@ -178,7 +178,7 @@ def test_a_weight_is_a_number_of_copies(make_shard):
             torch.full((shard.num_documents,), -1.4),
             totals=totals,
             weight=weight,
-            moments=scaled_moments(totals, 20.0),
+            moments=totals.scaled(20.0),
             step_size=StepSize(1.0, 1.0, 0.01),
         )
         ascent.climb(torch.arange(shard.num_documents))
