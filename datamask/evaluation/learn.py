@@ -22,13 +22,7 @@ from datamask.evaluation import effects
 from datamask.evaluation.effects import Effects, Floats, Integers
 from datamask.evaluation.ngram import Trigrams, bits_by_text
 from datamask.evaluation.pinning import NOTHING_HELD_OUT
-from datamask.evaluation.texts import (
-    copy_groups,
-    encode,
-    held_out_texts,
-    read_texts,
-    tokenizer_of,
-)
+from datamask.evaluation.texts import copy_groups, encode, held_out_texts, read_texts, tokenizer_of
 from datamask.evaluation.units import sets_of
 from datamask.runs.files import read_columns, write_parquet
 from datamask.runs.run import Run

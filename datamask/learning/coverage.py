@@ -25,11 +25,7 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from datamask.learning.data import (
-    highest_order,
-    moments_of,
-    raw_values,
-)
+from datamask.learning.data import highest_order, moments_of, raw_values
 from datamask.learning.moment_gradient import along, mean_along, slopes
 from datamask.learning.neighbours import Neighbours
 from datamask.learning.policy import top_mask

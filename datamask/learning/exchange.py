@@ -33,13 +33,7 @@ from torch import Tensor
 
 from datamask.errors import SettingsError
 from datamask.learning import policy
-from datamask.learning.data import (
-    ShardData,
-    add_moments,
-    highest_order,
-    moments_of,
-    zero_moments,
-)
+from datamask.learning.data import ShardData, add_moments, highest_order, moments_of, zero_moments
 from datamask.learning.expected import Ascent, StepSize, climb_sample
 from datamask.learning.moment_gradient import along, joint_value, slopes
 from datamask.objectives.protocol import MomentObjective, Moments

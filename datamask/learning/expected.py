@@ -25,13 +25,7 @@ import torch
 from torch import Tensor
 
 from datamask.learning import policy
-from datamask.learning.data import (
-    ShardData,
-    add_moments,
-    highest_order,
-    moments_of,
-    raw_values,
-)
+from datamask.learning.data import ShardData, add_moments, highest_order, moments_of, raw_values
 from datamask.learning.moment_gradient import derivatives, joint_value, mean_along
 from datamask.learning.problem import Curve, Problem
 from datamask.objectives.protocol import Moments

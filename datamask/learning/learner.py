@@ -20,13 +20,7 @@ from datamask.config.compute import Compute
 from datamask.config.selection import Selection
 from datamask.errors import InputError, SettingsError
 from datamask.learning import coverage, expected, policy_gradient, published
-from datamask.learning.data import (
-    ShardData,
-    Spread,
-    highest_order,
-    moments_of,
-    raw_values,
-)
+from datamask.learning.data import ShardData, Spread, highest_order, moments_of, raw_values
 from datamask.learning.moment_gradient import marginal_gains
 from datamask.learning.neighbours import Neighbours
 from datamask.learning.norms import NORM_TOLERANCE, row_norms

@@ -17,11 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datamask.learning.data import (
-    ShardData,
-    highest_order,
-    moments_of,
-)
+from datamask.learning.data import ShardData, highest_order, moments_of
 from datamask.learning.neighbours import Neighbours
 from datamask.objectives.products import times_vector
 from datamask.objectives.protocol import CACHED_ROWS, MomentObjective, Moments

@@ -26,12 +26,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from datamask.learning.data import (
-    ShardData,
-    Spread,
-    moments_of,
-    sampled_rows,
-)
+from datamask.learning.data import ShardData, Spread, moments_of, sampled_rows
 from datamask.learning.moment_gradient import along, raw_slope
 from datamask.objectives.facility_location import FacilityLocation
 from datamask.objectives.protocol import MomentObjective, Moments, Objective

@@ -17,12 +17,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from datamask.learning.data import (
-    ShardData,
-    add_moments,
-    highest_order,
-    moments_of,
-)
+from datamask.learning.data import ShardData, add_moments, highest_order, moments_of
 from datamask.learning.moment_gradient import along, joint_value, moment_gradient, slopes
 from datamask.learning.neighbours import marginal_coverage
 from datamask.learning.problem import Problem

@@ -20,10 +20,7 @@ import torch
 
 from datamask.config.compute import Compute
 from datamask.learning import exchange, published
-from datamask.learning.data import (
-    ShardData,
-    moments_of,
-)
+from datamask.learning.data import ShardData, moments_of
 from datamask.learning.expected import StepSize, unsettled
 from datamask.learning.moment_gradient import marginal_gains
 from datamask.learning.policy import expected_mask, inclusion_of, long_sum
