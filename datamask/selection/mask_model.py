@@ -33,18 +33,9 @@ from datamask.runs import budget
 from datamask.runs.files import read_columns, replace_file
 from datamask.runs.opening import versions
 from datamask.runs.run import Run, digest
+from datamask.selection import sums
 from datamask.selection.model_file import ABOUT, FORMAT, TENSORS, corrupt
 from datamask.selection.sampling import Drawn, not_learned, stand_ins
-from datamask.selection.sums import (
-    SampleRow,
-    Total,
-    centre_of_quality,
-    moment_row,
-    moments_from,
-    read_lists,
-    read_moments,
-    scaled_terms,
-)
 from datamask.selection.terms import indicator_names, score_names, terms_of
 from datamask.source.opening import open_binary
 
@@ -107,15 +98,15 @@ def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any], str]:
     """The model, what model.json says of it, and why it is of no use, if it is of none."""
     selection, shards = run.settings.selection, range(run.num_shards)
     quality = run.receipt("quality", 0).metrics
-    moments = read_moments(run, "outcome", shards)
+    moments = sums.read_moments(run, "outcome", shards)
     kept, candidates = float(moments.count), quality["kept_total"]
     sample = Drawn.read(run, "outcome").data(0, stand_ins(selection), compute)
-    parts = [read_lists(run, "outcome", ("sample_selected",), shard) for shard in shards]
+    parts = [sums.read_lists(run, "outcome", ("sample_selected",), shard) for shard in shards]
     is_kept = np.concatenate([part["sample_selected"] for part in parts])
     unit = published.unit(kept, candidates, selection.scale_terms)
     if selection.scope == "corpus":
-        terms, total = scaled_terms(run), Total.read(run, run.last_round)
-        moments = read_moments(run, "round_total", [run.last_round])
+        terms, total = sums.scaled_terms(run), sums.Total.read(run, run.last_round)
+        moments = sums.read_moments(run, "round_total", [run.last_round])
         unit = published.unit(float(moments.count), candidates, selection.scale_terms)
     else:
         terms = _terms_of_shards(run, unit, kept)
@@ -148,7 +139,7 @@ def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any], str]:
         "versions": versions(),
         **about_scores(run.settings, run.pinned_revisions),
         **{name: quality[name] for name in ("normalisation", "least_quality", "length_edges")},
-        "centre": centre_of_quality(run),
+        "centre": sums.centre_of_quality(run),
         "score_names": score_names(run),
         "embedding": about_embedding(run.settings, run.pinned_revisions),
     }
@@ -190,9 +181,9 @@ def _better(
     nothing about others, so they are not compared. In one pass it is always the judge.
     """
     rounds = run.last_round
-    if rounds > 1 and (Total.read(run, 0).sample or {})["shortfall"] is None:
+    if rounds > 1 and (sums.Total.read(run, 0).sample or {})["shortfall"] is None:
         return model
-    slope = read_moments(run, "round_total", [0], SampleRow.SLOPE)
+    slope = sums.read_moments(run, "round_total", [0], sums.SampleRow.SLOPE)
     others = not_learned(Drawn.read(run), compute) if rounds == 1 else sample
     values = along(slope, others).numpy().astype(np.float64)
     threshold = published.threshold_of(values, round(share * len(values)))
@@ -222,8 +213,9 @@ def _terms_of_shards(run: Run, unit: float, kept: float) -> tuple[WeightedTerm, 
             units_of_shards.append((own / count, count, receipt.metrics["scales"]))
     number = sum(count for _, count, _ in units_of_shards)
     for term in terms_of(run):
-        sums = sum(n * each / scales[term.objective.name] for each, n, scales in units_of_shards)
-        terms.append(replace(term, scale=unit / kept * number / sums if sums else 1.0))
+        name = term.objective.name
+        total = sum(count * each / scales[name] for each, count, scales in units_of_shards)
+        terms.append(replace(term, scale=unit / kept * number / total if total else 1.0))
     return tuple(terms)
 
 
@@ -260,7 +252,7 @@ def about_embedding(settings: Settings, pinned_revisions: Mapping[str, str]) -> 
 
 def _unpack(tensors: Mapping[str, np.ndarray], name: str, names: list[str]) -> Moments:
     parts = (tensors[f"{name}.{part}"] for part in ("sums", "first", "second"))
-    return moments_from(names, *parts)
+    return sums.moments_from(names, *parts)
 
 
 def _to_bytes(model: MaskModel, topics: pa.Table | None) -> bytes:
@@ -270,7 +262,7 @@ def _to_bytes(model: MaskModel, topics: pa.Table | None) -> bytes:
     parts |= {"moments": model.moments} | ({"learned": model.learned} if model.learned else {})
     tensors = {}
     for name, moments in parts.items():
-        row = moment_row(moments)
+        row = sums.moment_row(moments)
         tensors[f"{name}.sums"] = np.asarray([row["count"], row["quality"], *row["scores"]])
         tensors |= {f"{name}.{part}": row[part] for part in ("first", "second")}
     if topics is not None:
