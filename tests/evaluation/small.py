@@ -107,6 +107,18 @@ def contents(run: Run, folder: str = "training") -> dict[str, bytes]:
     return {name: written for name, (_, written) in files(run, folder).items()}
 
 
+def bits_per_byte(root: Path) -> dict[str, float]:
+    """Of every model on the documents held out of the source, by the name of its file."""
+    held_out = pq.read_table(root / "evaluation" / "held_out.parquet").to_pylist()
+    places = [place for place, row in enumerate(held_out) if row["in_all"]]
+    size = sum(held_out[place]["bytes"] for place in places)
+    found = {}
+    for path in (root / "evaluation" / "training").glob("*.parquet"):
+        bits = pq.read_table(path)["bits"].to_pylist()
+        found[path.stem] = sum(bits[place] for place in places) / size
+    return found
+
+
 def write_lines(path: Path, rows: list[dict[str, Any]]) -> Path:
     """JSON lines."""
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -71,14 +71,9 @@ def test_the_page_of_the_evaluation_has_every_model(evaluated: tuple[Path, str])
     assert "evaluation-curves-0-004" in page
     for line in printed.splitlines():
         assert not line.startswith("- ") or line.removeprefix("- ").replace("\\", "") in page
-    held_out = pq.read_table(root / "evaluation" / "held_out.parquet").to_pylist()
-    places = [place for place, row in enumerate(held_out) if row["in_all"]]
-    size = sum(held_out[place]["bytes"] for place in places)
-    for path in (root / "evaluation" / "training").glob("*.parquet"):
-        bits = pq.read_table(path)["bits"].to_pylist()
-        arm, seed = path.name.removesuffix("-rate0.004.parquet").split("-seed")
-        found = f"{sum(bits[place] for place in places) / size:.4f}"
-        assert f"<td>{arm}</td><td>{seed}</td><td>0.004</td><td>{found}</td>" in page
+    for name, value in small.bits_per_byte(root).items():
+        arm, seed = name.removesuffix("-rate0.004").split("-seed")
+        assert f"<td>{arm}</td><td>{seed}</td><td>0.004</td><td>{value:.4f}</td>" in page
 
 
 def test_the_card_names_no_folder_of_this_machine(source: Path, root: Path) -> None:

@@ -47,11 +47,9 @@ def evaluated(
 
 
 def bits_per_byte(root: Path, arm: str) -> list[float]:
-    """Of every model of an arm on all held-out documents, from the files."""
-    held_out = pq.read_table(root / "evaluation" / "held_out.parquet").to_pylist()
-    size = sum(row["bytes"] for row in held_out)
-    paths = sorted((root / "evaluation" / "training").glob(f"{arm}-seed*.parquet"))
-    return [sum(pq.read_table(path)["bits"].to_pylist()) / size for path in paths]
+    """Of every model of an arm, from the files."""
+    found = small.bits_per_byte(root)
+    return [value for name, value in sorted(found.items()) if name.startswith(f"{arm}-seed")]
 
 
 def test_arms_of_all_runs_are_compared(evaluated: tuple[Path, Path], tmp_path: Path) -> None:

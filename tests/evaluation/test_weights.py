@@ -24,14 +24,9 @@ SHORT = (*SWEEP, "sweep.shards=1")
 
 def bits_by_arm(root: Path) -> dict[str, float]:
     """Bits per byte of every arm, from the files of its models."""
-    held_out = pq.read_table(root / "evaluation" / "held_out.parquet").to_pylist()
-    places = [place for place, row in enumerate(held_out) if row["in_all"]]
-    size = sum(held_out[place]["bytes"] for place in places)
     found: dict[str, list[float]] = {}
-    for path in (root / "evaluation" / "training").glob("*.parquet"):
-        bits = pq.read_table(path)["bits"].to_pylist()
-        arm = path.name.partition("-seed")[0]
-        found.setdefault(arm, []).append(sum(bits[place] for place in places) / size)
+    for name, value in small.bits_per_byte(root).items():
+        found.setdefault(name.partition("-seed")[0], []).append(value)
     return {arm: sum(some) / len(some) for arm, some in found.items()}
 
 
