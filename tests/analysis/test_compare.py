@@ -120,6 +120,7 @@ def test_best_in_quality_is_the_highest_mean_quality(tmp_path: Path) -> None:
         assert "quality" in better_in(compare(pair))["pruned"]
 
 
+@pytest.mark.slow
 def test_no_run_is_best_across_sources(runs: list[Run], tmp_path: Path) -> None:
     """Runs that share documents by id only are not ranked, in text or page; a copy's are."""
     source, copy = corpus(tmp_path / "other"), corpus(tmp_path / "source")
@@ -134,6 +135,7 @@ def test_no_run_is_best_across_sources(runs: list[Run], tmp_path: Path) -> None:
     assert better_in(compare([runs[0], again])) == {"even": ["disf"], "again": ["quality"]}
 
 
+@pytest.mark.slow
 def test_runs_that_cannot_be_compared(runs: list[Run], tmp_path: Path) -> None:
     """One run alone, an unfinished run, and runs that share nothing: each in one line."""
     with pytest.raises(RunError, match="two runs or more"):

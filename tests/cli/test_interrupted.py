@@ -71,6 +71,7 @@ def test_shards_stop_at_their_next_checkpoint(tmp_path: Path) -> None:
     assert "resuming from a checkpoint" in (root / "logs/selection/00000.log").read_text()
 
 
+@pytest.mark.slow
 def test_a_second_interruption_waits_for_nothing(tmp_path: Path) -> None:
     """A unit that reaches no checkpoint delays the first Ctrl-C, and not the second."""
     root = plan_run(tmp_path / "run", settings(corpus(tmp_path / "source"))).root

@@ -84,6 +84,7 @@ def test_a_limit_is_no_reason_for_a_time_left(monkeypatch: pytest.MonkeyPatch) -
     assert shown.left == pytest.approx(30) and shown.share == 0.25
 
 
+@pytest.mark.slow
 def test_the_whole_time_follows_from_earlier_launches(
     finished: tuple[Path, Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

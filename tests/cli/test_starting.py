@@ -127,6 +127,7 @@ def test_init_knows_published_features(tmp_path: Path) -> None:
     assert "column feature_arr: type double, needed a list of floats" in str(problem)
 
 
+@pytest.mark.slow
 def test_init_reads_the_hub(tmp_path: Path) -> None:
     """A look at hf:// needs footers and a few rows."""
     source = odd_source(tmp_path / "source")

@@ -60,6 +60,7 @@ def test_a_killed_process_is_continued(
     assert not list(folder.rglob("*.npz"))
 
 
+@pytest.mark.slow
 def test_a_training_killed_again_and_again_ends_the_same(
     run: Run, trained: tuple[Run, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:

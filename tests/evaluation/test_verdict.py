@@ -236,6 +236,7 @@ def test_a_race_seldom_drops_an_arm_that_is_not_worse() -> None:
     assert stats.binom.sf(dropped - 1, cases, level) > 0.01, dropped
 
 
+@pytest.mark.slow
 def test_stopping_at_the_resolution_costs_little() -> None:
     """Seeds stop where the error seems small: 95 % intervals then cover in 90 % of cases or more.
 

@@ -26,8 +26,8 @@ MOST_TOLD = 2
 CASES = [
     pytest.param(scope, stage, marks=[] if stage in often else [pytest.mark.slow])
     for scope, often in (
-        ("shard", ("scores", "quality", "selection", "documents")),
-        ("corpus", ("combined", "embeddings", "round", "round_total")),
+        ("shard", ("scores", "documents")),
+        ("corpus", ("round",)),
     )
     for stage in STAGES
     if stage not in ("report", "publication")

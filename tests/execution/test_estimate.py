@@ -98,6 +98,7 @@ def test_the_sample_is_rows_of_each_third(tmp_path: Path) -> None:
     assert [table.num_rows for table in tables] == [9, 9, 9]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "selection",
     [

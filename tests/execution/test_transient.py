@@ -150,6 +150,7 @@ def test_what_the_user_must_fix_decides_the_status(
     assert counts == {unit: MOST if name in TRANSIENT else 1 for unit, name in enumerate(names)}
 
 
+@pytest.mark.slow
 def test_what_passes_costs_nothing(planned: Path, failing: Any) -> None:
     """Shards and whole stages that fail three times are done at the fourth attempt, status 0."""
     counts = failing(

@@ -253,6 +253,7 @@ class _Computed(Compute.__base__):  # type: ignore[misc,name-defined]
     compute: Compute
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("prefect")
 def test_rounds_over_all_shards_are_stages_of_the_flow(tmp_path: Path, corpus: Path) -> None:
     """A round that fails in one shard stops before its sum; run again, the files are the same."""

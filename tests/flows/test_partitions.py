@@ -147,6 +147,7 @@ def test_parts_make_the_files_of_one_process(
     assert contents(ready.root) == contents(run.root)
 
 
+@pytest.mark.slow
 def test_a_lost_part_is_begun_again_but_not_for_ever(
     ready: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,6 +85,7 @@ def test_languages_are_not_guessed(make_run: MakeRun) -> None:
     assert "Languages" not in none
 
 
+@pytest.mark.slow
 def test_the_body_tells_the_recipe(make_run: MakeRun) -> None:
     """Counts, objective, seed, scorer and versions are the run's own."""
     run = make_run({"seed": 17})
@@ -101,6 +102,7 @@ def test_the_body_tells_the_recipe(make_run: MakeRun) -> None:
     assert "2512.24265" in text
 
 
+@pytest.mark.slow
 def test_a_selection_over_the_corpus_says_so(tmp_path: Path) -> None:
     """Limits of groups, what `shard` does not mean, and the corpus's own terms and objective."""
     limits = [{"column": "domain", "cap": 0.25}]

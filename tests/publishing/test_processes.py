@@ -68,6 +68,7 @@ def finished(process: subprocess.Popen[str]) -> tuple[str, str]:
     return printed, logged
 
 
+@pytest.mark.slow
 def test_a_publication_that_is_killed_goes_on(
     hub: Hub, make_run: Callable[..., Run], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -61,6 +61,7 @@ def test_what_is_published_is_what_is_in_the_folder(
     assert repository.tags["v1"] == repository.branches["main"] != first
 
 
+@pytest.mark.slow
 def test_stale_data_files_are_deleted_and_other_files_are_kept(make_run: MakeRun, hub: Hub) -> None:
     """A rebuild into fewer files deletes the old ones; a picture added by hand stays."""
     send(make_run(num_shards=4))
@@ -142,6 +143,7 @@ def test_a_dry_run_needs_no_hub(
     assert "not compared with the Hub: HF_TOKEN is not set" in caplog.text
 
 
+@pytest.mark.slow
 def test_the_client_may_commit_in_parts(
     make_run: MakeRun, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:

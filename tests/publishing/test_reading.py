@@ -39,6 +39,7 @@ def put(hub: Hub, folder: Path, name: str = CORPUS) -> str:
     return hub.add(name, {f"data/{path.name}": path.read_bytes() for path in folder.iterdir()})
 
 
+@pytest.mark.slow
 def test_a_run_from_the_hub_is_the_run_from_disk(reading: Hub, tmp_path: Path) -> None:
     """The same subset; the revision is in run.json, and stays when main moves."""
     source = corpus(tmp_path / "source")
@@ -175,6 +176,7 @@ def bucket() -> Iterator[Callable[[Path], str]]:
     clients.clear_instance_cache()
 
 
+@pytest.mark.slow
 def test_a_run_from_s3_is_the_run_from_disk(bucket: Callable[[Path], str], tmp_path: Path) -> None:
     """The same subset, byte for byte, whether by folder or by glob; no secret in the run."""
     source = corpus(tmp_path / "source")
@@ -201,6 +203,7 @@ def test_what_is_not_on_s3_is_one_line(bucket: Callable[[Path], str], tmp_path: 
         pass
 
 
+@pytest.mark.slow
 def test_scores_may_lie_on_s3_too(bucket: Callable[[Path], str], tmp_path: Path) -> None:
     """A score file behind a URL is joined as a local one is."""
     source = corpus(tmp_path / "source")

@@ -22,13 +22,14 @@ from datamask.runs.output import write_output
 from datamask.runs.run import Run
 from datamask.source.pinned import digest_files
 from datamask.source.score_files import read_scores
+from tests.conftest import nightly
 from tests.quality.runs import COMPUTE, column, make_run, read, score, write_scores
 
 ODD_IDS = ["2020-01-01", "007", "1e5", "9223372036854775808", "-1", "true", "NULL", "1.0"]
 """Texts that look like something else."""
 
 
-@pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
+@pytest.mark.parametrize("kind", ["parquet", *nightly("csv", "jsonl")])
 def test_external_scores_are_joined_by_id(tmp_path: Path, kind: str) -> None:
     """Files in another order, with other documents and gaps, give each document its score."""
     found = {"007": 1.5, "x": 9.0, "d2": 3.0, "d0": -1.0}
@@ -58,6 +59,7 @@ def parse_score(path: Path) -> Score:
     return Score(name="mark", kind="file", path=str(path), id_column="key", column="mark")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("texts", [0, 3, 200_000])
 def test_numbers_of_json_as_ids_are_their_decimal_text(tmp_path: Path, texts: int) -> None:
     """Whole numbers of any size, alone or after few or many texts; each row once."""

@@ -30,7 +30,7 @@ from datamask.runs.files import write_parquet
 from datamask.runs.opening import open_run
 from datamask.runs.receipt import read_receipt
 from datamask.runs.run import Run
-from tests.conftest import leave_out_charts, measure_roughly
+from tests.conftest import leave_out_charts, measure_roughly, nightly
 from tests.finished import DUMPS, corpus, finish, settings
 
 pytestmark = pytest.mark.usefixtures("roughly")
@@ -152,7 +152,7 @@ def unpacked(scripts: list[str]) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("selection", [{"tokens": 900}, {"method": "top_quality"}])
+@pytest.mark.parametrize("selection", [{"tokens": 900}, *nightly({"method": "top_quality"})])
 def test_a_browser_can_read_the_data_where_gains_are_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, selection: dict[str, Any]
 ) -> None:
@@ -179,6 +179,7 @@ def test_markdown_has_the_summary_and_no_markup(made: tuple[Run, Page]) -> None:
     assert set(unescaped) == {6, 7}
 
 
+@pytest.mark.slow
 def test_a_score_that_most_documents_lack_is_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

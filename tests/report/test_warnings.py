@@ -23,6 +23,7 @@ from datamask.report.sample import mean_cosine
 from datamask.report.score_findings import role_of_score
 from datamask.runs.opening import run_storage
 from datamask.runs.run import Run
+from tests.conftest import nightly
 from tests.finished import WORDS
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
@@ -119,6 +120,7 @@ def _only_warnings(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, logger="datamask.report")
 
 
+@pytest.mark.slow
 def test_collapsed_embeddings_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """With the mean cosine of all pairs, and the share of near-duplicates among random ones."""
     features = vectors(0.1)
@@ -129,6 +131,7 @@ def test_collapsed_embeddings_are_told(tmp_path: Path, caplog: pytest.LogCapture
     assert "100% of random documents" in line
 
 
+@pytest.mark.slow
 def test_embeddings_of_every_direction_are_not(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -160,7 +163,7 @@ def test_the_mean_cosine_is_that_of_all_pairs(features: np.ndarray) -> None:
     assert mean_cosine(features) == pytest.approx(np.mean(pairs) if pairs else 0.0)
 
 
-@pytest.mark.parametrize("terms", [[], [{"name": "length", "weight": 1}]])
+@pytest.mark.parametrize("terms", [[], *nightly([{"name": "length", "weight": 1}])])
 def test_a_bias_of_length_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, terms: list[dict[str, Any]]
 ) -> None:
@@ -178,6 +181,7 @@ def test_a_bias_of_length_is_told(
     assert any("more_terms" in command for command in answer(run).commands) == (not terms)
 
 
+@pytest.mark.slow
 def test_a_random_selection_has_no_bias(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Of the same source."""
     lengths = np.random.default_rng(5).integers(2, 20, FILES * ROWS) ** 2
@@ -188,6 +192,7 @@ def test_a_random_selection_has_no_bias(tmp_path: Path, caplog: pytest.LogCaptur
     assert trade_off.grade == "caution" and "random is as good: facility" in trade_off.text
 
 
+@pytest.mark.slow
 def test_a_score_that_only_prunes_need_not_gain(tmp_path: Path) -> None:
     """The quality of the selection is as random, which is what lambda 0 asks for."""
     groups = {"selection": {"quality_weight": 0.0}, "quality": {"prune_fraction": 0.2}}
@@ -215,6 +220,7 @@ def finding(run: Run, name: str) -> Finding:
     return found
 
 
+@pytest.mark.slow
 def test_limits_explain_an_objective_below_top_quality(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

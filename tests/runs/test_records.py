@@ -126,6 +126,7 @@ def test_notes_add_up_and_belong_to_their_unit(run: Run) -> None:
     assert record is not None and record.metrics == {"documents": 5, "seconds": 0.5}
 
 
+@pytest.mark.slow
 def test_report_and_status_tell_how_fast_texts_were_embedded(tmp_path: Path) -> None:
     """Sums over shards; a shard without a record counts for nothing; padding where known."""
     run = finish(tmp_path / "run", settings(corpus(tmp_path / "source")), "composition")

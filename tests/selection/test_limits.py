@@ -32,6 +32,7 @@ def test_floors_and_caps_hold_over_all_shards(tmp_path: Path, source: Path, scop
     assert max(domains.count(name) for name in set(domains)) <= 6
 
 
+@pytest.mark.slow
 def test_caps_of_tokens_skip_what_does_not_fit(tmp_path: Path, source: Path) -> None:
     """The shards keep what the rules keep of the logits in the files, a document at a time."""
     limits = [{"column": "domain", "cap": 0.22}]
@@ -71,6 +72,7 @@ def test_impossible_limits_are_refused_before_embedding(tmp_path: Path, source: 
         learn(tmp_path / "other", source, source=lacking, selection={"limits": limits})
 
 
+@pytest.mark.slow
 def test_documents_without_a_group_are_a_group(tmp_path: Path) -> None:
     """Null, empty and blank are "(none)": capped as every group, shown in every table."""
     folder = corpus(tmp_path / "source")

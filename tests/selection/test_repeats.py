@@ -151,6 +151,7 @@ def test_only_what_shows_repeats_depends_on_them(made: Run, tmp_path: Path) -> N
         assert (again.root / path.relative_to(made.root)).read_bytes() == path.read_bytes()
 
 
+@pytest.mark.slow
 def test_without_repeats_the_subset_is_the_same_without_the_column(
     made: Run, source: Path, tmp_path: Path
 ) -> None:
@@ -166,6 +167,7 @@ def test_without_repeats_the_subset_is_the_same_without_the_column(
     assert "How often training" not in report_markdown(plain) + plain.path("report").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "selection",
     [

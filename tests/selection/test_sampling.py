@@ -32,6 +32,7 @@ def chosen(run: Run, start: int, stop: int) -> list[tuple[float, ...]]:
     return [round(value, 12) for value in columns["sample_quality"].tolist()]
 
 
+@pytest.mark.slow
 def test_samples_are_nested_stratified_and_the_second_is_disjoint(
     tmp_path: Path, source: Path
 ) -> None:
@@ -52,6 +53,7 @@ def test_samples_are_nested_stratified_and_the_second_is_disjoint(
     assert {round(value, 12) for value in stands} == set(small)
 
 
+@pytest.mark.slow
 def test_what_is_learned_does_not_stand_for_the_corpus(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,6 +83,7 @@ def test_what_is_learned_does_not_stand_for_the_corpus(
     assert (1 / (1 + np.exp(-logits))).sum() == pytest.approx(16 / 96 * total, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_rounds_select_as_many_as_asked(tmp_path: Path, source: Path) -> None:
     """Where a sample predicted another number: logits expect that, rounds less so, masks keep S."""
     chosen = {"scope": "corpus", "rounds": 3, "tolerance": 0.0, "sample_documents": 16}
@@ -101,6 +104,7 @@ def test_rounds_select_as_many_as_asked(tmp_path: Path, source: Path) -> None:
     assert abs(in_masks - asked) <= run.num_shards / 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sample", "learnt", "is_confirmed"), [(81, 80, True), (96, 96, False)])
 def test_a_small_corpus_leaves_others_if_not_all_are_learned(
     tmp_path: Path,
@@ -131,13 +135,14 @@ def test_a_chosen_size_is_taken_and_measured(
             assert run.path(stage, unit).read_bytes() == other.path(stage, unit).read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(
     ("sample", "stand_ins", "rounds", "learnt", "said"),
     [
         (60, 60, 2, 60, "a sample of 60 documents; too few others"),
         (32, 16, 2, 32, "a sample of 32 documents; a second sample confirmed"),
-        pytest.param(*(1000, 16, 1, 96, "learned from all 96 documents."), marks=pytest.mark.slow),
+        (1000, 16, 1, 96, "learned from all 96 documents."),
     ],
 )
 def test_the_report_says_what_was_confirmed(

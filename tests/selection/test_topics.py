@@ -194,6 +194,7 @@ def test_a_topic_that_there_is_not_is_refused_when_planned(done: Run) -> None:
     assert open_run(done.root).settings == done.settings
 
 
+@pytest.mark.slow
 def test_new_documents_have_the_topics_of_the_mask_model(done: Run, tmp_path: Path) -> None:
     """Names and directions come from the finished run, though the new source has one subject."""
     folder = write(tmp_path / "new", 2)
@@ -208,6 +209,7 @@ def test_new_documents_have_the_topics_of_the_mask_model(done: Run, tmp_path: Pa
     assert not (run.root / "topic_model.parquet").exists()
 
 
+@pytest.mark.slow
 def test_a_mask_model_without_topics_gives_none(source: Path, tmp_path: Path) -> None:
     """It is refused when planned."""
     learnt = finish(tmp_path / "learnt", settings(source), "mask_model")
@@ -284,6 +286,7 @@ def test_vectors_of_the_source_make_numbered_topics(tmp_path: Path) -> None:
     assert all(len(block) == 1 for block in blocks)
 
 
+@pytest.mark.slow
 def test_held_out_documents_are_scored_by_topic(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

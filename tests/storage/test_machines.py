@@ -94,6 +94,7 @@ def test_a_killed_machine_is_replaced_by_another(
     assert '"attempts": 2' in s3.read(url, "records/scores/00001.parquet.json").decode()
 
 
+@pytest.mark.slow
 def test_a_machine_that_comes_back_does_not_wait_for_itself(
     s3: Store, source: Path, machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,6 +134,7 @@ def test_two_machines_do_every_shard_once(
     }
 
 
+@pytest.mark.slow
 def test_recent_work_of_another_machine_is_not_repeated(
     s3: Store, source: Path, machine: Machine
 ) -> None:
@@ -242,6 +244,7 @@ def test_a_machine_extends_what_another_embedded(
     assert open_run(url).states("embeddings") == ["done"] * theirs.num_shards
 
 
+@pytest.mark.slow
 def test_settings_are_not_changed_under_a_machine_that_works(
     s3: Store, source: Path, machine: Machine, tmp_path: Path
 ) -> None:

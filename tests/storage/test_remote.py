@@ -69,6 +69,7 @@ def test_status_downloads_no_outputs(s3: Store, machine: Machine, source: Path) 
     assert costs[1] < costs[0] + 5, "12 shards of scores, 1 request each would be more"
 
 
+@pytest.mark.slow
 def test_without_notes_the_receipts_themselves_are_read(
     s3: Store, source: Path, machine: Machine
 ) -> None:
@@ -195,6 +196,7 @@ def test_a_local_copy_of_another_version_is_not_used(
     assert not run_storage(url).fetch("report/note.txt").exists()
 
 
+@pytest.mark.slow
 def test_a_run_begun_on_disk_goes_on_in_the_store(
     s3: Store, source: Path, machine: Machine, original: Path
 ) -> None:
@@ -247,6 +249,7 @@ def test_a_sweep_fetches_files_that_its_machine_lacks(finished_run: str, machine
     assert run_sweep(open_run(finished_run), sweep, Compute()).is_file()
 
 
+@pytest.mark.slow
 def test_no_secret_is_in_the_mirror_or_the_store(
     s3: Store, finished_run: str, machine: Machine
 ) -> None:
