@@ -45,7 +45,6 @@ ONE_WORKER = {
     "tests/evaluation/": "models",
     "tests/embedding/": "models",
     "tests/quality/test_classifier.py": "models",
-    "tests/quality/test_windows.py": "models",
     "tests/examples/": "models",
     "tests/runs/test_fingerprints.py": "models",
     # One run with its pages: the fixture `made`.

@@ -66,6 +66,7 @@ def test_costs_are_in_proportion_to_documents(
     assert by_name["total"].seconds == sum(stage.seconds for stage in stages[:-1])
 
 
+@pytest.mark.slow
 def test_an_estimate_is_of_the_real_stages_and_leaves_nothing(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -322,6 +322,7 @@ def test_every_number_is_explained(chromium: Any, made: Made, name: str) -> None
         assert bare == []
 
 
+@pytest.mark.slow
 def test_explanations_by_pointer_and_keyboard(chromium: Any, made: Made) -> None:
     """A number shows those of its row and column; a heading its own, on focus until Escape."""
     with opened(chromium, made.pages["report"]) as (page, _):

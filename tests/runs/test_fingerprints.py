@@ -124,7 +124,7 @@ def own(run: Run, name: str) -> set[str]:
 
 @pytest.fixture(
     scope="module",
-    params=mostly_nightly(["screened", "one_pass", "tokens"], RUNS),
+    params=mostly_nightly(["screened", "tokens"], RUNS),
 )
 def recorded(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

@@ -113,6 +113,7 @@ def test_a_machine_that_comes_back_does_not_wait_for_itself(
     run_unit(open_run(url), "scores", 0, Compute())
 
 
+@pytest.mark.slow
 def test_two_machines_do_every_shard_once(
     s3: Store, source: Path, machine: Machine, tmp_path: Path
 ) -> None:
