@@ -36,10 +36,7 @@ def folder_problems(storage: Storage, settings: Settings) -> Iterator[RunError]:
 
 _OUTPUTS = [
     ("plan.parquet",),
-    *(
-        (folder, "**")
-        for folder in ("converted", "curves", "report", "sweep", "publication", "totals")
-    ),
+    *((folder, "**") for folder in ("converted", "report", "sweep", "publication", "totals")),
     *(
         tuple(stage.file.split("/")) if stage.file else (name, "**")
         for name, stage in STAGES.items()

@@ -231,10 +231,6 @@ class Run:
             return self.units(stage)[unit].name
         return f"{self.folder_of(stage, unit)}/{self.shard_of(stage, unit):05d}"
 
-    def curve_path(self, shard: int) -> Path:
-        """Local path of a shard's optimisation curve, written with its mask."""
-        return inside(self.root, f"curves/{shard:05d}.parquet")
-
     def record_path(self, stage: str, unit: int = 0) -> Path:
         """Local path of what is on record of a unit's output and of its `WorkRecord`."""
         return inside(self.root, self.storage.record_name(self.name(stage, unit)))

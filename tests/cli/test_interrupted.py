@@ -90,7 +90,6 @@ FILES = {
     "scores": lambda run: run.path("scores", 1),
     "quality": lambda run: run.path("quality"),
     "selection": lambda run: run.path("selection", 1),
-    "curve": lambda run: run.root / "curves/00001.parquet",
     "record": lambda run: run.record_path("selection", 1),
 }
 

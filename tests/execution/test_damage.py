@@ -83,7 +83,6 @@ def test_no_stage_makes_anything_from_a_flipped_bit(
     ("name", "stage", "unit"),
     [
         ("selection/00001.parquet", "selection", 1),
-        ("curves/00001.parquet", "selection", 1),
         ("tallies/00002.parquet", "documents", 2),
         ("report/sample.parquet", "report", 0),
         ("report.html", "report", 0),

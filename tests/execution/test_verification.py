@@ -39,7 +39,7 @@ def run(original: Path, tmp_path: Path) -> Run:
 
 def outputs(run: Run) -> dict[str, bytes]:
     """Files that must come out the same: all with a checksum, but for those that tell seconds."""
-    timed = ("curves/", "composition.duckdb", "report.html")
+    timed = ("composition.duckdb", "report.html")
     names = (name for name in checksums(run) if not name.startswith(timed))
     return {name: (run.root / name).read_bytes() for name in names}
 
@@ -66,7 +66,7 @@ def test_checksums_are_those_of_sha256sum(run: Run) -> None:
     assert verify(run).corrupt == ()
     # The card's checksum is in published.json, as those of all published files.
     assert verify(run).files == len(sums) + 1
-    for stage in ("scores", "quality", "embeddings", "selection", "curves", "subset"):
+    for stage in ("scores", "quality", "embeddings", "selection", "subset"):
         named = {name for name in sums if name.startswith(f"{stage}/")}
         assert named == {f"{stage}/{path.name}" for path in (run.root / stage).iterdir()}, stage
 
@@ -78,7 +78,6 @@ FLIPPED = [
     "quality/00001.parquet",
     "embeddings/00002.parquet",
     "selection/00001.parquet",
-    "curves/00000.parquet",
     "documents/00001.parquet",
     "tallies/00002.parquet",
     "subset/train-00000-of-00002.parquet",

@@ -27,7 +27,7 @@ from tests.storage.conftest import Machine, Store, with_tokens
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
-TIMED = ("curves/", "composition.duckdb", "report.html", "records/")
+TIMED = ("composition.duckdb", "report.html", "records/")
 """Outputs that tell how long something took."""
 
 
