@@ -238,7 +238,6 @@ def _series(chart: Chart, number: int, theme: Theme, *, has_legend: bool) -> dic
             "filled": not series.hollow,
             "shape": series.marker,
             "size": series.size**2,
-            # Vega's own default is an opacity, which a group of marks cannot have for each of them.
             "opacity": 1,
             "fillOpacity": 0 if series.hollow else _opacity(chart, series),
             "strokeWidth": 1 if series.hollow else 0,
@@ -317,24 +316,10 @@ def svg(chart: Chart, width: int) -> str:
     drawn = re.sub(
         r' (?:d|transform)="[^"]*"', lambda found: re.sub(r"(\.\d\d)\d+", r"\1", found[0]), drawn
     )
-    drawn = _MARKS.sub(_share_looks, drawn)
+    drawn = drawn.replace(' aria-roledescription="point"', "")
     for colour, variable in ((PAGE.ink, "--ink"), (PAGE.line, "--line")):
         drawn = drawn.replace(f'"{colour}"', f'"var({variable})"')
     return drawn
-
-
-_MARKS = re.compile(r'(<g class="mark-symbol[^>]*)>((?:<path [^<]*/>)+)')
-_LOOKS = re.compile(r' d="[^"]*"((?: [a-z-]+="[^"]*")*)/>')
-
-
-def _share_looks(found: re.Match[str]) -> str:
-    """Move the looks that all marks of a group have to the group: half of their size."""
-    group, marks = found.groups()
-    marks = marks.replace(' aria-roledescription="point"', "").replace(' opacity="1"', "")
-    looks = set(_LOOKS.findall(marks))
-    if len(looks) > 1:
-        return f"{group}>{marks}"
-    return f"{group}{looks.pop()}>" + _LOOKS.sub(lambda one: one[0].replace(one[1], ""), marks)
 
 
 def png(chart: Chart) -> bytes:
