@@ -27,7 +27,7 @@ from datamask.cli.options import (
     root_argument,
     set_option,
 )
-from datamask.cli.tables import print_rows
+from datamask.cli.terminal import print_rows
 from datamask.config.loading import load_settings
 from datamask.config.reference import described
 from datamask.embedding.loose_texts import embed_texts, read_texts

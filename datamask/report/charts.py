@@ -7,12 +7,19 @@ which are distinguishable with any colour vision; series also differ by dash or 
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from datamask.errors import one_line
+from datamask.runs.files import replace_file
+from datamask.runs.run import Run
+from datamask.storage.protocol import Storage
+
+CAPTIONS = "report/captions.json"
+"""File of titles and notes of the report's pictures."""
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999933")
 GREY = "#8C8C8C"
@@ -329,3 +336,33 @@ def png(chart: Chart) -> bytes:
     made = specification(chart, PICTURE, 460 if chart.equal else 640)
     drawn: bytes = vl_convert.vegalite_to_png(made, vl_version=VEGA_LITE, scale=1.5)
     return drawn
+
+
+def write_pictures(storage: Storage, folder: str, charts: Iterable[Chart]) -> None:
+    """Write one file per chart with values, and remove all other pictures in the folder.
+
+    Args:
+        storage: of the run.
+        folder: in the storage.
+        charts: the charts to draw.
+    """
+    drawn = {f"{folder}/{chart.key}.png": chart for chart in charts if chart.has_values}
+    for name in storage.list(folder, "*.png"):
+        if name not in drawn:
+            storage.remove(name)
+    for name, chart in drawn.items():
+        with replace_file(storage.root / name, storage) as temporary:
+            temporary.write_bytes(png(chart))
+
+
+def write_captions(run: Run, charts: Iterable[Chart]) -> None:
+    """Write title and note of the report's pictures, by their names, for the dataset card."""
+    found = {chart.key: (chart.title, chart.note) for chart in charts}
+    with replace_file(run.root / CAPTIONS, run.storage) as temporary:
+        temporary.write_text(json.dumps(found, indent=1), encoding="utf-8")
+
+
+def read_captions(run: Run) -> dict[str, tuple[str, str]]:
+    """Title and note of the report's pictures; empty if there are none."""
+    path = run.fetch(run.root / CAPTIONS)
+    return json.loads(path.read_bytes()) if path.exists() else {}

@@ -16,8 +16,7 @@ import pytest
 
 from datamask.cli import progress as progress_module
 from datamask.cli.progress import Stages, about, clock, shown_progress
-from datamask.cli.tables import print_rows
-from datamask.cli.terminal import print_text
+from datamask.cli.terminal import print_rows, print_text
 from datamask.runs import in_progress
 from datamask.runs.in_progress import advance, running, working
 from datamask.runs.opening import open_run

@@ -22,8 +22,7 @@ from datamask.errors import RunError
 from datamask.publishing.folder import write_folder
 from datamask.report import page as report_page
 from datamask.report import sample
-from datamask.report.answer import answer
-from datamask.report.markdown import report_markdown
+from datamask.report.answer import answer, report_markdown
 from datamask.report.page import write_report
 from datamask.report.rendering import cell, number
 from datamask.runs.files import write_parquet

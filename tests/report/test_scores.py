@@ -9,7 +9,7 @@ import pytest
 
 from datamask.analysis.composition import query
 from datamask.publishing.card import recipe
-from datamask.report.markdown import moved_groups, report_markdown, score_coverage
+from datamask.report.answer import moved_groups, report_markdown, score_coverage
 from datamask.runs.run import Run
 from tests.finished import corpus, finish, settings
 
