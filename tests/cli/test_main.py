@@ -99,18 +99,6 @@ def test_a_rebuild_ends_by_saying_where_things_are(finished: tuple[Path, Path, s
     assert rows == 12
 
 
-def test_the_subset_is_made_of_rows_of_the_source(finished: tuple[Path, Path, str]) -> None:
-    """Every selected row equals its source row in every source column, in the source's order."""
-    root, source, _ = finished
-    original = pq.read_table(source)
-    subset = pq.read_table(root / "subset")
-    assert subset.column_names == [*original.column_names, "quality", "logit", "shard"]
-    position = {key: row for row, key in enumerate(original["id"].to_pylist())}
-    rows = [position[key] for key in subset["id"].to_pylist()]
-    assert rows == sorted(rows)
-    assert subset.select(original.column_names).equals(original.take(rows))
-
-
 def test_the_same_command_again_does_nothing(
     finished: tuple[Path, Path, str], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -135,9 +135,3 @@ def test_the_command_prints_and_writes_nothing(
     assert "24 documents" in done.stderr
     assert CliRunner().invoke(cli, arguments).exit_code == 0
     assert not (tmp_path / "run").exists()
-
-
-def test_without_run_or_settings_the_source_is_asked_for(tmp_path: Path) -> None:
-    """The settings of a run are used; without one, the error names the setting."""
-    refused = CliRunner().invoke(cli, ["plan", str(tmp_path / "none"), "--estimate"])
-    assert refused.exit_code and "source.path" in str(refused.exception)

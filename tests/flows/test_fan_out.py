@@ -14,7 +14,7 @@ import yaml
 
 from datamask.config.compute import Compute
 from datamask.config.loading import load_settings, parse_settings
-from datamask.errors import HubUnavailableError, InputError
+from datamask.errors import InputError
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
 from datamask.runs.run import Run
@@ -221,19 +221,6 @@ def test_rebuild_begins_no_stage_after_a_failed_one(tmp_path: Path, corpus: Path
     assert state.message.startswith("scores: 1 of 3 shards failed: 00000 (")
     assert run.remaining("quality") == [0, 1, 2]
     assert run.remaining("embeddings") == [0, 1, 2]
-
-
-def test_only_what_may_heal_is_retried() -> None:
-    """The rule is a plain function, as Prefect demands, and asks the exception."""
-    import inspect
-
-    from prefect.states import Failed
-
-    from tasks.retrying import may_heal
-
-    assert inspect.isfunction(may_heal)
-    assert may_heal(None, None, Failed(data=HubUnavailableError("503")))
-    assert not may_heal(None, None, Failed(data=InputError("bad")))
 
 
 def test_configurations_load_and_the_demo_deployment_is_the_demo() -> None:

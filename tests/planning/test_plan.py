@@ -272,18 +272,6 @@ def test_preview_writes_nothing_and_agrees_with_the_plan(tmp_path: Path) -> None
     assert found.disk["embeddings"] == 2 * 768 * 6
 
 
-def test_an_external_score_file_enters_the_fingerprint(tmp_path: Path) -> None:
-    """New scores under the same name make the imported scores stale, and nothing is refused."""
-    source = write(tmp_path / "in", [2])
-    path = tmp_path / "marks.csv"
-    quality = {"scores": [{"name": "a", "kind": "file", "path": str(path)}]}
-    path.write_text("id,score\nd0000,1\nd0001,2\n")
-    first = plan(tmp_path, source, quality=quality)
-    path.write_text("id,score\nd0000,1\nd0001,3\n")
-    second = plan(tmp_path, source, quality=quality)
-    assert first.fingerprint("scores") != second.fingerprint("scores")
-
-
 def test_a_run_continues_from_another_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

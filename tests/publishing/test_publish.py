@@ -71,16 +71,6 @@ def test_stale_data_files_are_deleted_and_other_files_are_kept(make_run: MakeRun
     assert remote(hub) == folder(run) | {"picture.png": b"png"}
 
 
-def test_the_mask_model_of_another_selection_does_not_stay(make_run: MakeRun, hub: Hub) -> None:
-    """A publication without a mask model deletes that of an earlier one, and no other file."""
-    send(make_run(num_shards=1))
-    names = ("model.json", "model.safetensors", "notes.txt")
-    hub.add(NAME, {f"mask_model/{name}": b"earlier" for name in names})
-    run = make_run(num_shards=1)
-    send(run)
-    assert remote(hub) == folder(run) | {"mask_model/notes.txt": b"earlier"}
-
-
 def test_the_folder_drops_files_of_earlier_runs(make_run: MakeRun) -> None:
     """Other files in publication/data than the subset's are removed."""
     run = make_run(dry_run=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import signal
 import time
 from pathlib import Path
@@ -17,7 +16,6 @@ from datamask.execution.attempts import run_unit
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
 from datamask.runs.opening import open_run
-from datamask.runs.records import read_record
 from datamask.storage import leases
 from datamask.storage.object_store import ObjectStore
 from tests import finished
@@ -205,44 +203,6 @@ def test_a_lease_whose_answer_was_lost_is_recognised(
     with storage.lock("selection"):
         assert "locks/selection" in s3.names("s3://runs/answer")
     assert "locks/selection" not in s3.names("s3://runs/answer")
-
-
-def test_another_machine_refuses_a_changed_source(
-    s3: Store, machine: Machine, tmp_path: Path
-) -> None:
-    """The plan in the store decides, also on a machine that has no copy of it yet."""
-    corpus = finished.corpus(tmp_path / "corpus")
-    url = "s3://runs/changed/mine"
-    plan_run(url, finished.settings(corpus))
-    noted = s3.read(url, "plan.parquet")
-    machine("another")
-    (corpus / "3.parquet").unlink()
-    with pytest.raises(RunError, match=r"3\.parquet was removed"):
-        plan_run(url, finished.settings(corpus))
-    assert s3.read(url, "plan.parquet") == noted
-
-
-@pytest.mark.slow
-def test_a_machine_extends_what_another_embedded(
-    s3: Store, source: Path, machine: Machine, tmp_path: Path
-) -> None:
-    """Vectors come from the store, and the first machine sees the shards that came."""
-    url, few = "s3://runs/grown", tmp_path / "few"
-    few.mkdir()
-    names = sorted(path.name for path in source.iterdir())
-    for name in names[:3]:
-        shutil.copy(source / name, few)
-    ours = finished.finish(url, finished.settings(few), "embeddings")
-    shutil.copy(source / names[3], few)
-    machine("other")
-    theirs = plan_run(url, None, extend=True)
-    theirs = finished.finish(url, theirs.settings, "embeddings")
-    records = [read_record(theirs, "embeddings", shard) for shard in range(theirs.num_shards)]
-    reused = [bool(one and one.metrics["reused"]) for one in records]
-    assert reused == [True] * ours.num_shards + [False]
-    machine("first")
-    assert open_run(url).pieces == theirs.pieces != ours.pieces
-    assert open_run(url).states("embeddings") == ["done"] * theirs.num_shards
 
 
 @pytest.mark.slow

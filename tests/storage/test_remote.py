@@ -162,24 +162,6 @@ def test_commands_take_a_url(
     assert s3.writes(finished_run)["report.html"] == 2
 
 
-@pytest.mark.slow
-def test_a_mirror_keeps_to_its_size_limit(
-    s3: Store, source: Path, machine: Machine, original: Path
-) -> None:
-    """Evicted files are fetched again when needed; the result is the same."""
-    url = "s3://runs/small/mine"
-    finished.finish(url, finished.settings(source), "selection", Compute(mirror_bytes=0))
-    kept = {
-        p.relative_to(run_storage(url).root).as_posix()
-        for p in run_storage(url).root.rglob("*")
-        if p.is_file()
-    }
-    assert kept <= {"run.json", "plan.parquet"}
-    for unit in range(3):
-        name = f"selection/{unit:05d}.parquet"
-        assert s3.read(url, name) == (original / name).read_bytes()
-
-
 def test_a_local_copy_of_another_version_is_not_used(
     s3: Store, source: Path, machine: Machine
 ) -> None:
