@@ -32,14 +32,19 @@ def alone(storage: Storage) -> AbstractContextManager[object]:
     return storage.lock("run", shared=False)
 
 
+def working(storage: Storage) -> AbstractContextManager[object]:
+    """Share a run: its settings cannot change meanwhile."""
+    return storage.lock("run", shared=True)
+
+
 @contextlib.contextmanager
 def working_on(run: Run) -> Iterator[None]:
-    """Share a run whose settings are still those of *run*, and cannot change meanwhile.
+    """Share a run whose settings are still those of *run*.
 
     Raises:
         RunError: another launch has changed them since *run* was planned or opened.
     """
-    with run.storage.lock("run", shared=True):
+    with working(run.storage):
         found = open_run(run.address)
         if (found.settings, found.pinned_revisions) != (run.settings, run.pinned_revisions):
             raise RunError(

@@ -48,7 +48,7 @@ def kill(process: subprocess.Popen[str]) -> None:
 def test_settings_are_not_changed_under_somebody_who_works(tmp_path: Path) -> None:
     """The message names the process; once it is dead, the lock is free, and no file is left."""
     other = holder(tmp_path, "working")
-    with run_storage(tmp_path).lock("run", shared=True):
+    with locks.working(run_storage(tmp_path)):
         pass  # several may work
     with (
         pytest.raises(RunError, match=f"process {other.pid} on .* is working in it"),
@@ -66,7 +66,7 @@ def test_nobody_works_while_settings_are_changed(tmp_path: Path) -> None:
     other = holder(tmp_path, "alone")
     start = time.monotonic()
     threading.Timer(0.5, kill, [other]).start()
-    with run_storage(tmp_path).lock("run", shared=True):
+    with locks.working(run_storage(tmp_path)):
         assert time.monotonic() - start > 0.4
 
 

@@ -212,7 +212,7 @@ def test_settings_are_not_changed_under_a_machine_that_works(
     """Work on another machine forbids a change; after its death, its lease expires."""
     url = "s3://runs/settings"
     plan_run(url, finished.settings(source))
-    code = HOLD.replace('"selection-00007"', '"run", shared=True')
+    code = HOLD.replace('run.storage.lock("selection-00007")', "locks.working(run.storage)")
     other = process(code, url, cache=tmp_path / "other")
     assert other.stdout is not None
     assert other.stdout.readline() == "held\n"
