@@ -33,9 +33,8 @@ from datamask.source.convert import FOLDER, convert
 from datamask.source.dumps import count_dumps
 from datamask.source.opening import is_remote
 from datamask.source.reading import SCHEMA_KEY
-from datamask.storage.local import nearest_folder
+from datamask.storage.local import Storage, nearest_folder
 from datamask.storage.location import Root
-from datamask.storage.protocol import Storage
 
 logger = logging.getLogger(__name__)
 

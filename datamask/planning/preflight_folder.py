@@ -15,7 +15,7 @@ from datamask.config.settings import Settings
 from datamask.errors import RunError, StorageError
 from datamask.runs.stages import STAGES
 from datamask.source.opening import is_remote
-from datamask.storage.protocol import Storage
+from datamask.storage.local import Storage
 
 
 def folder_problems(storage: Storage, settings: Settings) -> Iterator[RunError]:

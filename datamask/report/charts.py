@@ -16,7 +16,7 @@ from typing import Any, Literal
 from datamask.errors import one_line
 from datamask.runs.files import replace_file
 from datamask.runs.run import Run
-from datamask.storage.protocol import Storage
+from datamask.storage.local import Storage
 
 CAPTIONS = "report/captions.json"
 """File of titles and notes of the report's pictures."""

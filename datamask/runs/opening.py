@@ -13,8 +13,9 @@ from datamask.runs.files import replace_file
 from datamask.runs.receipt import fingerprint_in
 from datamask.runs.run import Run, digest
 from datamask.runs.stages import owner_of
+from datamask.storage.contents import Contents, ReadFingerprint
+from datamask.storage.local import Storage
 from datamask.storage.location import Root, open_storage
-from datamask.storage.protocol import Contents, ReadFingerprint, Storage
 
 
 def create_run(root: Root, settings: Settings, pinned_revisions: dict[str, str]) -> Run:

@@ -27,8 +27,8 @@ from datamask.runs.files import read_columns
 from datamask.runs.receipt import Receipt, canonical_json, read_receipt
 from datamask.runs.stage import Stage, Unit
 from datamask.runs.stages import STAGES, owner_of, stages_of
+from datamask.storage.local import Storage
 from datamask.storage.names import inside
-from datamask.storage.protocol import Storage
 
 DUMPS_KEY = b"datamask-dumps"
 """Where plan.parquet keeps how many documents of each dump a shard has (JSON)."""
