@@ -88,17 +88,6 @@ def test_a_terminal_shows_the_stage_at_work(finished: tuple[Path, Path, str]) ->
     assert re.search(r"INFO +embeddings: 3 of 3 done in 0:\d\d", shown)
 
 
-def test_a_rebuild_ends_by_saying_where_things_are(finished: tuple[Path, Path, str]) -> None:
-    """The table of terms and the paths; all of them exist."""
-    root, _, printed = finished
-    for name in ("report.html", "subset", "composition.duckdb"):
-        assert str(root / name) in printed
-        assert (root / name).exists()
-    assert "top quality" in printed
-    rows = sum(pq.read_metadata(path).num_rows for path in (root / "subset").glob("*.parquet"))
-    assert rows == 12
-
-
 def test_the_same_command_again_does_nothing(
     finished: tuple[Path, Path, str], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -18,7 +18,7 @@ from datamask.errors import InputError, RunError
 from datamask.planning.plan import plan_run
 from datamask.planning.preflight_folder import folder_problems
 from datamask.planning.preflight_rows import check_rows
-from datamask.planning.preview import cut, preview
+from datamask.planning.preview import cut
 from datamask.runs.opening import run_storage
 from datamask.runs.run import Run
 from datamask.source.footers import SourceFile
@@ -259,17 +259,6 @@ def test_all_cheap_problems_are_reported_together(tmp_path: Path) -> None:
         assert part in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
-
-
-def test_preview_writes_nothing_and_agrees_with_the_plan(tmp_path: Path) -> None:
-    """The dry run shows the shards and the disk that the plan would have."""
-    source = write(tmp_path / "in", [5, 5])
-    data = {"source": {"path": str(source)}, "plan": {"rows_per_shard": 4}}
-    found = preview(parse_settings(data))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
-    assert found.pieces == plan(tmp_path, source).pieces
-    assert (found.documents, len({piece.path for piece in found.pieces})) == (10, 2)
-    assert found.disk["embeddings"] == 2 * 768 * 6
 
 
 def test_a_run_continues_from_another_folder(
