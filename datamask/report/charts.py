@@ -62,7 +62,7 @@ class Series:
     Args:
         name: in the legend.
         x: numbers, or names of bars.
-        y: numbers, as many as `x`; None leaves a gap.
+        y: numbers; None leaves a gap.
         colour: hexadecimal.
         style: index into dashes or markers.
         hover: the text of each value for pointer and keyboard; None shows x and y.
@@ -112,8 +112,8 @@ class Chart:
         key: name of the figure in the page and of the picture.
         title: what the chart shows.
         kind: how values become marks.
-        x: label of the x axis, with its unit.
-        y: label of the y axis.
+        x: label of the axis, with its unit.
+        y: likewise.
         series: drawn in this order.
         note: how to read the chart.
         equal: whether both axes have the same scale and no numbers (a map).
@@ -152,11 +152,7 @@ def specification(chart: Chart, theme: Theme, width: int) -> dict[str, Any]:
     """The chart in Vega-Lite 6, with its values.
 
     The layer of series number i has the name `seriesI`, by which the page's script finds its marks.
-
-    Args:
-        chart: what is shown.
-        theme: colours, font and legend.
-        width: of the plotting area, in pixels.
+    *width* is that of the plotting area, in pixels.
     """
     height: int | dict[str, int] = width if chart.equal else 300
     found: dict[str, Any] = {
@@ -339,13 +335,7 @@ def png(chart: Chart) -> bytes:
 
 
 def write_pictures(storage: Storage, folder: str, charts: Iterable[Chart]) -> None:
-    """Write one file per chart with values, and remove all other pictures in the folder.
-
-    Args:
-        storage: of the run.
-        folder: in the storage.
-        charts: the charts to draw.
-    """
+    """Write one file per chart with values, and remove all other pictures in the folder."""
     drawn = {f"{folder}/{chart.key}.png": chart for chart in charts if chart.has_values}
     for name in storage.list(folder, "*.png"):
         if name not in drawn:

@@ -21,11 +21,8 @@ from datamask.storage.location import Root, open_storage
 def create_run(root: Root, settings: Settings, pinned_revisions: dict[str, str]) -> Run:
     """Write or update run.json: new settings make dependent outputs stale.
 
-    Args:
-        root: the run's folder or URL; created if absent.
-        settings: resolved settings.
-        pinned_revisions: revisions and digests looked up once, by `stage:what`; part of that
-            stage's fingerprint (`embeddings:model`, `scores:NAME`).
+    *pinned_revisions* are revisions and digests looked up once, by `stage:what`; part of that
+    stage's fingerprint (`embeddings:model`, `scores:NAME`).
     """
     record = {
         "format": 1,
