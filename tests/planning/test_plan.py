@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -134,35 +133,6 @@ def test_new_settings_are_taken_over_and_a_new_cut_is_refused(tmp_path: Path) ->
         plan(tmp_path, source, plan={"rows_per_shard": 5})
 
 
-@pytest.mark.parametrize("what", ["changed", "added", "removed"])
-def test_a_changed_input_is_refused_naming_the_file(tmp_path: Path, what: str) -> None:
-    """A file that changed, came or went stops the run by its name."""
-    source = write(tmp_path / "in", [5, 5])
-    plan(tmp_path, source)
-    if what == "changed":
-        write(source, [5], start=500)
-        path = source / "000.parquet"
-    elif what == "added":
-        path = source / "777.parquet"
-        write(tmp_path / "more", [2], start=700)
-        shutil.move(tmp_path / "more" / "000.parquet", path)
-    else:
-        path = source / "001.parquet"
-        path.unlink()
-    with pytest.raises(RunError, match=rf"{path.name} (has|was) {what}; restore it"):
-        plan(tmp_path, source)
-
-
-def test_repeated_ids_are_reported_with_counts_and_files(tmp_path: Path) -> None:
-    """The ids, how often, and in which files; nothing is planned."""
-    source = write(tmp_path / "in", [4, 2])
-    shutil.copy(source / "000.parquet", source / "002.parquet")
-    message = r"4 ids are not unique \('d0000' 2 times in \S+000\.parquet, \S+002\.parquet;"
-    with pytest.raises(InputError, match=message):
-        plan(tmp_path, source)
-    assert not (tmp_path / "run").exists()
-
-
 def test_integer_and_text_ids_that_read_the_same_are_one_id(tmp_path: Path) -> None:
     """Ids are text inside a run, so uniqueness is that of the text."""
     source = tmp_path / "in.parquet"
@@ -237,28 +207,6 @@ def test_a_relative_folder_may_have_a_colon(
     run = plan(Path(), source, "a:b")
     assert run.num_shards == 2
     assert pq.read_table(tmp_path / "a:b" / "plan.parquet").num_rows == 2
-
-
-def test_all_cheap_problems_are_reported_together(tmp_path: Path) -> None:
-    """One attempt shows everything that has to be fixed."""
-    source = tmp_path / "in.parquet"
-    pq.write_table(pa.table({"id": [1.5], "body": ["a"], "grade": ["good"]}), source)
-    scores = [
-        {"name": "a", "kind": "column", "column": "grade"},
-        {"name": "b", "kind": "file", "path": str(tmp_path / "none.csv")},
-    ]
-    with pytest.raises(InputError) as caught:
-        plan(tmp_path, source, quality={"scores": scores}, selection={"documents": 5})
-    for part in (
-        "column id: type double",
-        "column text: absent",
-        "column grade: type string",
-        "none.csv: no",
-        "selection.documents: 5 asked for",
-    ):
-        assert part in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_run_continues_from_another_folder(
