@@ -41,6 +41,12 @@ UNDRAWN = Path(__file__).parent / "undrawn"
 ONE_WORKER = {
     # One Prefect server.
     "tests/flows/": "tests/flows",
+    # Libraries of models, whose import takes longer than most tests.
+    "tests/evaluation/": "models",
+    "tests/embedding/": "models",
+    "tests/quality/test_classifier.py": "models",
+    "tests/examples/": "models",
+    "tests/runs/test_fingerprints.py": "models",
     # One run with its pages: the fixture `made`.
     "tests/report/test_browser.py": "made",
     "tests/analysis/test_query.py": "made",
@@ -110,10 +116,15 @@ def leave_out_charts(patch: pytest.MonkeyPatch) -> None:
 
 
 def measure_roughly(patch: pytest.MonkeyPatch) -> None:
-    """Measure scales from hundreds of subsets in place of thousands, in this process."""
+    """Measure scales from hundreds of subsets in place of thousands, in this process.
+
+    Nor is the report's map arranged: documents lie at their first two coordinates.
+    """
     from datamask.learning import scales
+    from datamask.report import sample
 
     patch.setattr(scales, "PRECISION", 0.05)
+    patch.setattr(sample, "embedding_map", lambda features, seed: features[:, :2])
 
 
 @pytest.fixture(scope="module")

@@ -34,6 +34,7 @@ def code_block(language: str, section: str = "Add an objective") -> str:
     return found.group(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimator", ["expected", "policy_gradient"])
 def test_the_toxicity_term_keeps_toxicity_low(
     estimator: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import oracle
+from tests.conftest import mostly_nightly
 from tests.oracle_cases import DIMENSION, Case, cases, drawn
 from tests.oracle_runs import check, check_command
 
@@ -115,7 +116,7 @@ AUDIT = {
 }
 
 
-@pytest.mark.parametrize("name", AUDIT)
+@pytest.mark.parametrize("name", mostly_nightly(("44-windows", "9-named", "44-topics"), AUDIT))
 def test_what_the_audit_found_stays_right(name):
     """The defects of the first version that the oracle had to find, by their numbers."""
     check(AUDIT[name])

@@ -2,7 +2,7 @@
 
 Documents are matched by id, so the runs must share some. Figures of runs are comparable only if
 their sources are the same; any other setting may differ.
-DuckDB computes everything from the runs' `documents/` within `compute.duckdb_memory`.
+DuckDB computes everything from the runs' `documents/`, out of core.
 """
 
 from __future__ import annotations
@@ -79,12 +79,8 @@ class Comparisons:
         return len({tuple(sorted(_digests(run))) for run in self.runs.values()}) == 1
 
 
-def compare(runs: Sequence[Run], compute: Compute | None = None) -> Comparisons:
-    """Compare every pair of some finished runs.
-
-    Args:
-        runs: two or more.
-        compute: DuckDB's memory and threads.
+def compare(runs: Sequence[Run]) -> Comparisons:
+    """Compare every pair of two or more finished runs.
 
     Raises:
         RunError: there are fewer than two runs, a composition is missing, or two runs share no
@@ -99,7 +95,7 @@ def compare(runs: Sequence[Run], compute: Compute | None = None) -> Comparisons:
         run.receipt("composition")
     with (
         tempfile.TemporaryDirectory(prefix="datamask-compare-") as folder,
-        temporary_duckdb(Path(folder), compute or Compute()) as connection,
+        temporary_duckdb(Path(folder), Compute()) as connection,
     ):
         # Sums of floats depend on how threads divide the rows.
         connection.execute("SET threads = 1")

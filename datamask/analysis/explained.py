@@ -94,11 +94,7 @@ def explained(
 ) -> list[dict[str, Any]]:
     """Rows of table `score_explained`, the largest `auc` first; kinds of one group are left out.
 
-    Args:
-        connection: DuckDB.
-        documents: SQL for FROM: the documents, up to a condition in WHERE.
-        number: how many there are.
-        scores: columns of the documents.
+    *documents* is SQL for FROM, up to a condition in WHERE, and *number* how many there are.
     """
     named = ", ".join(f'"{score}"' for score in scores)
     execute(

@@ -106,10 +106,7 @@ def knee(points: Sequence[Point]) -> Point:
 
     Both gains are scaled to [0, 1] between the ends of the frontier. The knee is the point farthest
     above the line from the point of best quality to that of best diversity; a tie goes to the
-    larger lambda.
-
-    Args:
-        points: of one variant, at least one.
+    larger lambda. *points* are of one variant.
     """
     ordered = sorted(points, key=lambda point: -point.quality_weight)
     gains = [(point.quality, point.diversity) for point in ordered]

@@ -27,11 +27,10 @@ from datamask.cli.options import (
     root_argument,
     set_option,
 )
-from datamask.cli.tables import print_rows
+from datamask.cli.terminal import print_rows
 from datamask.config.loading import load_settings
 from datamask.config.reference import described
 from datamask.embedding.loose_texts import embed_texts, read_texts
-from datamask.embedding.speed import embedding_speed
 from datamask.errors import CorruptFileError, SettingsError
 from datamask.execution.machine import checks
 from datamask.execution.status import run_status, shard_table
@@ -41,8 +40,6 @@ from datamask.runs.opening import open_run
 from datamask.runs.receipt import fingerprint_at_end
 from datamask.runs.run import Run
 from datamask.storage.location import Root
-
-SAMPLED_RECORDS = 200
 
 
 @click.command()
@@ -68,15 +65,6 @@ def status(root: Root, shards: bool) -> None:
     )
     if told := long_texts(run):
         click.echo(told)
-    # In an object store this would fetch a file per shard; the report has it.
-    for name, done in (("classifier_scores", "classified"), ("embeddings", "embedded")):
-        is_local = run.address == str(run.root)
-        speed = embedding_speed(run, name, most=SAMPLED_RECORDS) if is_local else None
-        if speed is None:
-            continue
-        padding = "" if speed.padding is None else f", {speed.padding:.1%} of tokens were padding"
-        rate = f"{speed.documents_per_second:.4g} documents/s by one worker"
-        click.echo(f"{done} at {rate}{padding}")
     if any(map(_shown, states_of.values())):
         click.echo(f"run `datamask rerun-failed {root}` to resume")
         return

@@ -17,7 +17,7 @@ import click
 
 from datamask.cli.options import output_option, root_argument
 from datamask.cli.progress import shown_progress
-from datamask.cli.tables import print_rows
+from datamask.cli.terminal import print_rows
 from datamask.config.compute import Compute
 from datamask.config.loading import load_rubric
 from datamask.config.rubric import Rubric

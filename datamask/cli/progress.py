@@ -91,7 +91,7 @@ class Stages:
         text = f"stage {number} of {len(self.expected)}, {clock(elapsed)}"
         left = [shown[0].left, *list(self.expected.values())[number:]]
         known = [seconds for seconds in left if seconds is not None]
-        return text + f" of about {about(elapsed + sum(known))}" * (len(known) == len(left))
+        return text + f" of about {clock(elapsed + sum(known))}" * (len(known) == len(left))
 
     def _shown(self, stage: str, works: list[Work]) -> Shown:
         now = time.monotonic()
@@ -124,13 +124,6 @@ def _expected(run: Run, stage: str, workers: int) -> float | None:
     if seconds is None or not STAGES[stage].in_parallel:
         return seconds
     return seconds / min(workers, len(left))
-
-
-def about(seconds: float) -> str:
-    """Seconds with one or two digits, in a unit that suits them: 40 s, 9 min, 2.5 h."""
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
 
 
 def clock(seconds: float) -> str:

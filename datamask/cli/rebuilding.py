@@ -20,8 +20,7 @@ from datamask.cli.options import (
     set_option,
 )
 from datamask.cli.progress import shown_progress
-from datamask.cli.tables import print_rows
-from datamask.cli.terminal import print_text
+from datamask.cli.terminal import print_rows, print_text
 from datamask.config.compute import Compute
 from datamask.config.loading import load_settings, load_sweep
 from datamask.config.settings import Settings

@@ -23,11 +23,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from datamask.cli.main import told
 from datamask.cli.terminal import escaped_output
 from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
 from datamask.config.settings import Settings
-from datamask.errors import DatamaskError, SettingsError, exit_status, known, lines
+from datamask.errors import SettingsError
 from datamask.execution.devices import check_device
 from datamask.execution.pipeline import run_stage
 from datamask.planning.first_settings import look
@@ -158,13 +159,8 @@ def _run(given: Sequence[str] | None) -> int:
     arguments = parser().parse_args(given)
     try:
         selected, read = train_mask(arguments)
-    except Exception as raised:
-        error = known(raised)
-        if not isinstance(error, DatamaskError | OSError):
-            raise
-        for line in lines(error):
-            print(line, file=sys.stderr)
-        return exit_status(error)
+    except Exception as error:
+        return told(error)
     print(f"{arguments.output}: {selected:,d} of {read:,d} documents selected")
     return 0
 

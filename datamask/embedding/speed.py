@@ -43,20 +43,15 @@ class EmbeddingSpeed:
     seconds_at: dict[int, float] = field(default_factory=dict)
 
 
-def embedding_speed(
-    run: Run, stage: str = "embeddings", most: int | None = None
-) -> EmbeddingSpeed | None:
-    """The speed of embedding or classifying (stage `classifier_scores`); None without records.
-
-    About *most* shards, spread over the run, are read; None: all.
-    """
-    if stage == "embeddings" and not run.settings.keeps_vectors:
+def embedding_speed(run: Run) -> EmbeddingSpeed | None:
+    """The speed of embedding; None without records."""
+    stage = "embeddings"
+    if not run.settings.keeps_vectors:
         # It embeds too.
         stage = "selection" if run.settings.selection.mask_model else "round"
     if not STAGES[stage].where(run.settings):
         return None
-    shards = range(0, run.num_shards, max(1, run.num_shards // (most or run.num_shards)))
-    return speed_of([read_record(run, stage, one) for one in shards])
+    return speed_of([read_record(run, stage, shard) for shard in range(run.num_shards)])
 
 
 def speed_of(records: list[WorkRecord | None]) -> EmbeddingSpeed | None:

@@ -56,10 +56,7 @@ class StageEstimate:
 def estimate(plan: PlanPreview, compute: Compute, most: int) -> tuple[list[StageEstimate], int]:
     """The cost of every stage of a plan and their total, and the number of documents measured.
 
-    Args:
-        plan: not yet written.
-        compute: how stages will be computed; one worker is used.
-        most: documents of each shard that are run, at least 2.
+    One worker runs at most *most* documents, at least 2, of each shard.
 
     Raises:
         InputError: a file of the source is unreadable.

@@ -10,9 +10,6 @@ import contextlib
 import json
 import os
 import shutil
-import threading
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +20,7 @@ from datamask.execution.devices import usable_cores
 from datamask.storage.local import nearest_folder
 
 SECONDS = 5.0
-"""Time-out of a request; a name that does not resolve takes no longer either."""
+"""A request is given up after as much silence."""
 
 LEAST_DISK = 10 * 2**30
 
@@ -105,25 +102,14 @@ def _prefect() -> Check:
 
 
 def _request(url: str, headers: dict[str, str]) -> tuple[int, str]:
-    """Status and body of a GET within `SECONDS`; status 0 and the reason without an answer."""
-    found = [(0, f"no answer within {SECONDS:g} seconds")]
+    """Status and body of a GET; status 0 and the reason without an answer."""
+    import httpx2
 
-    def ask() -> None:
-        try:
-            request = urllib.request.Request(url, headers=headers)
-            with urllib.request.urlopen(request, timeout=SECONDS) as answer:
-                found.append((answer.status, answer.read(2**16).decode(errors="replace")))
-        except urllib.error.HTTPError as error:
-            error.close()
-            found.append((error.code, ""))
-        except (OSError, ValueError) as error:
-            found.append((0, without_secrets(one_line(getattr(error, "reason", error)))))
-
-    # A time-out of sockets does not bound the look-up of a name.
-    thread = threading.Thread(target=ask, daemon=True)
-    thread.start()
-    thread.join(SECONDS)
-    return found[-1]
+    try:
+        answer = httpx2.get(url, headers=headers, timeout=SECONDS, follow_redirects=True)
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+        return 0, without_secrets(one_line(error) or type(error).__name__)
+    return answer.status_code, answer.text
 
 
 def _size(count: float) -> str:

@@ -116,11 +116,7 @@ def rebuild(
 def rewrite_report(root: Root, compute: Compute, change: Change | None = None) -> Run:
     """Write the report again.
 
-    Args:
-        root: the run's folder or URL.
-        compute: how to compute.
-        change: makes new settings from the run's own; run.json gets them after the report is
-            written.
+    *change* makes new settings from the run's own; run.json gets them after the report is written.
 
     Raises:
         RunError: settings would change while another process works in the run.

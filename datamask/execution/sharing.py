@@ -22,9 +22,9 @@ from datamask.runs.receipt import read_receipt
 from datamask.runs.records import write_record
 from datamask.runs.run import Run
 from datamask.runs.stages import companions, stages_of
-from datamask.storage.local import LocalStorage
+from datamask.storage.contents import Record
 from datamask.storage.location import Root
-from datamask.storage.protocol import Record
+from datamask.storage.remote import RemoteStorage
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ def check_sharing(origin: Root, root: Root) -> None:
     """
     folders = [run_storage(place) for place in (origin, root)]
     for place in folders:
-        if not isinstance(place, LocalStorage):
+        if isinstance(place, RemoteStorage):
             raise RunError(
                 f"{place.address}: only folders of this machine can share files, not an object "
                 "store; leave out --from"

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from datamask.runs.checksums import files_of
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
+from datamask.storage.local import Storage
 from datamask.storage.names import inside
-from datamask.storage.protocol import Storage
 
 AT_ONCE = 8
 """Files read at once."""

@@ -33,9 +33,8 @@ from datamask.source.convert import FOLDER, convert
 from datamask.source.dumps import count_dumps
 from datamask.source.opening import is_remote
 from datamask.source.reading import SCHEMA_KEY
-from datamask.storage.local import nearest_folder
+from datamask.storage.local import Storage, nearest_folder
 from datamask.storage.location import Root
-from datamask.storage.protocol import Storage
 
 logger = logging.getLogger(__name__)
 
@@ -220,11 +219,7 @@ def _rows_matter(plan: PlanPreview) -> str:
 def _check_rows(folder: Path, plan: PlanPreview, compute: Compute, checked: Run | None) -> None:
     """Add problems in rows of files whose columns can be read, and of an impossible budget.
 
-    Args:
-        folder: DuckDB spills there.
-        plan: with the problems so far.
-        compute: memory for the checks.
-        checked: a run whose rows are these and were checked; None: there is none.
+    *checked* is a run whose rows are these and were checked. DuckDB spills to *folder*.
     """
     settings, selection, problems = plan.settings, plan.settings.selection, plan.problems
     if checked is not None:

@@ -17,9 +17,7 @@ from datamask.storage.duckdb_scratch import SHARD_OF_FILE, execute, temporary_du
 def counted_problems(run: Run, compute: Compute) -> list[DatamaskError] | None:
     """Problems of budget, limits and repeats; None if documents have not been counted.
 
-    Args:
-        run: a planned run with the new settings, which run.json need not have yet.
-        compute: DuckDB's memory and threads.
+    *run* is planned and has the new settings, which run.json need not have yet.
     """
     problems: list[DatamaskError] = []
     if "topic_model" in stages_of(run.settings) and _is_done(run, "topic_model"):

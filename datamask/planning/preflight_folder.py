@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import fnmatch
 import glob
+import operator
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
+
+from fsspec.utils import glob_translate
 
 from datamask.config.settings import Settings
 from datamask.errors import RunError, StorageError
 from datamask.runs.stages import STAGES
 from datamask.source.opening import is_remote
-from datamask.storage.protocol import Storage
+from datamask.storage.local import Storage
 
 
 def folder_problems(storage: Storage, settings: Settings) -> Iterator[RunError]:
@@ -22,12 +25,13 @@ def folder_problems(storage: Storage, settings: Settings) -> Iterator[RunError]:
         if score.kind in ("file", "probe", "examples"):
             paths[f"quality.scores.{index}.path"] = score.path or score.labels
     address = storage.address
-    home = address.split("/") if is_remote(address) else list(storage.root.resolve().parts)
-    for key, path in paths.items():
-        if not path or "\0" in path:
+    home = address if is_remote(address) else str(storage.root.resolve())
+    for key, path in filter(operator.itemgetter(1), paths.items()):
+        try:
+            pattern = re.compile(glob_translate(_pattern(path)))
+        except ValueError:
             continue  # reported when its files were listed
-        pattern = _pattern(path)
-        if any(_matches(pattern, [*home, *output]) for output in _OUTPUTS):
+        if any(pattern.match(f"{home}/{output}") for output in _OUTPUTS):
             yield RunError(
                 f"{address}: inside {key} ({path}), where its files would count as input; use a "
                 "folder elsewhere"
@@ -35,43 +39,26 @@ def folder_problems(storage: Storage, settings: Settings) -> Iterator[RunError]:
 
 
 _OUTPUTS = [
-    ("plan.parquet",),
-    *(
-        (folder, "**")
-        for folder in ("converted", "curves", "report", "sweep", "publication", "totals")
-    ),
-    *(
-        tuple(stage.file.split("/")) if stage.file else (name, "**")
-        for name, stage in STAGES.items()
-    ),
+    *("plan.parquet", "converted/0.parquet", "report/sample.parquet", "sweep/trials/0.json"),
+    *(stage.file.format(0) or f"{name}/00000.parquet" for name, stage in STAGES.items()),
+    *("round/01/00000.parquet", "evaluation/training/00000.parquet"),
+    *("subset/train-00000-of-00001.parquet", "publication/data/a/train-00000-of-00001.parquet"),
 ]
-"""The files of a run, below its folder; `**` is any file."""
+"""Names of files of a run, one of each kind."""
 
 
-def _pattern(path: str) -> list[str]:
-    """A path of the settings as the parts of a glob; `**` stands for the files of a folder."""
+def _pattern(path: str) -> str:
+    """A path of the settings as a glob of the files that are read."""
     if is_remote(path):
-        parts = path.rstrip("/").split("/")
-        return parts if glob.has_magic(path) else [*parts, "**"]
-    parts = list(Path(path).parts)
+        return path if glob.has_magic(path) else f"{path.rstrip('/')}/**"
+    parts = Path(path).parts
     # A listing follows links only before the first wildcard.
     static = len(parts)
     if not os.path.exists(path):
         static = next((place for place, part in enumerate(parts) if glob.has_magic(part)), static)
-    resolved = Path(os.path.realpath(Path(*parts[:static]))).parts
+    resolved = glob.escape(os.path.realpath(Path(*parts[:static])))
     rest = ["**"] if os.path.isdir(path) else parts[static:]
-    return [*map(glob.escape, resolved), *rest]
-
-
-def _matches(pattern: list[str], path: list[str]) -> bool:
-    """Whether a glob matches a path; if the path ends with `**`, any file below the rest of it."""
-    if not path or not pattern:
-        return not path and all(part == "**" for part in pattern)
-    if path[0] == "**":
-        return True
-    if pattern[0] == "**":
-        return _matches(pattern[1:], path) or _matches(pattern, path[1:])
-    return fnmatch.fnmatchcase(path[0], pattern[0]) and _matches(pattern[1:], path[1:])
+    return "/".join([resolved, *rest])
 
 
 def room_problems(storage: Storage, disk: dict[str, int]) -> Iterator[StorageError]:

@@ -50,7 +50,7 @@ FIRST_VECTORS = 256
 MOST_FILES_AT_ONCE = 256
 """Files whose rows go to DuckDB in one transaction."""
 
-_GIVEN = pa.schema([("id", pa.string()), ("usable", pa.bool_()), ("row", pa.int64())])
+_GIVEN = pa.schema([("id", pa.string()), ("usable", pa.bool_())])
 
 _Missing = tuple[str, int, str, int]
 """A column, how many documents of a batch lack its score, and the file and row of the first."""
@@ -289,17 +289,13 @@ def _unmatched(
     how = rows.settings.plan.digest
 
     def given() -> Iterator[pa.RecordBatch]:
-        row = 0
         for keys, values in read_all_scores(score, failures, how, planned):
-            places = pa.array(np.arange(row, row + len(keys)))
-            yield pa.RecordBatch.from_arrays([keys, usable(values), places], schema=_GIVEN)
-            row += len(keys)
+            yield pa.RecordBatch.from_arrays([keys, usable(values)], schema=_GIVEN)
 
     execute_with(
         connection,
         pa.RecordBatchReader.from_batches(_GIVEN, given()),
-        "CREATE OR REPLACE TEMP TABLE given AS "
-        "SELECT md5_number(id) AS key, usable, row FROM arriving",
+        "CREATE OR REPLACE TEMP TABLE given AS SELECT md5_number(id) AS key, usable FROM arriving",
     )
     if failures:
         yield from failures
@@ -317,7 +313,7 @@ def _unmatched(
             column=score.id_column,
         )
         return
-    _warn_of_few(connection, rows, score, planned)
+    _warn_of_few(connection, score)
     if score.missing != "error":
         return
     lacking = "FROM ids i LEFT JOIN given g USING (key) WHERE NOT coalesce(g.usable, false)"
@@ -326,25 +322,12 @@ def _unmatched(
         yield missing_score(score, count, rows.paths[file], row)
 
 
-def _warn_of_few(connection: Any, rows: _SourceRows, score: Score, planned: str) -> None:
+def _warn_of_few(connection: Any, score: Score) -> None:
     """Log a warning if most documents have no score in the files, whatever `missing` says."""
     [(matched, total)] = execute(
         connection,
         "SELECT (SELECT count(*) FROM ids SEMI JOIN given USING (key)), count(*) FROM ids",
     )
-    if 2 * matched >= total:
-        return
-    # The first id of each side that the other one lacks.
-    [ours] = execute(
-        connection, "SELECT file, row FROM ids ANTI JOIN given USING (key) ORDER BY ALL LIMIT 1"
-    )
-    lacking = "SELECT min(row) FROM given ANTI JOIN ids USING (key) WHERE key IS NOT NULL"
-    [(row,)] = execute(connection, lacking)
-    batches = read_all_scores(score, [], rows.settings.plan.digest, planned)
-    given = (value for values, _ in batches for value in values)
-    theirs = None if row is None else next(islice(given, row, None))
-    logger.warning(
-        "score %s: %s has the ids of only %d of %d documents; its ids look like %r, those of "
-        "the source like %r",
-        *(score.name, score.path, matched, total, str(theirs)[:80], rows.id_at(*ours)[:80]),
-    )
+    if 2 * matched < total:
+        given = (score.name, score.path, matched, total)
+        logger.warning("score %s: %s has the ids of only %d of %d documents", *given)

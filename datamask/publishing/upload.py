@@ -16,16 +16,16 @@ import logging
 import os
 import re
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import CommitOperationCopy, CommitOperationDelete, HfApi
+from huggingface_hub import CommitOperationCopy, CommitOperationDelete, HfApi, HfFileSystem
 
 from datamask.config.outputs import Publication
 from datamask.errors import PublicationError
 from datamask.publishing.card import is_our_card
 from datamask.publishing.folder import LocalFile
-from datamask.publishing.readback import read_back
 from datamask.publishing.retries import Patience
 
 logger = logging.getLogger(__name__)
@@ -37,6 +37,12 @@ OURS = re.compile(
     r"|mask_model/model\.(json|safetensors)"
 )
 """Files of earlier publications, which are deleted if they are no longer part of the dataset."""
+
+AT_ONCE = 8
+"""Files read back at once."""
+
+END_BYTES = 64 * 1024
+"""Bytes that are compared at the end of each file: most footers, and the last pages."""
 
 
 class Upload:
@@ -202,3 +208,38 @@ class Upload:
                 if at is not None:
                     self.api.create_tag(**self.repository, tag=tag, revision=at)
             raise
+
+
+def read_back(api: Any, repository: str, commit: str, files: list[LocalFile]) -> None:
+    """Compare the end of all files, and the whole of the smallest Parquet file, with those sent.
+
+    The Hub's listing does not prove that the files can be read. The end of a Parquet file holds its
+    footer, and costs one or two requests.
+
+    Raises:
+        PublicationError: the Hub serves other content, or a file is missing.
+    """
+    revision = f"datasets/{repository}@{commit}"
+    filesystem = HfFileSystem(endpoint=api.endpoint, token=api.token, skip_instance_cache=True)
+    filesystem.find(revision)  # one listing instead of a request per file
+    parquet = (file for file in files if file.path.endswith(".parquet"))
+    smallest = min(parquet, key=lambda file: (file.size, file.path))
+
+    def compare(file: LocalFile) -> None:
+        start = 0 if file == smallest else max(0, file.size - END_BYTES)
+        path = f"{revision}/{file.path}"
+        try:
+            # Without a cache nothing else is fetched.
+            with filesystem.open(path, cache_type="none") as remote, file.source.open("rb") as sent:
+                remote.seek(start)
+                sent.seek(start)
+                is_same = remote.read() == sent.read()
+        except FileNotFoundError:
+            is_same = False
+        if not is_same:
+            raise PublicationError(
+                f"hf://{path}: is not served as it was sent; the tag was not set; publish again"
+            )
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(compare, files))

@@ -7,12 +7,19 @@ which are distinguishable with any colour vision; series also differ by dash or 
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from datamask.errors import one_line
+from datamask.runs.files import replace_file
+from datamask.runs.run import Run
+from datamask.storage.local import Storage
+
+CAPTIONS = "report/captions.json"
+"""File of titles and notes of the report's pictures."""
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999933")
 GREY = "#8C8C8C"
@@ -55,7 +62,7 @@ class Series:
     Args:
         name: in the legend.
         x: numbers, or names of bars.
-        y: numbers, as many as `x`; None leaves a gap.
+        y: numbers; None leaves a gap.
         colour: hexadecimal.
         style: index into dashes or markers.
         hover: the text of each value for pointer and keyboard; None shows x and y.
@@ -105,8 +112,8 @@ class Chart:
         key: name of the figure in the page and of the picture.
         title: what the chart shows.
         kind: how values become marks.
-        x: label of the x axis, with its unit.
-        y: label of the y axis.
+        x: label of the axis, with its unit.
+        y: likewise.
         series: drawn in this order.
         note: how to read the chart.
         equal: whether both axes have the same scale and no numbers (a map).
@@ -145,11 +152,7 @@ def specification(chart: Chart, theme: Theme, width: int) -> dict[str, Any]:
     """The chart in Vega-Lite 6, with its values.
 
     The layer of series number i has the name `seriesI`, by which the page's script finds its marks.
-
-    Args:
-        chart: what is shown.
-        theme: colours, font and legend.
-        width: of the plotting area, in pixels.
+    *width* is that of the plotting area, in pixels.
     """
     height: int | dict[str, int] = width if chart.equal else 300
     found: dict[str, Any] = {
@@ -238,7 +241,6 @@ def _series(chart: Chart, number: int, theme: Theme, *, has_legend: bool) -> dic
             "filled": not series.hollow,
             "shape": series.marker,
             "size": series.size**2,
-            # Vega's own default is an opacity, which a group of marks cannot have for each of them.
             "opacity": 1,
             "fillOpacity": 0 if series.hollow else _opacity(chart, series),
             "strokeWidth": 1 if series.hollow else 0,
@@ -317,24 +319,10 @@ def svg(chart: Chart, width: int) -> str:
     drawn = re.sub(
         r' (?:d|transform)="[^"]*"', lambda found: re.sub(r"(\.\d\d)\d+", r"\1", found[0]), drawn
     )
-    drawn = _MARKS.sub(_share_looks, drawn)
+    drawn = drawn.replace(' aria-roledescription="point"', "")
     for colour, variable in ((PAGE.ink, "--ink"), (PAGE.line, "--line")):
         drawn = drawn.replace(f'"{colour}"', f'"var({variable})"')
     return drawn
-
-
-_MARKS = re.compile(r'(<g class="mark-symbol[^>]*)>((?:<path [^<]*/>)+)')
-_LOOKS = re.compile(r' d="[^"]*"((?: [a-z-]+="[^"]*")*)/>')
-
-
-def _share_looks(found: re.Match[str]) -> str:
-    """Move the looks that all marks of a group have to the group: half of their size."""
-    group, marks = found.groups()
-    marks = marks.replace(' aria-roledescription="point"', "").replace(' opacity="1"', "")
-    looks = set(_LOOKS.findall(marks))
-    if len(looks) > 1:
-        return f"{group}>{marks}"
-    return f"{group}{looks.pop()}>" + _LOOKS.sub(lambda one: one[0].replace(one[1], ""), marks)
 
 
 def png(chart: Chart) -> bytes:
@@ -344,3 +332,27 @@ def png(chart: Chart) -> bytes:
     made = specification(chart, PICTURE, 460 if chart.equal else 640)
     drawn: bytes = vl_convert.vegalite_to_png(made, vl_version=VEGA_LITE, scale=1.5)
     return drawn
+
+
+def write_pictures(storage: Storage, folder: str, charts: Iterable[Chart]) -> None:
+    """Write one file per chart with values, and remove all other pictures in the folder."""
+    drawn = {f"{folder}/{chart.key}.png": chart for chart in charts if chart.has_values}
+    for name in storage.list(folder, "*.png"):
+        if name not in drawn:
+            storage.remove(name)
+    for name, chart in drawn.items():
+        with replace_file(storage.root / name, storage) as temporary:
+            temporary.write_bytes(png(chart))
+
+
+def write_captions(run: Run, charts: Iterable[Chart]) -> None:
+    """Write title and note of the report's pictures, by their names, for the dataset card."""
+    found = {chart.key: (chart.title, chart.note) for chart in charts}
+    with replace_file(run.root / CAPTIONS, run.storage) as temporary:
+        temporary.write_text(json.dumps(found, indent=1), encoding="utf-8")
+
+
+def read_captions(run: Run) -> dict[str, tuple[str, str]]:
+    """Title and note of the report's pictures; empty if there are none."""
+    path = run.fetch(run.root / CAPTIONS)
+    return json.loads(path.read_bytes()) if path.exists() else {}

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from datamask.analysis.compare import Comparisons
 from datamask.analysis.composition import KINDS, open_composition
 from datamask.analysis.summary import gains, totals_of
-from datamask.objectives.quality import Quality
 from datamask.report.redundancy import redundancy
 from datamask.report.rendering import render
 
@@ -34,40 +33,6 @@ def term_rows(found: Comparisons) -> list[tuple[str, list[float | None], str]]:
 
 NEAR = "near-duplicates"
 
-_OF_VALUES = ("embedding", "plan", "selection.scope", "source.columns", "source.layout")
-"""Settings that change the values of diversity; those of quality depend on the scores."""
-
-
-def better_in(found: Comparisons) -> dict[str, list[str]]:
-    """By run, the figures in which it alone is best, as far as their settings are comparable.
-
-    Figures of different sources are not.
-    """
-    keys = [key for key, _ in found.settings]
-    differ = any(key.startswith(_OF_VALUES) for key in keys)
-    scores_differ = any(key.startswith("quality.scores") for key in keys)
-    best: dict[str, list[str]] = {name: [] for name in found.names}
-    if not found.same_source:
-        return best
-    for row, values, better in term_rows(found):
-        known = [value for value in values if value is not None]
-        if len(known) < len(values) or not better or (differ and row != Quality.name):
-            continue
-        most = max(known) if better == "higher" else min(known)
-        if known.count(most) == 1 and not (scores_differ and row == Quality.name):
-            best[found.names[values.index(most)]].append(row)
-    return best
-
-
-def better_text(found: Comparisons) -> list[str]:
-    """`better_in` as sentences."""
-    if not found.same_source:
-        return ["The runs have different sources, so none is called best."]
-    return [
-        f"{name} is best in {', '.join(figures)}." if figures else f"{name} is best in no figure."
-        for name, figures in better_in(found).items()
-    ]
-
 
 def compare_page(found: Comparisons) -> str:
     """The page's HTML."""
@@ -77,8 +42,6 @@ def compare_page(found: Comparisons) -> str:
             found=found,
             totals={name: totals_of(run) for name, run in found.runs.items()},
             terms=term_rows(found),
-            best=better_in(found),
-            sentences=better_text(found),
             kinds=KINDS,
         )
 
@@ -89,7 +52,6 @@ def compare_text(found: Comparisons) -> str:
         return render(
             "compare.txt",
             found=found,
-            sentences=better_text(found),
             terms=term_rows(found),
             wide=max(16, *(len(name) + 2 for name in found.names)),
         ).removesuffix("\n")

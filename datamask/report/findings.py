@@ -14,9 +14,15 @@ from datamask.analysis.summary import MOST_CHANGE, drift, gains, long_texts, tot
 from datamask.config import recipe
 from datamask.config.inputs import MOST_WINDOWS
 from datamask.report.finding import LEAST_EXPECTED, MOST_NAMED, Finding, Grade
+from datamask.report.quality_findings import (
+    copied_groups,
+    explained,
+    leaks,
+    prefers_quality,
+    role_of_score,
+    scores,
+)
 from datamask.report.redundancy import NEAR_DUPLICATE_COSINE, redundancy, sample_path
-from datamask.report.score_findings import explained, prefers_quality, role_of_score, scores
-from datamask.report.screening_findings import copied_groups, leaks
 from datamask.runs.receipt import read_receipt
 from datamask.runs.run import Run
 
@@ -32,12 +38,6 @@ most documents of any selection then have a copy in it."""
 LENGTH_FACTOR = 2.0
 """Ratio of the mean lengths of selection and source above which length dominates the selection:
 the same number of documents has twice or half the tokens."""
-
-UNREACHED_SHARE = 0.1
-"""Share of the source outside the range of selected lengths that counts as left out."""
-
-CHANCE = 1e-3
-"""Largest probability with which a random selection misses a share that counts as left out."""
 
 LEAST_RETENTION = 0.5
 """Share kept of a group, relative to that of the source, below which the group is named."""
@@ -69,7 +69,7 @@ def findings_of(run: Run) -> Iterator[Finding]:
     """
     checks = (
         *(trained, _gains, _near_duplicates, _embeddings, scores, explained, _lengths),
-        *(_lengths_left_out, _source, _groups, _long_texts, _text_read, copied_groups, leaks),
+        *(_source, _groups, _long_texts, _text_read, copied_groups, leaks),
         *(_drift, _by_sample, _not_kept),
     )
     for check in checks:
@@ -226,26 +226,6 @@ def _lengths(run: Run) -> Iterator[Finding]:
         f"the scores or the embeddings favour a length. Mean {unit}: {text}.",
         "" if run.settings.selection.more_terms else command,
     )
-
-
-_LENGTHS = """
-SELECT kept, shortest, longest,
-    (SELECT count(*) FILTER (characters < shortest) / count(characters) FROM documents) AS shorter,
-    (SELECT count(*) FILTER (characters > longest) / count(characters) FROM documents) AS longer
-FROM (SELECT count(*) AS kept, min(characters) AS shortest, max(characters) AS longest
-    FROM documents WHERE selected AND characters IS NOT NULL) WHERE kept > 0
-"""
-
-
-def _lengths_left_out(run: Run) -> Iterator[Finding]:
-    for row in query(run, _LENGTHS):
-        for share, bound, side in (
-            (row["shorter"], row["shortest"], "shorter"),
-            (row["longer"], row["longest"], "longer"),
-        ):
-            if share >= UNREACHED_SHARE and (1 - share) ** row["kept"] < CHANCE:
-                text = f"No selected document is {side} than {bound:,} characters, although "
-                yield Finding("warning", "length", f"{text}{share:.0%} of the source's are.")
 
 
 def _groups(run: Run) -> Iterator[Finding]:

@@ -122,11 +122,8 @@ def explanations() -> dict[str, str]:
 def explained(text: object, table: str = "", key: str = "", *, is_button: bool = False) -> Markup:
     """The text with its explanation for pointer and keyboard; alone if there is none.
 
-    Args:
-        text: what is shown, escaped.
-        table: name of the table that it is in.
-        key: of the explanation; the text if empty.
-        is_button: whether it is in a button, which has the focus in its place.
+    *key* of the explanation, within *table*, is the text if empty. A button has the focus in place
+    of its text.
     """
     name, known = key or str(text), explanations()
     found = known.get(f"{table}: {name}", known.get(name))

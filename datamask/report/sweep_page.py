@@ -18,8 +18,7 @@ from datamask.config.compute import Compute
 from datamask.config.outputs import Sweep
 from datamask.evaluation.results import TrainedWeight, trained_weights
 from datamask.report.chart_data import SWEEP_POINTS
-from datamask.report.charts import Chart, Series, look
-from datamask.report.pictures import write_pictures
+from datamask.report.charts import Chart, Series, look, write_pictures
 from datamask.report.rendering import render
 from datamask.runs.files import replace_file
 from datamask.runs.in_progress import working

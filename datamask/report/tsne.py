@@ -18,28 +18,18 @@ def embedding_map(features: np.ndarray, seed: int) -> np.ndarray:
     Returns:
         float32, n x 2, in units of the map's standard deviation; three decimals.
     """
+    from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
 
-    if len(features) < 4:
+    if len(features) < 4 or not np.ptp(features, axis=0).any():
         return np.zeros((len(features), 2), dtype=np.float32)
     # Sums over threads differ in their last digits, and t-SNE amplifies the difference.
     with threadpool_limits(1):
-        wide = features.astype(np.float64) - features.mean(0, dtype=np.float64)
-        values, axes = np.linalg.eigh(wide.T @ wide)
-        axes = axes[:, np.argsort(-values)][:, :PRINCIPAL_COMPONENTS]
-        # Fix the sign of each axis, which the eigensolver does not determine.
-        axes = axes * np.sign(axes[np.abs(axes).argmax(0), np.arange(axes.shape[1])])
-        reduced = (wide @ axes).astype(np.float32)
-        deviation = float(reduced[:, 0].std())
-        if not deviation:
-            return np.zeros((len(features), 2), dtype=np.float32)
-        start = reduced[:, :2] / deviation * 1e-4
-        perplexity = min(PERPLEXITY, (len(features) - 1) / 3)
+        number = min(PRINCIPAL_COMPONENTS, *features.shape)
+        reduced = PCA(number, svd_solver="full").fit_transform(features)
         made = TSNE(
-            2,
-            perplexity=perplexity,
-            init=start,
+            perplexity=min(PERPLEXITY, (len(features) - 1) / 3),
             max_iter=ITERATIONS,
             angle=ANGLE,
             random_state=seed % 2**32,

@@ -5,8 +5,7 @@ thresholds, so the counts are exact. A rerun learns again, so it selects other d
 similar figures. Another lambda: documents of the sample are ranked by their logits with the sums of
 the selection held fixed, which is an approximation; the points of a sweep are learned.
 
-Thresholds are edges of `BINS` equal intervals of the logits: documents find their interval by
-arithmetic and nothing is sorted. The sample decides which edges are used, and 0 is one of them.
+The thresholds are logits of sampled documents, and 0.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from datamask.report.findings import LEAST_RETENTION
 from datamask.report.redundancy import NEAR_DUPLICATE_COSINE
 from datamask.runs.run import Run
 
-POINTS, RANKED, BINS = 200, 2000, 20_000
-"""Budgets that are counted, documents that are ranked by other values of lambda, and intervals."""
+POINTS, RANKED = 200, 2000
+"""Budgets that are counted, and documents that are ranked by other values of lambda."""
 
 _SAMPLED = """
 SELECT d.logit, other.logit AS nearest, s.quality_gain AS gain, d.quality,
@@ -38,12 +37,11 @@ WHERE s.kind = 'random' ORDER BY s.shard, s.row
 
 # Groups that the report does not list are not told apart.
 _COUNTED = """
-CREATE TEMP TABLE counted AS SELECT b.edge, {names},
+CREATE TEMP TABLE counted AS SELECT e.edge, {names},
     CASE {kind} ELSE 'all' END AS kind, count(*) AS documents, sum(d.tokens)::BIGINT AS tokens,
     sum(d.characters)::BIGINT AS characters
-FROM (SELECT least(greatest(ceil(logit * {scale}::DOUBLE)::BIGINT - 1, {first}), {last}) AS bin,
-    tokens, characters, {listed} FROM documents WHERE logit IS NOT NULL) d
-JOIN bins b USING (bin) GROUP BY GROUPING SETS ((b.edge), {sets})
+FROM (SELECT logit, tokens, characters, {listed} FROM documents WHERE logit IS NOT NULL) d
+ASOF JOIN edges e ON d.logit > e.edge GROUP BY GROUPING SETS ((e.edge), {sets})
 """
 
 _BUDGETS = """
@@ -85,21 +83,17 @@ def what_if(run: Run) -> dict[str, Any]:
         if not sampled.num_rows:
             return {}
         logits = sampled["logit"].to_numpy().astype(np.float64)
-        scale = BINS / max(logits.max(initial=0.0) - logits.min(initial=0.0), 1e-6)
-        bins = np.ceil(logits * scale).astype(np.int64) - 1
-        places = np.quantile(bins, np.arange(POINTS) / POINTS, method="inverted_cdf")
-        edges = np.unique(np.append(places, 0))
-        every = np.arange(edges[0], edges[-1] + 1)
-        of_bins = edges[np.searchsorted(edges, every, side="right") - 1]
-        connection.register("bins", pa.table({"bin": every, "edge": of_bins}))
-        connection.execute(_counted(float(scale), int(edges[0]), int(edges[-1])))
+        places = np.quantile(logits, np.arange(POINTS) / POINTS, method="inverted_cdf")
+        edges = np.unique([-np.inf, 0.0, *places])
+        connection.register("edges", pa.table({"edge": edges}))
+        connection.execute(_counted())
         rows = connection.execute(_BUDGETS).fetchall()
         low = dict(connection.execute(_groups()).fetchall())
-    nearest = np.ceil(sampled["nearest"].to_numpy().astype(np.float64) * scale) - 1
-    copies = np.fmin(np.where(np.isnan(nearest), -np.inf, nearest), bins)
+    nearest = sampled["nearest"].to_numpy().astype(np.float64)
+    copies = np.minimum(np.nan_to_num(nearest, nan=-np.inf), logits)
     return {
         "budgets": [
-            [*sums, low.get(edge, 0), int((bins >= edge).sum()), int((copies >= edge).sum())]
+            [*sums, low.get(edge, 0), int((logits > edge).sum()), int((copies > edge).sum())]
             for edge, *sums in rows
         ],
         # Above 0; no document may be between 0 and the next edge.
@@ -112,17 +106,14 @@ def what_if(run: Run) -> dict[str, Any]:
     }
 
 
-def _counted(scale: float, first: int, last: int) -> str:
-    """SQL that counts documents by interval, and by interval and group."""
+def _counted() -> str:
+    """SQL that counts documents by threshold, and by threshold and group."""
     listed = "if({0} IN (SELECT name FROM groups), {0}, '') AS {0}"
     return _COUNTED.format(
-        scale=repr(scale),
-        first=first,
-        last=last,
         names=", ".join(f"d.{kind}" for kind in KINDS),
         kind=" ".join(f"WHEN grouping(d.{kind}) = 0 THEN '{kind}'" for kind in KINDS),
         listed=", ".join(map(listed.format, KINDS)),
-        sets=", ".join(f"(b.edge, d.{kind})" for kind in KINDS),
+        sets=", ".join(f"(e.edge, d.{kind})" for kind in KINDS),
     )
 
 

@@ -13,9 +13,8 @@ import pyarrow.parquet as pq
 
 from datamask.errors import CorruptFileError, StorageError, is_disk_full, one_line
 from datamask.runs.receipt import RECEIPT_KEY, Receipt
-from datamask.storage.local import move_into_place
+from datamask.storage.local import Storage, move_into_place
 from datamask.storage.names import inside
-from datamask.storage.protocol import Storage
 from datamask.storage.temporary import temporary_folder
 
 

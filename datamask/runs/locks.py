@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from datamask.errors import RunError
 from datamask.runs.opening import open_run
 from datamask.runs.run import Run
-from datamask.storage.protocol import Storage
+from datamask.storage.local import Storage
 
 
 def settings(storage: Storage) -> AbstractContextManager[object]:

@@ -13,18 +13,16 @@ from datamask.runs.files import replace_file
 from datamask.runs.receipt import fingerprint_in
 from datamask.runs.run import Run, digest
 from datamask.runs.stages import owner_of
+from datamask.storage.contents import Contents, ReadFingerprint
+from datamask.storage.local import Storage
 from datamask.storage.location import Root, open_storage
-from datamask.storage.protocol import Contents, ReadFingerprint, Storage
 
 
 def create_run(root: Root, settings: Settings, pinned_revisions: dict[str, str]) -> Run:
     """Write or update run.json: new settings make dependent outputs stale.
 
-    Args:
-        root: the run's folder or URL; created if absent.
-        settings: resolved settings.
-        pinned_revisions: revisions and digests looked up once, by `stage:what`; part of that
-            stage's fingerprint (`embeddings:model`, `scores:NAME`).
+    *pinned_revisions* are revisions and digests looked up once, by `stage:what`; part of that
+    stage's fingerprint (`embeddings:model`, `scores:NAME`).
     """
     record = {
         "format": 1,

@@ -22,7 +22,7 @@ from datamask.runs.files import replace_file
 from datamask.runs.in_progress import working
 from datamask.runs.run import Run
 from datamask.runs.stages import STAGES
-from datamask.storage.protocol import Record
+from datamask.storage.contents import Record
 
 logger = logging.getLogger(__name__)
 

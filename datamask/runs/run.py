@@ -27,8 +27,8 @@ from datamask.runs.files import read_columns
 from datamask.runs.receipt import Receipt, canonical_json, read_receipt
 from datamask.runs.stage import Stage, Unit
 from datamask.runs.stages import STAGES, owner_of, stages_of
+from datamask.storage.local import Storage
 from datamask.storage.names import inside
-from datamask.storage.protocol import Storage
 
 DUMPS_KEY = b"datamask-dumps"
 """Where plan.parquet keeps how many documents of each dump a shard has (JSON)."""
@@ -230,10 +230,6 @@ class Run:
         if STAGES[stage].units:
             return self.units(stage)[unit].name
         return f"{self.folder_of(stage, unit)}/{self.shard_of(stage, unit):05d}"
-
-    def curve_path(self, shard: int) -> Path:
-        """Local path of a shard's optimisation curve, written with its mask."""
-        return inside(self.root, f"curves/{shard:05d}.parquet")
 
     def record_path(self, stage: str, unit: int = 0) -> Path:
         """Local path of what is on record of a unit's output and of its `WorkRecord`."""

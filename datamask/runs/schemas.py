@@ -334,9 +334,3 @@ def added_columns(settings: Settings) -> pa.Schema:
     kinds |= {"repeat": _INT} if settings.selection.max_repeat > 1 else {}
     prefix = settings.subset.column_prefix
     return pa.schema([(f"{prefix}{name}", kind) for name, kind in kinds.items()])
-
-
-def curves(terms: Iterable[str]) -> pa.Schema:
-    """`curves/`: one row per recorded step: the joint objective and each term, unscaled."""
-    values = dict.fromkeys(terms, _DOUBLE)
-    return pa.schema(_never_null(step=_WHOLE, seconds=_DOUBLE, objective=_DOUBLE, **values))

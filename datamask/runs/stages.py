@@ -310,7 +310,7 @@ STAGES = {
         *EVALUATION,
         Stage(
             "report",
-            13,
+            14,
             "datamask.report.page:write_report",
             settings=lambda s: s.model_dump(mode="json", exclude={"subset", "publication"}),
             after_all=("composition", "evaluation", "order"),
@@ -356,7 +356,6 @@ def stages_of(
 def companions(stage: str, unit: int) -> list[str]:
     """Files that are written with a unit's own, before it; the unit is made again without them."""
     names = {
-        "selection": [f"curves/{unit:05d}.parquet"],
         "documents": [f"tallies/{unit:05d}.parquet"],
         "tokenised": [f"tokenised/{unit:05d}.bin"],
         "tokens": [f"tokens/{unit:05d}.bin", f"tokens/{unit:05d}.idx"],
@@ -375,8 +374,7 @@ def owner_of(name: str) -> str:
     if file.endswith((".bin", ".idx")):
         stem = name.rpartition(".")[0]
         return f"{stem}.json" if folder == "tokens" else f"{stem}.parquet"
-    owners = {"curves": "selection", "tallies": "documents"}
-    return f"{owners[folder]}/{file}" if folder in owners else ""
+    return f"documents/{file}" if folder == "tallies" else ""
 
 
 def merging_stages(settings: Settings) -> list[str]:

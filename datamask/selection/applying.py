@@ -15,7 +15,7 @@ from datamask.learning import published
 from datamask.runs import schemas
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.selection.documents import judged, on_device, read_documents, write_curve, write_rows
+from datamask.selection.documents import judged, on_device, read_documents, write_rows
 from datamask.selection.mask_model import read_model
 from datamask.selection.model_file import judged_by
 
@@ -38,7 +38,6 @@ def apply_model(run: Run, shard: int, compute: Compute) -> Receipt:
         for name, gain in gains.items()
     }
     metrics |= {"estimator": "mask_model", "steps": 0, "stopped_by": "complete"}
-    write_curve(run, shard, {})
     columns = {"logit": published.on_side(judgement.logits, selected), "selected": selected}
     return write_rows(run, "selection", shard, schemas.MASK, columns, metrics)
 

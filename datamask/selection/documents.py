@@ -15,9 +15,8 @@ from datamask.config.compute import Compute
 from datamask.embedding.vectors import read_vectors
 from datamask.errors import CorruptFileError, DeviceMemoryError, InputError
 from datamask.learning.ranked import compare_quality
-from datamask.runs import schemas
 from datamask.runs.checkpoints import Checkpoints
-from datamask.runs.files import read_columns, write_parquet
+from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run, shard_seed
@@ -228,14 +227,6 @@ def read_quality(run: Run, shard: int) -> ShardDocuments:
     scores |= read_indicators(run, shard, table["row"])
     features = np.zeros((len(ids), 0), np.float16)
     return ShardDocuments(ids, quality, metrics["centre"], scores, features)
-
-
-def write_curve(run: Run, shard: int, curve: dict[str, list[float]]) -> None:
-    """Write the optimisation curve of a shard; {} for one without points."""
-    terms = [name for name in curve if name not in ("step", "seconds", "objective")]
-    schema = schemas.curves(terms)
-    table = pa.table({name: curve.get(name, []) for name in schema.names}, schema)
-    write_parquet(run.curve_path(shard), schema, [table], storage=run.storage)
 
 
 def read_column(run: Run, stage: str, shard: int, name: str, number: int) -> np.ndarray:

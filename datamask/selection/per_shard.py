@@ -1,8 +1,8 @@
-"""Stages `learning` and `selection`: learn from a shard's documents, write curve and mask.
+"""Stages `learning` and `selection`: learn from a shard's documents, write its mask.
 
 If every shard selects its own share, `selection` learns the mask in one go. If documents of
 different shards are compared (stage `threshold`), `learning` writes logits, and `selection` applies
-the threshold to them. The curve is written first, so that every mask has one.
+the threshold to them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from datamask.selection.documents import (
     read_quality,
     read_tokens,
     within_memory,
-    write_curve,
     write_rows,
 )
 from datamask.selection.terms import terms_of
@@ -68,7 +67,6 @@ def make_mask(run: Run, shard: int, compute: Compute) -> Receipt:
     else:
         due = _shard_budget(run, shard)
         learned = _learn(run, "selection", shard, documents, due, compute)
-        write_curve(run, shard, learned.curve)
         logits, selected, metrics = learned.logits, learned.selected, learned.metrics
     columns = {"logit": logits, "selected": selected}
     return write_rows(run, "selection", shard, schemas.MASK, columns, metrics)
@@ -86,16 +84,14 @@ def learn_logits(run: Run, shard: int, compute: Compute) -> Receipt:
     if selection.num_rounds:
         from datamask.selection.rounds import logits_of_rounds  # imports torch
 
-        logits, curve, metrics = logits_of_rounds(run, shard, compute)
+        logits, metrics = logits_of_rounds(run, shard, compute)
     elif selection.scope == "corpus":
         logits = _comparable(run, shard, documents)
-        curve = {}
         metrics = {"estimator": selection.method, "steps": 0, "stopped_by": "complete"}
     else:
         documents = _documents(run, shard, compute, "learning")
         learned, logits = _learn_to_budget(run, shard, documents, compute)
-        curve, metrics = learned.curve, {name: learned.metrics[name] for name in LEARNED_METRICS}
-    write_curve(run, shard, curve)
+        metrics = {name: learned.metrics[name] for name in LEARNED_METRICS}
     columns = {"logit": np.asarray(logits, np.float32)}
     return write_rows(run, "learning", shard, schemas.LOGITS, columns, metrics)
 

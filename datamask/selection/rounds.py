@@ -141,24 +141,21 @@ def _moved(run: Run, shard: int, number: int, before: ShardState, compute: Compu
     return ShardState(logits, moments, proposal.step_size)
 
 
-def logits_of_rounds(
-    run: Run, shard: int, compute: Compute
-) -> tuple[np.ndarray, dict[str, list[float]], dict[str, Any]]:
-    """A shard's logits after the last round, the curve of the corpus, and the learner's metrics.
+def logits_of_rounds(run: Run, shard: int, compute: Compute) -> tuple[np.ndarray, dict[str, Any]]:
+    """A shard's logits after the last round, and the learner's metrics.
 
     Logits are as in `datamask.learning.published`, at the moments of the corpus and minus its dual
-    price; after one round, at the moments that the sample expects. A
-    shard has as many documents above 0 as it expects to keep (`expected_mask`). The curve has a
-    point per round; its `seconds` are 0, because the duration of a round belongs to no shard.
+    price; after one round, at the moments that the sample expects. A shard has as many documents
+    above 0 as it expects to keep (`expected_mask`).
     """
     rounds = run.last_round
-    totals = [sums.Total.read(run, number) for number in range(rounds + 1)]
+    total = sums.Total.read(run, rounds)
     present = last_logits(run, state_after(run, shard, rounds).logits)
-    mask = expected_mask(present, totals[-1].drawn).numpy()
+    mask = expected_mask(present, total.drawn).numpy()
     if swaps_together(run.settings) and run.receipt("swaps_total").metrics["applied"]:
         moved = swaps_of(run, shard)
         mask[moved["leaving"]], mask[moved["coming"]] = False, True
-    corpus, price = known_corpus(run, rounds, torch.device("cpu")), totals[-1].dual_price
+    corpus, price = known_corpus(run, rounds, torch.device("cpu")), total.dual_price
     if rounds == 1:
         gains = sums.read_lists(run, "round", ("gains",), shard)["gains"].astype(np.float64)
     else:
@@ -171,19 +168,13 @@ def logits_of_rounds(
     # If the gain does not depend on other documents, its sign decides.
     is_independent = is_linear([term for term in corpus.terms if term.weight != 0])
     logits = published.on_side(values, values > 0 if is_independent else mask)
-    curve: dict[str, list[float]] = {
-        "step": list(range(rounds + 1)),
-        "seconds": [0.0] * (rounds + 1),
-        "objective": [total.objective for total in totals],
-    }
-    curve |= {name: [total.terms[name] for total in totals] for name in totals[0].terms}
     how = {
         "estimator": "expected",
         "steps": rounds,
-        "stopped_by": "tolerance" if totals[-1].settled else "rounds",
-        "drawn": totals[-1].drawn,
+        "stopped_by": "tolerance" if total.settled else "rounds",
+        "drawn": total.drawn,
     }
-    return logits, curve, how
+    return logits, how
 
 
 def last_logits(run: Run, present: torch.Tensor) -> torch.Tensor:

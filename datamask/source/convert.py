@@ -39,7 +39,7 @@ from datamask.source.formats import (
 )
 from datamask.source.opening import is_remote, list_files, open_binary, resolve_path
 from datamask.storage.clients import file_system
-from datamask.storage.protocol import Storage
+from datamask.storage.local import Storage
 from datamask.storage.temporary import temporary_folder
 from datamask.storage.unchanged import content_digest
 

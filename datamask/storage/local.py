@@ -1,4 +1,10 @@
-"""A run in a folder of this machine, or on a disk that several machines share."""
+"""The storage of a run in a folder of this machine, or on a disk that several machines share.
+
+Files are named by their path within the run, such as `selection/00017.parquet`. Code works on local
+paths: `fetch` gives the path of a file's current version, and `put` makes a finished local file the
+current version. A file exists whole or not at all. `storage.remote` does the same in an object
+store.
+"""
 
 from __future__ import annotations
 
@@ -16,23 +22,31 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from datamask.errors import CorruptFileError, RunError
+from datamask.storage.contents import UNCHECKED, Contents, Record
 from datamask.storage.file_locks import held
 from datamask.storage.names import inside
-from datamask.storage.protocol import UNCHECKED, Contents, Record
 
 logger = logging.getLogger(__name__)
 
 
-class LocalStorage:
-    """A run's folder. See `Storage`."""
+class Storage:
+    """The files of one run: in the local folder *root*, at the folder or URL *address*."""
 
-    def __init__(self, root: Path, contents: Contents) -> None:
+    def __init__(self, root: Path, contents: Contents, address: str = "") -> None:
         self.root = root
-        self.address = str(root)
+        self.address = address or str(root)
         self.record_name = contents.record_name
         self._fingerprint_in = contents.fingerprint_in
 
     def fetch(self, name: str) -> Path:
+        """The local path of a file; no file is there if the run has none of this name.
+
+        A process compares each version of a file with its noted SHA-256 once.
+
+        Raises:
+            CorruptFileError: its bytes are not those that were written. In a folder, it is set
+                aside.
+        """
         path = inside(self.root, name)
         if name.startswith(UNCHECKED):
             return path
@@ -50,6 +64,7 @@ class LocalStorage:
         )
 
     def put(self, temporary: Path, name: str) -> None:
+        """Move a local file to the run's file of that name; its SHA-256 is on record first."""
         if not name.startswith(UNCHECKED):
             record = self.record(name).with_sha256(name, sha256_of(temporary)[0])
             path = inside(self.root, self.record_name(name))
@@ -60,16 +75,20 @@ class LocalStorage:
         move_into_place(temporary, inside(self.root, name))
 
     def list(self, folder: str, pattern: str = "*") -> list[str]:
+        """The names of the files directly in a folder that fit a glob, sorted."""
         return sorted(f"{folder}/{path.name}" for path in inside(self.root, folder).glob(pattern))
 
     def remove(self, name: str) -> None:
+        """Delete a file if it exists."""
         inside(self.root, name).unlink(missing_ok=True)
 
     def set_aside(self, name: str) -> None:
+        """Append `.corrupt` to a file's name if it exists."""
         with contextlib.suppress(FileNotFoundError):
             os.replace(inside(self.root, name), inside(self.root, f"{name}.corrupt"))
 
     def fingerprints(self, names: Iterable[str]) -> dict[str, str]:
+        """The fingerprints of those files that now exist and are readable, by name."""
         found: dict[str, str] = {}
         here = functools.partial(inside, self.root)
         is_there = functools.cache(lambda name: os.path.isdir(here(name) if name else self.root))
@@ -89,24 +108,46 @@ class LocalStorage:
         return found
 
     def sha256(self, name: str) -> tuple[str, int]:
+        """The SHA-256 and the number of a file's bytes, read from the storage itself.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+        """
         return sha256_of(inside(self.root, name))
 
     def noted_sha256(self, name: str) -> str:
+        """The SHA-256 recorded when the file was put; empty if none was."""
         return self.record(name).sha256.get(name, "")
 
     def record(self, name: str) -> Record:
+        """What is on record of a file now; empty if nothing is, or if the record is damaged."""
         try:
             return Record.parsed(inside(self.root, self.record_name(name)).read_bytes())
         except OSError:
             return Record()
 
     def lock(self, name: str, *, shared: bool | None = None) -> AbstractContextManager[object]:
+        """Hold a lock of the run.
+
+        Args:
+            name: of the lock.
+            shared: None: exclusive, waits for every holder. True: shared, waits for an exclusive
+                holder. False: exclusive, does not wait for shared holders.
+
+        Raises:
+            RunError: *shared* is False, and a living process holds it.
+        """
         return held(inside(self.root, f"locks/{name}.lock"), shared, self.address)
 
     def in_use(self, most_bytes: int, *, whole_run: bool) -> AbstractContextManager[None]:
+        """Keep fetched files on this machine during a unit of work, and then *most_bytes* of them.
+
+        *whole_run*: whether the work reads every shard.
+        """
         return contextlib.nullcontext()
 
     def free_bytes(self) -> float:
+        """Free space for more files; infinite if unknown."""
         return shutil.disk_usage(nearest_folder(self.root)).free
 
 

@@ -9,8 +9,8 @@ from typing import Annotated
 from pydantic import BeforeValidator
 
 from datamask.errors import NOT_UTF8, RunError, is_utf8, without_secrets
-from datamask.storage.local import LocalStorage
-from datamask.storage.protocol import Contents, Storage
+from datamask.storage.contents import Contents
+from datamask.storage.local import Storage
 from datamask.storage.remote import RemoteStorage
 
 Root = Path | str
@@ -41,7 +41,7 @@ def open_storage(root: Root, contents: Contents) -> Storage:
             raise RunError(f"{text}: a URL has two slashes after its colon")
         # PyArrow takes what precedes the colon of a relative path for the scheme of a URL.
         path = Path(text).absolute() if ":" in text else Path(text)
-        return LocalStorage(path, contents)
+        return Storage(path, contents)
     url = text.rstrip("/")
     protocol, _, place = url.partition("://")
     if without_secrets(url) != url:

@@ -28,10 +28,10 @@ from pathlib import Path
 from datamask.errors import CorruptFileError, DatamaskError
 from datamask.storage import file_locks, leases
 from datamask.storage.cache import Cache
-from datamask.storage.local import LocalStorage, sha256_of
+from datamask.storage.contents import UNCHECKED, Contents, Record
+from datamask.storage.local import Storage, sha256_of
 from datamask.storage.names import inside
 from datamask.storage.object_store import Entry, ObjectStore, has_conditions
-from datamask.storage.protocol import UNCHECKED, Contents, Record
 from datamask.storage.temporary import temporary_folder
 
 logger = logging.getLogger(__name__)
@@ -49,17 +49,13 @@ AHEAD_FILES, AHEAD_FILE_BYTES, AHEAD_BYTES = 64, 32 * 2**20, 256 * 2**20
 """Limits of fetching ahead for work that reads every shard: number, size of each, total size."""
 
 
-class RemoteStorage:
-    """A run at a URL. See `Storage`."""
+class RemoteStorage(Storage):
+    """A run at a URL, with copies in a local folder."""
 
     def __init__(self, url: str, contents: Contents) -> None:
-        self.address = url
         self.store = ObjectStore(url)
         self.cache = Cache(url)
-        self.root = self.cache.root
-        self.record_name = contents.record_name
-        self._fingerprint_in = contents.fingerprint_in
-        self._here = LocalStorage(self.root, contents)
+        super().__init__(self.cache.root, contents, url)
         self._versions: dict[str, Entry] = {}
         self._asked: Counter[str] = Counter()
         self._listed: set[str] = set()
@@ -133,7 +129,7 @@ class RemoteStorage:
                 fetched, size = sha256_of(temporary)
                 if size != entry.size:
                     return f"{size} bytes arrived, {entry.size} were listed"
-                noted = self.noted_sha256(name)
+                noted = "" if name.startswith(UNCHECKED) else self.noted_sha256(name)
                 if noted and fetched != noted:
                     return f"SHA-256 is {fetched[:12]}…, {noted[:12]}… was written"
                 self.cache.add(temporary, name, entry, fetched)
@@ -156,7 +152,7 @@ class RemoteStorage:
 
     def put(self, temporary: Path, name: str) -> None:
         if name.startswith(LOCAL_ONLY):
-            return self._here.put(temporary, name)
+            return super().put(temporary, name)
         leases.check_lease.get()()
         sha256 = sha256_of(temporary)[0]
         is_checked = not name.startswith(UNCHECKED)
@@ -186,25 +182,20 @@ class RemoteStorage:
 
     def set_aside(self, name: str) -> None:
         if name.startswith(LOCAL_ONLY):
-            return self._here.set_aside(name)
+            return super().set_aside(name)
         with contextlib.suppress(FileNotFoundError):
             self.store.copy(name, f"{name}.corrupt")
         self.remove(name)
 
     def sha256(self, name: str) -> tuple[str, int]:
         if name.startswith(LOCAL_ONLY):
-            return self._here.sha256(name)
+            return super().sha256(name)
         with self.store.open(name, block_size=8 * 2**20, cache_type="readahead") as file:
             return hashlib.file_digest(file, "sha256").hexdigest(), file.tell()
 
-    def noted_sha256(self, name: str) -> str:
-        if name.startswith(UNCHECKED):
-            return ""
-        return self.record(name).sha256.get(name, "")
-
     def record(self, name: str) -> Record:
         if name.startswith(LOCAL_ONLY):
-            return self._here.record(name)
+            return super().record(name)
         try:
             return Record.parsed(self.store.read(self.record_name(name)))
         except FileNotFoundError:
@@ -212,7 +203,7 @@ class RemoteStorage:
 
     def fingerprints(self, names: Iterable[str]) -> dict[str, str]:
         wanted = list(names)
-        known = self._here.fingerprints(name for name in wanted if name.startswith(LOCAL_ONLY))
+        known = super().fingerprints(name for name in wanted if name.startswith(LOCAL_ONLY))
         entries: list[tuple[str, Entry | None]] = []
         remote = (name for name in wanted if not name.startswith(LOCAL_ONLY))
         for folder, names in _by_folder(remote).items():

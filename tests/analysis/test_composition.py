@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -168,21 +167,6 @@ def test_scores_are_summarised(made: tuple[Run, list[dict[str, Any]]], score: st
         assert row["mean"] == pytest.approx(sum(values) / len(values), abs=1e-9)
         assert (row["least"], row["largest"]) == (min(values), max(values))
         assert row["missing"] == len(chosen(documents, row["selection"])) - len(values)
-
-
-@pytest.mark.parametrize("kind", ["dump", "language", "domain"])
-def test_groups_count_before_and_after(made: tuple[Run, list[dict[str, Any]]], kind: str) -> None:
-    """Every name of a kind with its documents and shares; hostile names arrive unchanged."""
-    run, documents = made
-    before = Counter(document[kind] for document in documents)
-    after = Counter(document[kind] for document in chosen(documents, "selected"))
-    found = query(run, f"SELECT * FROM groups WHERE kind = '{kind}'")
-    assert {row["name"] for row in found} == set(before)
-    for row in found:
-        assert row["documents_before"] == before[row["name"]]
-        assert row["documents_after"] == after[row["name"]]
-        assert row["share_before"] == pytest.approx(before[row["name"]] / len(documents))
-        assert row["share_after"] == pytest.approx(after[row["name"]] / sum(after.values()))
 
 
 def test_terms_are_means_over_what_shards_keep(made: tuple[Run, list[dict[str, Any]]]) -> None:

@@ -18,9 +18,9 @@ from sklearn.metrics import roc_auc_score
 from datamask.analysis.composition import documents_of, query
 from datamask.analysis.explained import explained as computed
 from datamask.config.loading import load_settings
+from datamask.report.answer import report_markdown
 from datamask.report.findings import findings_of
-from datamask.report.markdown import report_markdown
-from datamask.report.score_findings import MOST_AUC
+from datamask.report.quality_findings import MOST_AUC
 from datamask.runs.run import Run
 from tests.finished import finish, settings
 
@@ -141,6 +141,7 @@ def test_a_score_of_the_domain_is_told_from_a_score_of_the_document(run: Run) ->
     assert "| site | domain |" in report_markdown(run)
 
 
+@pytest.mark.slow
 def test_its_command_normalises_within_the_group_even_where_it_is_constant(
     run: Run, tmp_path: Path
 ) -> None:
@@ -157,6 +158,7 @@ def test_its_command_normalises_within_the_group_even_where_it_is_constant(
     assert grades["score and groups"] == "good"
 
 
+@pytest.mark.slow
 def test_scores_of_one_value_and_absent_groups(tmp_path: Path) -> None:
     """A constant score has no best tenth and no variance; a kind with one group has no row."""
     source = write(tmp_path / "source")

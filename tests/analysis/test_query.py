@@ -8,14 +8,12 @@ import json
 import re
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
 from datamask.analysis.query import relations, run_query
 from datamask.cli.main import cli
 from datamask.errors import RunError
-from tests.conftest import leave_out_charts
 from tests.docs.pages import PAGES
 from tests.finished import rows_of
 from tests.report.conftest import Made
@@ -92,22 +90,6 @@ def test_the_queries_of_the_documentation_run(made: Made) -> None:
     for sql in found:
         with run_query(made.run, sql) as (columns, rows):
             assert columns and (next(rows, None) or re.search("drift|arms", sql)), sql
-
-
-def test_a_report_can_look_closer(
-    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`datamask report` writes it again with other settings, and refuses those of other stages."""
-    import shutil
-
-    leave_out_charts(monkeypatch)
-    root = shutil.copytree(made.run.root, tmp_path / "run")
-    printed = command("report", root, "--set", "report.map_documents=17")
-    assert str(root / "report.html") in printed
-    rows = pq.read_table(root / "report" / "sample.parquet").to_pylist()
-    assert sum(row["x"] is not None for row in rows) == 17
-    result = CliRunner().invoke(cli, ["report", str(root), "--set", "seed=1"])
-    assert result.exit_code != 0 and "only report.* and compute.*" in str(result.exception)
 
 
 def test_a_sweep_ends_with_its_table_and_page(made: Made, tmp_path: Path) -> None:

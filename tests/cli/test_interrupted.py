@@ -71,6 +71,7 @@ def test_shards_stop_at_their_next_checkpoint(tmp_path: Path) -> None:
     assert "resuming from a checkpoint" in (root / "logs/selection/00000.log").read_text()
 
 
+@pytest.mark.slow
 def test_a_second_interruption_waits_for_nothing(tmp_path: Path) -> None:
     """A unit that reaches no checkpoint delays the first Ctrl-C, and not the second."""
     root = plan_run(tmp_path / "run", settings(corpus(tmp_path / "source"))).root
@@ -89,7 +90,6 @@ FILES = {
     "scores": lambda run: run.path("scores", 1),
     "quality": lambda run: run.path("quality"),
     "selection": lambda run: run.path("selection", 1),
-    "curve": lambda run: run.root / "curves/00001.parquet",
     "record": lambda run: run.record_path("selection", 1),
 }
 

@@ -88,29 +88,6 @@ def test_a_terminal_shows_the_stage_at_work(finished: tuple[Path, Path, str]) ->
     assert re.search(r"INFO +embeddings: 3 of 3 done in 0:\d\d", shown)
 
 
-def test_a_rebuild_ends_by_saying_where_things_are(finished: tuple[Path, Path, str]) -> None:
-    """The table of terms and the paths; all of them exist."""
-    root, _, printed = finished
-    for name in ("report.html", "subset", "composition.duckdb"):
-        assert str(root / name) in printed
-        assert (root / name).exists()
-    assert "top quality" in printed
-    rows = sum(pq.read_metadata(path).num_rows for path in (root / "subset").glob("*.parquet"))
-    assert rows == 12
-
-
-def test_the_subset_is_made_of_rows_of_the_source(finished: tuple[Path, Path, str]) -> None:
-    """Every selected row equals its source row in every source column, in the source's order."""
-    root, source, _ = finished
-    original = pq.read_table(source)
-    subset = pq.read_table(root / "subset")
-    assert subset.column_names == [*original.column_names, "quality", "logit", "shard"]
-    position = {key: row for row, key in enumerate(original["id"].to_pylist())}
-    rows = [position[key] for key in subset["id"].to_pylist()]
-    assert rows == sorted(rows)
-    assert subset.select(original.column_names).equals(original.take(rows))
-
-
 def test_the_same_command_again_does_nothing(
     finished: tuple[Path, Path, str], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -127,6 +127,7 @@ def test_init_knows_published_features(tmp_path: Path) -> None:
     assert "column feature_arr: type double, needed a list of floats" in str(problem)
 
 
+@pytest.mark.slow
 def test_init_reads_the_hub(tmp_path: Path) -> None:
     """A look at hf:// needs footers and a few rows."""
     source = odd_source(tmp_path / "source")
@@ -197,17 +198,6 @@ def test_doctor_fails_a_machine_that_is_not_in_bounded_time(
     assert "secret" not in shown
 
 
-def test_doctor_tells_a_page_of_a_portal_from_the_hub(
-    prefect: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Something else that answers every request with 200."""
-    monkeypatch.setattr(constants, "ENDPOINT", prefect.removesuffix("/api") + "/portal")
-    for token in (TOKEN, ""):
-        monkeypatch.setenv("HF_TOKEN", token)
-        check = machine._hub()
-        assert check.state == "warning" and "check the network" in check.text
-
-
 def test_settings_shows_one_key_or_a_group(capsys: pytest.CaptureFixture[str]) -> None:
     """Type, range, default and meaning; for an unknown key, those near it."""
 
@@ -240,12 +230,6 @@ def completed(words: str) -> dict[str, str]:
     """The environment in which bash asks how these words go on."""
     given = {"_DATAMASK_COMPLETE": "bash_complete", "COMP_WORDS": f"datamask {words}"}
     return {**given, "COMP_CWORD": str(len(words.split()))}
-
-
-def test_the_shell_completes_a_command(tmp_path: Path) -> None:
-    """In a process of its own, as bash asks for it."""
-    done = datamask(cwd=tmp_path, **completed("rebu"))
-    assert done.stdout.splitlines() == ["plain,rebuild"]
 
 
 @pytest.mark.parametrize(

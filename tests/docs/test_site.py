@@ -36,6 +36,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
     """No script, style, font or picture of another server; Mermaid would be fetched by diagrams."""
     loads = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*?(?:src|href)=\"?(?:https?:)?//")
@@ -47,6 +48,7 @@ def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
         assert not re.findall(r"(?:url\(|@import)\s*['\"]?(?:https?:)?//", style.read_text()), style
 
 
+@pytest.mark.slow
 def test_the_reference_is_complete(site: Path) -> None:
     """Every setting, command and table has its place."""
 
@@ -66,6 +68,7 @@ def test_the_reference_is_complete(site: Path) -> None:
     assert "N x D, float16 or float32" in text("api"), "the docstrings of what is imported lazily"
 
 
+@pytest.mark.slow
 def test_assistants_find_every_page(site: Path) -> None:
     """llms.txt names each page for users with a line, in the repository and on the site."""
     folder = ROOT / "docs"
@@ -78,6 +81,7 @@ def test_assistants_find_every_page(site: Path) -> None:
     assert len((ROOT / "AGENTS.md").read_text(encoding="utf-8").splitlines()) <= 80
 
 
+@pytest.mark.slow
 def test_the_site_leads_on(site: Path) -> None:
     """Version, repository, next page; the Python reference begins with an example that runs."""
     text = (site / "tutorial.html").read_text(encoding="utf-8")
@@ -90,6 +94,7 @@ def test_the_site_leads_on(site: Path) -> None:
     assert f'href="{ADDRESS}"' in text
 
 
+@pytest.mark.slow
 def test_formulas_are_set_and_notebooks_are_pages(site: Path) -> None:
     """No formula is left as TeX, and every cell and every printed line of a notebook is shown."""
     for source in (ROOT / "docs").glob("*.md"):

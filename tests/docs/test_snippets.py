@@ -32,6 +32,7 @@ from datamask.config.loading import load_settings, load_sweep
 from datamask.config.reference import descriptions
 from datamask.errors import DatamaskError
 from flows.rebuild import rebuild
+from tests.conftest import mostly_nightly
 from tests.docs.pages import PAGES, ROOT, Block, all_blocks, blocks, command_lines, words_of
 
 
@@ -229,7 +230,9 @@ def test_the_tutorial_ends_with_what_it_says(workplace: Path) -> None:
     assert written.keys() - {"quality"} == yaml.safe_load(shown.text).keys()
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", mostly_nightly(NOTEBOOKS[:2], NOTEBOOKS), ids=lambda path: path.stem
+)
 def test_a_notebook_runs(path: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every cell, in a module of its own, where the tutorial has run; its outputs are no errors."""
     monkeypatch.chdir(workplace)

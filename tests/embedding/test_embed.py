@@ -65,6 +65,7 @@ def test_the_bytes_do_not_depend_on_the_chunk(made: tuple[Run, Path], tmp_path: 
     assert run.path("embeddings", 1).read_bytes() == before
 
 
+@pytest.mark.slow
 def test_int8_takes_half_the_disk_and_selects_nearly_the_same(
     made: tuple[Run, Path], tmp_path: Path
 ) -> None:
@@ -108,6 +109,7 @@ def test_a_quality_file_of_other_documents_is_refused(
         embed_shard(run, 0, Compute())
 
 
+@pytest.mark.slow
 def test_a_shard_without_survivors_is_an_empty_file(tmp_path: Path) -> None:
     """All of one shard is pruned: it goes through to an empty mask, and the rest is selected."""
     source = tmp_path / "source"

@@ -14,6 +14,7 @@ from datamask.embedding import embed
 from datamask.execution.pipeline import run_stage
 from datamask.runs.records import read_record
 from datamask.runs.run import Run
+from tests.conftest import nightly
 from tests.finished import corpus, finish, settings
 
 pytestmark = pytest.mark.usefixtures("roughly")
@@ -38,7 +39,7 @@ def survivors(run: Run) -> list[set[str]]:
     return [{row["id"] for row in table if row["dropped"] is None} for table in tables]
 
 
-@pytest.mark.parametrize("storage", ["float16", "int8"])
+@pytest.mark.parametrize("storage", ["float16", *nightly("int8")])
 def test_pruning_otherwise_embeds_only_documents_that_had_no_vector(
     tmp_path: Path, storage: str
 ) -> None:

@@ -33,6 +33,7 @@ def run(trained: tuple[Run, bytes]) -> Run:
     return trained[0]
 
 
+@pytest.mark.slow
 def test_a_training_killed_again_and_again_ends_the_same(
     run: Run, trained: tuple[Run, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:

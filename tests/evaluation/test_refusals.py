@@ -19,6 +19,7 @@ from datamask.execution.pipeline import run_stage
 from datamask.runs.run import Run
 from tests import finished
 from tests.cli.commands import here
+from tests.conftest import nightly
 from tests.evaluation import small
 
 pytestmark = pytest.mark.usefixtures("roughly")
@@ -33,6 +34,7 @@ def refused(root: Path, source: Path, **evaluation: Any) -> DatamaskError:
     return caught.value
 
 
+@pytest.mark.slow
 def test_fewer_tokens_than_models_are_trained_on(root: Path, source: Path) -> None:
     """With the arm, the tokens that it has, and the settings to change."""
     error = refused(root, source, tokens=2_000_000)
@@ -40,6 +42,7 @@ def test_fewer_tokens_than_models_are_trained_on(root: Path, source: Path) -> No
         assert part in str(error)
 
 
+@pytest.mark.slow
 def test_nothing_to_score_on(tmp_path: Path, root: Path, source: Path) -> None:
     """Nothing held out and no sets; or a set without text."""
     for kept in (0, 1e-12):
@@ -75,7 +78,7 @@ def test_examples_of_a_score_are_not_scored_on(tmp_path: Path, source: Path) -> 
     assert known in str(caught.value)
 
 
-@pytest.mark.parametrize("kind", ["txt", "folder", "jsonl"])
+@pytest.mark.parametrize("kind", ["txt", *nightly("folder", "jsonl")])
 def test_lists_of_ids_that_do_not_fit(tmp_path: Path, root: Path, source: Path, kind: str) -> None:
     """Ids that the source lacks; a list without the column."""
     path = file = tmp_path / f"ids.{kind}"
@@ -95,6 +98,7 @@ def test_lists_of_ids_that_do_not_fit(tmp_path: Path, root: Path, source: Path, 
         assert "column id" in str(refused(root, source, arms=arms))
 
 
+@pytest.mark.slow
 def test_runs_that_cannot_be_compared(tmp_path: Path, root: Path, source: Path) -> None:
     """Another source; no run; a run whose selection is not made."""
     other = finished.corpus(tmp_path / "other")

@@ -212,6 +212,7 @@ def test_the_results_are_means_over_the_trained_models(run: Run) -> None:
             assert row["bits_per_byte"] == pytest.approx(expected, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_bits_are_the_librarys_own_loss(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Text by text, without padding: the loss that transformers computes for labels."""
     path = run.path("training", 0)

@@ -12,11 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datamask.config.compute import Compute
-from datamask.errors import HubUnavailableError, InputError, SettingsError
+from datamask.errors import HubUnavailableError, InputError
 from datamask.execution import attempts
 from datamask.execution.attempts import ShardsFailedError, attempt, failures_on_record, steps
 from datamask.execution.batches import batches, put_together
-from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
 from datamask.runs.opening import open_run
 from datamask.runs.records import read_record
@@ -157,9 +156,3 @@ def test_no_shards_are_no_work_in_rounds_either(tmp_path: Path) -> None:
     assert list(steps(run, "round", [], force=False)) == totals
     first = ("round", [1])
     assert list(steps(run, "round", [1], force=False)) == [totals[0], first, totals[1]]
-
-
-def test_ray_is_no_engine_of_the_command_line() -> None:
-    """It is refused, not left aside: nobody should wait for a cluster that does nothing."""
-    with pytest.raises(SettingsError, match="ray is an engine of the Prefect flows"):
-        run_stage(a_run([]), "selection", Compute(engine="ray"))

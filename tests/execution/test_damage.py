@@ -26,8 +26,8 @@ MOST_TOLD = 2
 CASES = [
     pytest.param(scope, stage, marks=[] if stage in often else [pytest.mark.slow])
     for scope, often in (
-        ("shard", ("scores", "quality", "selection", "documents")),
-        ("corpus", ("combined", "embeddings", "round", "round_total")),
+        ("shard", ("scores", "documents")),
+        ("corpus", ("round",)),
     )
     for stage in STAGES
     if stage not in ("report", "publication")
@@ -83,7 +83,6 @@ def test_no_stage_makes_anything_from_a_flipped_bit(
     ("name", "stage", "unit"),
     [
         ("selection/00001.parquet", "selection", 1),
-        ("curves/00001.parquet", "selection", 1),
         ("tallies/00002.parquet", "documents", 2),
         ("report/sample.parquet", "report", 0),
         ("report.html", "report", 0),

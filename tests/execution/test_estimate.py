@@ -66,6 +66,7 @@ def test_costs_are_in_proportion_to_documents(
     assert by_name["total"].seconds == sum(stage.seconds for stage in stages[:-1])
 
 
+@pytest.mark.slow
 def test_an_estimate_is_of_the_real_stages_and_leaves_nothing(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,6 +99,7 @@ def test_the_sample_is_rows_of_each_third(tmp_path: Path) -> None:
     assert [table.num_rows for table in tables] == [9, 9, 9]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "selection",
     [
@@ -133,9 +135,3 @@ def test_the_command_prints_and_writes_nothing(
     assert "24 documents" in done.stderr
     assert CliRunner().invoke(cli, arguments).exit_code == 0
     assert not (tmp_path / "run").exists()
-
-
-def test_without_run_or_settings_the_source_is_asked_for(tmp_path: Path) -> None:
-    """The settings of a run are used; without one, the error names the setting."""
-    refused = CliRunner().invoke(cli, ["plan", str(tmp_path / "none"), "--estimate"])
-    assert refused.exit_code and "source.path" in str(refused.exception)

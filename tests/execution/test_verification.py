@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
-from datamask.errors import CorruptFileError, RunError
+from datamask.errors import CorruptFileError
 from datamask.execution.pipeline import rebuild
 from datamask.execution.verification import verify
 from datamask.runs.opening import open_run
 from datamask.runs.run import Run
 from tests import finished
-from tests.cli.commands import datamask, here
+from tests.cli.commands import here
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -39,7 +37,7 @@ def run(original: Path, tmp_path: Path) -> Run:
 
 def outputs(run: Run) -> dict[str, bytes]:
     """Files that must come out the same: all with a checksum, but for those that tell seconds."""
-    timed = ("curves/", "composition.duckdb", "report.html")
+    timed = ("composition.duckdb", "report.html")
     names = (name for name in checksums(run) if not name.startswith(timed))
     return {name: (run.root / name).read_bytes() for name in names}
 
@@ -66,7 +64,7 @@ def test_checksums_are_those_of_sha256sum(run: Run) -> None:
     assert verify(run).corrupt == ()
     # The card's checksum is in published.json, as those of all published files.
     assert verify(run).files == len(sums) + 1
-    for stage in ("scores", "quality", "embeddings", "selection", "curves", "subset"):
+    for stage in ("scores", "quality", "embeddings", "selection", "subset"):
         named = {name for name in sums if name.startswith(f"{stage}/")}
         assert named == {f"{stage}/{path.name}" for path in (run.root / stage).iterdir()}, stage
 
@@ -78,7 +76,6 @@ FLIPPED = [
     "quality/00001.parquet",
     "embeddings/00002.parquet",
     "selection/00001.parquet",
-    "curves/00000.parquet",
     "documents/00001.parquet",
     "tallies/00002.parquet",
     "subset/train-00000-of-00002.parquet",
@@ -153,16 +150,6 @@ def test_damaged_settings_are_not_used(run: Run, place: float) -> None:
         open_run(run.root)
 
 
-def test_a_damaged_plan_is_told_in_one_line(run: Run) -> None:
-    """By the first stage that needs it."""
-    (run.root / "plan.parquet").write_bytes(b"PAR1nothing")
-    with pytest.raises(CorruptFileError, match=r"plan\.parquet: damaged"):
-        open_run(run.root).remaining("selection")
-    assert not (run.root / "plan.parquet").exists()
-    with pytest.raises(RunError, match="no plan yet"):
-        open_run(run.root).remaining("selection")
-
-
 def test_no_bit_of_the_plan_may_change(run: Run) -> None:
     """Its footer too, where Parquet keeps no checksum: nobody works by such a plan."""
     path = run.root / "plan.parquet"
@@ -173,25 +160,6 @@ def test_no_bit_of_the_plan_may_change(run: Run) -> None:
             open_run(run.root).num_units("subset")
         path.write_bytes(whole)
     assert open_run(run.root).num_units("subset") > 0
-
-
-@pytest.mark.parametrize("stage", ["quality", "embeddings"])
-def test_a_damaged_page_is_not_learnt_from(
-    run: Run, stage: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Pages are verified as they are read, without `verify` before."""
-    (run.root / "selection" / "00001.parquet").unlink()
-    path = run.path(stage, 1)
-    receipt = path.read_bytes()
-    pages = pq.read_metadata(path).row_group(0)
-    end = sum(pages.column(i).total_compressed_size for i in range(pages.num_columns))
-    for place in range(4, end, 16):
-        flip(path, place / len(receipt))
-    assert here("rerun-failed", run.root) == 2
-    errors = capsys.readouterr().err
-    assert "Traceback" not in errors
-    assert path.name in errors.splitlines()[-1]
-    assert not path.exists()
 
 
 def test_the_command_names_what_is_corrupt_and_what_to_do(
@@ -211,29 +179,3 @@ def test_the_command_names_what_is_corrupt_and_what_to_do(
     assert left[0].split() == [*heads, "documents"]
     assert left[1].split() == ["00002", *["done"] * 3, "missing", "done", "done"]
     assert [line.split()[0] for line in left[2:]] == ["00000", "00001"]
-
-
-def test_two_launches_in_one_folder_share_the_work(original: Path, tmp_path: Path) -> None:
-    """Two processes at once: both succeed, nothing is made twice, the bytes are those of one."""
-    import threading
-
-    alone = open_run(original)
-    root = tmp_path / "run"
-    rebuild_command = ("rebuild", root)
-    made = shutil.copytree(original, root)
-    for stage in ("scores", "quality", "embeddings", "selection", "subset"):
-        shutil.rmtree(made / stage)
-    results: list[subprocess.CompletedProcess[str]] = []
-    threads = [
-        threading.Thread(target=lambda: results.append(datamask(*rebuild_command)))
-        for _ in range(2)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [result.returncode for result in results] == [0, 0], results[0].stderr
-    assert outputs(open_run(root)) == outputs(alone)
-    log = results[0].stderr + results[1].stderr
-    assert "Traceback" not in log
-    assert not list((root / "locks").iterdir())

@@ -12,7 +12,6 @@ import re
 from pathlib import Path
 
 import duckdb
-import pyarrow.parquet as pq
 
 from datamask.errors import DatamaskError
 from datamask.runs.opening import open_run
@@ -30,7 +29,7 @@ def contents(root: Path) -> dict[str, str]:
         if path.is_file() and any(part.startswith(".") for part in name.parts):
             found[str(name)] = "left by a killed process"
         elif path.is_file() and name.parts[0] not in LEFT_OUT and ".corrupt" not in str(name):
-            found[str(name)] = digest_of(root, path)
+            found[str(name)] = digest_of(path)
     return found
 
 
@@ -50,14 +49,9 @@ def finished(root: Path) -> dict[str, tuple[int, int]]:
     return done
 
 
-def digest_of(root: Path, path: Path) -> str:
+def digest_of(path: Path) -> str:
     """The digest of one file of a run folder."""
-    name = path.relative_to(root)
-    if name.parts[0] == "curves":
-        table = pq.read_table(path)
-        kept = [column for column in table.column_names if column not in CLOCK]
-        data = repr(table.select(kept).to_pydict()).encode()
-    elif path.suffix == ".duckdb":
+    if path.suffix == ".duckdb":
         data = _tables(path).encode()
     elif path.suffix == ".html":
         text = path.read_text(encoding="utf-8")

@@ -147,6 +147,6 @@ def _succeed(process: subprocess.Popen[str]) -> None:
 def contents_of(root: Path, name: str) -> str:
     """The digest of one output; empty if it is damaged beyond reading."""
     try:
-        return digest_of(root, root / name)
+        return digest_of(root / name)
     except Exception:  # every reader has its own errors
         return ""

@@ -47,6 +47,7 @@ def test_new_documents_are_judged_as_the_command_does(tmp_path: Path, corpus: Pa
     assert found.state("report") == "done"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("prefect")
 def test_a_run_is_extended_as_the_command_does(tmp_path: Path, corpus: Path) -> None:
     """Files that were added become further shards, whose documents are selected from too."""

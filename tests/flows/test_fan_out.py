@@ -14,7 +14,7 @@ import yaml
 
 from datamask.config.compute import Compute
 from datamask.config.loading import load_settings, parse_settings
-from datamask.errors import HubUnavailableError, InputError
+from datamask.errors import InputError
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
 from datamask.runs.run import Run
@@ -223,19 +223,6 @@ def test_rebuild_begins_no_stage_after_a_failed_one(tmp_path: Path, corpus: Path
     assert run.remaining("embeddings") == [0, 1, 2]
 
 
-def test_only_what_may_heal_is_retried() -> None:
-    """The rule is a plain function, as Prefect demands, and asks the exception."""
-    import inspect
-
-    from prefect.states import Failed
-
-    from tasks.retrying import may_heal
-
-    assert inspect.isfunction(may_heal)
-    assert may_heal(None, None, Failed(data=HubUnavailableError("503")))
-    assert not may_heal(None, None, Failed(data=InputError("bad")))
-
-
 def test_configurations_load_and_the_demo_deployment_is_the_demo() -> None:
     """Both files are valid, and rebuild/demo asks for exactly what demo.yaml says."""
     folder = REPOSITORY / "deployments"
@@ -253,6 +240,7 @@ class _Computed(Compute.__base__):  # type: ignore[misc,name-defined]
     compute: Compute
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("prefect")
 def test_rounds_over_all_shards_are_stages_of_the_flow(tmp_path: Path, corpus: Path) -> None:
     """A round that fails in one shard stops before its sum; run again, the files are the same."""

@@ -113,6 +113,7 @@ def test_without_a_deployment_nothing_is_begun(tmp_path: Path, corpus: Path) -> 
     assert run.remaining("scores") == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_parts_make_the_files_of_one_process(
     ready: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,6 +148,7 @@ def test_parts_make_the_files_of_one_process(
     assert contents(ready.root) == contents(run.root)
 
 
+@pytest.mark.slow
 def test_a_lost_part_is_begun_again_but_not_for_ever(
     ready: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -135,11 +135,6 @@ def write_shard(run: Run, shard: int, names: list[str]) -> None:
         | dict.fromkeys(names, row / ROWS)
         for row, name in enumerate(ids)
     ]
-    curve = [
-        {"step": step, "seconds": 0.1 * step, "objective": 1.0 * step}
-        | {"quality": 0.1 * step, "disf": -0.1 * step}
-        for step in (0, 1, 2)
-    ]
     score_schema, quality_schema = schemas.scores(names), schemas.quality(names)
     dimension = run.settings.embedding.dimension
     vector = {"feature_arr": np.full(dimension, dimension**-0.5, np.float16), "text_read": 1.0}
@@ -150,8 +145,6 @@ def write_shard(run: Run, shard: int, names: list[str]) -> None:
         "embeddings": pa.Table.from_pylist(vectors, schema=schemas.embeddings(dimension)),
         "selection": masks(run, shard),
     }
-    curves = schemas.curves(["quality", "disf"])
-    write_parquet(run.curve_path(shard), curves, [pa.Table.from_pylist(curve, schema=curves)])
     before = {"kept_before": ROWS * shard, "kept_total": ROWS * run.num_shards}
     metrics = {
         "selection": MASK_METRICS,

@@ -17,7 +17,7 @@ from datamask.execution.pipeline import run_stage
 from datamask.hygiene import near_duplicates, similar_pairs
 from datamask.hygiene.minhash import bands_of
 from datamask.planning.plan import plan_run
-from datamask.report.screening_findings import copied_groups
+from datamask.report.quality_findings import copied_groups
 from datamask.runs import schemas
 from datamask.runs.output import write_output
 from datamask.storage import duckdb_scratch
@@ -191,7 +191,7 @@ def test_ties_go_to_the_smaller_id_and_the_unfit_are_never_kept(tmp_path: Path) 
     assert rows["c"]["near_duplicate_of"] is None
 
 
-@pytest.mark.parametrize("is_run", [True, False])
+@pytest.mark.parametrize("is_run", [True, *nightly(False)])
 def test_what_nearly_repeats_an_earlier_dataset_is_dropped(tmp_path: Path, is_run: bool) -> None:
     """Of a run folder the subset counts; the earlier one's own copies do not matter."""
     generator = random.Random(5)
@@ -231,6 +231,7 @@ def test_what_nearly_repeats_an_earlier_dataset_is_dropped(tmp_path: Path, is_ru
         assert set(again.states("screening")) == {"done"}
 
 
+@pytest.mark.slow
 def test_groups_that_lose_more_than_half_are_told(tmp_path: Path) -> None:
     """A dump with 30 windows of two texts; not the one that loses half, nor one of 10 documents."""
     generator = random.Random(8)

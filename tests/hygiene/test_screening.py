@@ -150,6 +150,7 @@ def test_settings_change_no_more_than_they_must(
     assert changed(near_duplicates=earlier) == {"earlier_signatures", *last}
 
 
+@pytest.mark.slow
 def test_counts_are_shown_wherever_results_are(
     tmp_path: Path, benchmarks: list[dict[str, Any]], copies: Any
 ) -> None:

@@ -189,17 +189,17 @@ def gaps(ask: Ask, base: Path, root: Path, first: str) -> list[int]:
     return [number for number, step in enumerate(steps) if is_chosen(step)]
 
 
-FEW = [("rebuild-6", "rebuild-14", "rename run/run.json")]
-MORE = [
+PAIRS = [
+    ("rebuild-6", "rebuild-14", "rename run/run.json"),
     ("rebuild-14", "verify", "rename selection/00000.parquet"),
     ("rebuild-6", "rebuild-14", "lock settings.lock"),
     ("plan-8", "rebuild-14", "rename run/run.json"),
     ("report", "rebuild-6", "rename run/run.json"),
     ("sweep", "rebuild-6", "lock run.lock"),
 ]
-PAIRS = [*FEW, *(pytest.param(*pair, marks=pytest.mark.slow) for pair in MORE)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "second", "stop"), PAIRS, ids=str)
 def test_what_matters_most(
     ask: Ask, base: Path, tmp_path: Path, first: str, second: str, stop: str

@@ -81,7 +81,6 @@ def assert_same(selection: Selection, shard: Any, count: int, **compute: object)
         [
             ("disf", "expected", 60),
             ("pairwise", "policy_gradient", 60),
-            ("disf", "policy_gradient", 300),
             ("facility_location", "expected", 300),
         ],
         product(

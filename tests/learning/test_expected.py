@@ -93,7 +93,9 @@ class Evenness(MomentObjective):
 STIFF = ({"name": f"{__name__}:Evenness", "weight": 0.3},)
 
 
-@pytest.mark.parametrize("more_terms", [(), STIFF], ids=["usual", "stiff"])
+@pytest.mark.parametrize(
+    "more_terms", [(), pytest.param(STIFF, marks=pytest.mark.slow)], ids=["usual", "stiff"]
+)
 def test_a_sampled_start_ends_as_high(make_shard, monkeypatch, more_terms):
     """With a sample of 1,000 of 8,000 documents: the same gain. Used where it can be."""
     shard = make_shard(8000, 16, 6)

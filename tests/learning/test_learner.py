@@ -12,6 +12,7 @@ from datamask.errors import InputError, SettingsError
 from datamask.learning.learner import learn_mask
 from datamask.objectives.protocol import Batch, MomentObjective, Moments
 from datamask.objectives.weighted import WeightedObjective, WeightedTerm, load_objective
+from tests.conftest import nightly
 
 pytestmark = pytest.mark.usefixtures("roughly")
 
@@ -51,7 +52,7 @@ def learn(shard, selection, num_selected, seed=0, **options):
     ("shards", "metric", "estimator"),
     [
         *((20, metric, "expected") for metric in METRICS),
-        (20, METRICS[1], "policy_gradient"),
+        *nightly((20, METRICS[1], "policy_gradient")),
         *(
             pytest.param(60, metric, estimator, marks=pytest.mark.slow)
             for metric in METRICS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import product
 
 import numpy as np
 import pytest
@@ -49,9 +48,10 @@ def learned(selection: Selection, threads: int, rows: int, width: int) -> Learne
 @pytest.mark.parametrize(
     ("settings", "shape"),
     [
-        *product([{"metric": "disf"}], SHAPES),
+        ({"metric": "disf"}, SHAPES[0]),
+        *nightly(({"metric": "disf"}, SHAPES[1])),
         *(pytest.param({"metric": "vendi", "steps": 3}, x, marks=pytest.mark.slow) for x in SHAPES),
-        ({"metric": "disf", "estimator": "policy_gradient", "steps": 3}, SHAPES[1]),
+        *nightly(({"metric": "disf", "estimator": "policy_gradient", "steps": 3}, SHAPES[1])),
         pytest.param({"metric": "log_determinant", "steps": 3}, SHAPES[0], marks=pytest.mark.slow),
         ({"metric": "facility_location"}, (4500, 64)),  # more than one block
     ],
@@ -71,10 +71,7 @@ def test_the_number_of_threads_changes_no_byte(
 
 @pytest.mark.parametrize(
     "method",
-    [
-        "quality_minus_density",
-        *nightly("d4", "spokes"),
-    ],
+    nightly("quality_minus_density", "d4", "spokes"),
 )
 def test_nor_do_comparators(method: str) -> None:
     """Of the ranks of documents."""

@@ -58,7 +58,7 @@ def contents(run: Run) -> dict[str, bytes]:
     return {path.relative_to(run.root).as_posix(): path.read_bytes() for path in paths}
 
 
-@pytest.mark.parametrize("scope", [pytest.param("shard", marks=pytest.mark.slow), "corpus"])
+@pytest.mark.parametrize("scope", ["shard", pytest.param("corpus", marks=pytest.mark.slow)])
 def test_an_extended_run_equals_one_of_all_documents(
     whole: Path, tmp_path: Path, scope: str
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from datamask.errors import InputError, RunError
 from datamask.planning.plan import plan_run
 from datamask.planning.preflight_folder import folder_problems
 from datamask.planning.preflight_rows import check_rows
-from datamask.planning.preview import cut, preview
+from datamask.planning.preview import cut
 from datamask.runs.opening import run_storage
 from datamask.runs.run import Run
 from datamask.source.footers import SourceFile
@@ -134,35 +133,6 @@ def test_new_settings_are_taken_over_and_a_new_cut_is_refused(tmp_path: Path) ->
         plan(tmp_path, source, plan={"rows_per_shard": 5})
 
 
-@pytest.mark.parametrize("what", ["changed", "added", "removed"])
-def test_a_changed_input_is_refused_naming_the_file(tmp_path: Path, what: str) -> None:
-    """A file that changed, came or went stops the run by its name."""
-    source = write(tmp_path / "in", [5, 5])
-    plan(tmp_path, source)
-    if what == "changed":
-        write(source, [5], start=500)
-        path = source / "000.parquet"
-    elif what == "added":
-        path = source / "777.parquet"
-        write(tmp_path / "more", [2], start=700)
-        shutil.move(tmp_path / "more" / "000.parquet", path)
-    else:
-        path = source / "001.parquet"
-        path.unlink()
-    with pytest.raises(RunError, match=rf"{path.name} (has|was) {what}; restore it"):
-        plan(tmp_path, source)
-
-
-def test_repeated_ids_are_reported_with_counts_and_files(tmp_path: Path) -> None:
-    """The ids, how often, and in which files; nothing is planned."""
-    source = write(tmp_path / "in", [4, 2])
-    shutil.copy(source / "000.parquet", source / "002.parquet")
-    message = r"4 ids are not unique \('d0000' 2 times in \S+000\.parquet, \S+002\.parquet;"
-    with pytest.raises(InputError, match=message):
-        plan(tmp_path, source)
-    assert not (tmp_path / "run").exists()
-
-
 def test_integer_and_text_ids_that_read_the_same_are_one_id(tmp_path: Path) -> None:
     """Ids are text inside a run, so uniqueness is that of the text."""
     source = tmp_path / "in.parquet"
@@ -237,51 +207,6 @@ def test_a_relative_folder_may_have_a_colon(
     run = plan(Path(), source, "a:b")
     assert run.num_shards == 2
     assert pq.read_table(tmp_path / "a:b" / "plan.parquet").num_rows == 2
-
-
-def test_all_cheap_problems_are_reported_together(tmp_path: Path) -> None:
-    """One attempt shows everything that has to be fixed."""
-    source = tmp_path / "in.parquet"
-    pq.write_table(pa.table({"id": [1.5], "body": ["a"], "grade": ["good"]}), source)
-    scores = [
-        {"name": "a", "kind": "column", "column": "grade"},
-        {"name": "b", "kind": "file", "path": str(tmp_path / "none.csv")},
-    ]
-    with pytest.raises(InputError) as caught:
-        plan(tmp_path, source, quality={"scores": scores}, selection={"documents": 5})
-    for part in (
-        "column id: type double",
-        "column text: absent",
-        "column grade: type string",
-        "none.csv: no",
-        "selection.documents: 5 asked for",
-    ):
-        assert part in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert not (tmp_path / "run").exists()
-
-
-def test_preview_writes_nothing_and_agrees_with_the_plan(tmp_path: Path) -> None:
-    """The dry run shows the shards and the disk that the plan would have."""
-    source = write(tmp_path / "in", [5, 5])
-    data = {"source": {"path": str(source)}, "plan": {"rows_per_shard": 4}}
-    found = preview(parse_settings(data))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
-    assert found.pieces == plan(tmp_path, source).pieces
-    assert (found.documents, len({piece.path for piece in found.pieces})) == (10, 2)
-    assert found.disk["embeddings"] == 2 * 768 * 6
-
-
-def test_an_external_score_file_enters_the_fingerprint(tmp_path: Path) -> None:
-    """New scores under the same name make the imported scores stale, and nothing is refused."""
-    source = write(tmp_path / "in", [2])
-    path = tmp_path / "marks.csv"
-    quality = {"scores": [{"name": "a", "kind": "file", "path": str(path)}]}
-    path.write_text("id,score\nd0000,1\nd0001,2\n")
-    first = plan(tmp_path, source, quality=quality)
-    path.write_text("id,score\nd0000,1\nd0001,3\n")
-    second = plan(tmp_path, source, quality=quality)
-    assert first.fingerprint("scores") != second.fingerprint("scores")
 
 
 def test_a_run_continues_from_another_folder(

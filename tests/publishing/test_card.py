@@ -18,8 +18,6 @@ from datamask.publishing.card import card_text, is_our_card, shown_path, size_ca
 from datamask.publishing.configurations import configurations
 from datamask.publishing.folder import write_folder
 from datamask.runs.run import Run
-from tests.finished import corpus, finish
-from tests.finished import settings as chosen
 from tests.hub.runs import compose_all
 
 pytestmark = pytest.mark.usefixtures("roughly")
@@ -85,6 +83,7 @@ def test_languages_are_not_guessed(make_run: MakeRun) -> None:
     assert "Languages" not in none
 
 
+@pytest.mark.slow
 def test_the_body_tells_the_recipe(make_run: MakeRun) -> None:
     """Counts, objective, seed, scorer and versions are the run's own."""
     run = make_run({"seed": 17})
@@ -99,24 +98,6 @@ def test_the_body_tells_the_recipe(make_run: MakeRun) -> None:
     assert "selected by `random`" in text_of(make_run({"selection": {"method": "random"}}))
     assert "hf://datasets/ada/subset@v1/data/default/train-*.parquet" in text
     assert "2512.24265" in text
-
-
-def test_a_selection_over_the_corpus_says_so(tmp_path: Path) -> None:
-    """Limits of groups, what `shard` does not mean, and the corpus's own terms and objective."""
-    limits = [{"column": "domain", "cap": 0.25}]
-    selection = {"scope": "corpus", "method": "top_quality", "limits": limits, "documents": 20}
-    publication = {"repository": "ada/subset", "license": "odc-by", "dry_run": True}
-    source = corpus(tmp_path / "source")
-    groups = {"selection": selection, "publication": publication, "subset": {"max_dumps": 1}}
-    text = text_of(finish(tmp_path / "run", chosen(source, **groups), "composition"))
-    assert "over all shards." in text
-    assert "documents; each domain 0.00% to 25.00% of it |" in text
-    assert "documents of all shards were compared" in text
-    assert "compete within their shard" not in text
-    assert "| Objective | quality alone |" in text
-    reason = "because there are more than 1 (`subset.max_dumps`)"
-    assert f"The 3 dumps have no configurations of their own, {reason}" in text
-    assert "| Documents with the same text | kept once |" in text
 
 
 def test_paths_of_this_machine_do_not_appear(make_run: MakeRun, tmp_path: Path) -> None:
@@ -187,16 +168,6 @@ def test_a_hub_source_is_told_at_its_commit(make_run: MakeRun, revision: str) ->
     assert "[org/corpus](https://huggingface.co/datasets/org/corpus)" in text
     block = yaml.safe_load(text.split("```yaml\n")[1].split("```")[0])
     assert block["source"]["path"] == "hf://datasets/org/corpus@c0ffee/data/*.parquet"
-
-
-def test_the_limits_of_lexical_embeddings_are_said(make_run: MakeRun) -> None:
-    """Lexical runs carry the warning; runs with a model name it and its pinned revision."""
-    assert "embeddings are lexical" in text_of(make_run())
-    run = make_run({"embedding": {"method": "sentence-transformer"}})
-    run = Run(run.storage, run.settings, {})
-    text = text_of(run)
-    assert "embeddings are lexical" not in text
-    assert "`intfloat/e5-base-v2` at revision" in text
 
 
 def test_a_card_needs_the_composition(make_run: MakeRun) -> None:

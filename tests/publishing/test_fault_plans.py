@@ -96,15 +96,3 @@ def test_the_dataset_is_whole_or_the_failure_is_clear(
     for commit in hub.repositories[NAME].history():
         assert files(hub, commit) in (ours, before["main"], {})
     assert put_is_spoilt or set(hub.received.values()) == {1}, "something was sent twice"
-
-
-def test_the_plans_meet_every_kind_of_fault() -> None:
-    """The seeds reach every kind of request, status and cut at least once."""
-    drawn = []
-    for seed in range(64):
-        chance = random.Random(seed)
-        chance.random(), chance.random()
-        drawn += [a_fault(chance) for _ in range(chance.randint(1, 3))]
-    assert {fault.on for fault in drawn} == set(CALLED)
-    assert {0, 403, 412, 429, 503} <= {fault.status for fault in drawn}
-    assert all(any(getattr(fault, how) for fault in drawn) for how in ("half", "after", "slow"))

@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import yaml
 
 from datamask.config.compute import Compute
 from datamask.config.inputs import Source
@@ -68,6 +67,7 @@ def finished(process: subprocess.Popen[str]) -> tuple[str, str]:
     return printed, logged
 
 
+@pytest.mark.slow
 def test_a_publication_that_is_killed_goes_on(
     hub: Hub, make_run: Callable[..., Run], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -181,25 +181,3 @@ def test_what_is_published_is_a_source_and_loads_in_one_line(
     plain = [row["id"] for row in first.to_pylist() if row["dump"] == "plain"]
     assert ids["plain"] == plain
     assert len(ids["sample"]) == 1 and set(ids["sample"]) < set(ids["default"])
-
-
-@pytest.mark.slow
-def test_the_command_publishes_what_it_rebuilt(hub: Hub, tmp_path: Path) -> None:
-    """Text in, dataset out, by one command; the same command again does nothing."""
-    to = {"repository": NAME, "license": "odc-by"}
-    chosen = settings(corpus(tmp_path / "source"), publication=to)
-    config = tmp_path / "config.yaml"
-    config.write_text(yaml.safe_dump(chosen.model_dump(mode="json", exclude_defaults=True)))
-    command = ("-m", "datamask.cli.main", "rebuild", tmp_path / "run", "--config", config)
-    _, told = finished(start(hub, tmp_path, *command))
-    assert "reading" in told
-    repository = hub.repositories[NAME]
-    assert repository.tags == {"v1": repository.branches["main"]}
-    assert {path.partition("/")[0] for path in hub.files(NAME, "v1")} == {
-        *(".gitattributes", "README.md"),
-        *("data", "pictures", "sample"),
-    }
-    calls = len(hub.calls)
-    _, told = finished(start(hub, tmp_path, *command))
-    assert "publication: nothing to do" in told
-    assert not {"commit", "put", "tag"} & set(hub.calls[calls:])

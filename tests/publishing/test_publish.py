@@ -61,6 +61,7 @@ def test_what_is_published_is_what_is_in_the_folder(
     assert repository.tags["v1"] == repository.branches["main"] != first
 
 
+@pytest.mark.slow
 def test_stale_data_files_are_deleted_and_other_files_are_kept(make_run: MakeRun, hub: Hub) -> None:
     """A rebuild into fewer files deletes the old ones; a picture added by hand stays."""
     send(make_run(num_shards=4))
@@ -68,16 +69,6 @@ def test_stale_data_files_are_deleted_and_other_files_are_kept(make_run: MakeRun
     run = make_run(num_shards=2)
     send(run)
     assert remote(hub) == folder(run) | {"picture.png": b"png"}
-
-
-def test_the_mask_model_of_another_selection_does_not_stay(make_run: MakeRun, hub: Hub) -> None:
-    """A publication without a mask model deletes that of an earlier one, and no other file."""
-    send(make_run(num_shards=1))
-    names = ("model.json", "model.safetensors", "notes.txt")
-    hub.add(NAME, {f"mask_model/{name}": b"earlier" for name in names})
-    run = make_run(num_shards=1)
-    send(run)
-    assert remote(hub) == folder(run) | {"mask_model/notes.txt": b"earlier"}
 
 
 def test_the_folder_drops_files_of_earlier_runs(make_run: MakeRun) -> None:
@@ -142,6 +133,7 @@ def test_a_dry_run_needs_no_hub(
     assert "not compared with the Hub: HF_TOKEN is not set" in caplog.text
 
 
+@pytest.mark.slow
 def test_the_client_may_commit_in_parts(
     make_run: MakeRun, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -39,6 +38,7 @@ def put(hub: Hub, folder: Path, name: str = CORPUS) -> str:
     return hub.add(name, {f"data/{path.name}": path.read_bytes() for path in folder.iterdir()})
 
 
+@pytest.mark.slow
 def test_a_run_from_the_hub_is_the_run_from_disk(reading: Hub, tmp_path: Path) -> None:
     """The same subset; the revision is in run.json, and stays when main moves."""
     source = corpus(tmp_path / "source")
@@ -175,6 +175,7 @@ def bucket() -> Iterator[Callable[[Path], str]]:
     clients.clear_instance_cache()
 
 
+@pytest.mark.slow
 def test_a_run_from_s3_is_the_run_from_disk(bucket: Callable[[Path], str], tmp_path: Path) -> None:
     """The same subset, byte for byte, whether by folder or by glob; no secret in the run."""
     source = corpus(tmp_path / "source")
@@ -199,25 +200,6 @@ def test_what_is_not_on_s3_is_one_line(bucket: Callable[[Path], str], tmp_path: 
         open_parquet(f"{url}/0000.parquet"),
     ):
         pass
-
-
-def test_scores_may_lie_on_s3_too(bucket: Callable[[Path], str], tmp_path: Path) -> None:
-    """A score file behind a URL is joined as a local one is."""
-    source = corpus(tmp_path / "source")
-    scores = tmp_path / "scores"
-    scores.mkdir()
-    table = pq.read_table(source, columns=["id", "edu"]).rename_columns(["id", "score"])
-    pq.write_table(table, scores / "scores.parquet")
-    found = []
-    for number, path in enumerate((str(scores), bucket(scores))):
-        score = {"name": "edu", "kind": "file", "path": path}
-        run = finish(
-            tmp_path / f"run{number}", settings(source, quality={"scores": [score]}), "subset"
-        )
-        ids = [pq.read_table(run.path("subset", unit))["id"] for unit in range(2)]
-        found.append([part.to_pylist() for part in ids])
-    assert found[0] == found[1]
-    shutil.rmtree(scores)
 
 
 def test_benchmarks_earlier_datasets_and_held_out_sets_from_the_hub(

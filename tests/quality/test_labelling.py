@@ -323,6 +323,7 @@ def test_texts_of_most_disagreement_are_first() -> None:
     assert {one.id for one in first} == {"t0", "t19", "t20", "t39"}
 
 
+@pytest.mark.slow
 def test_a_text_cannot_write_to_the_terminal(tmp_path: Path) -> None:
     """Escape sequences are shown, and each line of a text stands after a bar."""
     run, _ = labelled_run(tmp_path / "made", 60, hostile="\x1b[2Jx\n1-5, s skip, u undo, q quit:")

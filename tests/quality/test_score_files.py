@@ -22,13 +22,14 @@ from datamask.runs.output import write_output
 from datamask.runs.run import Run
 from datamask.source.pinned import digest_files
 from datamask.source.score_files import read_scores
+from tests.conftest import nightly
 from tests.quality.runs import COMPUTE, column, make_run, read, score, write_scores
 
 ODD_IDS = ["2020-01-01", "007", "1e5", "9223372036854775808", "-1", "true", "NULL", "1.0"]
 """Texts that look like something else."""
 
 
-@pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
+@pytest.mark.parametrize("kind", ["parquet", *nightly("csv", "jsonl")])
 def test_external_scores_are_joined_by_id(tmp_path: Path, kind: str) -> None:
     """Files in another order, with other documents and gaps, give each document its score."""
     found = {"007": 1.5, "x": 9.0, "d2": 3.0, "d0": -1.0}
@@ -58,6 +59,7 @@ def parse_score(path: Path) -> Score:
     return Score(name="mark", kind="file", path=str(path), id_column="key", column="mark")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("texts", [0, 3, 200_000])
 def test_numbers_of_json_as_ids_are_their_decimal_text(tmp_path: Path, texts: int) -> None:
     """Whole numbers of any size, alone or after few or many texts; each row once."""
@@ -102,13 +104,13 @@ def test_json_that_cannot_be_ids_and_numbers_is_named(
 def test_a_score_of_few_documents_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, missing: str, matching: int
 ) -> None:
-    """Below half of them, with an id of each side, under every policy for missing scores."""
+    """Below half of them, under every policy for missing scores."""
     found = {f"{'d' if row < matching else 'x'}{row:03d}": 1.0 for row in range(4)}
     path = write_scores(tmp_path / "s.csv", found)
     scores = [column(missing=missing, kind="file", path=str(path), id_column="key", column="mark")]
     with contextlib.suppress(InputError):
         make_run(tmp_path, {"id": [f"d{row:03d}" for row in range(4)]}, scores=scores)
-    few = "s.csv has the ids of only 1 of 4 documents; its ids look like 'x001', those of"
+    few = "s.csv has the ids of only 1 of 4 documents"
     assert (few in caplog.text) == (matching == 1)
 
 

@@ -16,7 +16,7 @@ from datamask.runs.run import Run
 from tests import windows
 from tests.finished import WORDS, finish, settings
 
-pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("undrawn", "roughly")]
 
 PLANTED = ("prose first", "noise first", "noise, then prose")
 HELD = (3000, 20_000, 4000)

@@ -291,25 +291,6 @@ def test_a_script_in_a_document_does_nothing(chromium: Any, made: Made, name: st
         assert wrong == []
 
 
-def test_charts_follow_a_change_of_the_colour_scheme(chromium: Any, made: Made) -> None:
-    """Text that was dark on light becomes light on dark."""
-    with opened(chromium, made.pages["report"]) as (page, _):
-        colour = "getComputedStyle(document.querySelector('#tradeoff text')).fill"
-        before = page.evaluate(colour)
-        page.emulate_media(color_scheme="dark")
-        assert page.evaluate(colour) != before
-        ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
-        assert contrast(page.evaluate(colour), ground) >= 4.5
-
-
-@pytest.mark.slow
-def test_a_page_opens_quickly(chromium: Any, made: Made) -> None:
-    """Everything is there within three seconds; slow, because other tests take the processor."""
-    with opened(chromium, made.pages["report"]) as (page, _):
-        timing = page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd")
-        assert timing < 3000
-
-
 @pytest.mark.parametrize("name", PAGES)
 def test_every_number_is_explained(chromium: Any, made: Made, name: str) -> None:
     """Each number of a table or card has a line, by hover; documents' ids and names need none."""
@@ -322,6 +303,7 @@ def test_every_number_is_explained(chromium: Any, made: Made, name: str) -> None
         assert bare == []
 
 
+@pytest.mark.slow
 def test_explanations_by_pointer_and_keyboard(chromium: Any, made: Made) -> None:
     """A number shows those of its row and column; a heading its own, on focus until Escape."""
     with opened(chromium, made.pages["report"]) as (page, _):

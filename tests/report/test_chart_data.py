@@ -20,8 +20,7 @@ from datamask.analysis.composition import query
 from datamask.analysis.frontier import Point
 from datamask.report import chart_data, findings, redundancy
 from datamask.report.answer import answer
-from datamask.report.charts import PICTURE, Chart, Series, png, specification, svg
-from datamask.report.pictures import write_pictures
+from datamask.report.charts import PICTURE, Chart, Series, png, specification, svg, write_pictures
 from datamask.report.redundancy import neighbours_path, sample_path
 from datamask.report.sweep_page import frontier_chart
 from datamask.runs.opening import open_run, run_storage

@@ -133,12 +133,6 @@ def write_shard(run: Run, shard: int, generator: np.random.Generator) -> None:
             lambda _, r=receipt: r,
             storage=run.storage,
         )
-    schema = schemas.curves(["quality", "disf"])
-    walk = np.cumsum(generator.standard_normal((STEPS, 3)), axis=0)
-    curve = {"step": np.arange(STEPS), "seconds": np.arange(STEPS) * 0.1}
-    curve |= dict(zip(("objective", "quality", "disf"), walk.T, strict=True))
-    curves = pa.table(curve, schema=schema)
-    write_parquet(run.curve_path(shard), schema, [curves], storage=run.storage)
 
 
 @pytest.mark.slow

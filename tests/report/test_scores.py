@@ -8,8 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from datamask.analysis.composition import query
-from datamask.publishing.card import recipe
-from datamask.report.markdown import moved_groups, report_markdown, score_coverage
+from datamask.report.answer import moved_groups, report_markdown, score_coverage
 from datamask.runs.run import Run
 from tests.finished import corpus, finish, settings
 
@@ -61,8 +60,3 @@ def test_groups_that_gain_and_lose_are_shown(run: Run) -> None:
     for row in moved:
         share = f"{row['best_within'] / row['documents']:.2%}"
         assert f"<td>{share}</td>" in page and share in report_markdown(run)
-
-
-def test_the_recipe_names_the_groups(run: Run) -> None:
-    """The card says that scores were compared within languages."""
-    assert "`edu` (column, z-score, weight 1, within each language)" in recipe(run)

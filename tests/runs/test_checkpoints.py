@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,14 +10,12 @@ import pytest
 
 from datamask.config.compute import Compute
 from datamask.embedding.embed import embed_shard
-from datamask.execution.pipeline import run_stage
 from datamask.learning import learner
 from datamask.runs import checkpoints
 from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.run import Run
 from datamask.selection.per_shard import make_mask
 from tests import finished
-from tests.killed import kill_at_checkpoint
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -46,11 +43,10 @@ def learnt(run: Run) -> bytes:
 def test_learning_goes_on_after_a_kill_at_any_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed after every third checkpoint, again and again: the same mask by the same curve."""
+    """Killed after every third checkpoint, again and again: the same mask."""
     selection = {"estimator": "policy_gradient", "steps": 40, "rollouts": 16, "swap_refinement": 10}
     run = make_run(tmp_path, "embeddings", selection=selection)
     undisturbed = learnt(run)
-    curve = finished_curve(run)
     run.path("selection", 1).unlink()
     saves = kills = 0
     save = Checkpoints.save
@@ -71,15 +67,7 @@ def test_learning_goes_on_after_a_kill_at_any_step(
             kills += 1
     assert kills >= 1
     assert resumed == undisturbed
-    assert finished_curve(run) == curve
     assert not list((run.root / "checkpoints").rglob("*.npz"))
-
-
-def finished_curve(run: Run) -> list[dict]:
-    """The curve without its seconds."""
-    import pyarrow.parquet as pq
-
-    return pq.read_table(run.curve_path(1)).drop_columns(["seconds"]).to_pylist()
 
 
 def test_chunks_that_are_embedded_are_not_embedded_again(
@@ -178,27 +166,6 @@ def test_out_of_memory_is_tried_with_less(tmp_path: Path, monkeypatch: pytest.Mo
     sizes.clear()
     with pytest.raises(DeviceMemoryError, match=r"shard 00000.*smaller shards"):
         make_mask(run, 0, Compute(working_set_bytes=2**26))
-
-
-@pytest.mark.slow
-def test_a_process_that_is_killed_leaves_what_the_next_goes_on_from(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """SIGKILL in the middle of learning; the next process says that it goes on, and it does."""
-    run = make_run(
-        tmp_path,
-        "embeddings",
-        selection={"estimator": "policy_gradient", "steps": 40, "rollouts": 16, "tolerance": 0},
-    )
-    kill_at_checkpoint(run.root, "selection")
-    assert list(run.root.glob("checkpoints/selection/00000/*/learner.npz"))
-    assert run.remaining("selection") == [0, 1, 2]
-    caplog.set_level(logging.INFO)
-    run_stage(run, "selection", Compute())
-    assert "resuming from a checkpoint at step" in caplog.text
-    resumed = run.path("selection", 0).read_bytes()
-    make_mask(run, 0, Compute())
-    assert run.path("selection", 0).read_bytes() == resumed
 
 
 def test_a_unit_saves_while_another_one_is_cleared(

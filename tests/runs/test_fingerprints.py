@@ -16,6 +16,7 @@ from datamask.planning.plan import plan_run
 from datamask.runs.receipt import canonical_json
 from datamask.runs.run import Run
 from datamask.runs.stages import STAGES, stages_of
+from tests.conftest import mostly_nightly
 from tests.finished import corpus, settings, word_tokenizer
 from tests.runs.recording import IN_TABLE, recording
 
@@ -123,10 +124,7 @@ def own(run: Run, name: str) -> set[str]:
 
 @pytest.fixture(
     scope="module",
-    params=[
-        pytest.param(name, marks=[pytest.mark.slow] if name == "top_quality" else [])
-        for name in RUNS
-    ],
+    params=mostly_nightly(["screened", "tokens"], RUNS),
 )
 def recorded(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

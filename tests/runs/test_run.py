@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import subprocess
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -96,15 +94,6 @@ def test_the_size_of_files_changes_the_subset_only(tmp_path: Path) -> None:
     assert {name for name in stages if prints[1][name] != prints[2][name]} == {"subset"}
 
 
-def test_a_new_card_is_published_without_anything_else(tmp_path: Path) -> None:
-    """The license is on the card only."""
-    settings = [{"publication": {"license": name, "dry_run": True}} for name in ("mit", "odc-by")]
-    runs = [planned_run(tmp_path / str(i), one) for i, one in enumerate(settings)]
-    stages = [name for name, stage in STAGES.items() if stage.where(runs[0].settings)]
-    changed = [n for n in stages if runs[0].fingerprint(n) != runs[1].fingerprint(n)]
-    assert changed == ["publication"]
-
-
 def test_rounds_are_stages_of_the_corpus_scope_alone(tmp_path: Path) -> None:
     """As many as are asked for; a new lambda learns all of them anew and embeds nothing."""
     corpus = {"scope": "corpus", "rounds": 2}
@@ -117,20 +106,6 @@ def test_rounds_are_stages_of_the_corpus_scope_alone(tmp_path: Path) -> None:
     assert stages == [*embedded, *learning, *after_that]
     changed = [n for n in stages if before.fingerprint(n) != after.fingerprint(n)]
     assert changed == [*learning, *after_that]
-
-
-def test_the_sample_is_of_the_corpus_scope_alone(tmp_path: Path) -> None:
-    """Another size learns anew in scope `corpus`; else only the report has it, and shows it."""
-    changes = {"selection": {"sample_documents": 64}}
-    assert changed_stages(tmp_path / "shard", changes) == {"report"}
-    sizes = ("auto", 64)
-    runs = [
-        planned_run(tmp_path / str(n), {"selection": {"scope": "corpus", "sample_documents": n}})
-        for n in sizes
-    ]
-    stages = [name for name, stage in STAGES.items() if stage.where(runs[0].settings)]
-    changed = [n for n in stages if runs[0].fingerprint(n) != runs[1].fingerprint(n)]
-    assert changed == stages[stages.index("corpus_statistics") :]
 
 
 def test_a_second_round_begins_anew_and_a_third_goes_on(tmp_path: Path) -> None:
@@ -270,24 +245,6 @@ def test_a_failed_write_leaves_the_old_file_and_no_rubbish(tmp_path: Path) -> No
         write_parquet(path, SCHEMA, batches())
     assert pq.read_table(path).to_pydict() == {"id": ["old"]}
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.parquet"]
-
-
-def test_a_killed_writer_leaves_no_half_file(tmp_path: Path) -> None:
-    """SIGKILL in the middle of a write: the final name does not exist."""
-    code = (
-        "import sys, time; from pathlib import Path; from datamask.runs.files import replace_file\n"
-        "with replace_file(Path(sys.argv[1])) as temporary:\n"
-        "    temporary.write_text('half'); print('ready', flush=True); time.sleep(60)\n"
-    )
-    path = tmp_path / "out.json"
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    process.kill()
-    process.communicate()
-    assert not path.exists()
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")

@@ -15,7 +15,8 @@ from tests.malformed.commands import run_main
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
 
-@pytest.mark.parametrize("mask", [pytest.param(0o000, marks=pytest.mark.slow), 0o027])
+@pytest.mark.slow
+@pytest.mark.parametrize("mask", [0o000, 0o027])
 def test_files_have_the_permissions_of_the_umask(tmp_path: Path, mask: int) -> None:
     """Every file and folder of a run, of one that shares its files and of a page has them."""
     before = os.umask(mask)

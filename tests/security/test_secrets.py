@@ -74,6 +74,7 @@ def parrot() -> Iterator[tuple[str, list[str]]]:
         server.shutdown()
 
 
+@pytest.mark.slow
 def test_no_answer_of_a_server_brings_the_token_to_the_terminal(
     parrot: tuple[str, list[str]], tmp_path: Path
 ) -> None:

@@ -47,6 +47,7 @@ def test_workers_and_crashes_change_no_byte(tmp_path: Path, source: Path, select
             assert again.path(stage, unit).read_bytes() == expected
 
 
+@pytest.mark.slow
 def test_rounds_end_when_the_corpus_has_settled(
     tmp_path: Path, source: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -117,6 +118,7 @@ def test_sums_of_rounds_are_those_of_the_logits(
     assert shares[0] == 0 and shares[1] > 0 and any(0 < share < 1 for share in shares)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scope", ["corpus", "shard"])
 def test_the_outcome_is_of_what_is_selected_and_of_top_quality(
     tmp_path: Path, source: Path, scope: str, monkeypatch: pytest.MonkeyPatch
@@ -140,6 +142,7 @@ def test_the_outcome_is_of_what_is_selected_and_of_top_quality(
         np.testing.assert_allclose(moments.second_DD.numpy(), second, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_quality_alone_is_the_top_of_the_corpus(tmp_path: Path, source: Path) -> None:
     """Lambda 1, the method `top_quality`, and sorting in Python: the same documents."""
     corpus_wide = {"scope": "corpus"}
@@ -158,6 +161,7 @@ def test_quality_alone_is_the_top_of_the_corpus(tmp_path: Path, source: Path) ->
     assert {row["id"] for row in kept(learned)} == best
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("selection", [*ONE_SCOPE, {"scope": "corpus", "method": "random"}])
 def test_a_shard_with_nothing_left_selects_nothing(tmp_path: Path, selection: dict) -> None:
     """Twelve blank documents are a shard; the others make up the whole budget."""

@@ -55,11 +55,12 @@ def selected(folder: Path, quality: np.ndarray, **selection: Any) -> tuple[list[
     return [str(row["id"]) for row in kept(run)], run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("selection", "factor", "level"),
     [
-        pytest.param({}, 3e-20, -1e5, marks=pytest.mark.slow),
-        pytest.param({"scope": "corpus"}, 7e12, 1e8, marks=pytest.mark.slow),
+        ({}, 3e-20, -1e5),
+        ({"scope": "corpus"}, 7e12, 1e8),
         ({"scope": "corpus", "rounds": 1}, 3e-20, -1e5),
     ],
     ids=str,

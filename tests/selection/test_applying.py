@@ -86,6 +86,7 @@ def warnings_of(run: Run) -> list[str]:
     return [line for line in answer(run).warnings if "mask model" in line]
 
 
+@pytest.mark.slow
 def test_another_corpus_is_warned_about(tmp_path: Path) -> None:
     """Its quality is higher by a deviation: more are kept, and the drift says by which term."""
     run = finish(tmp_path / "run", chosen(write(tmp_path / "source", 600, 1)), "mask_model")
@@ -99,6 +100,7 @@ def test_another_corpus_is_warned_about(tmp_path: Path) -> None:
     assert not again.remaining("selection")
 
 
+@pytest.mark.slow
 def test_a_model_of_other_scores_or_vectors_is_refused(tmp_path: Path) -> None:
     """By the names of both, before any work; and a model that changed after planning."""
     run = finish(tmp_path / "run", settings(corpus(tmp_path / "source")), "mask_model")

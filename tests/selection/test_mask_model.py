@@ -22,6 +22,7 @@ from datamask.selection.mask_model import read_model
 from datamask.selection.model_file import read_about
 from datamask.selection.sampling import sampled_rows
 from datamask.selection.sums import read_lists
+from tests.conftest import nightly
 from tests.finished import corpus, finish, settings
 from tests.learning.conftest import clustered
 from tests.selection.runs import write_vectors
@@ -99,11 +100,11 @@ TERMS = [
     [
         ("shard", {}),
         ("corpus", {"metric": "log_determinant", "more_terms": TERMS}),
-        ("corpus", {"rounds": 1, "quality_weight": 1.0}),
         *(
             pytest.param(scope, selection, marks=pytest.mark.slow)
             for scope, selection in (
                 ("corpus", {}),
+                ("corpus", {"rounds": 1, "quality_weight": 1.0}),
                 ("shard", {"metric": "vendi", "more_terms": TERMS}),
                 ("corpus", {"metric": "pairwise", "quality_weight": 0.1, "scale_terms": False}),
             )
@@ -139,8 +140,7 @@ def test_the_model_gives_the_logits_of_its_own_run(
 @pytest.mark.parametrize(
     ("sample", "selection"),
     [
-        (200, {}),
-        pytest.param(600, {"metric": "pairwise", "quality_weight": 0.4}, marks=pytest.mark.slow),
+        *nightly((200, {}), (600, {"metric": "pairwise", "quality_weight": 0.4})),
     ],
 )
 def test_in_one_pass_the_judge_is_the_model(tmp_path: Path, sample: int, selection: dict) -> None:

@@ -27,6 +27,7 @@ from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
 from datamask.selection import sampling
 from datamask.selection.documents import read_documents
+from tests.conftest import nightly
 from tests.finished import finish, rows_of, settings
 from tests.selection.runs import by_definition
 
@@ -52,13 +53,10 @@ def vectors(run: Run) -> dict[str, np.ndarray]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "selection",
-    [
-        {"tokens": 700, "metric": "pairwise"},
-        pytest.param({}, marks=pytest.mark.slow),
-        pytest.param({"rounds": 4, "quality_weight": 0.1}, marks=pytest.mark.slow),
-    ],
+    [{"tokens": 700, "metric": "pairwise"}, {}, {"rounds": 4, "quality_weight": 0.1}],
 )
 def test_where_vectors_come_from_changes_nothing(
     tmp_path: Path, source: Path, selection: dict, monkeypatch: pytest.MonkeyPatch
@@ -88,7 +86,7 @@ def test_where_vectors_come_from_changes_nothing(
     assert not list((unkept.root / "checkpoints").rglob("*.npz"))
 
 
-@pytest.mark.parametrize("rounds", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("rounds", nightly(1, 2))
 def test_vectors_that_are_read(
     tmp_path: Path, source: Path, rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,6 +183,7 @@ def test_the_result_is_valued_exactly(sampled: tuple[Run, Run]) -> None:
     assert [one for one in answer(kept).warnings if "judged once" in one] == [line]
 
 
+@pytest.mark.slow
 def test_a_sample_has_most_of_the_gain(
     sampled: tuple[Run, Run], source: Path, tmp_path: Path
 ) -> None:

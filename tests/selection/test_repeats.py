@@ -18,7 +18,7 @@ from datamask.analysis.composition import query
 from datamask.config.loading import parse_settings
 from datamask.errors import DatamaskError, SettingsError
 from datamask.planning.plan import plan_run
-from datamask.report.markdown import report_markdown
+from datamask.report.answer import report_markdown
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
 from datamask.selection.repeats import DECAY, last_exposure, repeat_column
@@ -143,6 +143,7 @@ def test_only_what_shows_repeats_depends_on_them(made: Run, tmp_path: Path) -> N
         assert (again.root / path.relative_to(made.root)).read_bytes() == path.read_bytes()
 
 
+@pytest.mark.slow
 def test_without_repeats_the_subset_is_the_same_without_the_column(
     made: Run, source: Path, tmp_path: Path
 ) -> None:
@@ -158,6 +159,7 @@ def test_without_repeats_the_subset_is_the_same_without_the_column(
     assert "How often training" not in report_markdown(plain) + plain.path("report").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("selection", "reason"),
     [

@@ -29,6 +29,7 @@ def chosen(run: Run, start: int, stop: int) -> list[tuple[float, ...]]:
     return [round(value, 12) for value in columns["sample_quality"].tolist()]
 
 
+@pytest.mark.slow
 def test_samples_are_nested_stratified_and_the_second_is_disjoint(
     tmp_path: Path, source: Path
 ) -> None:
@@ -49,6 +50,7 @@ def test_samples_are_nested_stratified_and_the_second_is_disjoint(
     assert {round(value, 12) for value in stands} == set(small)
 
 
+@pytest.mark.slow
 def test_what_is_learned_does_not_stand_for_the_corpus(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,6 +80,7 @@ def test_what_is_learned_does_not_stand_for_the_corpus(
     assert (1 / (1 + np.exp(-logits))).sum() == pytest.approx(16 / 96 * total, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_rounds_select_as_many_as_asked(tmp_path: Path, source: Path) -> None:
     """Where a sample predicted another number: logits expect that, rounds less so, masks keep S."""
     chosen = {"scope": "corpus", "rounds": 3, "tolerance": 0.0, "sample_documents": 16}
@@ -98,6 +101,7 @@ def test_rounds_select_as_many_as_asked(tmp_path: Path, source: Path) -> None:
     assert abs(in_masks - asked) <= run.num_shards / 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sample", "learnt", "is_confirmed"), [(81, 80, True), (96, 96, False)])
 def test_a_small_corpus_leaves_others_if_not_all_are_learned(
     tmp_path: Path,

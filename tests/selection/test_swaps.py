@@ -99,6 +99,7 @@ def test_swaps_raise_the_objective_of_the_corpus(
     assert f"then swapped {number:,} documents" in run.path("report").read_text()
 
 
+@pytest.mark.slow
 def test_swaps_that_together_change_too_much_are_refused(
     tmp_path: Path, source: Path, plain: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,6 +112,7 @@ def test_swaps_that_together_change_too_much_are_refused(
     assert (mask == plain).all()
 
 
+@pytest.mark.slow
 def test_sums_that_no_selection_has_swap_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

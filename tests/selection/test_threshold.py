@@ -177,6 +177,7 @@ def assert_bounds_too_narrow(rows, limits, total):
     assert short or most < total or sum(floors.values()) > total
 
 
+@pytest.mark.slow
 def test_a_long_document_does_not_block_its_group():
     """Twenty dumps, each with 6,000 tokens first and 99 documents of 100: the budget is met."""
     documents = [

@@ -64,6 +64,7 @@ def test_a_document_without_tokens_is_named(tmp_path: Path) -> None:
         learn(tmp_path / "run", folder, **generous)
 
 
+@pytest.mark.slow
 def test_more_tokens_than_there_are_are_refused(tmp_path: Path, source: Path) -> None:
     """Of a new run, and of one whose budget is raised after it was pruned."""
     learn(tmp_path / "run", source, selection={"tokens": 900})

@@ -145,6 +145,7 @@ def test_a_topic_that_there_is_not_is_refused_when_planned(done: Run) -> None:
     assert open_run(done.root).settings == done.settings
 
 
+@pytest.mark.slow
 def test_new_documents_have_the_topics_of_the_mask_model(done: Run, tmp_path: Path) -> None:
     """Names and directions come from the finished run, though the new source has one subject."""
     folder = write(tmp_path / "new", 2)
@@ -159,6 +160,7 @@ def test_new_documents_have_the_topics_of_the_mask_model(done: Run, tmp_path: Pa
     assert not (run.root / "topic_model.parquet").exists()
 
 
+@pytest.mark.slow
 def test_a_mask_model_without_topics_gives_none(source: Path, tmp_path: Path) -> None:
     """It is refused when planned."""
     learnt = finish(tmp_path / "learnt", settings(source), "mask_model")
@@ -212,6 +214,7 @@ def test_few_or_equal_vectors_make_few_topics() -> None:
         assert sorted({*topics.tolist()}) == [*range(expected)]
 
 
+@pytest.mark.slow
 def test_held_out_documents_are_scored_by_topic(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ from datamask.execution.pipeline import rebuild
 from datamask.execution.verification import verify
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
+from tests.conftest import nightly
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -54,7 +55,7 @@ def run_of(root: Path, source: Path, **selection: Any) -> Run:
     "selection",
     [
         {"method": "top_quality"},
-        {"method": "random", "scope": "corpus", "documents": 7},
+        *nightly({"method": "random", "scope": "corpus", "documents": 7}),
     ],
 )
 def test_the_selection_and_its_quality_are_those_of_a_run_with_vectors(
@@ -79,6 +80,7 @@ NONE = ("embeddings", "corpus_statistics", "round_total", "outcome")
 """Stages that only serve vectors."""
 
 
+@pytest.mark.slow
 def test_a_method_that_learns_makes_the_vectors_later(tmp_path: Path, source: Path) -> None:
     """The scores of the run without vectors are kept, and its vectors are added."""
     run = run_of(tmp_path / "run", source, method="top_quality")

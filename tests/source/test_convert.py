@@ -27,6 +27,7 @@ from datamask.runs.run import Run
 from datamask.source.convert import convert, source_files
 from tests import finished
 from tests.cli.commands import here
+from tests.conftest import nightly
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
@@ -124,7 +125,7 @@ def test_rows_are_those_of_other_readers(tmp_path: Path) -> None:
         assert path.read_bytes() == (tmp_path / "other" / "converted" / path.name).read_bytes()
 
 
-@pytest.mark.parametrize("end", [".jsonl.zst", ".csv", ".arrow"])
+@pytest.mark.parametrize("end", [".jsonl.zst", *nightly(".csv", ".arrow")])
 def test_a_run_selects_the_same_as_from_parquet(tmp_path: Path, end: str) -> None:
     """The same documents, and the column of a record within the record as score."""
     rows = [{key: row[key] for key in ("id", "text", "edu")} for row in records(7, 120)]

@@ -27,6 +27,7 @@ from datamask.source import long_texts
 from datamask.source.long_texts import BATCH_ROWS, bounded, rows_at_once, surely_long
 from datamask.source.reading import read_shard
 from tests import finished
+from tests.conftest import nightly
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
@@ -74,7 +75,7 @@ def test_a_long_text_is_refused_by_row(tmp_path: Path) -> None:
         assert where in str(refused.value)
 
 
-@pytest.mark.parametrize("longer", ["cut", "drop"])
+@pytest.mark.parametrize("longer", ["cut", *nightly("drop")])
 def test_every_reader_sees_the_same_text(tmp_path: Path, longer: str) -> None:
     """A run equals one of a corpus whose long texts were cut, or emptied, before it began."""
     source, by_hand = corpus(tmp_path / "source"), tmp_path / "by_hand"

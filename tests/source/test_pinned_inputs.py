@@ -25,6 +25,7 @@ from datamask.runs.stages import STAGES, stages_of
 from datamask.source.pinned import PlannedFiles, digest_files
 from datamask.source.score_files import read_scores
 from tests import finished
+from tests.conftest import nightly
 from tests.finished import WORDS
 
 COMPUTE = Compute(workers=1)
@@ -238,9 +239,10 @@ TOGETHER = (
 """All kinds, those together that different stages read."""
 
 
-@pytest.mark.parametrize(
-    "kinds", [*TOGETHER, *(pytest.param((kind,), marks=pytest.mark.slow) for kind in KINDS[1:])]
-)
+ALONE = (*TOGETHER[:2], *TOGETHER[4:], *((kind,) for kind in KINDS[1:]))
+
+
+@pytest.mark.parametrize("kinds", [*TOGETHER[2:4], *nightly(*((kinds,) for kinds in ALONE))])
 def test_no_stage_uses_an_input_that_was_not_planned(
     run: Run, inputs: dict[str, Input], kinds: tuple[str, ...]
 ) -> None:

@@ -16,6 +16,7 @@ from datamask.source.opening import list_files, open_binary
 from datamask.storage import clients
 from datamask.storage.object_store import ObjectStore
 from tests.cli.commands import here
+from tests.conftest import mostly_nightly
 
 S3FS = pytest.importorskip("s3fs")
 URL = "s3://runs/folder"
@@ -124,7 +125,10 @@ def answering(aws: Callable[[int], None]) -> Iterator[Callable[[int, str], None]
         server.server_close()
 
 
-@pytest.mark.parametrize(("status", "code"), ANSWERS)
+@pytest.mark.parametrize(
+    ("status", "code"),
+    mostly_nightly([(403, ""), (400, "ExpiredToken"), (503, "SlowDown")], ANSWERS),
+)
 def test_refusals_are_not_tried_again(
     status: int, code: str, answering: Callable[[int, str], None], tmp_path: Path
 ) -> None:

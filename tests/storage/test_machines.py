@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import signal
 import time
 from pathlib import Path
@@ -17,7 +16,6 @@ from datamask.execution.attempts import run_unit
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
 from datamask.runs.opening import open_run
-from datamask.runs.records import read_record
 from datamask.storage import leases
 from datamask.storage.object_store import ObjectStore
 from tests import finished
@@ -94,6 +92,7 @@ def test_a_killed_machine_is_replaced_by_another(
     assert '"attempts": 2' in s3.read(url, "records/scores/00001.parquet.json").decode()
 
 
+@pytest.mark.slow
 def test_a_machine_that_comes_back_does_not_wait_for_itself(
     s3: Store, source: Path, machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +111,7 @@ def test_a_machine_that_comes_back_does_not_wait_for_itself(
     run_unit(open_run(url), "scores", 0, Compute())
 
 
+@pytest.mark.slow
 def test_two_machines_do_every_shard_once(
     s3: Store, source: Path, machine: Machine, tmp_path: Path
 ) -> None:
@@ -133,6 +133,7 @@ def test_two_machines_do_every_shard_once(
     }
 
 
+@pytest.mark.slow
 def test_recent_work_of_another_machine_is_not_repeated(
     s3: Store, source: Path, machine: Machine
 ) -> None:
@@ -204,44 +205,7 @@ def test_a_lease_whose_answer_was_lost_is_recognised(
     assert "locks/selection" not in s3.names("s3://runs/answer")
 
 
-def test_another_machine_refuses_a_changed_source(
-    s3: Store, machine: Machine, tmp_path: Path
-) -> None:
-    """The plan in the store decides, also on a machine that has no copy of it yet."""
-    corpus = finished.corpus(tmp_path / "corpus")
-    url = "s3://runs/changed/mine"
-    plan_run(url, finished.settings(corpus))
-    noted = s3.read(url, "plan.parquet")
-    machine("another")
-    (corpus / "3.parquet").unlink()
-    with pytest.raises(RunError, match=r"3\.parquet was removed"):
-        plan_run(url, finished.settings(corpus))
-    assert s3.read(url, "plan.parquet") == noted
-
-
 @pytest.mark.slow
-def test_a_machine_extends_what_another_embedded(
-    s3: Store, source: Path, machine: Machine, tmp_path: Path
-) -> None:
-    """Vectors come from the store, and the first machine sees the shards that came."""
-    url, few = "s3://runs/grown", tmp_path / "few"
-    few.mkdir()
-    names = sorted(path.name for path in source.iterdir())
-    for name in names[:3]:
-        shutil.copy(source / name, few)
-    ours = finished.finish(url, finished.settings(few), "embeddings")
-    shutil.copy(source / names[3], few)
-    machine("other")
-    theirs = plan_run(url, None, extend=True)
-    theirs = finished.finish(url, theirs.settings, "embeddings")
-    records = [read_record(theirs, "embeddings", shard) for shard in range(theirs.num_shards)]
-    reused = [bool(one and one.metrics["reused"]) for one in records]
-    assert reused == [True] * ours.num_shards + [False]
-    machine("first")
-    assert open_run(url).pieces == theirs.pieces != ours.pieces
-    assert open_run(url).states("embeddings") == ["done"] * theirs.num_shards
-
-
 def test_settings_are_not_changed_under_a_machine_that_works(
     s3: Store, source: Path, machine: Machine, tmp_path: Path
 ) -> None:

@@ -25,6 +25,7 @@ from datamask.runs.records import read_record
 from datamask.runs.run import Run
 from datamask.subset import write
 from datamask.subset.write import write_subset
+from tests.conftest import nightly
 from tests.finished import corpus, finish, rows_of, settings
 
 pytestmark = pytest.mark.usefixtures("roughly")
@@ -108,6 +109,7 @@ def test_files_do_not_depend_on_how_many_are_written_at_once(
         assert again.path("subset", unit).read_bytes() == run.path("subset", unit).read_bytes()
 
 
+@pytest.mark.slow
 def test_files_of_many_dumps_are_written_in_one_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,7 +169,7 @@ def test_pages_follow_the_content(tmp_path: Path) -> None:
     assert len(before & after) > 0.5 * len(before)
 
 
-@pytest.mark.parametrize("name", ["quality", "SHARD"])
+@pytest.mark.parametrize("name", ["quality", *nightly("SHARD")])
 def test_a_source_column_with_the_name_of_one_of_ours_is_kept_under_a_prefix(
     tmp_path: Path, name: str
 ) -> None:

@@ -29,6 +29,7 @@ from datamask.planning.plan import plan_run
 from datamask.runs.opening import open_run
 from datamask.runs.run import Run
 from datamask.tokens.order import first_exposures_first
+from tests.conftest import nightly
 from tests.finished import WORDS, corpus, finish, settings, word_tokenizer
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
@@ -154,7 +155,7 @@ def megatron_documents(prefix: Path) -> list[np.ndarray]:
     return [np.frombuffer(tokens, kind, length, start) for length, start in pairs]
 
 
-@pytest.mark.parametrize("more", [0, 70_000])
+@pytest.mark.parametrize("more", [0, *nightly(70_000)])
 def test_token_files_hold_what_the_ledger_says(tmp_path: Path, run: Run, more: int) -> None:
     """As flat arrays and by Megatron's index; in 32 bits if the vocabulary needs them."""
     if more:
@@ -227,6 +228,7 @@ def test_a_damaged_token_file_is_made_again(tmp_path: Path, run: Run, finder: st
     assert path.read_bytes() == whole
 
 
+@pytest.mark.slow
 def test_phases_have_their_shares(tmp_path: Path) -> None:
     """Within a document, and all together exactly; conditions hold, numbers of exposures rise."""
     chosen = settings(
@@ -249,6 +251,7 @@ def test_phases_have_their_shares(tmp_path: Path) -> None:
     assert seen == {name: row["repeat"] for name, row in documents(run).items()}
 
 
+@pytest.mark.slow
 def test_epochs_go_from_the_least_to_the_best(tmp_path: Path, run: Run) -> None:
     """In bands of quality, each with a tenth of the documents, shuffled within a band."""
     tokens = {**run.settings.tokens.model_dump(), "order": "by_quality_then_shuffled"}
@@ -269,6 +272,7 @@ def test_epochs_go_from_the_least_to_the_best(tmp_path: Path, run: Run) -> None:
     assert first == sorted(first, key=lambda n: (band[n], places[n] / rows[n]["repeat"]))
 
 
+@pytest.mark.slow
 def test_tiny_groups_do_not_end_a_budget_early(tmp_path: Path) -> None:
     """500 groups with caps, and repeats: what training sees is the total, within a document."""
     generator = np.random.default_rng(1)

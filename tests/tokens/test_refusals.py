@@ -108,6 +108,7 @@ def test_vectors_have_no_tokens(tmp_path: Path, source: Path) -> None:
         plan_run(tmp_path / "run", chosen)
 
 
+@pytest.mark.slow
 def test_a_tokenizer_that_changed_since_planning(tmp_path: Path, source: Path) -> None:
     """Is refused by the stage; a launch plans again, and makes all tokens with the new one."""
     tokens = {"tokenizer": word_tokenizer(tmp_path / "mine.json")}

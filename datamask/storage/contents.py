@@ -1,0 +1,64 @@
+"""What a storage knows of a run's files: their records, receipts and owners."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import IO, Any
+
+UNCHECKED = ("run.json", "records/", "logs/", "sweep/")
+"""Names, or prefixes of names, of small files without a checksum."""
+
+ReadFingerprint = Callable[[Path | str | IO[bytes]], str]
+"""Reads the fingerprint in a file, or in an open Parquet file, or raises CorruptFileError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What is on record of an output.
+
+    Args:
+        sha256: of the output and of the files that are made with it, by name.
+        work: of the unit that made it (`runs.records.WorkRecord`); empty if nothing is known.
+    """
+
+    sha256: dict[str, str] = field(default_factory=dict)
+    work: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def parsed(cls, text: bytes) -> Record:
+        """The record in a file; an empty one if the file is damaged."""
+        try:
+            content = json.loads(text)
+            return cls(dict(content["sha256"]), dict(content["work"]))
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return cls()
+
+    def with_sha256(self, name: str, sha256: str) -> Record:
+        """The record with the SHA-256 of a file."""
+        return replace(self, sha256={**self.sha256, name: sha256})
+
+    @property
+    def text(self) -> str:
+        """The content of a record's file."""
+        return json.dumps(asdict(self), sort_keys=True) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a storage needs to know of the files that it stores.
+
+    Args:
+        fingerprint_in: reads the fingerprint in a file.
+        owner_of: from the name of a file that was written with another to the name of that;
+            empty for a file on its own.
+    """
+
+    fingerprint_in: ReadFingerprint
+    owner_of: Callable[[str], str]
+
+    def record_name(self, name: str) -> str:
+        """The name of the record of a file."""
+        return f"records/{self.owner_of(name) or name}.json"
