@@ -79,11 +79,6 @@ class Plan(Group):
 
     rows_per_shard: int = Field(1_000_000, ge=1, description="most documents in a shard")
     bytes_per_shard: int = Field(8 * 2**30, ge=1, description="most uncompressed bytes in a shard")
-    digest: Literal["footer", "content"] = Field(
-        "footer",
-        description="what identifies an input file: its size and Parquet footer (cheap), or "
-        "every byte (reads the whole source once)",
-    )
 
 
 ScoreKind = Literal["heuristic", "column", "file", "examples", "classifier", "fasttext", "probe"]

@@ -156,7 +156,7 @@ def _ids(run: Run, arm: Arm, compute: Compute) -> Iterator[pa.Array | pa.Chunked
     """
     if arm.kind == "ids":
         ids: list[str] = []
-        files = PlannedFiles(arm.path, "content", ROW_SUFFIXES)
+        files = PlannedFiles(arm.path, ROW_SUFFIXES)
         with files.compared(run.pinned_revisions[f"arm:{arm.name}"]):
             for path in files.names:
                 for row in read_rows(path, (arm.column,), files):

@@ -29,18 +29,17 @@ def references(settings: Settings) -> Iterator[tuple[str, str, tuple[str, ...]]]
         yield f"held_out:{one.name}", one.path, one.columns
 
 
-def reference_digest(path: str, columns: tuple[str, ...], how: str) -> str:
+def reference_digest(path: str, columns: tuple[str, ...]) -> str:
     """Check the first row of each file of a reference; returns a digest of the files.
 
     Args:
         path: as in the settings.
         columns: columns that the rows must have.
-        how: see `source.pinned`.
 
     Raises:
         InputError: there are no files, or a file is unreadable or lacks a column.
     """
-    files = PlannedFiles(_folder(path), how, ROW_SUFFIXES)
+    files = PlannedFiles(_folder(path), ROW_SUFFIXES)
     for name in files.names:
         next(read_rows(name, columns), None)
     return files.digest()
@@ -72,7 +71,7 @@ def rows_of(
     Raises:
         InputError: a file was changed, added or removed since planning; and as `read_rows`.
     """
-    files = PlannedFiles(_folder(path), run.settings.plan.digest, ROW_SUFFIXES)
+    files = PlannedFiles(_folder(path), ROW_SUFFIXES)
     with files.compared(run.pinned_revisions[key]):
         readers = (read_rows(name, columns, files) for name in files.names)
         yield from islice(chain.from_iterable(readers), most)

@@ -86,7 +86,7 @@ def look(path: str) -> Look:
 
 
 def _look_at(path: str, paths: Sequence[str]) -> Look:
-    files, unreadable = read_footers(paths, "footer")
+    files, unreadable = read_footers(paths)
     if unreadable:
         raise together(unreadable)
     schema = unify_schemas((file.path, file.schema) for file in files)

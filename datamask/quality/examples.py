@@ -91,29 +91,29 @@ def _features(texts: pa.Array) -> Any:
     return normalize(counts.log1p())
 
 
-def check_examples(score: Score, how: str) -> str:
+def check_examples(score: Score) -> str:
     """Check a score's examples or labels; returns the digest of their files.
 
     Raises as `read_examples` and `read_labels`.
     """
-    return (read_labels(_of_labels(score), how) if score.labels else read_examples(score, how))[1]
+    return (read_labels(_of_labels(score)) if score.labels else read_examples(score))[1]
 
 
 def _of_labels(score: Score) -> Score:
     return score.model_copy(update={"path": score.labels})
 
 
-def read_examples(score: Score, how: str, planned: str | None = None) -> tuple[list[str], str]:
+def read_examples(score: Score, planned: str | None = None) -> tuple[list[str], str]:
     """The distinct texts of a score's examples, in the order of their files, and their digest.
 
-    *how* and *planned* are as for `read_labels`.
+    *planned* is as for `read_labels`.
 
     Raises:
         InputError: a file is unreadable, has no such column, there are too few texts, or the files
             are not the planned ones.
     """
     texts: dict[str, None] = {}
-    files = PlannedFiles(score.path, how, ROW_SUFFIXES)
+    files = PlannedFiles(score.path, ROW_SUFFIXES)
     with files.compared(planned):
         for path in files.names:
             for row in read_rows(path, (score.text_column,), files):
@@ -126,15 +126,15 @@ def read_examples(score: Score, how: str, planned: str | None = None) -> tuple[l
     return list(texts), files.digest()
 
 
-def _planned(run: Run, score: Score) -> tuple[str, str]:
-    """What identifies the score's files, and the digest that planning noted."""
-    return run.settings.plan.digest, run.pinned_revisions[f"example_models:{score.name}"]
+def _planned(run: Run, score: Score) -> str:
+    """The digest of the score's files that planning noted."""
+    return run.pinned_revisions[f"example_models:{score.name}"]
 
 
 def example_texts(run: Run) -> set[str]:
     """The texts of the files of examples. Raises as `read_examples`."""
     scores = [score for score in run.settings.scores if score.kind == "examples" and score.path]
-    return {text for score in scores for text in read_examples(score, *_planned(run, score))[0]}
+    return {text for score in scores for text in read_examples(score, _planned(run, score))[0]}
 
 
 def fit_examples(run: Run, compute: Compute) -> None:
@@ -185,7 +185,7 @@ def _contrasted(run: Run, score: Score) -> tuple[list[str], np.ndarray, int]:
             problem += f"{score.where.value}; a score from examples needs {LEAST_LABELS}"
             raise InputError(problem, path=run.settings.source.path)
     else:
-        examples, _ = read_examples(score, *_planned(run, score))
+        examples, _ = read_examples(score, _planned(run, score))
     known, number = set(examples), min(max(len(examples), least), most)
     drawn = list(_random_texts(run, number, score.where, is_inside=False))
     others = [text for text in drawn if text.strip() and text not in known]
@@ -244,7 +244,7 @@ def read_texts(run: Run, shard: int, rows: np.ndarray) -> Iterator[str]:
 
 def _labelled(run: Run, score: Score) -> tuple[list[str], np.ndarray, int]:
     """The texts of the documents with a label, and their labels."""
-    labels, _ = read_labels(_of_labels(score), *_planned(run, score))
+    labels, _ = read_labels(_of_labels(score), _planned(run, score))
     held_out = are_drawn(run.settings, labels)
     labels = {key: labels[key] for key, out in zip(labels, held_out, strict=True) if not out}
     texts: list[str] = []

@@ -92,7 +92,7 @@ def _join(connection: Any, run: Run, place: int, score: Score) -> None:
     planned = run.pinned_revisions[f"file_scores:{score.name}"]
     batches = (
         pa.RecordBatch.from_arrays([*both], schema=_GIVEN)
-        for both in read_all_scores(score, failures, run.settings.plan.digest, planned)
+        for both in read_all_scores(score, failures, planned)
     )
     logger.info("score %s: joining %s", score.name, score.path)
     # DuckDB takes a stream for small and would hold it, which may exceed the corpus; so it holds

@@ -12,12 +12,11 @@ from datamask.source.score_files import read_scores
 LEAST_LABELS = 100
 
 
-def read_labels(score: Score, how: str, planned: str | None = None) -> tuple[dict[str, float], str]:
+def read_labels(score: Score, planned: str | None = None) -> tuple[dict[str, float], str]:
     """Read a score's labels by id, without those that are missing or not finite.
 
     Args:
         score: names the files and columns.
-        how: see `PlannedFiles`.
         planned: the digest of the files when the run was planned, if it is.
 
     Returns:
@@ -28,7 +27,7 @@ def read_labels(score: Score, how: str, planned: str | None = None) -> tuple[dic
             are not the planned ones.
     """
     labels: dict[str, float] = {}
-    files = PlannedFiles(score.path, how)
+    files = PlannedFiles(score.path)
     with files.compared(planned):
         for path in files.names:
             for keys, values in read_scores(path, score, files):

@@ -51,7 +51,7 @@ def fit_probes(run: Run, compute: Compute) -> None:
     rows, metrics = [], {}
     for probe in run.settings.probes:
         planned = run.pinned_revisions[f"probe:{probe.name}"]
-        by_id, _ = read_labels(probe, run.settings.plan.digest, planned)
+        by_id, _ = read_labels(probe, planned)
         features, labels = _labelled(run, probe, by_id)
         fitted, figures, curve = fit_probe(features, labels)
         least = probe.least_correlation

@@ -26,7 +26,7 @@ class SourceFile:
     Args:
         path: absolute, or a URL.
         size: bytes of the file.
-        digest: see `source.pinned`.
+        digest: of size and footer.
         groups: rows and uncompressed bytes of each row group.
         schema: its columns.
     """
@@ -38,11 +38,8 @@ class SourceFile:
     schema: pa.Schema
 
 
-def read_footers(paths: Sequence[str], how: str) -> tuple[list[SourceFile], list[DatamaskError]]:
-    """The readable ones of some Parquet files, in order, and the problems of the others.
-
-    *how* is explained in `source.pinned`.
-    """
+def read_footers(paths: Sequence[str]) -> tuple[list[SourceFile], list[DatamaskError]]:
+    """The readable ones of some Parquet files, in order, and the problems of the others."""
 
     def read(path: str) -> SourceFile | DatamaskError:
         try:
@@ -50,7 +47,7 @@ def read_footers(paths: Sequence[str], how: str) -> tuple[list[SourceFile], list
                 groups = (file.metadata.row_group(i) for i in range(file.num_row_groups))
                 counts = tuple((group.num_rows, group.total_byte_size) for group in groups)
                 schema = plain_schema(file.schema_arrow)
-                return SourceFile(path, file.size, file.digest(how), counts, schema)
+                return SourceFile(path, file.size, file.digest, counts, schema)
         except DatamaskError as error:
             return error
 

@@ -35,7 +35,7 @@ def read_rows(
         InputError: the file is unreadable, lacks a column, or is of another kind.
     """
     check = functools.partial(check_columns, path, columns, "needed is one of")
-    files = files or PlannedFiles(path, "footer", ROW_SUFFIXES)
+    files = files or PlannedFiles(path, ROW_SUFFIXES)
     if path.lower().endswith(".parquet"):
         with files.open_parquet(path) as file:
             check(file.schema_arrow.names)

@@ -37,12 +37,12 @@ LINES_LOOKED_AT = 1000
 
 
 def read_all_scores(
-    score: Score, failures: list[DatamaskError], how: str, planned: str
+    score: Score, failures: list[DatamaskError], planned: str
 ) -> Iterator[tuple[pa.Array, pa.Array]]:
     """Ids and scores of all files of a score, as from `read_scores`; *failures* gets the errors.
 
-    DuckDB would replace the type of an error raised while it reads. *how* and *planned* are of
-    `PlannedFiles`.
+    DuckDB would replace the type of an error raised while it reads. *planned* is the digest of the
+    files when the run was planned.
     """
     advance = from_any_thread()  # DuckDB reads in a thread of its own
 
@@ -50,7 +50,7 @@ def read_all_scores(
         rows = 0
         problems: list[DatamaskError] = []
         with gathering(failures):
-            files = PlannedFiles(score.path, how)
+            files = PlannedFiles(score.path)
             with files.compared(planned):
                 for number, path in enumerate(files.names):
                     with gathering(problems):
@@ -80,7 +80,7 @@ def read_scores(
     """
     refuse = functools.partial(InputError, path=path)
     try:
-        for batch in _batches(path, score, files or PlannedFiles(path, "footer")):
+        for batch in _batches(path, score, files or PlannedFiles(path)):
             value, keys = batch.column(score.column), batch.column(score.id_column)
             if not is_numeric(value.type):
                 problem = f"type {value.type}, needed a number; fix it, or name another column"

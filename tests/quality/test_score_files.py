@@ -148,7 +148,7 @@ def test_an_id_twice_in_score_files_is_refused(tmp_path: Path) -> None:
     run, path = file_run(tmp_path)
     with path.open("a") as file:
         file.write("1,d007,x\n2,d007,x\n3,d004,x\n4,other,x\n")
-    pins = {"file_scores:csv": digest_files(str(path.parent), "footer")}
+    pins = {"file_scores:csv": digest_files(str(path.parent))}
     run = replace(run, pinned_revisions=run.pinned_revisions | pins)
     refused = pytest.raises(
         InputError, match=r"csv, shard 00001, column key: 1 ids occur .*'d004' 2 times"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from datamask.runs.run import Piece
 from datamask.source.dumps import MOST_COUNTED, count_dumps, dump_names
-from datamask.source.pinned import digest_file
+from datamask.source.footers import read_footers
 
 
 @given(st.lists(st.text(max_size=100) | st.none()))
@@ -54,8 +54,9 @@ def pieces_of(path: Path, dumps: pa.Array) -> list[Piece]:
     """A file of ten rows in two row groups, cut into shards of 4 and 6."""
     pq.write_table(pa.table({"id": range(10), "dump": dumps}), path, row_group_size=5)
     parts = ((0, 1, 0, 4), (0, 2, 4, 6))
+    [file], _ = read_footers([str(path)])
     return [
-        Piece(shard, str(path), first, count, skip, rows, 0, digest_file(str(path), "footer"))
+        Piece(shard, str(path), first, count, skip, rows, 0, file.digest)
         for shard, (first, count, skip, rows) in enumerate(parts)
     ]
 
@@ -80,5 +81,6 @@ def test_without_a_usable_column_there_are_no_dumps(tmp_path: Path) -> None:
     many = pa.table({"dump": [f"d{row}" for row in range(MOST_COUNTED + 1)]})
     pq.write_table(many, tmp_path / "1.parquet")
     path = str(tmp_path / "1.parquet")
-    piece = Piece(0, path, 0, 1, 0, many.num_rows, 0, digest_file(path, "footer"))
+    [file], _ = read_footers([path])
+    piece = Piece(0, path, 0, 1, 0, many.num_rows, 0, file.digest)
     assert count_dumps([piece], "dump", many.schema) == []

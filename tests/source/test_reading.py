@@ -40,7 +40,7 @@ def make_run(root: Path, paths: list[str], rows_per_shard: int) -> Run:
         with open_parquet(path) as file:
             groups = [file.metadata.row_group(i) for i in range(file.num_row_groups)]
             counts = tuple((group.num_rows, group.total_byte_size) for group in groups)
-            files.append(SourceFile(path, 0, file.digest("footer"), counts, file.schema_arrow))
+            files.append(SourceFile(path, 0, file.digest, counts, file.schema_arrow))
     rows = [
         {name: getattr(piece, name) for name in schemas.PLAN.names}
         for piece in cut(files, rows_per_shard, 2**40)
