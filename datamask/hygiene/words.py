@@ -57,10 +57,6 @@ class Words:
     codes: npt.NDArray[np.int64]
     offsets: npt.NDArray[np.int64]
 
-    def text(self, first: int, number: int) -> str:
-        """*number* words from index *first*, separated by spaces."""
-        return " ".join(self.names.take(pa.array(self.codes[first : first + number])).to_pylist())
-
 
 Hashes = tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]
 """Hashes of the n-grams of several texts, concatenated, with repetitions; and offsets: those of
@@ -137,11 +133,7 @@ def hash_ngrams(words: Words, n: int) -> Hashes:
 
 
 def hash_functions() -> Any:
-    """Those of `rensa`.
-
-    Raises:
-        RunError: the installed `rensa` has other ones.
-    """
+    """Those of `rensa`. Raises RunError if the installed version has other ones."""
     from rensa import RMinHash
 
     if RMinHash.ALGORITHM_VERSION != _ALGORITHM:

@@ -16,26 +16,19 @@ SAMPLE_DOCUMENTS = 100_000
 
 
 def score_correlations(table: pa.Table) -> list[dict[str, Any]]:
-    """Compute Spearman's correlation of every pair of scores: columns, null where missing.
+    """Spearman's correlation of every pair of scores: columns, null where missing.
 
     Returns:
         For each pair `score`, `other`, `correlation` (in [-1, 1]; None if one is constant) and
         `documents` (number that have both).
     """
-    names = table.column_names
-    columns = [column.to_numpy(zero_copy_only=False).astype(np.float64) for column in table.columns]
-    found = []
-    for (one, x), (other, y) in combinations(zip(names, columns, strict=True), 2):
-        both = ~(np.isnan(x) | np.isnan(y))
-        found.append(
-            {
-                "score": one,
-                "other": other,
-                "correlation": rank_correlation(x[both], y[both]),
-                "documents": int(both.sum()),
-            }
-        )
-    return found
+    pairs = []
+    for score, other in combinations(table.column_names, 2):
+        both = table.select([score, other]).drop_null()
+        x, y = (column.to_numpy() for column in both.columns)
+        pairs.append({"score": score, "other": other, "correlation": rank_correlation(x, y)})
+        pairs[-1]["documents"] = len(both)
+    return pairs
 
 
 def rank_correlation(x: np.ndarray, y: np.ndarray) -> float | None:
@@ -50,12 +43,3 @@ def rank_correlation(x: np.ndarray, y: np.ndarray) -> float | None:
     if not all(squares):
         return None
     return round(float(ranks[0] @ ranks[1]) / float(np.sqrt(squares[0] * squares[1])), 6)
-
-
-def in_words(figures: dict[str, Any]) -> str:
-    """The figures of a fit for a log."""
-    known = {name: value for name, value in figures.items() if value is not None}
-    return ", ".join(
-        f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in known.items()
-    )

@@ -57,7 +57,6 @@ def check_survivors(connection: Any, run: Run, counts: Counts) -> None:
 
 
 def _check_tokens(connection: Any, run: Run) -> None:
-    """Whether every document that is left has a number of tokens."""
     first = execute(
         connection,
         "SELECT shard, row, tokens FROM result WHERE dropped IS NULL AND (tokens IS NULL OR "
@@ -68,7 +67,6 @@ def _check_tokens(connection: Any, run: Run) -> None:
 
 
 def _check_left(run: Run, counts: Counts) -> None:
-    """Whether as much is left as is to be kept."""
     by_reason = dict.fromkeys(schemas.DROP_REASONS, 0)
     left = tokens = 0
     for _, reason, documents, units in counts:

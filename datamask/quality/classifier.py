@@ -1,9 +1,8 @@
 """Stage `classifier_scores`: scores of a shard's documents by sequence-classification models.
 
-It runs before `scores`, so that bad documents are pruned before they are embedded. It reads texts
-as the embedders do: they are tokenised ahead of the model, batched by tokens, and finished chunks
-are checkpoints. Scores of the same model share its forward passes. If a score is added to the
-settings, only the new one is computed.
+The stage runs before `scores`, so that bad documents are pruned before they are embedded, and reads
+texts as the embedders do. Scores of the same model share its forward passes. If a score is added to
+the settings, only the new one is computed.
 """
 
 from __future__ import annotations
@@ -48,13 +47,9 @@ EXPECTED_VALUE = "expected_value"
 
 @dataclass(frozen=True, slots=True)
 class Classifier:
-    """A model on its device, shared by all shards that the process classifies on this device.
+    """A transformers model on its device, its tokenizer, and the tokens of a window.
 
-    Args:
-        model: a transformers model for sequence classification.
-        tokenizer: its tokenizer.
-        max_tokens: of a window.
-        tokenising: lock of the tokenizer, which is not thread-safe.
+    `tokenising` is the lock of the tokenizer, which is not thread-safe.
     """
 
     model: Any
@@ -67,8 +62,7 @@ def classify_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     """Write `classifier_scores/NNNNN.parquet`: the value of each classifier for each document.
 
     Raises:
-        InputError: a value is not finite, or the source cannot be read.
-        InputError: a local model has changed since planning.
+        InputError: a value is not finite, the source cannot be read, or a local model has changed.
     """
     scores = [score for score in run.settings.scores if score.kind == "classifier"]
     keys = {score.name: _key(run, shard, score) for score in scores}
@@ -90,9 +84,7 @@ def classify_shard(run: Run, shard: int, compute: Compute) -> Receipt:
 def read_classified(
     run: Run, shard: int, name: str, ids: pa.ChunkedArray
 ) -> tuple[pa.Array, pa.Array]:
-    """A classifier's values for the documents of a shard, and the share of each text that was read.
-
-    *ids* are in the source's order.
+    """A classifier's values for the documents *ids* of a shard, and the shares of text it read.
 
     Raises:
         RunError: the output of the stage is missing or stale.
@@ -196,13 +188,10 @@ def _documents(run: Run, shard: int) -> Iterator[pa.RecordBatch]:
 
 
 def load_classifier(score: Score, revision: str, compute: Compute) -> Classifier:
-    """Load the model on its device, or return it from the process's cache.
+    """The model on its device, from the process's cache if it was loaded before.
 
-    *revision* is the commit, or the digest of the local folder, from planning.
-
-    Raises:
-        InputError: the local folder has changed since planning.
-        SettingsError: the model cannot be loaded, or has no trained head.
+    *revision* is the commit, or the digest of the local folder, from planning. Raises InputError if
+    the folder has changed, SettingsError if the model cannot be loaded or has no trained head.
     """
     device = device_name(compute)
     key = (score.model, "classifier", revision, score.dtype, str(score.max_tokens), device)
@@ -264,11 +253,7 @@ def head_values(score: Score, config: Any, outputs: np.ndarray) -> np.ndarray:
 
 
 def check_head(score: Score, config: Any) -> None:
-    """Check that a model has the output that a score names.
-
-    Raises:
-        SettingsError: it does not, or the head is ambiguous.
-    """
+    """Raise SettingsError unless a model has the one output that a score names."""
     labels, is_exclusive = labels_of(config)
     known = f"its classes are {', '.join(labels[:10])}{', …' if labels[10:] else ''}"
     problem = ""

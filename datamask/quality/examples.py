@@ -7,8 +7,8 @@ documents. The features of a text are its words and pairs of neighbouring words,
 its windows (`source.windows`), so that its score is the mean of theirs. Stage `scores` applies the
 models, so these scores can prune before anything is embedded.
 
-Cross-validation evaluates a model before its scores are used, and calibrates them: the score of a
-text is the log-odds that the text is an example, if examples and random documents are equally many.
+Cross-validation calibrates the scores: log-odds that a text is an example, if examples and random
+documents are equally many.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from datamask.config.group import SourceGroup
 from datamask.config.inputs import Score
 from datamask.errors import InputError
 from datamask.hygiene.words import hash_ngrams, split_words
-from datamask.quality.agreement import in_words, rank_correlation
+from datamask.quality.agreement import rank_correlation
 from datamask.quality.calibration import calibrated, concordance, isotonic_curve
 from datamask.quality.held_out import are_drawn
 from datamask.quality.labels import LEAST_LABELS, read_labels
@@ -92,10 +92,7 @@ def _features(texts: pa.Array) -> Any:
 
 
 def check_examples(score: Score) -> str:
-    """Check a score's examples or labels; returns the digest of their files.
-
-    Raises as `read_examples` and `read_labels`.
-    """
+    """The digest of a score's files; raises as `read_examples` and `read_labels`."""
     return (read_labels(_of_labels(score)) if score.labels else read_examples(score))[1]
 
 
@@ -104,9 +101,7 @@ def _of_labels(score: Score) -> Score:
 
 
 def read_examples(score: Score, planned: str | None = None) -> tuple[list[str], str]:
-    """The distinct texts of a score's examples, in the order of their files, and their digest.
-
-    *planned* is as for `read_labels`.
+    """The distinct texts of a score's examples in the order of their files, and the files' digest.
 
     Raises:
         InputError: a file is unreadable, has no such column, there are too few texts, or the files
@@ -119,11 +114,14 @@ def read_examples(score: Score, planned: str | None = None) -> tuple[list[str], 
             for row in read_rows(path, (score.text_column,), files):
                 if (text := row.get(score.text_column)) and str(text).strip():
                     texts[str(text)] = None
-        if len(texts) < LEAST_LABELS:
-            problem = f"only {len(texts)} different texts; a score from examples needs "
-            problem += f"{LEAST_LABELS}"
-            raise InputError(problem, path=score.path, column=score.text_column)
+        _check_number(len(texts), score.path, score.text_column)
     return list(texts), files.digest()
+
+
+def _check_number(texts: int, path: str, column: str | None = None) -> None:
+    if texts < LEAST_LABELS:
+        problem = f"only {texts} different texts; a score from examples needs {LEAST_LABELS} of a "
+        raise InputError(f"{problem}kind", path=path, column=column)
 
 
 def _planned(run: Run, score: Score) -> str:
@@ -166,7 +164,7 @@ def fit_examples(run: Run, compute: Compute) -> None:
                 "more examples, or examples that differ more from the source, or lower it",
                 path=score.labels or score.path,
             )
-        logger.info("score %s: %s", score.name, in_words(figures))
+        logger.info("score %s: %s", score.name, figures)
         metrics[score.name] = {**figures, "copies": copies}
         rows.append({"score": score.name, "weights": fitted[:-1], "intercept": fitted[-1]})
         rows[-1] |= {"predicted": curve[0], "expected": curve[1]}
@@ -180,18 +178,14 @@ def _contrasted(run: Run, score: Score) -> tuple[list[str], np.ndarray, int]:
     if score.where:
         texts = _random_texts(run, most, score.where, is_inside=True)
         examples = list(dict.fromkeys(text for text in texts if text.strip()))
-        if len(examples) < LEAST_LABELS:
-            problem = f"only {len(examples)} different texts of {score.where.column} "
-            problem += f"{score.where.value}; a score from examples needs {LEAST_LABELS}"
-            raise InputError(problem, path=run.settings.source.path)
+        group = f"{score.where.column} {score.where.value}"
+        _check_number(len(examples), f"{run.settings.source.path} ({group})")
     else:
         examples, _ = read_examples(score, _planned(run, score))
     known, number = set(examples), min(max(len(examples), least), most)
     drawn = list(_random_texts(run, number, score.where, is_inside=False))
     others = [text for text in drawn if text.strip() and text not in known]
-    if len(others) < LEAST_LABELS:
-        problem = f"the source has only {len(others)} texts that are not among the examples"
-        raise InputError(f"{problem}; {LEAST_LABELS} are needed", path=score.path)
+    _check_number(len(others), f"{run.settings.source.path} (texts that are no examples)")
     targets = np.repeat([1.0, 0.0], [len(examples), len(others)])
     return [*examples, *others], targets, sum(text in known for text in drawn)
 
@@ -317,11 +311,7 @@ def fit_words(features: Any, targets: np.ndarray) -> tuple[np.ndarray, dict[str,
 
 
 def read_models(run: Run) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Weights, the intercept last, and curve of each score of kind `examples`.
-
-    Raises:
-        RunError: the stage's output is missing or stale.
-    """
+    """Weights, the intercept last, and curve of each score of kind `examples`."""
     if all(score.kind != "examples" for score in run.settings.scores):
         return {}
     run.receipt("example_models")

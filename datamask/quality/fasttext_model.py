@@ -43,7 +43,7 @@ def _model(score: Score, planned: str | None = None) -> tuple[Any, str]:
 
 
 def pin_fasttext(score: Score) -> str:
-    """Check that the model has the label; returns the SHA-256 of its file.
+    """The SHA-256 of a model's file.
 
     Raises:
         SettingsError: the package is missing, the file is not a model, or it lacks the label.
@@ -59,13 +59,9 @@ def pin_fasttext(score: Score) -> str:
 
 
 def fasttext_scores(score: Score, texts: Iterable[str | None], planned: str) -> np.ndarray:
-    """The probability of the score's label for each of N texts; None counts as empty.
+    """The probability of the label for each of N texts; float64, 0 for a text without known words.
 
-    Returns:
-        float64, shape N, in [0, 1]; 0 for a text without known words.
-
-    Raises:
-        InputError: the file's SHA-256 is not *planned*.
+    Raises InputError if the SHA-256 of the model's file is not *planned*.
     """
     model, _ = _model(score, planned)
 

@@ -55,12 +55,7 @@ def join_scores(run: Run, compute: Compute) -> None:
 
 
 def read_joined(run: Run, shard: int, name: str, ids: pa.ChunkedArray) -> pa.Array:
-    """A score of the documents of a shard, whose *ids* are in the source's order; null for none.
-
-    Raises:
-        RunError: the output of the stage is missing or stale.
-        CorruptFileError: the file holds other documents.
-    """
+    """A score of the documents *ids* of a shard, null for none; raises as `read_classified`."""
     receipt, path = run.receipt("file_scores", shard), run.path("file_scores", shard)
     if receipt.metrics["ids"] != _digest(ids):
         raise CorruptFileError(f"{path}: its ids differ from the source's; delete it and relaunch")
@@ -109,7 +104,6 @@ def _join(connection: Any, run: Run, place: int, score: Score) -> None:
 
 
 def _column(connection: Any, run: Run, shard: int, place: int, score: Score) -> pa.Array:
-    """A score of the documents of a shard."""
     found = connection.execute(
         f"SELECT row, value FROM joined{place} WHERE shard = ?", [shard]
     ).fetchnumpy()

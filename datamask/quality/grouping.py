@@ -1,12 +1,9 @@
 """Scores normalised within groups, because a classifier may separate domains more than quality.
 
-A score is normalised within the document's group and over the whole corpus, and the result is
-w · within + (1 − w) · whole with w = n / (n + `SHRINKAGE`) for a group of n documents that have the
-score. The scale of a small group is uncertain, so its documents are compared mostly with the whole
-corpus. The order within a group does not change. Documents without a group form one group.
-
-Group sums are exact, and so the same on every machine: values are rounded to 2⁻³⁰ of their group's
-range and summed as integers. What other groups hold does not matter to them.
+The result is w · within + (1 − w) · whole with w = n / (n + `SHRINKAGE`) for a group of n documents
+that have the score: the scale of a small group is uncertain. Documents without a group form one.
+Values are rounded to 2⁻³⁰ of their group's range and summed as integers, so that group sums are the
+same on every machine, whatever other groups hold.
 """
 
 from __future__ import annotations
@@ -34,7 +31,7 @@ STEPS = 2**30
 
 
 def group_kinds(scores: tuple[Score, ...]) -> list[str]:
-    """The kinds of groups within which scores are compared, in the order of the scores."""
+    """The kinds of groups within which scores are compared, in their order."""
     kinds = [s.normalise_within for s in scores if s.normalise_within != "none"]
     return list(dict.fromkeys(kinds))
 

@@ -19,7 +19,7 @@ from datamask.config.compute import Compute
 from datamask.config.inputs import Score
 from datamask.embedding.vectors import read_vectors, row_groups
 from datamask.errors import CorruptFileError, InputError
-from datamask.quality.agreement import in_words, rank_correlation
+from datamask.quality.agreement import rank_correlation
 from datamask.quality.calibration import calibrated, concordance, isotonic_curve
 from datamask.quality.importing import moments
 from datamask.quality.labels import LEAST_LABELS, read_labels
@@ -63,7 +63,7 @@ def fit_probes(run: Run, compute: Compute) -> None:
                 path=probe.path,
                 column=probe.column,
             )
-        logger.info("probe %s: %s", probe.name, in_words(figures))
+        logger.info("probe %s: %s", probe.name, figures)
         metrics[probe.name] = figures
         rows.append({"probe": probe.name, "weights": fitted[:-1], "intercept": fitted[-1]})
         rows[-1] |= {"predicted": curve[0], "expected": curve[1]}

@@ -49,12 +49,11 @@ def feature_problem(kind: pa.DataType, width: int) -> str:
 
 
 def missing_score(
-    score: Score, count: int, path: str, row: int, shard: int | None = None
+    score: Score, count: int, path: str, row: int | None, shard: int | None = None
 ) -> InputError:
     """The error about *count* documents without a score; *path* and *row* are of the first."""
-    where = f"{count} documents of the shard" if shard is not None else f"{count} documents"
     return InputError(
-        f"score missing, NaN or infinite in {where}; fix them, or set missing of score "
+        f"score missing, NaN or infinite in {count} documents; fix them, or set missing of score "
         f"{score.name} to drop or fill",
         path=path,
         shard=shard,

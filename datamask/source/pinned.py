@@ -17,7 +17,7 @@ import contextlib
 import hashlib
 import io
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import IO, Any
 
 import pyarrow as pa
@@ -36,8 +36,6 @@ section 5.5)."""
 TAIL_BYTES = 64 * 2**10
 """Bytes fetched from the end of a Parquet file at first: most footers are smaller."""
 
-ChooseColumns = Callable[[pq.FileMetaData], list[str]]
-
 DIGITS = 32
 """Hexadecimal digits of a digest."""
 
@@ -48,9 +46,7 @@ class PinnedParquet(pq.ParquetFile):  # type: ignore[misc]  # pyarrow has no typ
     `size` is in bytes; `digest` identifies the file by size and footer.
     """
 
-    def __init__(
-        self, raw: IO[bytes], path: str, shard: int | None, dictionaries: ChooseColumns
-    ) -> None:
+    def __init__(self, raw: IO[bytes], path: str, shard: int | None) -> None:
         self.path, self.shard = path, shard
         remote = is_remote(path)
         self._state: State | None = None if remote else state_of(os.fstat(raw.fileno()))
@@ -63,8 +59,7 @@ class PinnedParquet(pq.ParquetFile):  # type: ignore[misc]  # pyarrow has no typ
         if len(footer) - 8 - metadata.serialized_size == SIGNATURE_BYTES:
             # PyArrow aborts the whole process when it reads an encrypted column.
             raise InputError("has encrypted columns; decrypt it", path=path, shard=shard)
-        options = {"pre_buffer": remote, "read_dictionary": dictionaries(metadata) or None}
-        super().__init__(raw if remote else path, metadata=metadata, **options)
+        super().__init__(raw if remote else path, metadata=metadata, pre_buffer=remote)
 
     def check(self) -> None:
         """Refuse a local file that is not, or not any more, the one that was opened."""
@@ -86,10 +81,7 @@ class PinnedParquet(pq.ParquetFile):  # type: ignore[misc]  # pyarrow has no typ
 
 @contextlib.contextmanager
 def open_parquet(
-    path: str,
-    shard: int | None = None,
-    planned: str | None = None,
-    dictionaries: ChooseColumns = lambda footer: [],
+    path: str, shard: int | None = None, planned: str | None = None
 ) -> Iterator[PinnedParquet]:
     """Open a Parquet file; errors raised within the block name it too.
 
@@ -100,7 +92,6 @@ def open_parquet(
         path: local or a URL.
         shard: named in errors; given for files of the source.
         planned: the file's digest when the run was planned; None if there is none to compare with.
-        dictionaries: says, from the footer, which columns are read as their distinct values.
 
     Raises:
         InputError: missing, truncated, encrypted, not a Parquet file, or not the planned one.
@@ -110,7 +101,7 @@ def open_parquet(
     with (
         naming(path, shard),
         open_binary(path, shard, **exact) as raw,
-        PinnedParquet(raw, path, shard, dictionaries) as file,
+        PinnedParquet(raw, path, shard) as file,
     ):
         if planned not in (None, file.digest):
             raise not_as_planned(path, shard)

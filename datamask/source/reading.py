@@ -8,7 +8,6 @@ AWS_*).
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -23,7 +22,6 @@ from datamask.source.long_texts import (
     Bounded,
     bounded,
     chunks_of,
-    expanding,
     remedy,
     rows_at_once,
     text_column,
@@ -156,7 +154,7 @@ def read_shard(
         inside, done = None, 0
         if rows is not None:
             inside = rows[slice(*np.searchsorted(rows, (start, start + piece.rows)))] - start
-        for batch in read_piece(piece, names, inside, text):
+        for batch in read_piece(piece, names, inside):
             for part in bounded(batch, source) if text else [Bounded(0, batch, {})]:
                 for place, characters in part.long.items():
                     place += done + part.first
@@ -188,14 +186,9 @@ def read_ids(run: Run, shard: int) -> pa.ChunkedArray:
 
 
 def read_piece(
-    piece: Piece,
-    names: list[str],
-    rows: np.ndarray | None = None,
-    text: str | None = None,
+    piece: Piece, names: list[str], rows: np.ndarray | None = None
 ) -> Iterator[pa.RecordBatch]:
     """The planned rows of one file, or only *rows* of them, in the file's own types.
-
-    The column *text* is read as its distinct values if its rows may need much more memory.
 
     Raises:
         InputError: the file is unreadable, or not the one that was planned.
@@ -204,8 +197,7 @@ def read_piece(
         return
     skip, left = piece.skip_rows, piece.rows
     groups = range(piece.first_row_group, piece.first_row_group + piece.num_row_groups)
-    how = functools.partial(expanding, text)
-    with open_parquet(piece.path, piece.shard, piece.digest, how) as file:
+    with open_parquet(piece.path, piece.shard, piece.digest) as file:
         if rows is not None:
             some_groups, places = _places_among(file, piece, rows)
             for _, taken in take_rows(_batches(file, some_groups, names), places):
@@ -258,12 +250,8 @@ def take_rows(
     for batch in batches:
         inside = rows[slice(*np.searchsorted(rows, (start, start + batch.num_rows)))]
         if len(inside):
-            # Views cannot be taken from. Dictionaries stay: their rows may need much more memory.
-            kinds = [
-                one if pa.types.is_dictionary(one.type) else one.with_type(plain_type(one.type))
-                for one in batch.schema
-            ]
-            yield inside, batch.cast(pa.schema(kinds)).take(pa.array(inside - start))
+            plain = batch.cast(plain_schema(batch.schema))  # views cannot be taken from
+            yield inside, plain.take(pa.array(inside - start))
         start += batch.num_rows
 
 

@@ -26,8 +26,8 @@ from datamask.source.pinned import SCORE_SUFFIXES, PlannedFiles, open_text
 ROWS_AT_ONCE = 2**16
 """Lines of JSON read together if Arrow cannot read them."""
 
-CSV_BLOCKS = (2**20, 2**25, 2**30)
-"""Bytes of a CSV file that are parsed together; the larger ones only if a row needs them."""
+CSV_BLOCK = 2**26
+"""Bytes of a CSV file that are parsed together; a row has at most as many."""
 
 TOO_LARGE = "straddling object straddles two block boundaries"
 """Arrow's words for a row or line that does not fit into two blocks."""
@@ -123,29 +123,20 @@ def _batches(path: str, score: Score, files: PlannedFiles) -> Iterator[pa.Record
 
 
 def _csv_batches(path: str, score: Score, files: PlannedFiles) -> Iterator[pa.RecordBatch]:
-    """Read a CSV file by Arrow, again in larger blocks if a row does not fit into two of them."""
     # Ids are read as text: a number would lose its leading zeros.
     types = {score.id_column: pa.string(), score.column: pa.float64()}
     convert = pa.csv.ConvertOptions(column_types=types, include_columns=[*types])
     parse = pa.csv.ParseOptions(newlines_in_values=True)
-    done = 0
-    for block_bytes in CSV_BLOCKS:
-        # Arrow names the row of a fault only if it reads with one thread.
-        read = pa.csv.ReadOptions(use_threads=False, block_size=block_bytes)
-        skip = done
-        try:
-            with files.open_text(path) as raw, pa.csv.open_csv(raw, read, parse, convert) as reader:
-                for batch in reader:
-                    rest = batch.slice(skip)
-                    skip -= batch.num_rows - rest.num_rows
-                    done += rest.num_rows
-                    yield rest
-            return
-        except pa.ArrowInvalid as error:
-            if TOO_LARGE not in str(error):
-                raise
-    problem = f"after {done} rows, a row is larger than {CSV_BLOCKS[-1] >> 20} MiB; check that its "
-    raise InputError(f"{problem}quotes are closed", path=path)
+    # Arrow names the row of a fault only if it reads with one thread.
+    read = pa.csv.ReadOptions(use_threads=False, block_size=CSV_BLOCK)
+    try:
+        with files.open_text(path) as raw, pa.csv.open_csv(raw, read, parse, convert) as reader:
+            yield from reader
+    except pa.ArrowInvalid as error:
+        if TOO_LARGE not in str(error):
+            raise
+        problem = f"a row is larger than {CSV_BLOCK >> 20} MiB; check that its quotes are closed"
+        raise InputError(problem, path=path) from None
 
 
 def check_columns(path: str, names: Iterable[str], remedy: str, known: Iterable[str]) -> None:

@@ -6,7 +6,6 @@ without text. This keeps the report of a remote corpus cheap.
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -18,7 +17,6 @@ import pyarrow.parquet as pq
 
 from datamask.errors import one_line
 from datamask.runs.run import Run
-from datamask.source.long_texts import expanding
 from datamask.source.pinned import open_parquet
 from datamask.source.reading import groups_with
 
@@ -57,8 +55,7 @@ def beginnings(run: Run, wanted: Sequence[tuple[int, int]]) -> dict[tuple[int, i
         for piece in run.shard_pieces[shard]:
             inside = rows[(rows >= start) & (rows < start + piece.rows)] - start
             if len(inside):
-                how = functools.partial(expanding, column)
-                with open_parquet(piece.path, shard, piece.digest, how) as file:
+                with open_parquet(piece.path, shard, piece.digest) as file:
                     for group, first, held in groups_with(file, piece, inside):
                         size = _text_bytes(file, group, column)
                         if spent + size > MOST_TEXT_BYTES:
@@ -66,9 +63,7 @@ def beginnings(run: Run, wanted: Sequence[tuple[int, int]]) -> dict[tuple[int, i
                             continue
                         spent += size
                         texts = file.read_row_group(group, columns=[column])[column]
-                        if not pa.types.is_dictionary(texts.type):  # a view cannot be taken from
-                            texts = texts.cast(pa.large_string())
-                        taken = texts.take(pa.array(held - first)).cast(pa.large_string())
+                        taken = texts.cast(pa.large_string()).take(pa.array(held - first))
                         lines = _beginnings(taken, MOST_CHARACTERS)
                         places = ((shard, start + int(row)) for row in held)
                         found |= dict(zip(places, lines, strict=True))

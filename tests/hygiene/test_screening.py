@@ -100,18 +100,6 @@ def test_all_problems_are_reported_before_any_work(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_text_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
-    """With its file and row, although the shard begins in another file."""
-    source = write(tmp_path / "source" / "a.parquet", ["a", "b"]).parent
-    write(source / "b.parquet", ["c", "d"])
-    table = pq.read_table(source / "b.parquet")
-    texts = pa.array([b"c", b"\xff"]).view(pa.string())
-    pq.write_table(table.set_column(1, "text", texts), source / "b.parquet")
-    run = plan_run(tmp_path / "run", settings(source, quality={"near_duplicates": {}}))
-    with pytest.raises(DatamaskError, match=r"b\.parquet, shard 00000, row 1, column text: not va"):
-        run_stage(run, "screening", Compute())
-
-
 def test_layout_features_has_no_text_to_screen(tmp_path: Path) -> None:
     """Said with the other problems of the settings."""
     source = write(tmp_path / "source" / "a.parquet", ["a"]).parent

@@ -11,7 +11,6 @@ import pytest
 from datamask.cli import train_mask
 from tests.malformed.commands import assert_refused, problems
 from tests.malformed.inputs import (
-    REST,
     ROWS,
     WIDTH,
     Cases,
@@ -61,13 +60,6 @@ VECTORS: Cases = {
         vectors(feature_arr=unit_vectors(_2=None)),
         "0.parquet, row 2, column feature_arr: null; give every document an embedding",
     ),
-    "embeddings of integers": (vectors(feature_arr=[[1, 2, 3, 4]] * ROWS), "column feature_arr:"),
-    "no quality_score": (vectors(quality_score=None), "column quality_score: absent from the"),
-    "NaN as quality_score": (
-        vectors(quality_score=[*REST, float("nan")]),
-        "0.parquet, row 7, column quality_score: score missing, NaN or infinite",
-    ),
-    "chunk_id twice": (vectors(chunk_id=[1, 1, *range(2, ROWS)]), "column chunk_id: 1 ids are not"),
 }
 
 
@@ -89,12 +81,8 @@ def flags(*given: str) -> Make:
 
 SHARDS: Cases = {
     "no file": (flags("--input", "HERE/none.parquet"), "none.parquet: no files found"),
-    "no score": (shard(quality_score=None), "column quality_score: absent from the source"),
-    "repeated id": (shard(chunk_id=[7] * ROWS), "1 ids are not unique ('7' 8 times"),
-    "ragged": (shard(feature_arr=unit_vectors(_3=[1.0])), "row 3, column feature_arr: 1 numbers"),
     "ratio": (flags("--select_ratio", "1.5"), "ratio: Input should be less than or equal to 1"),
     "device": (flags("--device", "tpu"), "device: 'tpu' does not fit; needed: auto, cpu, cuda"),
-    "rates": (flags("--max_lr", "0.5"), "final_lr 1.0 is above initial_lr 0.5"),
     "output that is a folder": (flags("--output", "HERE/in"), "in: a folder; name a file"),
 }
 

@@ -261,16 +261,6 @@ def test_a_model_that_changed_after_planning_is_refused(
         run_stage(run, "classifier_scores", ON_CPU)
 
 
-def test_a_text_that_is_not_utf_8_is_named(models: dict[str, str], tmp_path: Path) -> None:
-    """Classifiers read the texts first, so their stage has to say which one is wrong."""
-    texts = pa.array([b"river", b"\xff"]).view(pa.string())
-    pq.write_table(pa.table({"id": ["a", "b"], "text": texts}), tmp_path / "two.parquet")
-    chosen = settings(tmp_path / "two.parquet", quality={"scores": [score("edu", models["one"])]})
-    run = plan_run(tmp_path / "run", chosen)
-    with pytest.raises(ShardsFailedError, match=r"row 1, column text: not valid UTF-8"):
-        run_stage(run, "classifier_scores", ON_CPU)
-
-
 LABELS = ["__label__hq", "__label__cc"]
 generator = np.random.default_rng(0)
 WORD_VECTORS = generator.normal(size=(len(WORDS) + 1, 4)).astype(np.float32)

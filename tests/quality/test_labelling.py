@@ -178,15 +178,6 @@ def test_invalid_answers_are_asked_for_once_more(
     assert f"{kinds[1] + kinds[2]} without valid grades" in capsys.readouterr().out
 
 
-def test_a_model_that_never_grades_is_not_asked_for_ever(
-    made: tuple[Run, dict[str, str]], stub: Stub, tmp_path: Path
-) -> None:
-    """It ends after ten texts, and those that were asked about meanwhile."""
-    stub.reply = lambda text, body: (200, "no")
-    assert here(*arguments(made[0], tmp_path, stub, 200)) == 2
-    assert 20 <= len(stub.bodies) <= 20 + 2 * 8
-
-
 @pytest.mark.parametrize("bound", [{"most_requests": 25}, {"most_tokens": 2500}])
 def test_bounds_are_kept_over_all_launches(
     bound: dict[str, int], made: tuple[Run, dict[str, str]], stub: Stub, tmp_path: Path

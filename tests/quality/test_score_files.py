@@ -227,7 +227,7 @@ def test_texts_of_any_length_with_line_breaks_are_read(
 
 def test_quotes_that_do_not_end_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row larger than the largest block is an error of the file, which no setting repairs."""
-    monkeypatch.setattr("datamask.source.score_files.CSV_BLOCKS", (2**10, 2**12))
+    monkeypatch.setattr("datamask.source.score_files.CSV_BLOCK", 2**10)
     path = tmp_path / "scores.csv"
     path.write_text('key,mark\na,1\nb,2\n"c,3\n' + "d,4\n" * 4000)
     with pytest.raises(InputError) as caught:
