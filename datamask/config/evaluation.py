@@ -27,9 +27,8 @@ class Arm(Group):
     )
     kind: Literal["selection", "random", "top_quality", "run", "ids"] = Field(
         "selection",
-        description="`selection`: what the run selects; `random`: drawn from all documents with "
-        "text, pruned ones too; `top_quality`: those of the highest quality, as many tokens as the "
-        "budget selects; `run`: what another run of the same source selects; `ids`: a list",
+        description="what the run selects, `random` from all documents with text, `top_quality`: "
+        "as many tokens of the highest quality, what another `run` of the source selects, or `ids`",
     )
     change: dict[str, Any] = Field(
         {},
@@ -99,8 +98,8 @@ class Evaluation(Group):
         0.0,
         ge=0,
         lt=0.5,
-        description="share of the source's documents that no selection gets, drawn by a seeded "
-        "hash of the id, on which models are scored (0.005 to 0.02 is usual); 0: none",
+        description="share of the documents, by a seeded hash of the id, that no selection gets "
+        "and models are scored on (0.005 to 0.02 is usual); 0: none",
     )
     hold_out_by: Literal["none", "domain", "dump", "language", "topic"] = Field(
         "none", description="score held-out documents separately by this column too"
@@ -111,24 +110,22 @@ class Evaluation(Group):
     arms: tuple[Arm, ...] = Field(
         (),
         max_length=50,
-        description="what is compared, such as [ours, random, top_quality, semdedup]; none: no "
-        "evaluation, unless `datamask evaluate` is called",
+        description="what is compared, such as [ours, random, semdedup]; none: no evaluation",
     )
     model: Model = Field(
         "15M",
-        description="`tiny` (0.23M parameters, for CPUs: checks the machinery, decides little), "
-        "`15M`, `30M`, or a folder with the config.json of a transformers decoder",
+        description="`tiny` (0.23M parameters, decides little), `15M`, `30M`, or a folder with the "
+        "config.json of a transformers decoder",
     )
     tokenizer: Model = Field(
         "",
-        description="a tokenizer.json or a model on the Hub; none: byte-level BPE, trained on a "
-        "sample of the documents that could have been selected",
+        description="a tokenizer.json or a model on the Hub; none: BPE of a sample of candidates",
     )
     tokens: int | None = Field(
         None,
         ge=1000,
-        description="tokens of text that a model is trained on, other text of the arm for each "
-        "seed; none: 400,000 (tiny), 300 million (15M and own), 600 million (30M)",
+        description="tokens of text that a model is trained on; none: 400,000 (tiny), 300 million "
+        "(15M and own), 600 million (30M)",
     )
     epochs: int = Field(1, ge=1, le=100, description="times that a model sees them")
     learning_rates: tuple[float, ...] = Field(
@@ -154,8 +151,7 @@ class Evaluation(Group):
         0.05,
         gt=0,
         le=0.5,
-        description="probability of a wrong better or worse among all pairs of equal arms (Holm), "
-        "and, if seeds are added, of dropping an arm that is not worse",
+        description="probability of a wrong verdict among all pairs of equal arms (Holm)",
     )
 
     @property

@@ -6,14 +6,7 @@ import typing
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    field_validator,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
 from datamask.errors import did_you_mean, without_secrets
 
@@ -87,18 +80,7 @@ class SourceGroup(Group):
     value: str = Field(..., description="the group's domain, language or dump")
 
 
-def _no_topic(value: Any) -> Any:
-    if value == "topic":
-        raise ValueError(
-            "topics are known after pruning and embedding, and scores are normalised before; name "
-            "domain, language, dump or source here, and balance topics by selection.limits"
-        )
-    return value
-
-
-EarlyGroup = Annotated[
-    Literal["none", "domain", "language", "dump", "source"], BeforeValidator(_no_topic)
-]
+EarlyGroup = Literal["none", "domain", "language", "dump", "source"]
 """What defines groups that are known before documents are embedded."""
 
 

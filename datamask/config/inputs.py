@@ -38,34 +38,32 @@ class Source(Group):
     )
     layout: Literal["documents", "features"] = Field(
         "documents",
-        description="`documents`: rows of text; `features`: the published DATAMASK input "
-        "(chunk_id, quality_score, feature_arr), which skips scoring and embedding",
+        description="`documents`: rows of text; `features`: the published DATAMASK input, scored "
+        "and embedded (chunk_id, quality_score, feature_arr)",
     )
     columns: Columns = Field(default_factory=Columns, description="names of the columns")
     most_characters: int = Field(
         10_000_000,
         ge=1,
-        description="most characters (code points) of one document; this is a book of 5,000 pages",
+        description="most characters (code points) of one document",
     )
     longer: Literal["refuse", "cut", "drop"] = Field(
         "refuse",
-        description="what happens to a longer text: `refuse` ends the shard and names the row, "
-        "`cut` takes its beginning everywhere, also in the subset, `drop` leaves the document out",
+        description="a longer text: `refuse` names the row and ends the shard, `cut` takes its "
+        "beginning everywhere, also in the subset, `drop` leaves the document out",
     )
     windows: int = Field(
         WINDOWS,
         ge=1,
         le=MOST_WINDOWS,
-        description="most windows that scores and embedder read of a text that is longer than "
-        "they hold at once (`max_tokens` of a model): 1 is the beginning, 3 are beginning, middle "
-        "and end; a long text costs up to so many times as much, a short one no more",
+        description="most windows of `max_tokens` that scores and embedder read of a longer text: "
+        "1 is the beginning, 3 are beginning, middle and end; each costs as much as a short text",
     )
     most_bad_lines: int = Field(
         0, ge=0, description="most lines of a file that are left out because they are not JSON"
     )
     tokenizer: Model = Field(
-        "",
-        description="counts tokens where no column has them: a tokenizer.json or a Hub model",
+        "", description="counts tokens where no column has them: a tokenizer.json or a Hub model"
     )
 
     @property
@@ -97,27 +95,20 @@ class Score(Group):
     )
     kind: ScoreKind = Field(
         "heuristic",
-        description="`heuristic`: computed from the form of the text; `column`: a column of the "
-        "source; `file`: separate files; `examples`: a linear model of words, fitted to texts of "
-        "the kind that the model should learn; `classifier`: a transformers model; `fasttext`: a "
-        "fastText model; `probe`: a linear model of the embeddings, fitted to labels, which adds "
-        "to quality but cannot prune",
+        description="`heuristic`: from the form of the text; `column` of the source; `file`: files "
+        "of scores; `examples`: a linear model of words, fitted to texts of the wanted kind; "
+        "`classifier`: a transformers model; `fasttext`: a fastText model; `probe`: a linear model "
+        "of the embeddings, fitted to labels, which cannot prune",
     )
-    column: str = Field(
-        "score",
-        description="kinds `column`, `file`, `probe` and `examples`: the column of the score or "
-        "label",
-    )
+    column: str = Field("score", description="column of the score or label")
     path: Place = Field(
         "",
-        description="kinds `file` and `probe` (labels): file, folder, glob or URL of Parquet, CSV "
-        "or JSONL; kind `examples`: texts (Parquet, JSON lines or plain text); kind `fasttext`: "
-        "local path of the model's .bin file",
+        description="file, folder, glob or URL of scores or labels (kinds `file` and `probe`: "
+        "Parquet, CSV, JSONL) or texts (`examples`: Parquet, JSONL, .txt); `fasttext`: a .bin file",
     )
     labels: Place = Field(
         "",
-        description="kind `examples`, instead of `path`: Parquet, CSV or JSONL with ids of the "
-        "source's documents and a number for each",
+        description="kind `examples`, instead of `path`: Parquet, CSV or JSONL of ids and numbers",
     )
     where: SourceGroup | None = Field(
         None, description="kind `examples`, instead of `path`: a group of the source's documents"
@@ -143,15 +134,10 @@ class Score(Group):
     )
     head: str = Field(
         "",
-        description="kind `classifier`: the class whose probability is the score (label or "
-        "number), or `expected_value`, the mean class number; empty: the model's only output, "
-        "unchanged",
+        description="kind `classifier`: the class (label or number) whose probability is the "
+        "score, or `expected_value`, the mean class number; empty: the model's only output",
     )
-    label: str = Field(
-        "",
-        description="kind `fasttext`: the label whose probability is the score, such as "
-        "`__label__hq`",
-    )
+    label: str = Field("", description="kind `fasttext`: the label, such as `__label__hq`")
     normalisation: Literal["rank", "z-score", "min-max", "none"] = Field(
         "z-score", description="over the whole corpus"
     )
@@ -159,14 +145,12 @@ class Score(Group):
         0.3,
         ge=-1,
         le=1,
-        description="kinds `probe` and `examples`: minimum rank correlation of labels and "
-        "cross-validated predictions (Spearman; of two kinds of text 2 AUC - 1, whatever their "
-        "numbers); below it, the run fails",
+        description="kinds `probe` and `examples`: minimum of Spearman's correlation of labels and "
+        "cross-validated predictions (of two kinds of text 2 AUC - 1); below it, the run fails",
     )
     normalise_within: EarlyGroup = Field(
         "none",
-        description="normalise within these groups (`source`: the file's folder); documents of "
-        "small groups are compared mostly with the whole corpus",
+        description="normalise within groups (`source`: the file's folder), small ones less so",
     )
     weight: float = Field(1.0, gt=-1e6, lt=1e6, description="weight in the combined quality")
     missing: Literal["error", "drop", "fill"] = Field(
@@ -251,25 +235,20 @@ class Quality(Group):
 
     scores: tuple[Score, ...] = Field(
         (),
-        description="scores to combine; none means the built-in heuristic for text, and "
-        "quality_score as it is for layout `features`",
+        description="scores to combine; none: the heuristic, or quality_score of layout `features`",
     )
     prune_fraction: float | None = Field(
         None,
         ge=0,
         lt=1,
-        description="worst fraction dropped before embedding; none means "
-        f"{recipe.PRUNE_FRACTION:g} for text ({recipe.HEURISTIC_PRUNE_FRACTION:g} by the built-in "
-        "heuristic alone) and 0 for layout `features`",
+        description=f"worst fraction dropped before embedding; none: {recipe.PRUNE_FRACTION:g}, "
+        f"{recipe.HEURISTIC_PRUNE_FRACTION:g} by the heuristic alone, 0 for layout `features`",
     )
     duplicates: Literal["drop", "keep"] = Field(
-        "drop",
-        description="`drop`: of documents with the same text, keep only the first in the order of "
-        "the source",
+        "drop", description="`drop`: of documents with the same text, keep the source's first"
     )
     near_duplicates: NearDuplicates | None = Field(
-        None,
-        description="drop documents that resemble a kept one of better quality; none: keep all",
+        None, description="drop documents that resemble a better, kept one; none: keep all"
     )
     contamination: Contamination | None = Field(
         None, description="detection of benchmark texts; none: off"
@@ -300,8 +279,8 @@ class Embedding(Group):
 
     method: Annotated[str, known_or_own("embedder", EMBEDDERS)] = Field(
         "sentence-transformer",
-        description="`sentence-transformer`, `lexical` (hashed n-grams and a fixed projection: no "
-        "model, for demos, tests and near-duplicates only), or package.module:Class",
+        description="`sentence-transformer`, `lexical` (hashed n-grams, without a model, for demos "
+        "and tests), or package.module:Class",
     )
     model: Model = Field("intfloat/e5-base-v2", description="model name on the Hub or local folder")
     revision: str | None = Field(None, description="branch, tag or commit; pinned when planned")
@@ -315,19 +294,16 @@ class Embedding(Group):
     )
     truncate: bool = Field(
         False,
-        description="keep the first `dimension` numbers of a longer vector, for models trained for "
-        "it (Matryoshka)",
+        description="keep the first `dimension` numbers of a longer vector (Matryoshka models)",
     )
     storage: Literal["float16", "int8"] = Field(
         "float16",
-        description="numbers of the vectors on disk; int8: half the bytes, each vector with a "
-        "scale of its own",
+        description="numbers of the vectors on disk; int8: half the bytes, and a scale per vector",
     )
     keep: bool = Field(
         True,
-        description="write the vectors; false: stages make those that they need, for runs with "
-        "selection.mask_model (once), or with selection.scope `corpus` (once with selection.rounds "
-        "1; else about two to three times)",
+        description="write the vectors; false: stages make those that they need, once with "
+        "selection.mask_model or one round in scope `corpus`, two to three times with more rounds",
     )
     trust_remote_code: bool = Field(False, description="run code that comes with the model")
 

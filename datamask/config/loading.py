@@ -114,11 +114,7 @@ def load_settings(
 
 
 def load_sweep(overrides: tuple[str, ...]) -> tuple[Sweep, Compute]:
-    """Settings of a sweep from `sweep.key=value` and `compute.key=value`.
-
-    Raises:
-        SettingsError: another key, or a value out of range.
-    """
+    """Settings of a sweep from `sweep.key=value` and `compute.key=value`; refuses other keys."""
     data: dict[str, Any] = {}
     for override in overrides:
         if not override.startswith(("sweep.", "compute.")):
@@ -129,11 +125,7 @@ def load_sweep(overrides: tuple[str, ...]) -> tuple[Sweep, Compute]:
 
 
 def load_rubric(path: Path | None) -> Rubric:
-    """Read the rubric of `datamask label`; without a file, the default.
-
-    Raises:
-        SettingsError: it is not YAML, or has an unknown key or a value out of range.
-    """
+    """Read the rubric of `datamask label`; or the default; raises as `load_settings`."""
     data = {} if path is None else read_yaml(path.read_bytes(), str(path))
     rubric: Rubric = parse_settings(data, Rubric)
     return rubric

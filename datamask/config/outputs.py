@@ -26,8 +26,7 @@ class Subset(Group):
         200,
         ge=0,
         le=1000,
-        description="each dump gets its own files and configuration, unless there are more dumps "
-        "than this; 0: never",
+        description="most dumps that get files and a configuration of their own; 0: none",
     )
 
 
@@ -38,8 +37,8 @@ class Report(Group):
         5000,
         ge=10,
         le=100_000,
-        description="random documents, for the map, the most diverse subset and the mean cosine; a "
-        "fifth as many of each selection are asked for their nearest neighbours",
+        description="random documents for the map and diversity; a fifth as many of each selection "
+        "are asked for their nearest neighbours",
     )
     map_documents: int = Field(3000, ge=10, le=20_000, description="of these, points on the map")
     examples: int = Field(20, ge=0, le=200, description="documents of each kind shown as examples")
@@ -54,7 +53,7 @@ class Sweep(Group):
     by: Literal["knee", "evaluation"] = Field(
         "knee",
         description="what recommends lambda: the knee of quality and diversity, or language models "
-        "trained on each selection as `evaluation` says (they are trained first)",
+        "trained as `evaluation` says",
     )
     quality_weights: tuple[float, ...] = Field(
         (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0), min_length=1, description="values of lambda"
@@ -63,8 +62,7 @@ class Sweep(Group):
     changes: tuple[dict[str, Any], ...] = Field(
         (),
         description="settings of `selection` to try as well, each with every lambda, such as "
-        "{metric: pairwise} or {estimator: policy_gradient, rollouts: 8}; a budget replaces the "
-        "run's own",
+        "{metric: pairwise}; a budget replaces the run's own",
     )
     shards: int = Field(2, ge=1, le=1000, description="number of sampled shards")
 
@@ -95,18 +93,15 @@ class Publication(Group):
     )
     scores: bool = Field(
         False,
-        description="publish configuration `scores`: id, scores and logit of every document of the "
-        "source, to apply another threshold",
+        description="publish configuration `scores`: id, scores and logit of every document",
     )
     tokens: bool = Field(
         False,
-        description="publish configuration `tokens`: the tokens of each document in the order of "
-        "training (needs tokens.tokenizer)",
+        description="publish configuration `tokens`: documents as tokens in the order of training",
     )
     mask_model: bool = Field(
         False,
-        description="publish the run's mask model (folder `mask_model`), by which others can judge "
-        "documents of their own",
+        description="publish the mask model, by which others can judge documents of their own",
     )
     tag: str = Field(
         "v1",
@@ -115,8 +110,7 @@ class Publication(Group):
     )
     languages: tuple[str, ...] = Field(
         (),
-        description="language codes for the card; none: the values of the source's `language` "
-        "column, if any, that at least 1 % of the subset has",
+        description="language codes for the card; none: those of at least 1 % of the subset",
     )
     source_datasets: tuple[str, ...] = Field((), description="Hub datasets this derives from")
     citation: str = Field("", description="BibTeX of the source, quoted in the card")

@@ -16,15 +16,13 @@ class NearDuplicates(Group):
         0.8,
         ge=0.5,
         le=1,
-        description="minimum estimated Jaccard similarity of near-duplicates (standard error 0.037 "
-        "at 0.8)",
+        description="minimum estimated Jaccard similarity (standard error 0.037 at 0.8)",
     )
     ngram: int = Field(5, ge=1, le=50, description="words in an n-gram")
     against: Annotated[tuple[str, ...], PLACE] = Field(
         (),
-        description="earlier datasets (run folders, or Parquet or JSON lines with the source's "
-        "columns of text and id; local, hf://, s3://); near-duplicates of their documents are "
-        "dropped",
+        description="earlier datasets, of whose documents near-duplicates are dropped: run "
+        "folders, or Parquet or JSON lines with the source's columns of text and id (local, hf://, s3://)",
     )
 
 
@@ -36,8 +34,8 @@ class BenchmarkSet(Group):
     name: str = Field("", description="name in the report; empty: the last part of the path")
     path: Place = Field(
         min_length=1,
-        description="file, folder, glob or URL (hf://, s3://) of Parquet, JSON lines or plain text "
-        "(.parquet, .jsonl, .ndjson, .txt; a plain text file is one text)",
+        description="file, folder, glob or URL (hf://, s3://) of Parquet, JSON lines or plain "
+        "text, of which each file is one text",
     )
     columns: tuple[str, ...] = Field(
         ("text",),
@@ -74,13 +72,12 @@ class Contamination(Group):
         10,
         ge=1,
         description="an n-gram does not count if more than this many documents, of at least two "
-        "domains, hold it (a text without a domain is a domain of its own)",
+        "domains, hold it",
     )
     action: Literal["drop_covered", "drop", "flag"] = Field(
         "drop_covered",
         description="`drop_covered`: drop documents that cover an item, keep those that quote it "
-        "(hold an n-gram inside a column); `drop`: drop both; `flag`: keep both; columns record "
-        "benchmark, words and share",
+        "(hold an n-gram inside a column); `drop`: drop both; `flag`: keep both",
     )
 
     @model_validator(mode="after")

@@ -26,14 +26,12 @@ class Term(Group):
     """A further term of the objective, besides quality and the diversity metric."""
 
     name: Annotated[str, known_or_own("objective", TERMS)] = Field(
-        ...,
-        description=f"{', '.join(TERMS)}, or package.module:Class, whose code runs",
+        ..., description=f"{', '.join(TERMS)}, or package.module:Class, whose code runs"
     )
     weight: float = Field(..., description="positive: improve the term")
     path: Place = Field(
         "",
-        description="file that the term reads (`target`: embeddings, .npy); argument `path` of the "
-        "class; its content is pinned when planned",
+        description="file that the term reads, argument `path` of its class (`target`: .npy)",
     )
     options: dict[str, Any] = Field(
         default_factory=dict, description="other keyword arguments of the class"
@@ -72,8 +70,8 @@ class Limit(Group):
     )
     value: str | None = Field(
         None,
-        description="the group's dump, language, domain or topic (`(none)`: documents without "
-        "one); not set: each group that no other limit names, including `(none)`",
+        description="the group (`(none)`: documents without one); not set: each group that no "
+        "other limit names, including `(none)`",
     )
     floor: float = Field(0, ge=0, le=1, description="minimum share of the selection")
     cap: float = Field(1, ge=0, le=1, description="maximum share of the selection")
@@ -105,23 +103,19 @@ class Selection(Group):
 
     scope: Literal["shard", "corpus"] = Field(
         "shard",
-        description="`shard`: every shard keeps its share; `corpus`: one selection over all "
-        "shards, so that a shard keeps more if its text is good and less if it repeats others",
+        description="`shard`: every shard keeps its share; `corpus`: one selection over all shards",
     )
     rounds: int = Field(
         20,
         ge=1,
         le=MOST_ROUNDS,
-        description="scope `corpus`: maximum number of exchanges between shards; they end when the "
-        "objective has settled (`tolerance`); 1: every document is judged once, by what was "
-        "learned from a sample, which with DiSF costs less than half a percent of the gain at "
-        "lambda 0.5 and 1 to 4 % at 0.1",
+        description="scope `corpus`: most exchanges between shards, which end when the objective "
+        "has settled (`tolerance`); 1: every document is judged once, by what a sample taught",
     )
     sample_documents: Annotated[int, Field(ge=16, le=1_000_000)] | Literal["auto"] = Field(
         "auto",
         description="scope `corpus`: documents of the sample of all shards that is learned first; "
-        "`auto`: 65,536; others, 16,384 of `auto`, confirm its gain and stand for the corpus in "
-        "later rounds",
+        "`auto`: 65,536",
     )
     method: Literal[
         "mask",
@@ -138,16 +132,14 @@ class Selection(Group):
         "odis",
     ] = Field(
         "mask",
-        description="`mask` learns; the others are comparators for ablations: the greedy methods "
-        "maximise quality and metric as `mask` does; quality_minus_density, gist and spokes weigh "
-        "quality against density, distance or entropy by lambda; random, top_quality, semdedup, "
-        "d4, cluster_balanced and odis (of two scores or more) have no objective",
+        description="`mask` learns; the others are comparators: the greedy methods maximise "
+        "quality and metric as `mask` does; quality_minus_density, gist and spokes weigh quality "
+        "against density, distance or entropy by lambda; the rest have no objective",
     )
     mask_model: Place = Field(
         "",
-        description="folder or URL of a finished run's `mask_model`: nothing is learnt, and the "
-        "documents above its threshold are kept (`datamask apply` sets it); its content is pinned "
-        "when planned; `ratio` is then the share that is expected",
+        description="folder or URL of a finished run's `mask_model`: documents above its threshold "
+        "are kept (`datamask apply` sets it), and `ratio` is the share that is expected",
     )
     ratio: float = Field(0.1, gt=0, le=1, description="share of the source's documents to keep")
     documents: int | None = Field(
@@ -156,15 +148,15 @@ class Selection(Group):
     tokens: int | None = Field(
         None,
         ge=1,
-        description="number of tokens to keep, met within one document; overrides `ratio` "
-        "(needs source.columns.token_count or source.tokenizer)",
+        description="number of tokens to keep (within one document); overrides `ratio` (needs a "
+        "column of token counts, or source.tokenizer)",
     )
     max_repeat: int = Field(
         1,
         ge=1,
         le=100,
-        description="how often training sees a document at most; above 1, the subset has a column "
-        "`repeat`, which adds up to `training_documents` or `training_tokens`",
+        description="how often training sees a document at most; above 1, the subset says how "
+        "often in a column `repeat`",
     )
     training_documents: int | None = Field(
         None, ge=1, description="documents that training sees, with repeats (met exactly)"
@@ -179,8 +171,7 @@ class Selection(Group):
         recipe.METRIC,
         description=f"diversity term: {', '.join(METRICS)}, or package.module:Class, whose code "
         f"runs; not given: {recipe.METRIC}, or {recipe.CORPUS_METRIC} with scope `corpus`, method "
-        "`greedy` and mask models; none, and no vectors are made, with method `random` or "
-        "`top_quality` if nothing else needs vectors (docs/method.md#without-vectors)",
+        "`greedy` and mask models, or none with methods without vectors",
     )
     quality_weight: float = Field(
         recipe.UNPRUNED_QUALITY_WEIGHT,
@@ -188,9 +179,8 @@ class Selection(Group):
         le=1,
         description="lambda in lambda Q / sigma_Q + (1 - lambda) s D / sigma_D, s = -1 for metrics "
         "to be minimised: 1 is quality only, 0 is diversity only; not given: "
-        f"{recipe.QUALITY_WEIGHT:g} if quality prunes or is the built-in heuristic alone, else "
-        f"{recipe.UNPRUNED_QUALITY_WEIGHT:g}; the paper's lambda weighs unscaled terms "
-        "(`scale_terms`)",
+        f"{recipe.QUALITY_WEIGHT:g} if quality prunes or is the heuristic alone, else "
+        f"{recipe.UNPRUNED_QUALITY_WEIGHT:g}",
     )
     more_terms: tuple[Term, ...] = Field(
         (), description="further terms of the objective, scaled like the others"
@@ -198,7 +188,7 @@ class Selection(Group):
     scale_terms: bool = Field(
         True,
         description="divide each term by sigma, its standard deviation over random subsets of the "
-        "same size, of the shard or (scope `corpus`) of the corpus; false: the unscaled sum",
+        "same size; false: the unscaled sum, as in the paper",
     )
     estimator: Literal["auto", "expected", "policy_gradient"] = Field(
         "auto", description="`auto`: expected if every term supports it"
@@ -216,13 +206,12 @@ class Selection(Group):
         ge=0,
         lt=1,
         description="stop when the gain over a window (scope `corpus`: two rounds) is at most this "
-        "share of the gain so far; 0: never stop early",
+        "share of the whole; 0: never",
     )
     swap_refinement: int = Field(
         1000,
         ge=0,
-        description="maximum swaps near the threshold after learning, of a shard (scope `corpus`: "
-        "after several rounds, if the objective of the corpus rises)",
+        description="maximum swaps near the threshold after learning, of a shard",
     )
 
     @model_validator(mode="before")

@@ -14,9 +14,7 @@ class Phase(Group):
 
     share: float = Field(..., gt=0, le=1, description="share of all tokens; shares add up to 1")
     where: str = Field(
-        "",
-        description="SQL condition on the columns of view `documents`, such as `quality > 1`; "
-        "empty: any document",
+        "", description="SQL condition on columns of `documents`, such as `quality > 1`; empty: any"
     )
 
 
@@ -28,13 +26,12 @@ class Tokens(Group):
     )
     end_of_document: str = Field(
         "",
-        description="token that follows each document; empty: the first of <|endoftext|>, "
+        description="token after each document; empty: the first of <|endoftext|>, "
         "<|end_of_text|>, </s>, <eos> and <|bos|> that the tokenizer has",
     )
     order: Literal["shuffled", "by_quality_then_shuffled"] = Field(
         "shuffled",
-        description="`by_quality_then_shuffled`: every epoch goes through ten bands of quality, "
-        "the best last, each shuffled",
+        description="`by_quality_then_shuffled`: ten shuffled bands in every epoch, the best last",
     )
     phases: tuple[Phase, ...] = Field(
         (), description="phases of training, one after the other, each in this order; none: one"

@@ -117,7 +117,7 @@ SETTINGS: Cases = {
     "no memory for DuckDB": (setting(compute__duckdb_memory="0MB"), "compute.duckdb_memory:"),
     "more memory for DuckDB than there is": (
         setting(compute__duckdb_memory="9" * 400 + "TB"),
-        "compute.duckdb_memory: needed 1MB to 1000TB, got '999",
+        "compute.duckdb_memory:",
     ),
     "too little memory for DuckDB": (setting(compute__duckdb_memory="1MB"), "Out of Memory"),
 }
