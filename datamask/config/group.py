@@ -6,7 +6,7 @@ import typing
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, field_validator
 
 from datamask.errors import did_you_mean, without_secrets
 
@@ -31,11 +31,24 @@ def or_text(schema: dict[str, Any]) -> None:
 
 
 class Group(BaseModel):
-    """Base of the settings groups. Settings are recorded and published, so they hold no secrets."""
+    """Base of the settings groups: the text below a setting is its help.
+
+    Settings are recorded and published, so they hold no secrets.
+    """
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False
+        extra="forbid",
+        frozen=True,
+        validate_default=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
     )
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **given: Any) -> None:
+        """Put the description of each field, the text below it, on one line."""
+        for field in cls.model_fields.values():
+            field.description = " ".join((field.description or "").split())
 
     @field_validator("*")
     @classmethod
@@ -76,8 +89,10 @@ class Group(BaseModel):
 class SourceGroup(Group):
     """Documents of the source: those of a domain, language or dump."""
 
-    column: Literal["domain", "language", "dump"] = Field(..., description="what defines the group")
-    value: str = Field(..., description="the group's domain, language or dump")
+    column: Literal["domain", "language", "dump"]
+    """what defines the group"""
+    value: str
+    """the group's domain, language or dump"""
 
 
 EarlyGroup = Literal["none", "domain", "language", "dump", "source"]
