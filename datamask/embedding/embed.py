@@ -37,7 +37,6 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     Layout `features` imports the vectors of the source; otherwise the text is embedded.
 
     Raises:
-        RunError: the quality of the shard is missing or stale.
         InputError: a vector of the source is missing, has the wrong width or is not finite, or the
             model gives none for a document.
         CorruptFileError: source and quality file do not hold the same documents.
@@ -71,8 +70,7 @@ def embed_unkept(
 ) -> np.ndarray:
     """The vectors that a run which keeps none would have written; float16, N x D.
 
-    Their checkpoints are those of *stage*, until its output is written; empty: no checkpoints.
-    *places*: of which survivors, ascending; None: of all. Raises as `embed_shard`.
+    Their checkpoints are those of *stage*, or none. *places*: of which survivors, ascending.
     """
     ids, is_wanted = _survivors(run, shard)
     if places is not None:
@@ -167,10 +165,7 @@ def _wanted(
 def _embedder(
     run: Run, shard: int, compute: Compute
 ) -> tuple[Callable[[pa.RecordBatch], Any], Callable[[pa.RecordBatch, Any], np.ndarray]]:
-    """What prepares rows (id, content, row in the shard) in another thread, and what embeds them.
-
-    The second makes unit vectors, float32, N x D, of the rows and of what was prepared.
-    """
+    """What prepares rows in another thread, and what makes unit vectors, float32, of both."""
     embedding, source = run.settings.embedding, run.settings.source
     if source.layout != "features":
         revision = run.pinned_revisions.get(PIN, "")

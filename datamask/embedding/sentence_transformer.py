@@ -43,12 +43,10 @@ TEXTS_PER_BATCH = 32
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """A model on its device, shared by all shards that this process embeds there.
+    """A `SentenceTransformer` on its device, shared by all shards that this process embeds there.
 
-    Args:
-        model: a `SentenceTransformer`.
-        tokenising: lock of the tokeniser, which only one thread may use.
-        encoding: lock of the model, whose precision a retry changes temporarily.
+    Locks: of the tokeniser, which only one thread may use, and of the model, whose precision a
+    retry changes temporarily.
     """
 
     model: Any
@@ -57,12 +55,7 @@ class Encoder:
 
 
 def with_own_width(embedding: Embedding, compute: Compute) -> Embedding:
-    """The settings with the model's commit and dimension, whatever they say. Loads the model.
-
-    Raises:
-        SettingsError: there is no such model, or it cannot be loaded.
-        HubUnavailableError: the Hub does not answer.
-    """
+    """The settings with the model's commit and dimension, whatever they say. Loads the model."""
     revision = pin_model(embedding)[PIN]
     width = _loaded(embedding, revision, compute).model.get_embedding_dimension()
     return embedding.model_copy(update={"dimension": width, "revision": revision})
@@ -71,10 +64,8 @@ def with_own_width(embedding: Embedding, compute: Compute) -> Embedding:
 def load_model(embedding: Embedding, revision: str, compute: Compute) -> Encoder:
     """The model on its device, from this process's cache if it was loaded before.
 
-    *revision* is the commit, or the digest of the local folder, from planning.
-
     Raises:
-        InputError: the local folder has changed since planning.
+        InputError: the local folder is not *revision*, its digest when the run was planned.
         SettingsError: the model cannot be loaded, or its vectors have another width.
     """
     encoder = _loaded(embedding, revision, compute)
@@ -152,10 +143,7 @@ def _takes_tokens(model: Any, token_lists: Callable[[Sequence[str]], TokenLists]
 def _untokenised(
     encoder: Encoder, texts: Sequence[str], prefix: str, prompt: str | None, batch: int
 ) -> Tokenised:
-    """`tokenise` for models that do not take tokens: *batch* texts at a time, longest first.
-
-    They get whole texts. Unless their length is unlimited, what they read of a text is unknown.
-    """
+    """`tokenise` for models that take whole texts: *batch* at a time, longest first."""
     model, lengths = encoder.model, np.array([len(text) for text in texts], np.float64)
     order = np.argsort(-lengths, kind="stable")
     batches = [order[start : start + batch] for start in range(0, len(order), batch)]

@@ -39,14 +39,7 @@ def find_near_duplicates(connection: Any, run: Run) -> None:
 
     Of a cluster, documents are considered in the order of quality and, among equals, of ids. A
     document is dropped only if it is similar to one that is kept, of which the first is named.
-    Documents of earlier datasets come first and are kept.
-
-    Args:
-        connection: DuckDB with the table `joined`: shard, row, id and quality of all documents.
-        run: its stages up to `similar_pairs` are done.
-
-    Raises:
-        RunError: what it reads is missing or stale.
+    Documents of earlier datasets come first and are kept. *connection* has the table `joined`.
     """
     execute(
         connection,

@@ -30,14 +30,10 @@ def references(settings: Settings) -> Iterator[tuple[str, str, tuple[str, ...]]]
 
 
 def reference_digest(path: str, columns: tuple[str, ...]) -> str:
-    """Check the first row of each file of a reference; returns a digest of the files.
-
-    Args:
-        path: as in the settings.
-        columns: columns that the rows must have.
+    """A digest of the files of a reference, of which the first rows are checked.
 
     Raises:
-        InputError: there are no files, or a file is unreadable or lacks a column.
+        InputError: there are no files, or a file is unreadable or lacks one of the *columns*.
     """
     files = PlannedFiles(_folder(path), ROW_SUFFIXES)
     for name in files.names:

@@ -53,11 +53,7 @@ def units(run: Run) -> list[Unit]:
 
 
 def find_similar(run: Run, unit: int, compute: Compute) -> Receipt:
-    """Write `similar_pairs/NNNNN.parquet`: documents and the first of their cluster.
-
-    Raises:
-        RunError: what it reads is missing or stale.
-    """
+    """Write `similar_pairs/NNNNN.parquet`: documents and the first of their cluster."""
     near = run.settings.quality.near_duplicates
     assert near is not None
     bands = bands_of(near.similarity)[unit :: run.num_units("similar_pairs")]

@@ -88,12 +88,7 @@ class Endpoint:
     """
 
     def __init__(self, url: str, rubric: Rubric, journal: Path) -> None:
-        """Read the journal.
-
-        Raises:
-            SettingsError: the URL, the name of the model or the key cannot be used.
-            InputError: the journal is damaged.
-        """
+        """Read the journal; refuse a URL, name of a model or key that cannot be used."""
         self.key = os.environ.get(rubric.key_variable, "").strip()
         if without_secrets(url) != url:
             raise SettingsError(f"--endpoint {url}: give the secret in {rubric.key_variable}")

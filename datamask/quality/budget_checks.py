@@ -33,13 +33,7 @@ def count_documents(connection: Any) -> Counts:
 
 
 def check_survivors(connection: Any, run: Run, counts: Counts) -> None:
-    """Check what is left after pruning.
-
-    Args:
-        connection: DuckDB with the view `result` (shard, row, id, quality, tokens and dropped) and
-            the view `documents` of `combining.load_documents`.
-        run: its settings.
-        counts: of the view.
+    """Check what is left after pruning, by the views `result` and `documents` (`load_documents`).
 
     Raises:
         InputError: no document is left, or one has no number of tokens and the settings need it.

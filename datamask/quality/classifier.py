@@ -271,11 +271,10 @@ def check_head(score: Score, config: Any) -> None:
 
 
 def pin_classifier(score: Score) -> str:
-    """Check a classifier's configuration; returns its commit, or the digest of its folder.
+    """The commit of a classifier, or the digest of its folder; its configuration is checked.
 
     Raises:
         SettingsError: the model does not exist, is not a classifier, or lacks the head.
-        HubUnavailableError: the Hub does not answer.
     """
     from transformers import AutoConfig
 

@@ -58,12 +58,8 @@ def join_documents(connection: Any, run: Run) -> Scales:
     columns of contamination; of scores normalised within groups also `whole_quality`, the quality
     without groups, and the groups g_<kind>. The view `documents` has the raw scores.
 
-    Returns:
-        The scales; those of the mask model by which the run is judged, if it is.
-
-    Raises:
-        InputError: a score is missing and its policy is `error`, or its values are too large.
-        RunError: the output of an earlier stage is missing or stale.
+    Returns the scales, of the run or of the mask model by which it is judged. Refuses a score that
+    is missing and whose policy is `error`, and values that are too large.
     """
     scores = run.settings.scores
     receipts = [run.receipt("scores", shard) for shard in range(run.num_shards)]

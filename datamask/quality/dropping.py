@@ -133,13 +133,9 @@ def _length_edges(connection: Any) -> list[int] | None:
 
 
 def quantiles(counts: list[tuple[int, int]], parts: int) -> list[int]:
-    """The values that divide documents into *parts* equal parts.
+    """The values that divide documents into *parts* equal parts, from *counts* of ascending values.
 
     The k-th is the least value that at least k / *parts* of the documents do not exceed.
-
-    Args:
-        counts: ascending values, and how often each occurs; at least one.
-        parts: 10 for deciles.
     """
     upto = np.cumsum([number for _, number in counts])
     borders = np.searchsorted(upto, [-(-number * upto[-1] // parts) for number in range(1, parts)])

@@ -35,11 +35,8 @@ _GIVEN = pa.schema([("id", pa.string()), ("value", pa.float64())])
 def join_scores(run: Run, compute: Compute) -> None:
     """Write every `file_scores/NNNNN.parquet` that is missing or stale.
 
-    Metric of the receipts: `ids`, a digest of the shard's ids in order.
-
-    Raises:
-        InputError: a score file is unreadable, lacks a column or has one of another type, an id of
-            a shard occurs twice in the files, or a file of scores or source is not as planned.
+    Metric of the receipts: `ids`, a digest of the shard's ids in order. Refuses an id of a shard
+    that occurs twice in the files, and files that are unreadable or not as planned.
     """
     remaining = run.remaining("file_scores")
     scores = [score for score in run.settings.scores if score.kind == "file"]

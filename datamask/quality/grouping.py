@@ -37,10 +37,7 @@ def group_kinds(scores: tuple[Score, ...]) -> list[str]:
 
 
 def group_columns(connection: Any, run: Run) -> tuple[str, str]:
-    """SQL of the groups g_<kind> of a row of `scores` (named s, with shard), and joins for them.
-
-    Table `folders` has the rows of each shard that are of files of a folder.
-    """
+    """SQL of the groups g_<kind> of a row of `scores` (named s, with shard), and joins for them."""
     kinds = group_kinds(run.settings.scores)
     columns = {kind: group_column(kind, "s") for kind in kinds if kind != "source"}
     if "source" in kinds:
@@ -64,8 +61,8 @@ def group_columns(connection: Any, run: Run) -> tuple[str, str]:
 def create_groups(connection: Any, index: int, score: Score, value: str) -> None:
     """Tables `group<index>`, size and scale of each group, and `within<index>`, ranks in groups.
 
-    *value* is SQL: the raw value of a row of `documents` (named s); *index* is that of the score in
-    the settings. The second table is only made for normalisation `rank`.
+    *value* is SQL: the raw value of a row of `documents` (named s). Ranks are made for
+    normalisation `rank` alone.
     """
     execute(
         connection,

@@ -13,18 +13,11 @@ LEAST_LABELS = 100
 
 
 def read_labels(score: Score, planned: str | None = None) -> tuple[dict[str, float], str]:
-    """Read a score's labels by id, without those that are missing or not finite.
-
-    Args:
-        score: names the files and columns.
-        planned: the digest of the files when the run was planned, if it is.
-
-    Returns:
-        The labels, and the digest of the files that were read.
+    """A score's labels by id, without those that are missing or not finite; and the files' digest.
 
     Raises:
         InputError: a file is unreadable, an id occurs twice, there are too few labels, or the files
-            are not the planned ones.
+            have not the digest *planned*.
     """
     labels: dict[str, float] = {}
     files = PlannedFiles(score.path)

@@ -50,9 +50,7 @@ class ScoreMoments:
 
 
 def merged_moments(run: Run, receipts: list[Receipt], score: Score) -> ScoreMoments:
-    """The moments of a score over all shards, including filled values.
-
-    *receipts* are of stage `scores` or `probe_scores`, in order of shard.
+    """The moments of a score over all shards, in the order of their *receipts*, with filled values.
 
     Raises:
         InputError: the values are too large for a mean and a deviation, or (`none`) for float32.

@@ -175,11 +175,7 @@ def apply_probes(run: Run, shard: int, compute: Compute) -> Receipt:
 
 
 def add_probes(run: Run, shard: int, compute: Compute) -> Receipt:
-    """Write `probed_quality/NNNNN.parquet`: `quality/` with the weighted probes added.
-
-    Raises:
-        CorruptFileError: the files of quality and probe scores hold different documents.
-    """
+    """Write `probed_quality/NNNNN.parquet`: `quality/` with the weighted probes added."""
     before = run.receipt("quality", shard)
     receipts = [run.receipt("probe_scores", one) for one in range(run.num_shards)]
     table = read_columns(run.path("quality", shard))

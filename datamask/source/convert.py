@@ -63,10 +63,7 @@ def source_files(path: str) -> tuple[list[str], list[str]]:
     """The Parquet files of a source, and those that must be converted, each sorted by path.
 
     Files that end with `.json` count only if there are no others: datasets have such files beside
-    their data. A warning names the files of unknown formats.
-
-    Raises:
-        InputError: there are no files of a known format.
+    their data. A warning names the files of unknown formats; without any other, they are refused.
     """
     names = list_files(path, ("",))
     is_file = names[0].rpartition("/")[2] == path.rpartition("/")[2]
@@ -96,15 +93,14 @@ def convert(
     *,
     may_write: bool = True,
 ) -> tuple[list[str], dict[str, str]]:
-    """Convert files that are not converted yet, several at once.
+    """Convert files that are not converted yet, `compute.workers` at once.
 
     Args:
         path: of the source, at its commit.
         names: its files to convert, local or URLs.
-        source: bounds bad lines; names the column of ids, which is made from file and row if no
-            file has it.
+        source: bounds bad lines; names the column of ids, made from file and row if no file has it.
         storage: gets the copies.
-        compute: files converted at once (`workers`).
+        compute: number of workers.
         may_write: otherwise files that are not converted are refused.
 
     Returns:
@@ -167,12 +163,9 @@ def not_converted(path: str, files: int) -> NotConvertedError:
 class _Note:
     """What `converted/files.json` says.
 
-    Args:
-        files: by name within the source, what tells a file's version (see `_version`), and a
-            digest of its content.
-        bad_lines: how many lines of a file are left out, if there are some.
-        schema: of the copies (Arrow IPC, in hexadecimal).
-        made_ids: the column whose ids are made; empty if none are.
+    `files`: by name within the source, what tells a file's version, and a digest of its content;
+    `bad_lines`: how many lines are left out; `schema`: that of the copies (Arrow IPC, hexadecimal);
+    `made_ids`: the column whose ids are made, if they are.
     """
 
     files: dict[str, list[str]] = field(default_factory=dict)
@@ -223,11 +216,7 @@ def _check_unchanged(name: str, version: str, digest: str) -> None:
 def _extended(
     note: _Note, base: str, looks: dict[str, tuple[list[str], Content]], id_column: str
 ) -> _Note:
-    """The note with further files; those after the first keep to the schema of the first.
-
-    Raises:
-        InputError: a column of a further file is of another type.
-    """
+    """The note with further files; those after the first keep to the schema of the first."""
     files = note.files | {file: version for file, (version, _) in looks.items()}
     bad = {file: content.bad_lines for file, (_, content) in looks.items() if content.bad_lines}
     if note.schema:

@@ -21,14 +21,9 @@ from datamask.source.reading import plain_schema
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """What a Parquet footer says about a file.
+    """What a Parquet footer says: `digest` is of size and footer, `size` in bytes.
 
-    Args:
-        path: absolute, or a URL.
-        size: bytes of the file.
-        digest: of size and footer.
-        groups: rows and uncompressed bytes of each row group.
-        schema: its columns.
+    `groups` are rows and uncompressed bytes of each row group.
     """
 
     path: str

@@ -47,13 +47,7 @@ _SQL_TYPES = {kind: name for name, kind in _TYPES.items()}
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a file holds.
-
-    Args:
-        rows: its records.
-        bad_lines: lines that are left out.
-        schema: its columns.
-    """
+    """The number of records of a file, that of lines that are left out, and the columns."""
 
     rows: int
     bad_lines: int
@@ -63,13 +57,10 @@ class Content:
 def look_into(path: str, name: str, most_bad_lines: int) -> Content:
     """Read a whole local file for its columns and their types.
 
-    Args:
-        path: of the file.
-        name: of the file in messages, whose end tells its format.
-        most_bad_lines: lines of JSON that may be left out, because they are no JSON objects.
+    The end of *name*, which stands in messages, tells the format.
 
     Raises:
-        InputError: the file cannot be read, or has more bad lines than allowed; names the first.
+        InputError: the file cannot be read, or has more than *most_bad_lines* that are no objects.
     """
     with naming(name):
         if name.lower().endswith(ARROW):
@@ -82,10 +73,7 @@ def look_into(path: str, name: str, most_bad_lines: int) -> Content:
 
 
 def read_records(path: str, name: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of a file in order, in *schema*; columns that it lacks are null.
-
-    Other arguments and errors are those of `look_into`.
-    """
+    """The rows of a file in order, in *schema*; columns that it lacks are null. As `look_into`."""
     with naming(name):
         if name.lower().endswith(ARROW):
             with _open_arrow(path) as reader:

@@ -119,9 +119,9 @@ def remedy(source: Source) -> str:
 
 
 def surely_long(metadata: pq.FileMetaData, source: Source) -> tuple[int, int] | None:
-    """The first and last row of the first row group that must hold a text beyond the bound.
+    """The rows, first and last, of the first row group that surely holds a text beyond the bound.
 
-    The footer alone says so: its texts need more bytes than texts within the bound can have.
+    Its texts need more bytes, by the footer, than texts within the bound can have.
     """
     before = 0
     for index in range(metadata.num_row_groups):

@@ -86,12 +86,8 @@ def open_parquet(
     """Open a Parquet file; errors raised within the block name it too.
 
     Of a remote file, only the requested columns are fetched, in few large requests, and nothing is
-    kept on disk.
-
-    Args:
-        path: local or a URL.
-        shard: named in errors; given for files of the source.
-        planned: the file's digest when the run was planned; None if there is none to compare with.
+    kept on disk. The *shard* is named in errors about files of the source. *planned* is the file's
+    digest when the run was planned, if there is one to compare with.
 
     Raises:
         InputError: missing, truncated, encrypted, not a Parquet file, or not the planned one.
@@ -110,11 +106,7 @@ def open_parquet(
 
 
 def _read_footer(file: IO[bytes], path: str, shard: int | None) -> tuple[int, bytes]:
-    """The size of a Parquet file, and its footer with the eight bytes that end the file.
-
-    Raises:
-        InputError: the footer is encrypted, the file truncated, or not a Parquet file.
-    """
+    """The size of a Parquet file, and its footer with the eight bytes that end the file."""
     size = file.seek(0, 2)
     file.seek(max(0, size - TAIL_BYTES))
     tail = file.read(TAIL_BYTES)
@@ -167,12 +159,7 @@ def open_text(path: str) -> Iterator[io.BufferedReader[_Hashing]]:
 class PlannedFiles:
     """The files of a setting (a folder, glob, file or URL), digested as they are read.
 
-    Args:
-        path: as in the settings.
-        suffixes: kinds of files in a folder or glob.
-
-    Raises:
-        InputError: there are no files.
+    Of a folder or glob, those that end with one of *suffixes*; there must be some.
     """
 
     def __init__(self, path: str, suffixes: tuple[str, ...] = SCORE_SUFFIXES) -> None:
@@ -204,10 +191,9 @@ class PlannedFiles:
 
     @contextlib.contextmanager
     def compared(self, planned: str | None) -> Iterator[None]:
-        """Refuse the files that a block has read unless their digest is *planned*, or None.
+        """Refuse the files unless those that a block has read have the digest *planned*, if any.
 
-        Raises:
-            InputError: the files are others; raised in place of the block's error about them.
+        Files that have changed are an error in place of the block's own about them.
         """
         try:
             yield
@@ -228,11 +214,7 @@ def _digest(path: str) -> str:
 
 
 def digest_file(path: str) -> str:
-    """What identifies the content of a file: a digest of every byte.
-
-    Raises:
-        InputError: there is no such file.
-    """
+    """What identifies the content of a file: a digest of every byte."""
     with naming(path):
         if not is_remote(path):
             return content_digest(path)

@@ -53,9 +53,7 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def unify_schemas(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
-    """The one schema of all files, given path and schema of each.
-
-    Small differences are widened (string, large_string).
+    """The one schema of all files, given path and schema of each; small differences are widened.
 
     Raises:
         InputError: columns are absent from a file, occur twice, or have incompatible types.
@@ -217,7 +215,7 @@ def read_piece(
 def groups_with(
     file: pq.ParquetFile, piece: Piece, rows: np.ndarray
 ) -> Iterator[tuple[int, int, np.ndarray]]:
-    """The row groups that hold some of a piece's *rows*, with their first row and those rows.
+    """The row groups with some of a piece's *rows*, their first row, and those rows.
 
     Rows count from the piece's start, and are ascending.
     """
@@ -287,11 +285,7 @@ def _cast(batch: pa.RecordBatch, schema: pa.Schema, piece: Piece) -> pa.RecordBa
 
 
 def check_text(run: Run, shard: int, first: int, values: pa.Array, column: str) -> None:
-    """Check that the texts of a shard's rows, from *first* on, are UTF-8.
-
-    Raises:
-        InputError: one is not; names its file and row.
-    """
+    """Refuse a text that is not UTF-8 among a shard's rows from *first* on; names its file, row."""
     if (place := invalid_text(values)) is not None:
         path, row = locate(run, shard, first + place)
         problem = "not valid UTF-8; re-encode it"

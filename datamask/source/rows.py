@@ -22,17 +22,12 @@ ROWS_AT_ONCE = 1024
 def read_rows(
     path: str, columns: tuple[str, ...], files: PlannedFiles | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Read the rows of a file as dictionaries.
+    """The rows of a file as dictionaries; a plain text file is one, its text in the last column.
 
-    A plain text file is one row: its text in the last column.
-
-    Args:
-        path: of a kind in `ROW_SUFFIXES`, local or a URL.
-        columns: that the rows must have.
-        files: that the file is one of; they note its digest.
+    *files*, that the file is one of, note its digest.
 
     Raises:
-        InputError: the file is unreadable, lacks a column, or is of another kind.
+        InputError: the file is unreadable, lacks one of the *columns*, or is of another kind.
     """
     check = functools.partial(check_columns, path, columns, "needed is one of")
     files = files or PlannedFiles(path, ROW_SUFFIXES)

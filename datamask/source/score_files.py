@@ -68,12 +68,7 @@ def read_all_scores(
 def read_scores(
     path: str, score: Score, files: PlannedFiles | None = None
 ) -> Iterator[tuple[pa.Array, pa.Array]]:
-    """Ids as text and scores as float64 of one file, batch by batch.
-
-    Args:
-        path: of the file.
-        score: names the columns.
-        files: that the file is one of; they note its digest.
+    """Ids as text and scores as float64 of one file, batch by batch; *files* note its digest.
 
     Raises:
         InputError: the file is unreadable, lacks a column or has one of another type.
@@ -140,11 +135,7 @@ def _csv_batches(path: str, score: Score, files: PlannedFiles) -> Iterator[pa.Re
 
 
 def check_columns(path: str, names: Iterable[str], remedy: str, known: Iterable[str]) -> None:
-    """Check that each of *names* is once among the *known* columns of a file.
-
-    Raises:
-        InputError: one is not; *remedy* is what to do with a list of the known ones.
-    """
+    """Refuse a file unless each of *names* is once among the *known*, which *remedy* introduces."""
     known = list(known)
     for name in names:
         if known.count(name) != 1:

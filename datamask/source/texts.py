@@ -40,9 +40,6 @@ def beginnings(run: Run, wanted: Sequence[tuple[int, int]]) -> dict[tuple[int, i
 
     *wanted* are shards and rows within them, the most wanted first. Documents whose text was not
     read are absent; in layout `features`, which has no text, all are.
-
-    Raises:
-        InputError: a file of the source is missing or unreadable.
     """
     if run.settings.source.layout == "features":
         return {}

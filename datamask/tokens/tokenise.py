@@ -78,10 +78,6 @@ def tokenise(run: Run, unit: int, compute: Compute) -> Receipt:
     """Write the tokens of a file of the subset, and where its documents are.
 
     The receipt's metrics: `type` of a token, `end` (the token at the end of a document), `tokens`.
-
-    Raises:
-        RunError: the file is missing or stale.
-        InputError: the tokenizer is not the planned one.
     """
     tokens, documents = wanted(run.settings), run.receipt("subset", unit).rows
     tokenizer = load_tokenizer(tokens.tokenizer, "tokens.tokenizer", run.pinned_revisions[PIN])
