@@ -63,17 +63,3 @@ def test_neither_shards_nor_threads_change_anything(tmp_path: Path, hold_out: fl
     for one, other in zip(found[0][0], found[2][0], strict=True):
         assert one["dropped"] == other["dropped"]
         assert (one["quality"] or 0) == pytest.approx(other["quality"] or 0, rel=1e-12)
-
-
-def test_of_equal_texts_in_several_shards_the_first_stays(tmp_path: Path) -> None:
-    """The first with all scores, in the order of the source; `keep` keeps all, blanks are none."""
-    texts = ["a", "b", "a", "b", "a", "c", " ", " "]
-    columns = {"text": texts, "grade": [None, 1, 2, 3, 4, 5, 6, 7]}
-    for duplicates in ("drop", "keep"):
-        quality = {"scores": [column(missing="drop")], "duplicates": duplicates}
-        run = make_run(tmp_path, columns, rows=2, prune_fraction=0, ratio=0.2, **quality)
-        reasons = [row["dropped"] for row in score(run)]
-        copy = "duplicate" if duplicates == "drop" else None
-        assert reasons == ["missing-score", None, None, copy, copy, None, "empty", "empty"]
-        counts = [run.receipt("quality", shard).metrics["dropped"] for shard in range(4)]
-        assert [found["duplicate"] for found in counts] == ([0, 1, 1, 0] if copy else [0] * 4)

