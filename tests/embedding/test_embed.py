@@ -109,23 +109,6 @@ def test_a_quality_file_of_other_documents_is_refused(
         embed_shard(run, 0, Compute())
 
 
-@pytest.mark.slow
-def test_a_shard_without_survivors_is_an_empty_file(tmp_path: Path) -> None:
-    """All of one shard is pruned: it goes through to an empty mask, and the rest is selected."""
-    source = tmp_path / "source"
-    source.mkdir()
-    for file, score in enumerate((-5.0, 5.0)):
-        ids = [f"{file}-{row}" for row in range(10)]
-        texts = [f"river stone market {file} {row} window garden" for row in range(10)]
-        table = pa.table({"id": ids, "text": texts, "edu": [score + row for row in range(10)]})
-        pq.write_table(table, source / f"{file}.parquet")
-    chosen = settings(source, plan={"rows_per_shard": 10}, quality={"prune_fraction": 0.5})
-    run = finish(tmp_path / "run", chosen)
-    assert run.receipt("embeddings", 0).rows == 0
-    assert run.receipt("selection", 0).rows == 0
-    assert pq.read_table(run.path("subset", 0))["shard"].to_pylist() == [1] * 5
-
-
 def test_long_ids_and_ids_that_end_in_nul_go_on_from_their_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

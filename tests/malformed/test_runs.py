@@ -153,19 +153,3 @@ def test_shards_outside_the_plan_are_refused(tmp_path: Path) -> None:
         with pytest.raises(RunError, match=rf"scores: no shard {shards[-1]}; the plan has 0 to 1"):
             run_stage(run, "scores", Compute(), shards=shards)
     assert not (tmp_path / "run" / "scores").exists()
-
-
-def test_an_output_changed_since_is_named_by_verify(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The file, what it should be, and the command that fixes it."""
-    assert run_main(["-q", "plan", *setting()(tmp_path)[1:]]) == 0
-    run = open_run(tmp_path / "run")
-    run_stage(run, "scores", Compute())
-    edit("run/scores/00001.parquet", lambda data: data[:9] + b"?" + data[10:])(tmp_path)
-    capsys.readouterr()
-    assert run_main(["verify", str(tmp_path / "run")]) == 2
-    shown = capsys.readouterr()
-    assert "scores/00001.parquet: SHA-256 is" in shown.out
-    assert shown.err.startswith("datamask: ") and shown.err.count("\n") == 1
-    assert "1 corrupt files were renamed to *.corrupt; run `datamask rebuild" in shown.err

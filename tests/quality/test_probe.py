@@ -118,19 +118,6 @@ def test_the_learner_reads_the_probed_quality(source: Path, labels: Path, tmp_pa
     assert run.path("probed_quality", 1).read_bytes() == whole
 
 
-def test_another_weight_fits_nothing_again(source: Path, labels: Path, tmp_path: Path) -> None:
-    """Weights of a probe change the quality that is learnt from, and neither fit nor embeddings."""
-    root = tmp_path / "run"
-    chosen = with_probe(source, labels, least_correlation=-1)
-    run = finish(root, chosen, "selection")
-    again = plan_run(root, with_probe(source, labels, weight=0.5, least_correlation=-1))
-    states = {stage: set(again.states(stage)) for stage in stages_of(again.settings)}
-    assert states["embeddings"] == states["probe"] == states["probe_scores"] == {"done"}
-    assert states["probed_quality"] == states["selection"] == {"stale"}
-    without = plan_run(root, settings(source, quality={"prune_fraction": 0.1}))
-    assert without.fingerprint("embeddings", 0) == run.fingerprint("embeddings", 0)
-
-
 def test_two_classes_are_told_apart_by_logistic_regression() -> None:
     """The weights are scikit-learn's, and the correlation is of labels and log-odds."""
     features = generator.normal(size=(300, 6))

@@ -110,21 +110,6 @@ def test_every_reader_sees_the_same_text(tmp_path: Path, longer: str) -> None:
     assert f"3 texts longer than 400 characters were {verb}" in ours.path("report").read_text()
 
 
-def test_the_bound_is_part_of_the_fingerprint(tmp_path: Path) -> None:
-    """Another bound or policy makes all that reads texts stale."""
-    source = corpus(tmp_path / "source")
-    before = plan_run(tmp_path / "run", chosen(source, "cut"))
-    for change in ({"most_characters": 300}, {"longer": "drop"}):
-        groups = {**before.settings.source.model_dump(), **change}
-        now = Run(
-            before.storage,
-            before.settings.model_copy(update={"source": Source(**groups)}),
-            before.pinned_revisions,
-        )
-        for stage in ("scores", "embeddings", "subset"):
-            assert now.fingerprint(stage, 0) != before.fingerprint(stage, 0)
-
-
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(
     st.lists(st.none() | st.text("aä€😀 ", max_size=12), min_size=1, max_size=30),
