@@ -27,15 +27,14 @@ from datamask.publishing.access import check_access
 from datamask.quality.classifier import pin_classifier
 from datamask.quality.examples import check_examples
 from datamask.quality.fasttext_model import pin_fasttext
-from datamask.quality.labels import read_labels
+from datamask.quality.fitting import read_labels
 from datamask.runs import budget
 from datamask.runs.run import Piece, Run
 from datamask.runs.schemas import SIGNATURE_BYTES, SKETCH_BYTES
 from datamask.source.convert import not_converted, source_files
-from datamask.source.footers import SourceFile, read_footers
 from datamask.source.opening import SOURCE_PIN, pin_source, pinned_path, resolve_path
 from datamask.source.pinned import digest_file, digest_files
-from datamask.source.reading import unify_schemas
+from datamask.source.reading import SourceFile, read_footers, unify_schemas
 from datamask.source.token_counts import tokenizer_digest
 from datamask.tokens.order import check_phases
 from datamask.tokens.tokenise import pin_tokenizer

@@ -26,10 +26,15 @@ from datamask.config.group import SourceGroup
 from datamask.config.inputs import Score
 from datamask.errors import InputError
 from datamask.hygiene.words import hash_ngrams, split_words
-from datamask.quality.agreement import rank_correlation
-from datamask.quality.calibration import calibrated, concordance, isotonic_curve
+from datamask.quality.fitting import (
+    LEAST_LABELS,
+    calibrated,
+    concordance,
+    isotonic_curve,
+    rank_correlation,
+    read_labels,
+)
 from datamask.quality.held_out import are_drawn
-from datamask.quality.labels import LEAST_LABELS, read_labels
 from datamask.runs import schemas
 from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
@@ -140,7 +145,7 @@ def fit_examples(run: Run, compute: Compute) -> None:
 
     Metrics of the receipt, by score: `kind` (logistic, or ridge for labels of more than two
     values), `examples` and `others` (texts of the two kinds; of a ridge all are examples), `copies`
-    (random documents left out because they are an example), `auc` (`calibration.concordance`) and
+    (random documents left out because they are an example), `auc` (`fitting.concordance`) and
     `correlation` (Spearman's, of targets and cross-validated predictions).
 
     Raises:

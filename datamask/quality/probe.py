@@ -19,10 +19,15 @@ from datamask.config.compute import Compute
 from datamask.config.inputs import Score
 from datamask.embedding.vectors import read_vectors, row_groups
 from datamask.errors import CorruptFileError, InputError
-from datamask.quality.agreement import rank_correlation
-from datamask.quality.calibration import calibrated, concordance, isotonic_curve
+from datamask.quality.fitting import (
+    LEAST_LABELS,
+    calibrated,
+    concordance,
+    isotonic_curve,
+    rank_correlation,
+    read_labels,
+)
 from datamask.quality.importing import moments
-from datamask.quality.labels import LEAST_LABELS, read_labels
 from datamask.quality.moments import merged_moments
 from datamask.runs import schemas
 from datamask.runs.files import read_columns

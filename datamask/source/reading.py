@@ -1,6 +1,7 @@
 """Documents from Parquet files, local or at an fsspec URL.
 
-Shards are row ranges that ignore file boundaries and cut row groups. A shard's reader yields
+Footers, which are examined in seconds, give the rows and bytes of each row group and identify a
+file. Shards are row ranges that ignore file boundaries and cut row groups. A shard's reader yields
 exactly the plan's rows, in order, in one schema, and reads only the requested columns. Problems are
 one line that names the file. Credentials and endpoints come from the environment alone (HF_TOKEN,
 AWS_*).
@@ -9,6 +10,8 @@ AWS_*).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +29,7 @@ from datamask.source.long_texts import (
     rows_at_once,
     text_column,
 )
-from datamask.source.opening import FETCH_BYTES
+from datamask.source.opening import FETCH_BYTES, is_remote
 from datamask.source.pinned import open_parquet
 
 SCHEMA_KEY = b"datamask-source-schema"
@@ -67,21 +70,16 @@ def unify_schemas(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
 
     for path, schema in schemas:
         plain = plain_schema(schema)
-        repeated = sorted(name for name in {*plain.names} if plain.names.count(name) > 1)
-        for name in repeated:
-            refuse("occurs more than once in the file; give every column its own name", path, name)
-        if repeated:
+        if repeated := sorted(name for name in {*plain.names} if plain.names.count(name) > 1):
+            problem = "occurs more than once in the file; give every column its own name"
+            refuse(problem, path, repeated[0])
             continue
-        if unified is None:
-            unified, first = plain, path
-            continue
-        if plain.equals(unified):
-            continue
+        unified, first = (plain, path) if unified is None else (unified, first)
         different = sorted({*plain.names} ^ {*unified.names})
         for name in different:
             lacking, having = (path, first) if name in unified.names else (first, path)
             refuse(f"absent, but {having} has it; give all files the same columns", lacking, name)
-        if different:
+        if different or plain.equals(unified):
             continue
         fields = []
         for field in unified:
@@ -99,6 +97,41 @@ def unify_schemas(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
     if unified is None:
         raise InputError("no files")
     return unified
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """What a Parquet footer says: `digest` is of size and footer, `size` in bytes.
+
+    `groups` are rows and uncompressed bytes of each row group.
+    """
+
+    path: str
+    size: int
+    digest: str
+    groups: tuple[tuple[int, int], ...]
+    schema: pa.Schema
+
+
+def read_footers(paths: Sequence[str]) -> tuple[list[SourceFile], list[DatamaskError]]:
+    """The readable ones of some Parquet files, in order, and the problems of the others."""
+
+    def read(path: str) -> SourceFile | DatamaskError:
+        try:
+            with open_parquet(path) as file:
+                groups = (file.metadata.row_group(i) for i in range(file.num_row_groups))
+                counts = tuple((group.num_rows, group.total_byte_size) for group in groups)
+                schema = plain_schema(file.schema_arrow)
+                return SourceFile(path, file.size, file.digest, counts, schema)
+        except DatamaskError as error:
+            return error
+
+    with ThreadPoolExecutor(16 if any(map(is_remote, paths)) else 2) as pool:
+        results = list(pool.map(read, paths))
+    return (
+        [result for result in results if isinstance(result, SourceFile)],
+        [result for result in results if isinstance(result, DatamaskError)],
+    )
 
 
 def invalid_text(values: pa.Array) -> int | None:

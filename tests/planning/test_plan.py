@@ -20,9 +20,8 @@ from datamask.planning.preflight_rows import check_rows
 from datamask.planning.preview import cut
 from datamask.runs.opening import run_storage
 from datamask.runs.run import Run
-from datamask.source.footers import SourceFile, read_footers
 from datamask.source.opening import list_files
-from datamask.source.reading import read_shard
+from datamask.source.reading import SourceFile, read_footers, read_shard
 
 
 @pytest.fixture(autouse=True)

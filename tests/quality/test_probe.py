@@ -23,8 +23,7 @@ from datamask.execution.verification import verify
 from datamask.planning.plan import plan_run
 from datamask.planning.preview import preview
 from datamask.publishing.card import recipe
-from datamask.quality.calibration import calibrated, isotonic_curve
-from datamask.quality.labels import LEAST_LABELS
+from datamask.quality.fitting import LEAST_LABELS, calibrated, isotonic_curve
 from datamask.quality.probe import STRENGTHS, fit_probe
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of

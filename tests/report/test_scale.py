@@ -22,7 +22,7 @@ from datamask.runs import schemas
 from datamask.runs.files import write_parquet
 from datamask.runs.opening import create_run
 from datamask.runs.run import Piece, Run
-from datamask.source.footers import read_footers
+from datamask.source.reading import read_footers
 from tests.finished import WORDS
 from tests.report.test_browser import opened
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from datamask.runs.run import Piece
 from datamask.source.dumps import MOST_COUNTED, count_dumps, dump_names
-from datamask.source.footers import read_footers
+from datamask.source.reading import read_footers
 
 
 @given(st.lists(st.text(max_size=100) | st.none()))

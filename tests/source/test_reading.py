@@ -23,10 +23,9 @@ from datamask.runs import schemas
 from datamask.runs.files import write_parquet
 from datamask.runs.opening import create_run
 from datamask.runs.run import Run
-from datamask.source.footers import SourceFile
 from datamask.source.opening import list_files, naming, pin_source, pinned_path
 from datamask.source.pinned import open_parquet
-from datamask.source.reading import SCHEMA_KEY, locate, read_shard, unify_schemas
+from datamask.source.reading import SCHEMA_KEY, SourceFile, locate, read_shard, unify_schemas
 from datamask.source.rows import read_rows
 from tests import finished
 
