@@ -57,10 +57,7 @@ class Group(BaseModel):
         while left:
             part = left.pop()
             if isinstance(part, str) and without_secrets(part) != part:
-                raise ValueError(
-                    "a user, password, token or signature would be recorded; give it in the "
-                    "environment (HF_TOKEN, AWS_ACCESS_KEY_ID, ...)"
-                )
+                raise ValueError("a secret would be recorded; give it in the environment")
             if isinstance(part, dict):
                 left += [*part, *part.values()]
             if isinstance(part, list | tuple):
@@ -110,10 +107,8 @@ def known_or_own(kind: str, known: Sequence[str]) -> AfterValidator:
 
     def check(name: str) -> str:
         if ":" not in name and name not in known:
-            raise ValueError(
-                f"unknown {kind}{did_you_mean(name, known)}; known are {', '.join(known)} and "
-                "package.module:Class"
-            )
+            names = ", ".join((*known, "package.module:Class"))
+            raise ValueError(f"unknown {kind}{did_you_mean(name, known)}; known are {names}")
         return name
 
     return AfterValidator(check)

@@ -147,10 +147,7 @@ class Score(Group):
             is_default = getattr(self, key) == type(self).model_fields[key].default
             kinds = OF_KINDS[key]
             if self.kind not in kinds and not ("kind" in self.model_fields_set and is_default):
-                raise ValueError(
-                    f"`{key}` is of kind {' or '.join(kinds)}, and kind is `{self.kind}`; set "
-                    f"kind, or remove `{key}`"
-                )
+                raise ValueError(f"`{key}` is of kind {' or '.join(kinds)}, not `{self.kind}`")
         if self.kind == "examples" and bool(self.path) + bool(self.labels) + bool(self.where) != 1:
             raise ValueError("kind `examples` needs one of `path`, `labels` and `where`")
         if self.normalise_within != "none" and self.normalisation == "none":
@@ -158,10 +155,7 @@ class Score(Group):
         if self.kind == "probe" and (
             self.normalisation == "rank" or self.normalise_within != "none"
         ):
-            raise ValueError(
-                "kind `probe` needs normalisation z-score, min-max or none, without "
-                "normalise_within"
-            )
+            raise ValueError("kind `probe` needs another normalisation, without normalise_within")
         if self.name in RESERVED_SCORE_NAMES:
             raise ValueError(f"name `{self.name}` is reserved for a column of the run's files")
         return self
@@ -231,10 +225,7 @@ class Quality(Group):
         if clash := made.intersection(names):
             raise ValueError(f"name `{min(clash)}` is reserved for a column of the run's files")
         if self.scores and all(score.kind == "probe" for score in self.scores):
-            raise ValueError(
-                "probes are computed after pruning; add a score to prune by (with weight 0 and "
-                "prune_fraction 0 if it should have no effect)"
-            )
+            raise ValueError("probes are computed after pruning; add a score to prune by")
         return self
 
 

@@ -150,8 +150,5 @@ def _apply(data: dict[str, Any], override: str) -> None:
             group_data[group] = {}
         group_data = group_data[group]
         if not isinstance(group_data, dict):
-            raise SettingsError(
-                f"--set {override[:100]}: {group} is not a group of settings; `datamask settings` "
-                "lists them all"
-            )
+            raise SettingsError(f"--set {override[:100]}: {group} is not a group of settings")
     group_data[last] = read_yaml(value, f"--set {override[:100]}")

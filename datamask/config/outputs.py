@@ -99,10 +99,7 @@ class Publication(Group):
             raise ValueError("`license` is required and never guessed; FineWeb's is odc-by")
         names = self.repository.split("/") if self.repository else []
         if any(n[0] in ".-" or n[-1] in ".-" or "--" in n or ".." in n for n in names):
-            raise ValueError(
-                f"`repository` {self.repository}: the Hub has no names with -- or .., or with . or "
-                "- at an end"
-            )
+            raise ValueError(f"`repository` {self.repository}: the Hub has no such names")
         if not self.repository and not self.dry_run:
             raise ValueError("`repository` is required unless `dry_run`")
         return self

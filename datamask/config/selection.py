@@ -224,10 +224,8 @@ class Selection(Group):
         names = ("documents", "tokens", "limits", "training_documents", "training_tokens")
         wrong = [name for name in names if getattr(self, name)]
         if wrong or (self.method, self.scope) != ("mask", "shard"):
-            raise ValueError(
-                "`mask_model` decides by its own threshold: it needs method `mask`, scope `shard` "
-                f"and none of {', '.join(names)}"
-            )
+            needed = f"method `mask`, scope `shard` and none of {', '.join(names)}"
+            raise ValueError(f"`mask_model` decides by its own threshold: it needs {needed}")
 
     def filled_in(self, **values: Any) -> Selection:
         """These settings with *values* where none is given; such values do not count as given."""

@@ -50,10 +50,7 @@ class Settings(Group):
         """Fill in a metric and a lambda that are not given: settings of other groups decide."""
         selection, publication, counter = self.selection, self.publication, self.source.tokenizer
         if self.tokens is not None and counter not in ("", self.tokens.tokenizer):
-            raise ValueError(
-                f"source.tokenizer is {counter}, and tokens.tokenizer {self.tokens.tokenizer}; "
-                "budgets are in tokens of one tokenizer: leave source.tokenizer out"
-            )
+            raise ValueError("source.tokenizer is not tokens.tokenizer; leave source.tokenizer out")
         if publication and publication.tokens and self.tokens is None:
             raise ValueError("publication.tokens needs tokens.tokenizer")
         if self.evaluation.hold_out_by == "topic" and self.topics is None:

@@ -26,7 +26,7 @@ from datamask.runs.in_progress import note
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.source.reading import locate, read_shard
+from datamask.source.reading import read_shard, row_error
 
 ROWS_PER_GROUP = 16_384
 
@@ -138,21 +138,19 @@ def _wanted(
     run: Run, shard: int, known: pa.Array, is_wanted: np.ndarray
 ) -> Iterator[pa.RecordBatch]:
     """The wanted rows (id, content, row in the shard) of the source, whose ids are *known*."""
-    path, start, source = run.path("quality", shard), 0, run.settings.source
+    other = f"{run.path('quality', shard)}: other ids than the source's; delete it and relaunch"
+    start, source = 0, run.settings.source
     for batch in read_shard(run, shard, [source.id_column, content_column(source)]):
         stop = start + batch.num_rows
         ids = batch.column(0).cast(pa.string())
         if not ids.equals(known.slice(start, batch.num_rows)):
-            raise CorruptFileError(
-                f"{path}: other ids than the source's rows {start} to {stop}; delete it and "
-                "relaunch"
-            )
+            raise CorruptFileError(other)
         columns = [ids, batch.column(1), pa.array(np.arange(start, stop))]
         batch = pa.RecordBatch.from_arrays(columns, names=["id", "content", "row"])
         yield batch.filter(pa.array(is_wanted[start:stop]))
         start = stop
     if start != len(known):
-        raise CorruptFileError(f"{path}: {len(known)} rows, the source has {start}")
+        raise CorruptFileError(other)
 
 
 def _embedder(
@@ -174,7 +172,7 @@ def _embedder(
             matrix = vectors.to_matrix(batch.column(1), embedding.dimension, name=name)
             return vectors.normalise(matrix, name=name)
         except InputError as error:
-            path, row = locate(run, shard, batch.column(2)[error.row or 0].as_py())
-            raise InputError(error.problem, path=path, shard=shard, row=row, column=name) from None
+            row = batch.column(2)[error.row or 0].as_py()
+            raise row_error(run, shard, row, name, error.problem) from None
 
     return lambda batch: None, imported

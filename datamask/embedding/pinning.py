@@ -60,10 +60,8 @@ def model_revision(model: str, revision: str | None, setting: str) -> str:
         raise kind(f"{setting} {model}: {one_line(error)}") from None
     except Exception as error:
         # The transport differs between versions of the client; other errors are of the network.
-        raise HubUnavailableError(
-            f"{setting} {model}: the Hub cannot be reached "
-            f"({one_line(error)}); try again, or give a local folder"
-        ) from None
+        problem = f"{setting} {model}: the Hub cannot be reached ({one_line(error)}); try again, "
+        raise HubUnavailableError(f"{problem}or give a local folder") from None
     return str(info.sha)
 
 

@@ -50,14 +50,9 @@ def load_embedder(name: str) -> TextEmbedder:
         raise
     except Exception as error:  # a user's module may raise anything
         reason = one_line(f"{type(error).__name__}: {error}")
-        raise SettingsError(
-            f"embedding.method `{name}`: cannot be made ({reason}); check that the module can be "
-            "imported from here"
-        ) from error
-    raise SettingsError(
-        f"embedding.method `{name}`: needs a subclass of "
-        "datamask.embedding.protocol.TextEmbedder; see docs/own-objective.md"
-    )
+        raise SettingsError(f"embedding.method `{name}`: cannot be made ({reason})") from error
+    needed = "a subclass of datamask.embedding.protocol.TextEmbedder; see docs/own-objective.md"
+    raise SettingsError(f"embedding.method `{name}`: needs {needed}")
 
 
 def unit_vectors(embedder: TextEmbedder, texts: Sequence[str], dimension: int) -> np.ndarray:

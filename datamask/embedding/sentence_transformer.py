@@ -72,10 +72,8 @@ def load_model(embedding: Embedding, revision: str, compute: Compute) -> Encoder
     width = encoder.model.get_embedding_dimension() or 0
     if width != embedding.dimension and not (embedding.truncate and width > embedding.dimension):
         shorter = "" if embedding.dimension > width else " (or embedding.truncate=true)"
-        raise SettingsError(
-            f"embedding.dimension: {embedding.model} gives {width} numbers, {embedding.dimension} "
-            f"set; use --set embedding.dimension={width}{shorter}"
-        )
+        problem = f"embedding.dimension: {embedding.dimension}, but {embedding.model} gives {width}"
+        raise SettingsError(f"{problem}; use --set embedding.dimension={width}{shorter}")
     return encoder
 
 
@@ -171,10 +169,8 @@ def embed(
             _embed_alone(encoder, matrix, offenders, tokenised.windows.texts, embedding)
     wrong = tokenised.windows.owners[offenders[~_usable(matrix[offenders])]]
     if still := [names[text] for text in np.unique(wrong).tolist()]:
-        raise InputError(
-            f"{embedding.model} gives no finite vector for document {shown_names(still)}, "
-            "alone and in float32; drop or fix the text"
-        )
+        problem = f"{embedding.model} gives no finite vector for document {shown_names(still)}"
+        raise InputError(f"{problem}, alone and in float32; drop or fix the text")
     unit: np.ndarray = matrix / np.linalg.norm(matrix, axis=1, keepdims=True)
     return tokenised.windows.direction(unit)
 

@@ -131,10 +131,8 @@ def hash_functions() -> Any:
     from rensa import RMinHash
 
     if RMinHash.ALGORITHM_VERSION != _ALGORITHM:
-        raise RunError(
-            f"rensa computes signatures of version {RMinHash.ALGORITHM_VERSION}, but version "
-            f"{_ALGORITHM} is needed; install rensa 0.5"
-        )
+        versions = f"version {RMinHash.ALGORITHM_VERSION}, but version {_ALGORITHM} is needed"
+        raise RunError(f"rensa computes signatures of {versions}; install rensa 0.5")
     return RMinHash
 
 

@@ -156,11 +156,8 @@ def _classified(
         made_of = tokenised.windows
         if len(wrong := np.unique(made_of.owners[~np.isfinite(made).all(axis=1)])):
             ids = [batch.column(0)[row].as_py() for row in wrong.tolist()]
-            raise InputError(
-                f"score {first.name}: the output of {first.model} is not finite for document "
-                f"{shown_names(ids)}; set its dtype to float32, or fix the text",
-                shard=shard,
-            )
+            problem = f"score {first.name}: the model's output is not finite for {shown_names(ids)}"
+            raise InputError(f"{problem}; set dtype to float32, or fix the text", shard=shard)
         # Of all scores of the model, because a checkpoint does not know which ones are left.
         values = {s.name: made_of.mean(head_values(s, model.config, made)) for s in every}
         return values | dict.fromkeys(map(reads, values), tokenised.share_read())

@@ -23,10 +23,8 @@ def _load(path: str, digest: str) -> Any:
     try:
         import fasttext
     except ImportError:
-        raise SettingsError(
-            "kind `fasttext` needs the package fasttext; run "
-            '`pip install "datamask-pipeline[fasttext]"`'
-        ) from None
+        remedy = 'run `pip install "datamask-pipeline[fasttext]"`'
+        raise SettingsError(f"kind `fasttext` needs the package fasttext; {remedy}") from None
     try:
         return fasttext.load_model(path)
     except (ValueError, RuntimeError, MemoryError) as error:
@@ -51,10 +49,8 @@ def pin_fasttext(score: Score) -> str:
     model, digest = _model(score)
     labels = model.get_labels()
     if score.label not in labels:
-        raise SettingsError(
-            f"label of score {score.name}: {score.path} has no label {score.label}; it has "
-            f"{', '.join(labels[:10])}{', …' if labels[10:] else ''}"
-        )
+        problem = f"label of score {score.name}: {score.path} has no label {score.label}; it has "
+        raise SettingsError(f"{problem}{', '.join(labels[:10])}{', …' if labels[10:] else ''}")
     return digest
 
 

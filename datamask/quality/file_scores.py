@@ -107,13 +107,9 @@ def _column(connection: Any, run: Run, shard: int, place: int, score: Score) -> 
     counts = np.bincount(found["row"])
     if repeated := np.flatnonzero(counts > 1).tolist():
         name = read_ids(run, shard)[repeated[0]].as_py()
-        raise InputError(
-            f"{len(repeated)} ids occur more than once, {name!r} {counts[repeated[0]]} times; keep "
-            "one score of each",
-            path=score.path,
-            shard=shard,
-            column=score.id_column,
-        )
+        times = f"{len(repeated)} ids occur more than once, {name!r} {counts[repeated[0]]} times"
+        problem = f"{times}; keep one score of each"
+        raise InputError(problem, path=score.path, shard=shard, column=score.id_column)
     values = np.full(run.shard_rows(shard), np.nan)
     values[found["row"]] = found["value"]
     return pa.array(values, from_pandas=True)

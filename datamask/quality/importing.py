@@ -27,7 +27,7 @@ from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.source.columns import domains, missing_score, named
-from datamask.source.reading import check_text, locate, read_shard, source_schema
+from datamask.source.reading import check_text, locate, read_shard, row_error, source_schema
 from datamask.source.token_counts import count_tokens, load_tokenizer
 
 
@@ -133,47 +133,36 @@ def _facts(
     source = run.settings.source
     columns = source.columns
 
-    def cast(name: str, kind: pa.DataType) -> pa.Array:
+    def column(name: str, kind: pa.DataType) -> pa.Array:
         if name not in batch.schema.names:
             return pa.nulls(batch.num_rows, kind)
         try:
             values = batch.column(name).cast(kind)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise InputError(
-                f"does not cast to {kind} ({one_line(error)}); fix it, or name "
-                "another column (source.columns)",
-                path=locate(run, shard, first)[0],
-                shard=shard,
-                column=name,
-            ) from None
+            problem = f"does not cast to {kind} ({one_line(error)}); fix it, or name another column"
+            path = locate(run, shard, first)[0]
+            raise InputError(problem, path=path, shard=shard, column=name) from None
         if kind != pa.float64():
             check_text(run, shard, first, values, name)
         return values
 
-    tokens = pc.round(_finite(cast(columns.token_count, pa.float64())))
+    tokens = pc.round(_finite(column(columns.token_count, pa.float64())))
     place = pc.index(pc.greater(pc.abs(tokens), MOST_TOKENS), True).as_py()
     if place >= 0:
-        path, row = locate(run, shard, first + place)
-        raise InputError(
-            f"{tokens[place].as_py():g} tokens in a document; fix it, or name another column "
-            "(source.columns.token_count)",
-            path=path,
-            shard=shard,
-            row=row,
-            column=columns.token_count,
-        )
+        problem = f"{tokens[place].as_py():g} tokens in a document; fix it, or name another column"
+        raise row_error(run, shard, first + place, columns.token_count, problem)
     facts = {
-        "id": cast(source.id_column, pa.string()),
+        "id": column(source.id_column, pa.string()),
         "characters": pa.nulls(batch.num_rows, pa.int64()),
         "tokens": tokens.cast(pa.int64()),
-        "dump": named(cast(columns.dump, pa.string())),
-        "language": named(cast(columns.language, pa.string())),
-        "domain": named(domains(cast(columns.url, pa.string()))),
+        "dump": named(column(columns.dump, pa.string())),
+        "language": named(column(columns.language, pa.string())),
+        "domain": named(domains(column(columns.url, pa.string()))),
         "content": pa.nulls(batch.num_rows, pa.binary(16)),
     }
     text, texts, read = None, [], [pa.nulls(batch.num_rows, pa.float32())]
     if source.layout == "documents":
-        text = cast(columns.text, pa.large_string())
+        text = column(columns.text, pa.large_string())
         facts["characters"] = count_characters(text)
         facts["content"] = content_hashes(text)
         is_unknown = columns.token_count not in batch.schema.names and source.tokenizer
@@ -184,7 +173,7 @@ def _facts(
     for score in run.settings.scores:
         name = f"score:{score.name}"
         if score.kind == "column":
-            facts[name] = cast(score.column, pa.float64())
+            facts[name] = column(score.column, pa.float64())
         elif score.kind == "fasttext":
             planned = run.pinned_revisions[f"scores:{score.name}"]
             facts[name] = pa.array(fasttext_scores(score, texts, planned))

@@ -61,12 +61,9 @@ def merged_moments(run: Run, receipts: list[Receipt], score: Score) -> ScoreMome
         extremes = (metrics["min"] or 0.0, metrics["max"] or 0.0)
         is_large = score.normalisation == "none" and max(map(abs, extremes)) > LARGEST
         if is_large or metrics["mean"] is None or metrics["m2"] is None:
-            raise InputError(
-                f"values too large for normalisation {score.normalisation}; use normalisation rank",
-                path=run.path(receipt.stage, receipt.unit),
-                shard=receipt.unit,
-                column=score.name,
-            )
+            problem = f"values too large for normalisation {score.normalisation}; use rank"
+            path = run.path(receipt.stage, receipt.unit)
+            raise InputError(problem, path=path, shard=receipt.unit, column=score.name)
         if metrics["count"]:
             keys = ("count", "min", "max", "mean", "m2")
             merged = merged.merge(ScoreMoments(*(metrics[key] for key in keys)))

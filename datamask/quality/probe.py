@@ -61,13 +61,10 @@ def fit_probes(run: Run, compute: Compute) -> None:
         fitted, figures, curve = fit_probe(features, labels)
         least = probe.least_correlation
         if figures["correlation"] is None or figures["correlation"] < least:
-            raise InputError(
-                f"probe {probe.name}: the rank correlation of its labels with cross-validated "
-                f"predictions is {figures['correlation'] or 0:.3f} on {len(labels)} documents, "
-                f"below least_correlation {least:g}; give more or better labels, or lower it",
-                path=probe.path,
-                column=probe.column,
-            )
+            problem = "rank correlation of the labels with cross-validated predictions is "
+            problem += f"{figures['correlation'] or 0:.3f} on {len(labels)} documents, below "
+            problem += f"least_correlation {least:g}; give more or better labels, or lower it"
+            raise InputError(problem, path=probe.path, column=probe.column)
         logger.info("probe %s: %s", probe.name, figures)
         metrics[probe.name] = figures
         rows.append({"probe": probe.name, "weights": fitted[:-1], "intercept": fitted[-1]})
@@ -90,13 +87,9 @@ def _labelled(run: Run, probe: Score, labels: dict[str, float]) -> tuple[np.ndar
         values += [labels[name] for name in names]
         vectors.append(matrix)
     if len(values) < LEAST_LABELS:
-        raise InputError(
-            f"probe {probe.name}: {len(values)} of {len(labels)} labelled documents were embedded; "
-            f"a probe needs {LEAST_LABELS}; label documents that are not pruned, or lower "
-            "quality.prune_fraction",
-            path=probe.path,
-            column=probe.id_column,
-        )
+        problem = f"{len(values)} of {len(labels)} labelled documents were embedded, and a probe "
+        problem += f"needs {LEAST_LABELS}; label more, or lower quality.prune_fraction"
+        raise InputError(problem, path=probe.path, column=probe.id_column)
     return np.concatenate(vectors), np.asarray(values)
 
 
@@ -187,10 +180,8 @@ def add_probes(run: Run, shard: int, compute: Compute) -> Receipt:
     scores = read_columns(run.path("probe_scores", shard))
     goes_on = table["dropped"].is_null()
     if not table["id"].filter(goes_on).equals(scores["chunk_id"]):
-        raise CorruptFileError(
-            f"{run.path('probe_scores', shard)}: its ids differ from those of the quality file; "
-            "delete it and relaunch"
-        )
+        path = run.path("probe_scores", shard)
+        raise CorruptFileError(f"{path}: other ids than in quality/; delete it and relaunch")
     places = np.flatnonzero(goes_on.to_numpy())
     quality, centre = table["quality"].to_numpy().copy(), before.metrics["centre"]
     for probe in run.settings.probes:

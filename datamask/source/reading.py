@@ -191,23 +191,13 @@ def read_shard(
                     place += done + part.first
                     row = start + (place if inside is None else int(inside[place]))
                     if source.longer == "refuse":
-                        raise _too_long(run, shard, row, characters)
+                        problem = f"a text of {characters:,d} characters; {remedy(source)}"
+                        raise row_error(run, shard, row, source.columns.text, problem)
                     if long is not None:
                         long[row] = characters
                 yield _cast(part.batch, schema, piece)
             done += len(batch)
         start += piece.rows
-
-
-def _too_long(run: Run, shard: int, row: int, characters: int) -> InputError:
-    path, place = locate(run, shard, row)
-    return InputError(
-        f"a text of {characters:,d} characters; {remedy(run.settings.source)}",
-        path=path,
-        shard=shard,
-        row=place,
-        column=run.settings.source.columns.text,
-    )
 
 
 def read_ids(run: Run, shard: int) -> pa.ChunkedArray:
@@ -320,9 +310,13 @@ def _cast(batch: pa.RecordBatch, schema: pa.Schema, piece: Piece) -> pa.RecordBa
 def check_text(run: Run, shard: int, first: int, values: pa.Array, column: str) -> None:
     """Refuse a text that is not UTF-8 among a shard's rows from *first* on; names its file, row."""
     if (place := invalid_text(values)) is not None:
-        path, row = locate(run, shard, first + place)
-        problem = "not valid UTF-8; re-encode it"
-        raise InputError(problem, path=path, shard=shard, row=row, column=column)
+        raise row_error(run, shard, first + place, column, "not valid UTF-8; re-encode it")
+
+
+def row_error(run: Run, shard: int, row: int, column: str, problem: str) -> InputError:
+    """The error about a value in a shard's row; names the file and the row within it."""
+    path, place = locate(run, shard, row)
+    return InputError(problem, path=path, shard=shard, row=place, column=column)
 
 
 def locate(run: Run, shard: int, row: int) -> tuple[str, int]:

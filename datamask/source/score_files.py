@@ -87,10 +87,8 @@ def read_scores(
             keys.validate(full=True)  # Arrow does not check the bytes of JSON and Parquet
             yield keys, value.cast(pa.float64())
     except (pa.ArrowException, UnicodeError, OverflowError, csv.Error) as error:
-        raise refuse(
-            f"cannot be read as ids ({score.id_column}) and numbers ({score.column}): "
-            f"{one_line(error)}; fix the file"
-        ) from None
+        what = f"ids ({score.id_column}) and numbers ({score.column})"
+        raise refuse(f"cannot be read as {what}: {one_line(error)}; fix the file") from None
 
 
 def _batches(path: str, score: Score, files: PlannedFiles) -> Iterator[pa.RecordBatch]:

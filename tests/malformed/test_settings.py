@@ -62,7 +62,7 @@ SETTINGS: Cases = {
     "unknown key in --set": (setting(sorce__path="x"), "sorce: unknown key; did you mean"),
     "--set below a value": (
         arguments("rebuild", "HERE/run", "--set", "seed=1", "--set", "seed.x=1"),
-        "--set seed.x=1: seed is not a group of settings; `datamask settings` lists",
+        "--set seed.x=1: seed is not a group of settings",
     ),
     "more documents than there are": (setting(selection__documents=100), "selection.documents:"),
     "more documents than pruning leaves": (setting(selection__ratio=0.9), "selection.ratio: 14"),
@@ -103,7 +103,7 @@ SETTINGS: Cases = {
     ),
     "publication under an impossible name": (
         setting(publication="{repository: ../.., license: mit}"),
-        "`repository` ../..: the Hub has no names with",
+        "`repository` ../..: the Hub has no such names",
     ),
     "publication without token": (
         setting(publication="{repository: a/b, license: mit}"),

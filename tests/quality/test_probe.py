@@ -149,7 +149,7 @@ def test_what_is_wrong_with_labels_is_said_before_any_work(source: Path, tmp_pat
             preview(with_probe(source, path))
     with pytest.raises(InputError, match="column other"):
         preview(with_probe(source, path, column="other"))
-    with pytest.raises(SettingsError, match="needs normalisation z-score, min-max or none"):
+    with pytest.raises(SettingsError, match="normalise_within"):
         with_probe(source, path, normalisation="rank")
     only = {"name": "taste", "kind": "probe", "path": str(path)}
     with pytest.raises(SettingsError, match="add a score to prune by"):
