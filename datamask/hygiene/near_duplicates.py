@@ -13,20 +13,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from datamask.hygiene import similar_pairs
 from datamask.hygiene.minhash import resembled
-from datamask.hygiene.similar_pairs import (
-    DOCUMENT,
-    EARLIER,
-    ROW_BITS,
-    ROWS,
-    read_sketches,
-    sketches_of,
-)
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
 from datamask.storage.duckdb_scratch import execute, execute_with, stream
 
-_NUMBER = f"((({{}}::BIGINT - {EARLIER}) << {ROW_BITS}) + {{}})"
+_NUMBER = f"((({{}}::BIGINT - {similar_pairs.EARLIER}) << {similar_pairs.ROW_BITS}) + {{}})"
 """SQL: the number of a document, from its shard and row (`similar_pairs.DOCUMENT`)."""
 
 
@@ -51,12 +44,12 @@ def find_near_duplicates(connection: Any, run: Run) -> None:
     near = run.settings.quality.near_duplicates
     assert near is not None
     _cluster(connection, run)
-    read_sketches(connection, run, "clusters")
+    similar_pairs.read_sketches(connection, run, "clusters")
     ours = _NUMBER.format(0, 0)
     known = f"SELECT {_NUMBER.format('shard', 'row')} AS document, quality, id FROM joined"
     parameters = []
     if "earlier_signatures" in stages_of(run.settings):
-        known += f" UNION ALL SELECT {DOCUMENT}, 0, id FROM {ROWS}"
+        known += f" UNION ALL SELECT {similar_pairs.DOCUMENT}, 0, id FROM {similar_pairs.ROWS}"
         parameters.append(str(run.path("earlier_signatures")))
     preference = f"document >= {ours}, quality DESC, id, document"
     execute(
@@ -79,8 +72,8 @@ def find_near_duplicates(connection: Any, run: Run) -> None:
         execute_with(inserting, table, "INSERT INTO led FROM arriving")
     execute(
         connection,
-        f"INSERT INTO near SELECT (m.document - {ours}) >> {ROW_BITS}, m.document & "
-        f"{2**ROW_BITS - 1}, if(kept < {ours}, 'earlier:', '') || k.id, "
+        f"INSERT INTO near SELECT (m.document - {ours}) >> {similar_pairs.ROW_BITS}, m.document & "
+        f"{2**similar_pairs.ROW_BITS - 1}, if(kept < {ours}, 'earlier:', '') || k.id, "
         "if(kept = leader, 1, similarity) FROM members m JOIN led USING (leader) "
         f"JOIN members k ON k.document = kept WHERE m.document >= {ours} AND m.document <> kept",
     )
@@ -105,7 +98,7 @@ def _kept(members: pa.Table, similarity: float) -> pa.Table:
     documents, clusters, earlier = (
         members[name].to_numpy() for name in ("document", "cluster", "earlier")
     )
-    sketches = sketches_of(members["sketch"].combine_chunks())
+    sketches = similar_pairs.sketches_of(members["sketch"].combine_chunks())
     kept, similarities = resembled(clusters, sketches, similarity, earlier)
     return pa.table({"leader": documents, "kept": documents[kept], "similarity": similarities})
 

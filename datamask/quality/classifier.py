@@ -21,15 +21,8 @@ import pyarrow as pa
 
 from datamask.config.compute import Compute
 from datamask.config.inputs import Score
+from datamask.embedding import forward
 from datamask.embedding.chunked import computed_chunks
-from datamask.embedding.forward import (
-    Tokenised,
-    compute_batches,
-    device_name,
-    load_once,
-    shown_names,
-    tokenise_windows,
-)
 from datamask.embedding.pinning import loading, model_revision, planned_folder
 from datamask.errors import CorruptFileError, InputError, SettingsError
 from datamask.runs import schemas
@@ -142,22 +135,25 @@ def _classified(
     setting, reads = f"max_tokens of score {first.name}", schemas.READ_BY.format
     model, tokenizer, most = classifier.model, classifier.tokenizer, classifier.max_tokens
 
-    def prepare(batch: pa.RecordBatch) -> Tokenised:
+    def prepare(batch: pa.RecordBatch) -> forward.Tokenised:
         texts, rest = batch.column(1).to_pylist(), (compute.embedding_batch, most, model.device)
         lists = functools.partial(tokenizer, truncation=True, max_length=most)
         with classifier.tokenising:
-            return tokenise_windows(lists, texts, windows, 0, tokenizer, *rest)
+            return forward.tokenise_windows(lists, texts, windows, 0, tokenizer, *rest)
 
-    def forward(features: dict[str, Any]) -> Any:
-        return model(**features).logits
-
-    def outputs(batch: pa.RecordBatch, tokenised: Tokenised) -> State:
-        made = compute_batches(forward, tokenised, model.config.num_labels, model.device, setting)
+    def outputs(batch: pa.RecordBatch, tokenised: forward.Tokenised) -> State:
+        made = forward.compute_batches(
+            lambda features: model(**features).logits,
+            tokenised,
+            model.config.num_labels,
+            model.device,
+            setting,
+        )
         made_of = tokenised.windows
         if len(wrong := np.unique(made_of.owners[~np.isfinite(made).all(axis=1)])):
             ids = [batch.column(0)[row].as_py() for row in wrong.tolist()]
-            problem = f"score {first.name}: the model's output is not finite for {shown_names(ids)}"
-            raise InputError(f"{problem}; set dtype to float32, or fix the text", shard=shard)
+            problem = f"score {first.name}: output not finite for {forward.shown_names(ids)}; set "
+            raise InputError(f"{problem}dtype to float32, or fix the text", shard=shard)
         # Of all scores of the model, because a checkpoint does not know which ones are left.
         values = {s.name: made_of.mean(head_values(s, model.config, made)) for s in every}
         return values | dict.fromkeys(map(reads, values), tokenised.share_read())
@@ -190,9 +186,9 @@ def load_classifier(score: Score, revision: str, compute: Compute) -> Classifier
     *revision* is the commit, or the digest of the local folder, from planning. Raises InputError if
     the folder has changed, SettingsError if the model cannot be loaded or has no trained head.
     """
-    device = device_name(compute)
+    device = forward.device_name(compute)
     key = (score.model, "classifier", revision, score.dtype, str(score.max_tokens), device)
-    classifier: Classifier = load_once(key, lambda: _load(score, revision, device))
+    classifier: Classifier = forward.load_once(key, lambda: _load(score, revision, device))
     return classifier
 
 

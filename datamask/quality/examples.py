@@ -26,14 +26,7 @@ from datamask.config.group import SourceGroup
 from datamask.config.inputs import Score
 from datamask.errors import InputError
 from datamask.hygiene.words import hash_ngrams, split_words
-from datamask.quality.fitting import (
-    LEAST_LABELS,
-    calibrated,
-    concordance,
-    isotonic_curve,
-    rank_correlation,
-    read_labels,
-)
+from datamask.quality import fitting
 from datamask.quality.held_out import are_drawn
 from datamask.runs import schemas
 from datamask.runs.files import read_columns
@@ -98,7 +91,7 @@ def _features(texts: pa.Array) -> Any:
 
 def check_examples(score: Score) -> str:
     """The digest of a score's files; raises as `read_examples` and `read_labels`."""
-    return (read_labels(_of_labels(score)) if score.labels else read_examples(score))[1]
+    return (fitting.read_labels(_of_labels(score)) if score.labels else read_examples(score))[1]
 
 
 def _of_labels(score: Score) -> Score:
@@ -124,9 +117,9 @@ def read_examples(score: Score, planned: str | None = None) -> tuple[list[str], 
 
 
 def _check_number(texts: int, path: str, column: str | None = None) -> None:
-    if texts < LEAST_LABELS:
-        problem = f"only {texts} different texts; a score from examples needs {LEAST_LABELS} of a "
-        raise InputError(f"{problem}kind", path=path, column=column)
+    if texts < fitting.LEAST_LABELS:
+        problem = f"only {texts} different texts; examples need {fitting.LEAST_LABELS} of a kind"
+        raise InputError(problem, path=path, column=column)
 
 
 def _planned(run: Run, score: Score) -> str:
@@ -243,7 +236,7 @@ def read_texts(run: Run, shard: int, rows: np.ndarray) -> Iterator[str]:
 
 def _labelled(run: Run, score: Score) -> tuple[list[str], np.ndarray, int]:
     """The texts of the documents with a label, and their labels."""
-    labels, _ = read_labels(_of_labels(score), _planned(run, score))
+    labels, _ = fitting.read_labels(_of_labels(score), _planned(run, score))
     held_out = are_drawn(run.settings, labels)
     labels = {key: labels[key] for key, out in zip(labels, held_out, strict=True) if not out}
     texts: list[str] = []
@@ -255,9 +248,9 @@ def _labelled(run: Run, score: Score) -> tuple[list[str], np.ndarray, int]:
             rows = np.flatnonzero(is_labelled)
             texts += read_texts(run, shard, rows)
             targets += [labels[name] for name in ids.take(pa.array(rows)).to_pylist()]
-    if len(texts) < LEAST_LABELS:
+    if len(texts) < fitting.LEAST_LABELS:
         problem = f"{len(texts)} of {len(labels)} labelled documents are in the source"
-        problem += f"; {LEAST_LABELS} are needed"
+        problem += f"; {fitting.LEAST_LABELS} are needed"
         raise InputError(problem, path=score.labels, column=score.id_column)
     return texts, np.asarray(targets), 0
 
@@ -302,9 +295,9 @@ def fit_words(features: Any, targets: np.ndarray) -> tuple[np.ndarray, dict[str,
     with threadpool_limits(1):
         method = "decision_function" if is_logistic else "predict"
         predicted = cross_val_predict(model, features, targets, cv=folds, method=method)
-        figures["correlation"] = rank_correlation(predicted, targets)
-        figures["auc"] = concordance(predicted, targets)
-        curve = np.zeros((2, 0)) if is_logistic else isotonic_curve(predicted, targets)
+        figures["correlation"] = fitting.rank_correlation(predicted, targets)
+        figures["auc"] = fitting.concordance(predicted, targets)
+        curve = np.zeros((2, 0)) if is_logistic else fitting.isotonic_curve(predicted, targets)
         fitted = model.fit(features, targets)
         weights[used], weights[-1] = np.ravel(fitted.coef_), np.ravel(fitted.intercept_)[0]
         if is_logistic:
@@ -344,4 +337,4 @@ def example_scores(
     *weights* and *curve* are of `fit_words`, *most* is the number of windows of a text.
     """
     features, read = features_of(texts, most)
-    return calibrated(features @ weights[:-1] + weights[-1], curve), read
+    return fitting.calibrated(features @ weights[:-1] + weights[-1], curve), read

@@ -19,14 +19,7 @@ from datamask.config.compute import Compute
 from datamask.config.inputs import Score
 from datamask.embedding.vectors import read_vectors, row_groups
 from datamask.errors import CorruptFileError, InputError
-from datamask.quality.fitting import (
-    LEAST_LABELS,
-    calibrated,
-    concordance,
-    isotonic_curve,
-    rank_correlation,
-    read_labels,
-)
+from datamask.quality import fitting
 from datamask.quality.importing import moments
 from datamask.quality.moments import merged_moments
 from datamask.runs import schemas
@@ -56,7 +49,7 @@ def fit_probes(run: Run, compute: Compute) -> None:
     rows, metrics = [], {}
     for probe in run.settings.probes:
         planned = run.pinned_revisions[f"probe:{probe.name}"]
-        by_id, _ = read_labels(probe, planned)
+        by_id, _ = fitting.read_labels(probe, planned)
         features, labels = _labelled(run, probe, by_id)
         fitted, figures, curve = fit_probe(features, labels)
         least = probe.least_correlation
@@ -86,9 +79,9 @@ def _labelled(run: Run, probe: Score, labels: dict[str, float]) -> tuple[np.ndar
         names, matrix = read_vectors(path, dimension, places, np.float64)
         values += [labels[name] for name in names]
         vectors.append(matrix)
-    if len(values) < LEAST_LABELS:
+    if len(values) < fitting.LEAST_LABELS:
         problem = f"{len(values)} of {len(labels)} labelled documents were embedded, and a probe "
-        problem += f"needs {LEAST_LABELS}; label more, or lower quality.prune_fraction"
+        problem += f"needs {fitting.LEAST_LABELS}; label more, or lower quality.prune_fraction"
         raise InputError(problem, path=probe.path, column=probe.id_column)
     return np.concatenate(vectors), np.asarray(values)
 
@@ -127,7 +120,7 @@ def fit_probe(
     with threadpool_limits(1):
         for strength in STRENGTHS:
             made = cross_val_predict(model(strength), features, targets, cv=folds, method=method)
-            found = rank_correlation(made, targets)
+            found = fitting.rank_correlation(made, targets)
             if found is not None and (best is None or found > best[0]):
                 best, predicted = (found, strength), made
         correlation, strength = best or (None, 1.0)
@@ -136,13 +129,13 @@ def fit_probe(
             "labels": len(labels),
             "strength": strength,
             "correlation": correlation,
-            "auc": None if correlation is None else concordance(predicted, targets),
+            "auc": None if correlation is None else fitting.concordance(predicted, targets),
         }
         if correlation is None:
             return [], figures, curve
         fitted = model(strength).fit(features, targets)
         if not two:
-            curve = isotonic_curve(predicted, targets)
+            curve = fitting.isotonic_curve(predicted, targets)
     return [*fitted.coef_.ravel().tolist(), float(np.ravel(fitted.intercept_)[0])], figures, curve
 
 
@@ -163,7 +156,7 @@ def apply_probes(run: Run, shard: int, compute: Compute) -> Receipt:
     values = np.concatenate(made) + [row["intercept"] for row in weights]
     for number, row in enumerate(weights):
         curve = np.array([row["predicted"], row["expected"]])
-        values[:, number] = calibrated(values[:, number], curve)
+        values[:, number] = fitting.calibrated(values[:, number], curve)
     columns = {row["probe"]: pa.array(values[:, place]) for place, row in enumerate(weights)}
     schema = schemas.probe_scores(columns)
     ids = read_columns(path, ["chunk_id"])["chunk_id"]

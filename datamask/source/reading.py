@@ -20,15 +20,7 @@ import pyarrow.parquet as pq
 from datamask.errors import DatamaskError, InputError, one_line, together
 from datamask.runs.in_progress import note
 from datamask.runs.run import Piece, Run
-from datamask.source.long_texts import (
-    BATCH_ROWS,
-    Bounded,
-    bounded,
-    chunks_of,
-    remedy,
-    rows_at_once,
-    text_column,
-)
+from datamask.source import long_texts
 from datamask.source.opening import FETCH_BYTES, is_remote
 from datamask.source.pinned import open_parquet
 
@@ -180,18 +172,20 @@ def read_shard(
             raise InputError("absent; check source.columns", path=path, shard=shard, column=name)
     schema = pa.schema([schema.field(name) for name in names])
     source, start = run.settings.source, 0
-    text = text_column(source, names) if has_text else None
+    text = long_texts.text_column(source, names) if has_text else None
     for piece in run.shard_pieces[shard]:
         inside, done = None, 0
         if rows is not None:
             inside = rows[slice(*np.searchsorted(rows, (start, start + piece.rows)))] - start
         for batch in read_piece(piece, names, inside):
-            for part in bounded(batch, source) if text else [Bounded(0, batch, {})]:
+            whole = [long_texts.Bounded(0, batch, {})]
+            for part in long_texts.bounded(batch, source) if text else whole:
                 for place, characters in part.long.items():
                     place += done + part.first
                     row = start + (place if inside is None else int(inside[place]))
                     if source.longer == "refuse":
-                        problem = f"a text of {characters:,d} characters; {remedy(source)}"
+                        remedy = long_texts.remedy(source)
+                        problem = f"a text of {characters:,d} characters; {remedy}"
                         raise row_error(run, shard, row, source.columns.text, problem)
                     if long is not None:
                         long[row] = characters
@@ -281,18 +275,18 @@ def _batches(
 ) -> Iterator[pa.RecordBatch]:
     """Batches of some row groups, of which those up to FETCH_BYTES are fetched together."""
     together: list[int] = []
-    size, at_once = 0, BATCH_ROWS
+    size, at_once = 0, long_texts.BATCH_ROWS
     for group in groups:
         columns = file.metadata.row_group(group)
         together.append(group)
-        size += sum(chunk.total_compressed_size for chunk in chunks_of(columns, names))
-        at_once = min(at_once, rows_at_once(columns, names))
+        size += sum(chunk.total_compressed_size for chunk in long_texts.chunks_of(columns, names))
+        at_once = min(at_once, long_texts.rows_at_once(columns, names))
         if size >= FETCH_BYTES or group == groups[-1]:
             note(source_bytes=size)
             yield from file.iter_batches(
                 batch_size=at_once, row_groups=together, columns=names, use_threads=False
             )
-            together, size, at_once = [], 0, BATCH_ROWS
+            together, size, at_once = [], 0, long_texts.BATCH_ROWS
 
 
 def _cast(batch: pa.RecordBatch, schema: pa.Schema, piece: Piece) -> pa.RecordBatch:

@@ -17,6 +17,7 @@ import torch
 from benchmarks.models import random_bert
 from datamask.config.compute import Compute
 from datamask.config.inputs import Score
+from datamask.embedding import forward
 from datamask.errors import SettingsError
 from datamask.execution.attempts import ShardsFailedError
 from datamask.execution.pipeline import run_stage
@@ -178,7 +179,7 @@ def test_a_shard_goes_on_after_a_kill_and_ends_with_the_same_bytes(
     run = plan_run(tmp_path / "run", chosen)
     other = plan_run(tmp_path / "other", chosen)
     run_stage(other, "classifier_scores", ON_CPU.model_copy(update={"workers": 2}))
-    real, calls = classifier.compute_batches, []
+    real, calls = forward.compute_batches, []
 
     def breaking(forward: Any, tokenised: Any, *rest: Any) -> np.ndarray:
         calls.append(len(tokenised.windows.texts))
@@ -186,7 +187,7 @@ def test_a_shard_goes_on_after_a_kill_and_ends_with_the_same_bytes(
             raise OSError("the disk is gone")
         return real(forward, tokenised, *rest)
 
-    monkeypatch.setattr(classifier, "compute_batches", breaking)
+    monkeypatch.setattr(forward, "compute_batches", breaking)
     with pytest.raises(ShardsFailedError, match="the disk is gone"):
         run_stage(run, "classifier_scores", ON_CPU, shards=[1])
     run_stage(run, "classifier_scores", ON_CPU, shards=[1])

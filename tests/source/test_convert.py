@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import datamask.source.convert
 from datamask.config.compute import Compute
 from datamask.config.inputs import Source
 from datamask.errors import DatamaskError, InputError
@@ -24,6 +23,7 @@ from datamask.planning.plan import plan_run
 from datamask.report.findings import findings_of
 from datamask.runs.opening import run_storage
 from datamask.runs.run import Run
+from datamask.source import formats
 from datamask.source.convert import convert, source_files
 from tests import finished
 from tests.cli.commands import here
@@ -259,13 +259,13 @@ def test_a_file_that_changes_meanwhile_is_refused(
 ) -> None:
     """Between the look and the conversion; no copy of it is left."""
     path = write(tmp_path / "source" / "a.jsonl", records(1, 20))
-    whole = datamask.source.convert.read_records
+    whole = formats.read_records
 
     def replaced(*given: Any) -> Iterator[pa.RecordBatch]:
         write(path, records(2, 20))
         return whole(*given)
 
-    monkeypatch.setattr(datamask.source.convert, "read_records", replaced)
+    monkeypatch.setattr(formats, "read_records", replaced)
     with pytest.raises(InputError) as caught:
         converted(path.parent, tmp_path / "run")
     assert str(path) in str(caught.value)
