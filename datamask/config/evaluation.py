@@ -40,18 +40,12 @@ class Arm(Group):
         """A name alone is `ours`, `filtered_random`, a kind, or a method of selection."""
         if not isinstance(data, str):
             return data
-        if data == "ours":
-            return {"name": data}
-        if data in ("random", "top_quality"):
-            return {"name": data, "kind": data}
-        if data == "filtered_random":
-            return {"name": data, "change": {"method": "random"}}
-        if data in METHODS:
-            return {"name": data, "change": {"method": data}}
-        raise ValueError(
-            f"unknown arm {data}; known are ours, random, top_quality, filtered_random and methods "
-            f"of selection ({', '.join(METHODS)}); others need a name and a kind"
-        )
+        known: dict[str, dict[str, Any]] = {m: {"change": {"method": m}} for m in METHODS}
+        known |= {kind: {"kind": kind} for kind in ("random", "top_quality")}
+        known |= {"ours": {}, "filtered_random": {"change": {"method": "random"}}}
+        if data not in known:
+            raise ValueError(f"unknown arm {data}; give a name and a kind, or {', '.join(known)}")
+        return {"name": data, **known[data]}
 
     @model_validator(mode="after")
     def _check(self) -> Arm:

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from datamask.errors import one_line
 from datamask.runs.run import Run
+from datamask.source.long_texts import chunks_of
 from datamask.source.pinned import open_parquet
 from datamask.source.reading import groups_with
 
@@ -54,7 +54,8 @@ def beginnings(run: Run, wanted: Sequence[tuple[int, int]]) -> dict[tuple[int, i
             if len(inside):
                 with open_parquet(piece.path, shard, piece.digest) as file:
                     for group, first, held in groups_with(file, piece, inside):
-                        size = _text_bytes(file, group, column)
+                        chunks = chunks_of(file.metadata.row_group(group), [column])
+                        size = sum(chunk.total_uncompressed_size for chunk in chunks)
                         if spent + size > MOST_TEXT_BYTES:
                             unread += len(held)
                             continue
@@ -68,13 +69,6 @@ def beginnings(run: Run, wanted: Sequence[tuple[int, int]]) -> dict[tuple[int, i
     if unread:
         logger.info("%d documents are shown without text (above %d bytes)", unread, MOST_TEXT_BYTES)
     return found
-
-
-def _text_bytes(file: pq.ParquetFile, group: int, column: str) -> int:
-    """Uncompressed bytes of a column in a row group."""
-    chunks = map(file.metadata.row_group(group).column, range(file.metadata.num_columns))
-    size: int = next(c.total_uncompressed_size for c in chunks if c.path_in_schema == column)
-    return size
 
 
 def _beginnings(texts: pa.ChunkedArray, length: int) -> Iterator[str]:

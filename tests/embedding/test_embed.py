@@ -112,10 +112,7 @@ def test_a_quality_file_of_other_documents_is_refused(
 def test_long_ids_and_ids_that_end_in_nul_go_on_from_their_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No chunk is embedded twice, and one long id takes its own bytes, not those of a whole chunk.
-
-    An array of fixed width would pad every id to 1.2 MB, and cut the NULs off.
-    """
+    """No chunk is embedded twice, and one long id takes its own bytes only."""
     ids = ["x" * 300_000, *(f"{row}\0" for row in range(79))]
     texts = [f"river stone market {row} window garden" for row in range(80)]
     (tmp_path / "s").mkdir()
@@ -213,10 +210,7 @@ def model_run(root: Path, source: Path, model: Path) -> Run:
 def test_a_model_s_shard_goes_on_to_the_same_bytes_and_tells_its_speed(
     made: tuple[Run, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Broken off in the third chunk and gone on with: no chunk twice, no byte different.
-
-    The record counts what this attempt did: documents, and tokens as the tokeniser counts them.
-    """
+    """Broken off in the third chunk and gone on with: no chunk twice, no byte different."""
     from sentence_transformers import SentenceTransformer
 
     from datamask.embedding import sentence_transformer

@@ -56,10 +56,7 @@ def embedded(encoder: Encoder, settings: Embedding, batch: int | None = 4) -> np
 def test_vectors_are_those_of_the_library(
     encoder: Encoder, settings: Embedding, folder: Path, batch: int | None
 ) -> None:
-    """Each is what `encode` of a model loaded apart gives for the text alone, also if it is cut.
-
-    `encode` of all texts gives the same vectors, but for rounding.
-    """
+    """Each is what `encode` of a model loaded apart gives for the text alone, also if it is cut."""
     from sentence_transformers import SentenceTransformer
 
     reference = SentenceTransformer(str(folder), device="cpu")
@@ -72,11 +69,7 @@ def test_vectors_are_those_of_the_library(
 
 
 def test_long_texts_are_embedded_in_windows(encoder: Encoder, settings: Embedding) -> None:
-    """Against the library, a window at a time: the mean of unit vectors, by shares of the text.
-
-    The first window is what the tokeniser leaves of the text. Short texts have the bytes that they
-    have without windows, in any order of the texts but for rounding.
-    """
+    """Against the library, a window at a time: the mean of unit vectors, by shares of the text."""
     long = [" ".join(generator.choice(WORDS, size)) for size in (150, 400, 3000)] + ["xy" * 400]
     texts = [*long[:2], *TEXTS, *long[2:]]
     names = [f"document-{row}" for row in range(len(texts))]
@@ -171,10 +164,7 @@ def test_a_default_prompt_of_the_model_is_kept(encoder: Encoder, settings: Embed
 
 
 def test_tokens_and_padding_are_counted(encoder: Encoder, settings: Embedding) -> None:
-    """The tensors that go to the device hold the counted tokens, and no batch is too large.
-
-    What was cut is what the tokeniser gives for the whole texts.
-    """
+    """The tensors that go to the device hold the counted tokens, and no batch is too large."""
     found = tokenise(encoder, TEXTS, settings, 3, 1)
     masks = [features["attention_mask"] for features in found.features]
     assert found.counts["padded_tokens"] == sum(mask.numel() for mask in masks)

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.hygiene.screened import judged, prose, screened, write
+from tests.hygiene.screened import hidden, judged, prose, screened, write
 from tests.hygiene.test_minhash import VOCABULARY, edited
-from tests.hygiene.test_unseen import hidden
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 

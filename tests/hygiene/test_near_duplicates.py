@@ -68,10 +68,7 @@ def test_each_dropped_document_resembles_a_better_one_that_is_kept(
 
 
 def test_windows_of_a_log_stay_unless_their_text_is_kept(tmp_path: Path) -> None:
-    """A chain of 200 windows of 60 words, each two words after the one before.
-
-    Only windows that are at most 6 words apart have a similarity of 0.8: 56 5-grams, 50 shared.
-    """
+    """A chain of 200 windows of 60 words, each two words after the one before."""
     log = prose(random.Random(3), 460).split()
     texts = {f"a-{start:03d}": " ".join(log[2 * start : 2 * start + 60]) for start in range(200)}
     write(tmp_path / "source" / "a.parquet", list(texts.values()))

@@ -80,10 +80,6 @@ COLUMNS: Cases = {
         every_file(lambda table: table.append_column("TEXT", table["text"])),
         "column TEXT: differs from column text in case only, which DuckDB ignores; rename one",
     ),
-    "column of a name that the subset adds": (
-        every_file(lambda table: table.append_column("Shard", table["score"])),
-        "column Shard: the subset adds a column of this name; set subset.column_prefix",
-    ),
     "text that is bytes": (retyped("text", pa.binary()), "column text: type binary, needed text;"),
     "id that is a fraction": (setting(source__columns__id="score"), "column score: type double,"),
     "score that is text": (

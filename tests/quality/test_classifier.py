@@ -128,10 +128,7 @@ def texts_of(source: Path) -> list[str]:
 def test_scores_are_those_of_transformers(
     source: Path, models: dict[str, str], tmp_path: Path
 ) -> None:
-    """Every head of every document equals the model's output for the text, alone or in windows.
-
-    They are pruned by before anything is embedded.
-    """
+    """Every head of every document equals the model's output for the text, alone or in windows."""
     scores = [
         score("edu", models["one"]),
         score("short", models["one"], max_tokens=8),
@@ -171,10 +168,7 @@ def test_scores_are_those_of_transformers(
 def test_a_shard_goes_on_after_a_kill_and_ends_with_the_same_bytes(
     source: Path, models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Broken off in the third chunk: no chunk is computed twice, and no byte differs.
-
-    Neither does one with the shards in another order and two at once.
-    """
+    """Broken off in the third chunk: no chunk is computed twice, and no byte differs."""
     chosen = settings(source, quality={"scores": [score("edu", models["one"])]})
     run = plan_run(tmp_path / "run", chosen)
     other = plan_run(tmp_path / "other", chosen)

@@ -38,11 +38,7 @@ def plainly(values: list[float], normalisation: str) -> list[float]:
 def test_scores_are_compared_within_groups(
     tmp_path: Path, normalisation: str, outlier: float
 ) -> None:
-    """Each value is a mix of its place in the group, by size, and its place in the whole.
-
-    An outlier in one group changes the places in no other. The receipt counts what each group has
-    of the best tenth either way.
-    """
+    """Each value is a mix of its place in the group, by size, and its place in the whole."""
     generator = random.Random(1)
     levels = {"a.org": 5.0, "b.org": 0.0, "c.org": 9.0, None: -3.0}
     grades = [levels[d] + round(generator.gauss(0, 1 + (d == "a.org")), 1) for d in DOMAINS]

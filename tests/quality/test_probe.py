@@ -64,10 +64,7 @@ def rows_of(run: Run, stage: str) -> list[dict[str, Any]]:
 
 
 def test_the_learner_reads_the_probed_quality(source: Path, labels: Path, tmp_path: Path) -> None:
-    """Quality is edu's plus the weight times the probe's z-score, as scikit-learn fits it.
-
-    The same bytes come from a run that does its shards two at once and backwards.
-    """
+    """Quality is edu's plus the weight times the probe's z-score, as scikit-learn fits it."""
     chosen = with_probe(source, labels, weight=3.0, least_correlation=-1)
     run = finish(tmp_path / "run", chosen)
     order = stages_of(run.settings)

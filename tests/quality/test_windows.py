@@ -78,10 +78,7 @@ def judged(run: Run) -> tuple[dict[str, dict[str, Any]], dict[str, np.ndarray]]:
 
 
 def test_long_documents_are_judged_by_all_of_their_text(made: dict[Any, Run]) -> None:
-    """What is mostly noise scores below what is mostly prose, wherever the other part is.
-
-    Its vector is far from those of prose, too. By their beginnings they are the other way round.
-    """
+    """What is mostly noise scores below what is mostly prose, wherever the other part is."""
     for most in (1, 3):
         rows, vectors = judged(made[most])
         centre = np.mean([vectors[f"prose {row}"] for row in range(110)], 0)

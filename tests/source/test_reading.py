@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datamask.analysis.composition import query
 from datamask.config.inputs import Source
 from datamask.config.settings import Settings
 from datamask.errors import HubUnavailableError, InputError, StorageError
@@ -27,7 +25,6 @@ from datamask.source.opening import list_files, naming, pin_source, pinned_path
 from datamask.source.pinned import open_parquet
 from datamask.source.reading import SCHEMA_KEY, SourceFile, locate, read_shard, unify_schemas
 from datamask.source.rows import read_rows
-from tests import finished
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -147,12 +144,15 @@ def test_an_absent_column_is_named(tmp_path: Path) -> None:
 
 
 def test_files_with_small_differences_have_one_schema() -> None:
-    """Widths, large strings, dictionaries and columns without values do not matter."""
+    """Widths, large strings, views, dictionaries and columns without values do not matter."""
     word = pa.dictionary(pa.int32(), pa.string())
-    one = pa.schema([("a", word), ("b", pa.int32()), ("c", pa.null())])
-    two = pa.schema([("c", pa.string()), ("b", pa.int64()), ("a", pa.large_string())])
+    one = pa.schema([("a", word), ("b", pa.int32()), ("c", pa.null()), ("d", pa.string())])
+    two = pa.schema(
+        [("d", pa.string_view()), ("c", pa.string()), ("b", pa.int64()), ("a", pa.large_string())]
+    )
     unified = unify_schemas([("one", one), ("two", two)])
-    assert unified == pa.schema([("a", pa.large_string()), ("b", pa.int64()), ("c", pa.string())])
+    kinds = (pa.large_string(), pa.int64(), pa.string(), pa.large_string())
+    assert unified == pa.schema([*zip("abcd", kinds, strict=True)])
 
 
 @pytest.mark.parametrize("revision", ["", "@main", "@refs/convert/parquet"])
@@ -192,34 +192,6 @@ def test_faults_that_may_pass_are_told_from_bad_files() -> None:
         raise ConnectionResetError("reset")
     with pytest.raises(ZeroDivisionError), naming("s3://a/b"):
         raise ZeroDivisionError
-
-
-@pytest.mark.slow
-def test_views_are_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A corpus of such columns, nested ones too, gives the subset and report of plain text."""
-    monkeypatch.setattr("datamask.report.page.write_pictures", lambda *_: None)
-    made = {}
-    for name, text in (("plain", pa.string()), ("view", pa.string_view())):
-        source = finished.corpus(tmp_path / "source")
-        for path in source.iterdir():
-            table = pq.read_table(path)
-            tags = pa.array([[value] for value in table["url"].to_pylist()])
-            fields = [
-                field.with_type(text) if field.type == pa.string() else field
-                for field in table.schema
-            ]
-            inner = pa.string() if name == "plain" else pa.string_view()
-            table = table.cast(pa.schema(fields)).append_column("tags", tags.cast(pa.list_(inner)))
-            pq.write_table(table, path)
-            assert pq.read_schema(path).field("text").type == text
-        run = finished.finish(tmp_path / "run", finished.settings(source))
-        subset = pq.read_table(run.root / "subset")
-        beginnings = query(run, "SELECT * FROM documents ORDER BY id")
-        page = run.path("report").read_text(encoding="utf-8")
-        made[name] = (subset.to_pylist(), beginnings, page.count("river"))
-        shutil.rmtree(tmp_path / "run")
-        shutil.rmtree(source)
-    assert made["view"] == made["plain"]
 
 
 def test_a_column_that_occurs_twice_is_refused(tmp_path: Path) -> None:
