@@ -14,7 +14,7 @@ from datamask.config.settings import Settings
 from datamask.runs.run import Run
 from datamask.source.opening import opening
 from datamask.source.pinned import PlannedFiles
-from datamask.source.rows import ROW_SUFFIXES, ROWS_AT_ONCE, read_rows
+from datamask.source.rows import ROW_SUFFIXES, TEXTS_AT_ONCE, read_rows
 from datamask.storage.clients import file_system
 
 
@@ -45,7 +45,7 @@ def benchmark_texts(run: Run, known_set: BenchmarkSet) -> Iterator[pa.Array]:
     """The texts of a set in batches: a text for each column of a row, row by row."""
     columns = known_set.columns
     rows = rows_of(run, f"benchmark_ngrams:{known_set.name}", known_set.path, columns)
-    while some := list(islice(rows, ROWS_AT_ONCE)):
+    while some := list(islice(rows, TEXTS_AT_ONCE)):
         texts = [" ".join(_texts(row.get(name))) for row in some for name in columns]
         yield pa.array(texts, pa.large_string())
 
@@ -54,7 +54,7 @@ def earlier_documents(run: Run, path: str) -> Iterator[tuple[pa.Array, pa.Array]
     """Ids and texts of an earlier dataset, in batches."""
     columns = _columns(run.settings.source)
     rows = rows_of(run, f"earlier_signatures:{path}", path, columns)
-    while some := list(islice(rows, ROWS_AT_ONCE)):
+    while some := list(islice(rows, TEXTS_AT_ONCE)):
         ids, texts = ([" ".join(_texts(row.get(name))) for row in some] for name in columns)
         yield pa.array(ids, pa.string()), pa.array(texts, pa.large_string())
 

@@ -24,7 +24,7 @@ from datamask.runs.in_progress import advance
 from datamask.runs.output import write_output
 from datamask.runs.run import Run
 from datamask.source.reading import read_ids
-from datamask.source.score_files import read_all_scores
+from datamask.source.rows import read_all_scores
 from datamask.storage.duckdb_scratch import execute_with, temporary_duckdb
 
 logger = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from datamask.config.inputs import Score
 from datamask.errors import InputError
 from datamask.source.columns import usable
 from datamask.source.pinned import PlannedFiles
-from datamask.source.score_files import read_scores
+from datamask.source.rows import read_scores
 
 # See docs/log.md#probes.
 LEAST_LABELS = 100

@@ -26,7 +26,7 @@ from datamask.quality.examples import features_of, fit_words, read_texts
 from datamask.quality.fitting import LEAST_LABELS
 from datamask.runs.files import replace_file
 from datamask.runs.run import Run
-from datamask.source.score_files import json_objects
+from datamask.source.rows import json_objects
 from datamask.storage.duckdb_scratch import execute, is_sampled, temporary_duckdb
 
 Labels = dict[str, dict[str, int]]

@@ -18,7 +18,7 @@ import pyarrow as pa
 from datamask.errors import InputError, one_line
 from datamask.source.opening import naming
 from datamask.source.reading import plain_schema
-from datamask.source.score_files import json_objects
+from datamask.source.rows import json_objects
 
 JSON_LINES, TABLES, ARROW = (".jsonl", ".ndjson", ".json"), (".csv", ".tsv"), (".arrow", ".feather")
 COMPRESSIONS = ("", ".gz", ".zst")

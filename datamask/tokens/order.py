@@ -184,14 +184,10 @@ def _numbered(connection: Any, run: Run, total: int, metrics: dict[str, Any]) ->
             first, lengths = first[:kept], np.minimum(lengths, total - first)[:kept]
             cells = first // tokens.tokens_per_file
             files = file + np.cumsum(np.diff(cells, prepend=cell) != 0)
-            columns = {"first_token": first, "tokens": lengths, "file": files}
-            table = table.slice(0, kept)
-            named = {name: table[name] for name in schemas.ORDER.names if name not in columns}
-            yield (
-                pa.table(named | {k: pa.array(v) for k, v in columns.items()})
-                .select(schemas.ORDER.names)
-                .cast(schemas.ORDER)
-            )
+            table = table.slice(0, kept).drop_columns(["tokens"])
+            for name, values in (("first_token", first), ("tokens", lengths), ("file", files)):
+                table = table.append_column(name, pa.array(values))
+            yield table.select(schemas.ORDER.names).cast(schemas.ORDER)
             documents += kept
             if kept:
                 position = int(first[-1] + lengths[-1])

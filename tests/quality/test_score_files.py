@@ -20,7 +20,7 @@ from datamask.quality.importing import import_scores
 from datamask.runs.output import write_output
 from datamask.runs.run import Run
 from datamask.source.pinned import digest_files
-from datamask.source.score_files import read_scores
+from datamask.source.rows import read_scores
 from tests.quality.runs import COMPUTE, column, make_run, read, write_scores
 
 
@@ -125,7 +125,7 @@ def test_score_files_are_read_once_for_all_shards(
         opened.append(path)
         return read_scores(path, *more)
 
-    monkeypatch.setattr("datamask.source.score_files.read_scores", noting)
+    monkeypatch.setattr("datamask.source.rows.read_scores", noting)
     run, _ = file_run(tmp_path)
     opened.clear()
     join_scores(run, COMPUTE)
@@ -184,7 +184,7 @@ def test_texts_of_any_length_with_line_breaks_are_read(
 
 def test_quotes_that_do_not_end_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row larger than the largest block is an error of the file, which no setting repairs."""
-    monkeypatch.setattr("datamask.source.score_files.CSV_BLOCK", 2**10)
+    monkeypatch.setattr("datamask.source.rows.CSV_BLOCK", 2**10)
     path = tmp_path / "scores.csv"
     path.write_text('key,mark\na,1\nb,2\n"c,3\n' + "d,4\n" * 4000)
     with pytest.raises(InputError) as caught:

@@ -23,7 +23,7 @@ from datamask.execution.attempts import run_unit
 from datamask.runs.run import Run
 from datamask.runs.stages import STAGES, stages_of
 from datamask.source.pinned import PlannedFiles, digest_files
-from datamask.source.score_files import read_scores
+from datamask.source.rows import read_scores
 from tests import finished
 from tests.conftest import nightly
 from tests.finished import WORDS
