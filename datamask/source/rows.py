@@ -33,7 +33,7 @@ TEXTS_AT_ONCE = 1024
 ROWS_AT_ONCE = 2**16
 """Lines of JSON read together if Arrow cannot read them."""
 
-CSV_BLOCK = 2**26
+CSV_BLOCK = 2**25
 """Bytes of a CSV file that are parsed together; a row has at most as many."""
 
 TOO_LARGE = "straddling object straddles two block boundaries"
