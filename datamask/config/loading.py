@@ -77,15 +77,11 @@ def _describe(problem: Any, model: type[BaseModel]) -> str:
 def load_settings(
     config: Path | None, overrides: tuple[str, ...] = (), own: Settings | None = None
 ) -> tuple[Settings, Compute]:
-    """Read a YAML file and apply overrides.
+    """Read a YAML file and apply overrides, `group.key=value` with YAML as value.
 
     The file's top level holds the groups of `Settings` and `compute`. Keys that are not in the file
-    have their defaults, so that the file alone determines a run.
-
-    Args:
-        config: the file; without one, the overrides change *own*.
-        overrides: settings as `group.key=value`, where the value is YAML.
-        own: the settings of an existing run; None for the defaults.
+    have their defaults, so that the file alone determines a run. Without a file, the overrides
+    change the settings of an existing run, *own*, or the defaults.
 
     Raises:
         SettingsError: unreadable file, unknown key, value out of range.

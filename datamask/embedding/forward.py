@@ -122,17 +122,9 @@ def tokenise_windows(
     """Windows of texts, of the size that the tokeniser leaves of the beginning of each.
 
     The beginnings have batches of their own: other windows do not change the vectors of short
-    texts, not even by rounding.
-
-    Args:
-        token_lists: the tokens of texts, each cut at *max_tokens*.
-        texts: N texts.
-        most: windows of a text.
-        ahead: characters that *token_lists* puts before every text.
-        tokenizer: of transformers; pads.
-        batch: texts of *max_tokens* tokens in a batch; None: `TOKENS_PER_BATCH` of the device.
-        max_tokens: of a window.
-        device: of the model.
+    texts, not even by rounding. *token_lists* cuts each text at *max_tokens*, after *ahead* other
+    characters; *most* is the number of windows of a text, *batch* that of whole windows in a
+    forward pass (None: `TOKENS_PER_BATCH`). The *tokenizer* of transformers pads.
     """
     first = token_lists(texts)
     characters = _characters_held(first, texts, ahead, max_tokens)

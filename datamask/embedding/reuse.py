@@ -77,14 +77,8 @@ def merged(
 ) -> Iterator[pa.Table]:
     """Row groups of earlier and of new vectors, in the order of the documents.
 
-    Args:
-        path: the earlier file, in row groups of *rows_per_group*, as those that are yielded.
-        rows: as `earlier_rows` gives them.
-        embedded: the documents without an earlier row, in their order; tables of any size.
-        rows_per_group: of all but the last.
-
-    Raises:
-        CorruptFileError: the file is damaged.
+    The earlier file has row groups of *rows_per_group*, as those that are yielded. *rows* are of
+    `earlier_rows`; *embedded* are the documents without one, in tables of any size.
     """
     with reading(path):
         opened = pq.ParquetFile(path, page_checksum_verification=True)

@@ -258,10 +258,6 @@ def _labelled(run: Run, score: Score) -> tuple[list[str], np.ndarray, int]:
 def fit_words(features: Any, targets: np.ndarray) -> tuple[np.ndarray, dict[str, Any], np.ndarray]:
     """Fit a logistic regression to two targets, or a ridge regression to more.
 
-    Args:
-        features: sparse, N x FEATURES.
-        targets: float64, N.
-
     Returns:
         FEATURES weights and the intercept, metrics (see `fit_examples`) and the curve that
         calibrates a ridge regression (`isotonic_curve`; without points for a logistic one). The

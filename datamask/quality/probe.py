@@ -91,15 +91,9 @@ def fit_probe(
 ) -> tuple[list[float], dict[str, Any], np.ndarray]:
     """Fit ridge regression, or logistic regression if the labels have two values.
 
-    The strength is the one whose cross-validated predictions rank the documents best.
-
-    Args:
-        features: float64, N x D.
-        labels: float64, N.
-
-    Returns:
-        D weights and the intercept, metrics (see `fit_probes`) and the curve that calibrates a
-        ridge regression (`isotonic_curve`; without points for a logistic one).
+    The strength is the one whose cross-validated predictions rank the documents best. *features*
+    are N x D. Returns D weights and the intercept, metrics (see `fit_probes`) and the curve that
+    calibrates a ridge regression (`isotonic_curve`; without points for a logistic one).
     """
     from sklearn.linear_model import LogisticRegression, Ridge
     from sklearn.model_selection import KFold, cross_val_predict

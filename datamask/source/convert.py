@@ -86,22 +86,18 @@ def convert(
     *,
     may_write: bool = True,
 ) -> tuple[list[str], dict[str, str]]:
-    """Convert files that are not converted yet, `compute.workers` at once.
+    """Convert files, local or URLs, that are not converted yet, `compute.workers` at once.
 
-    Args:
-        path: of the source, at its commit.
-        names: its files to convert, local or URLs.
-        source: bounds bad lines; names the column of ids, made from file and row if no file has it.
-        storage: gets the copies.
-        compute: number of workers.
-        may_write: otherwise files that are not converted are refused.
+    *path* is the source at its commit, of which *names* are files; *storage* gets the copies. If no
+    file has the column of ids, they are made from file and row.
 
     Returns:
         The copies, in the order of *names*; and what was done to the rows, as pinned revisions.
 
     Raises:
         InputError: a file cannot be read, has too many bad lines, has changed since it was
-            converted, or has a column of another type than the files before it.
+            converted, or has a column of another type than the files before it; or, without
+            *may_write*, files are not converted.
     """
     note, base = _read_note(storage), _base(path)
     files = {name.removeprefix(base): name for name in names}
