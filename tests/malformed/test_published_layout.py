@@ -1,4 +1,4 @@
-"""Faulty shards in the published layout are refused, by a launch and by the published script."""
+"""Faulty shards in the published layout are refused."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from datamask.cli import train_mask
-from tests.malformed.commands import assert_refused, problems
+from tests.malformed.commands import assert_refused
 from tests.malformed.inputs import (
     ROWS,
     WIDTH,
@@ -17,7 +16,6 @@ from tests.malformed.inputs import (
     Make,
     features,
     rebuild,
-    shard,
 )
 
 
@@ -69,32 +67,3 @@ def test_bad_input_gets_one_line(
 ) -> None:
     """Embeddings, scores and ids of the published layout that cannot be used."""
     assert_refused(VECTORS[name], tmp_path, capsys)
-
-
-def flags(*given: str) -> Make:
-    """A good shard and other flags; HERE is the folder."""
-    return lambda folder: [
-        *shard()(folder),
-        *(part.replace("HERE", str(folder)) for part in given),
-    ]
-
-
-SHARDS: Cases = {
-    "no file": (flags("--input", "HERE/none.parquet"), "none.parquet: no files found"),
-    "ratio": (flags("--select_ratio", "1.5"), "ratio: Input should be less than or equal to 1"),
-    "device": (flags("--device", "tpu"), "device: 'tpu' does not fit; needed: auto, cpu, cuda"),
-    "output that is a folder": (flags("--output", "HERE/in"), "in: a folder; name a file"),
-}
-
-
-@pytest.mark.parametrize("name", SHARDS)
-def test_the_published_script_answers_in_one_line(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The same holds for `python -m datamask.cli.train_mask`."""
-    make, *fragments = SHARDS[name]
-    assert train_mask.main(make(tmp_path)) == 2
-    (line,) = problems(capsys)
-    for fragment in fragments:
-        assert fragment in line
-    assert not (tmp_path / "mask.parquet").exists()

@@ -128,12 +128,6 @@ RUNS: Cases = {
         "run: 1 corrupt files were renamed to *.corrupt; run `datamask rebuild",
     ),
     "status of no run": (arguments("status", "HERE/none"), "none: no run here (run.json is"),
-    "rerun-failed with other settings": (
-        arguments("rerun-failed", "HERE/none", "--set", "selection.ratio=1"),
-        "--set selection.ratio=1: only compute.* here; `datamask rebuild` changes other settings",
-    ),
-    "unknown command": (arguments("rebiuld", "HERE/run"), "No such command 'rebiuld'"),
-    "no folder named": (arguments("rebuild"), "Missing argument 'RUN'; see `datamask rebuild"),
 }
 
 

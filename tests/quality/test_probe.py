@@ -134,16 +134,12 @@ def test_labels_that_embeddings_cannot_tell_are_refused(source: Path, tmp_path: 
 
 
 def test_what_is_wrong_with_labels_is_said_before_any_work(source: Path, tmp_path: Path) -> None:
-    """Too few labels, an absent column, an id twice and a normalisation that is not served."""
+    """An id twice, an absent column and a normalisation that is not served."""
     path = tmp_path / "labels.csv"
-    ids = [f"{row}" for row in range(LEAST_LABELS)]
-    for lines, message in (
-        (ids[1:], "99 labels"),
-        ([*ids, "7"], "an id occurs more than once"),
-    ):
-        path.write_text("\n".join(["id,grade", *(f"{name},1" for name in lines)]))
-        with pytest.raises(InputError, match=message):
-            preview(with_probe(source, path))
+    lines = [*range(LEAST_LABELS), 7]
+    path.write_text("\n".join(["id,grade", *(f"{name},1" for name in lines)]))
+    with pytest.raises(InputError, match="an id occurs more than once"):
+        preview(with_probe(source, path))
     with pytest.raises(InputError, match="column other"):
         preview(with_probe(source, path, column="other"))
     with pytest.raises(SettingsError, match="normalise_within"):

@@ -94,14 +94,6 @@ def test_long_documents_are_judged_by_all_of_their_text(made: dict[Any, Run]) ->
             assert abs(reversed_["wanted"] - noisy["wanted"]) < 0.1 * apart
 
 
-def test_short_documents_have_the_vectors_that_they_had(made: dict[Any, Run]) -> None:
-    """The vectors and heuristic scores of documents of one window are the same bits."""
-    (before, vectors), (after, others) = judged(made[1]), judged(made[3])
-    for name in before.keys() - {*PLANTED}:
-        assert before[name]["form"] == after[name]["form"]
-        assert (vectors[name] == others[name]).all()
-
-
 def test_the_share_of_text_read_is_told(made: dict[Any, Run], texts: dict[str, str]) -> None:
     """The least over all readers, by character; below half of it is a warning with a remedy."""
     for most in (1, 3):
