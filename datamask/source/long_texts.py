@@ -6,7 +6,6 @@ at once, and each batch is divided into parts of at most BATCH_BYTES, or of one 
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -65,7 +64,7 @@ def bounded(batch: pa.RecordBatch, source: Source) -> Iterator[Bounded]:
         characters = pc.utf8_length(texts.slice(row, 1))[0].as_py()
         if characters > source.most_characters:
             long[row] = characters
-    if long:
+    if source.longer != "refuse" and long:
         texts = _shortened(texts, list(long), source)
     end = np.minimum(sizes, _most_bytes(source)).cumsum()
     number = (end - 1) // BATCH_BYTES
@@ -85,14 +84,14 @@ def _most_bytes(source: Source) -> int:
 
 
 def _shortened(texts: pa.Array, long: list[int], source: Source) -> pa.Array:
-    """The texts with the *long* ones, by row, cut or null, or all as they are (`refuse`)."""
+    """The texts with the *long* ones, by row, cut or null."""
     if source.longer == "drop":
         is_long = pa.array(np.isin(np.arange(len(texts)), long))
         return pc.if_else(is_long, pa.scalar(None, texts.type), texts)
-    if source.longer == "cut":
-        with contextlib.suppress(pa.ArrowInvalid):  # not UTF-8: `check_text` names the row
-            return pc.utf8_slice_codeunits(texts, 0, source.most_characters)
-    return texts
+    try:
+        return pc.utf8_slice_codeunits(texts, 0, source.most_characters)
+    except pa.ArrowInvalid:
+        return texts  # not UTF-8: `check_text` names the row
 
 
 def rows_at_once(group: pq.RowGroupMetaData, names: list[str]) -> int:
