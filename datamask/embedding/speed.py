@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from datamask.embedding.forward import TOKENS_AT
-from datamask.runs.records import WorkRecord, read_record
+from datamask.runs.records import read_record
 from datamask.runs.run import Run
 from datamask.runs.stages import STAGES
 
@@ -43,13 +43,10 @@ def embedding_speed(run: Run) -> EmbeddingSpeed | None:
         stage = "selection" if run.settings.selection.mask_model else "round"
     if not STAGES[stage].where(run.settings):
         return None
-    return speed_of([read_record(run, stage, shard) for shard in range(run.num_shards)])
-
-
-def speed_of(records: list[WorkRecord | None]) -> EmbeddingSpeed | None:
-    """The speed according to records; None if they count no documents."""
+    shards = range(0, run.num_shards, max(1, run.num_shards // (most or run.num_shards)))
+    records = [read_record(run, stage, shard) for shard in shards]
     metrics = [record.metrics for record in records if record is not None]
-    sums = {name: sum(one.get(name, 0.0) for one in metrics) for name in METRICS}
+    sums = {name: sum(of_shard.get(name, 0.0) for of_shard in metrics) for name in METRICS}
     if not sums["documents"] or not sums["seconds"]:
         return None
     seconds, tokens, padded = sums["seconds"], sums["tokens"], sums["padded_tokens"]

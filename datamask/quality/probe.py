@@ -20,8 +20,7 @@ from datamask.config.inputs import Score
 from datamask.embedding.vectors import read_vectors, row_groups
 from datamask.errors import CorruptFileError, InputError
 from datamask.quality import fitting
-from datamask.quality.importing import moments
-from datamask.quality.moments import merged_moments
+from datamask.quality.importing import merged_moments, moments
 from datamask.runs import schemas
 from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
