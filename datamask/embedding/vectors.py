@@ -24,11 +24,7 @@ COLUMN = "feature_arr"
 
 
 def to_matrix(
-    column: pa.Array | pa.ChunkedArray,
-    dimension: int,
-    *,
-    path: object = None,
-    name: str = COLUMN,
+    column: pa.Array | pa.ChunkedArray, dimension: int, *, path: object = None, name: str = COLUMN
 ) -> np.ndarray:
     """A column of N lists of float16, float32 or float64 as a matrix; float32, N x *dimension*.
 

@@ -25,10 +25,7 @@ pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
 
 def test_workers_order_and_lost_files_change_no_byte(
-    tmp_path: Path,
-    copies: Any,
-    benchmarks: list[dict[str, Any]],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, copies: Any, benchmarks: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Four workers, shards in reverse, and a folder that lost files, have the same files."""
     source, _ = copies

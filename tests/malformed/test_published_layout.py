@@ -9,14 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tests.malformed.commands import assert_refused
-from tests.malformed.inputs import (
-    ROWS,
-    WIDTH,
-    Cases,
-    Make,
-    features,
-    rebuild,
-)
+from tests.malformed.inputs import ROWS, WIDTH, Cases, Make, features, rebuild
 
 
 def vectors(**changes: Any) -> Make:
