@@ -187,11 +187,8 @@ class Endpoint:
                 return problem, 0
             if status < 300:
                 return self._read(response, messages)
-            if status in (401, 403):
-                remedy = f"set the environment variable {rubric.key_variable} to a valid key"
-                raise SettingsError(f"{self.address}: {problem}; {remedy}")
             if status < 500 and status not in (408, 429):
-                remedy = "correct --endpoint, or `model` in the rubric"
+                remedy = f"correct --endpoint, `model` in the rubric, or {rubric.key_variable}"
                 raise SettingsError(f"{self.address}: {problem}; {remedy}")
             asked = response.headers.get("Retry-After", "")
             pause(min(float(asked), LONGEST_PAUSE) if asked.isdecimal() else 0)

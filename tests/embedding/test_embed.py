@@ -21,7 +21,6 @@ from datamask.errors import CorruptFileError, InputError
 from datamask.execution.attempts import ShardsFailedError
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
-from datamask.runs import stage_settings
 from datamask.runs.files import write_parquet
 from datamask.runs.opening import open_run
 from datamask.runs.receipt import read_receipt
@@ -81,17 +80,6 @@ def test_int8_takes_half_the_disk_and_selects_nearly_the_same(
         metadata = [pq.ParquetFile(path).metadata.row_group(0).column(1) for path in paths]
         sizes = [one.total_uncompressed_size for one in metadata]
         assert sizes[1] < 0.6 * sizes[0]
-
-
-def test_vectors_made_before_a_setting_existed_stay_valid() -> None:
-    """The fingerprint of embeddings has what it had before `truncate` and `storage`."""
-    given = {"model": "m", "dimension": 8, "max_tokens": 9, "dtype": "float16", "prefix": ""}
-    before = {"method": "sentence-transformer", "trust_remote_code": False, "windows": 3, **given}
-    del before["model"]
-    chosen = parse_settings({"source": {"path": "x"}, "embedding": given})
-    assert stage_settings.embedding(chosen) == before
-    more = parse_settings({"source": {"path": "x"}, "embedding": {**given, "truncate": True}})
-    assert stage_settings.embedding(more) == {**before, "truncate": True}
 
 
 def test_a_quality_file_of_other_documents_is_refused(
