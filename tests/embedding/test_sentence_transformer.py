@@ -1,4 +1,4 @@
-"""Vectors against sentence-transformers' own, a text at a time; and what a bad model provokes."""
+"""Vectors against sentence-transformers' own, a text at a time; what a bad model provokes; pins."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from datamask.config.compute import Compute
 from datamask.config.inputs import Embedding
 from datamask.embedding import sentence_transformer
 from datamask.embedding.loose_texts import embed_texts
-from datamask.embedding.pinning import folder_digest
+from datamask.embedding.pinning import PIN, folder_digest, pin_model
 from datamask.embedding.sentence_transformer import Encoder, embed, load_model, tokenise
 from datamask.errors import DeviceMemoryError, InputError, SettingsError
 from tests import windows
@@ -285,3 +285,15 @@ def test_a_model_without_tokens_is_served(tmp_path: Path) -> None:
     found = embedded(encoder, settings, 4)
     expected = encoder.model.encode(TEXTS, normalize_embeddings=True)
     assert np.abs(found - expected).max() < 1e-5
+
+
+def test_pins(tmp_path):
+    """A folder's pin follows its files; a commit and the lexical embedder need no network."""
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "weights").write_bytes(b"one")
+    before = pin_model(Embedding(model=str(tmp_path)))
+    assert pin_model(Embedding(model=str(tmp_path))) == before
+    (tmp_path / "weights").write_bytes(b"two")
+    assert pin_model(Embedding(model=str(tmp_path))) != before
+    assert pin_model(Embedding(model="a/b", revision="a" * 40)) == {PIN: "a" * 40}
+    assert pin_model(Embedding(method="lexical")) == {PIN: "lexical-1"}
