@@ -26,8 +26,7 @@ class Arm(Group):
     """what the run selects, `random` from all documents with text, `top_quality`: as many tokens of
     the highest quality, what another `run` of the source selects, or `ids`"""
     change: dict[str, Any] = Field({})
-    """kind `selection`: settings of `selection` that differ, such as {method: semdedup} or
-    {quality_weight: 0.2}; selected shard by shard"""
+    """kind `selection`: settings of `selection` that differ, such as {method: semdedup}"""
     path: Place = ""
     """kind `run`: its folder or URL; kind `ids`: file, folder, glob or URL of Parquet or JSON lines
     with a column of ids, or text with an id per line"""
@@ -87,13 +86,11 @@ class Evaluation(Group):
     arms: tuple[Arm, ...] = Field((), max_length=50)
     """what is compared, such as [ours, random, semdedup]; none: no evaluation"""
     model: Model = "15M"
-    """`tiny` (0.23M parameters, decides little), `15M`, `30M`, or a folder with the config.json of
-    a transformers decoder"""
+    """`tiny` (decides little), `15M`, `30M`, or a folder with a decoder's config.json"""
     tokenizer: Model = ""
     """a tokenizer.json or a model on the Hub; none: BPE of a sample of candidates"""
     tokens: int | None = Field(None, ge=1000)
-    """tokens of text that a model is trained on; none: 400,000 (tiny), 300 million (15M and own),
-    600 million (30M)"""
+    """tokens that a model is trained on; none: 400,000 (tiny), 300 million, 600 million (30M)"""
     epochs: int = Field(1, ge=1, le=100)
     """times that a model sees them"""
     learning_rates: tuple[float, ...] = Field((), max_length=9)

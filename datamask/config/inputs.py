@@ -44,8 +44,7 @@ class Source(Group):
     """folder, glob or fsspec URL of Parquet files, or of JSON lines, CSV or Arrow files, which are
     converted once (hf://datasets/owner/name@revision/glob, s3://...)"""
     layout: Literal["documents", "features"] = "documents"
-    """`documents`: rows of text; `features`: the published DATAMASK input, scored and embedded
-    (chunk_id, quality_score, feature_arr)"""
+    """`documents`: rows of text; `features`: the published input, scored and embedded"""
     columns: Columns = Field(default_factory=Columns)
     """names of the columns"""
     most_characters: int = Field(10_000_000, ge=1)
@@ -236,8 +235,7 @@ class Embedding(Group):
     """Which model turns text into vectors; layout `features` brings its own."""
 
     method: Annotated[str, known_or_own("embedder", EMBEDDERS)] = "sentence-transformer"
-    """`sentence-transformer`, `lexical` (hashed n-grams, without a model, for demos and tests), or
-    package.module:Class"""
+    """`sentence-transformer`, `lexical` (for demos and tests), or package.module:Class"""
     model: Model = "intfloat/e5-base-v2"
     """model name on the Hub or local folder"""
     revision: str | None = None

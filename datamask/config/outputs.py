@@ -16,8 +16,7 @@ class Subset(Group):
     file_bytes: int = Field(512 * 2**20, ge=1024)
     """approximate size of a published file"""
     column_prefix: str = Field("", pattern=r"^[A-Za-z0-9_]*$")
-    """prefix of the added columns (quality, logit, shard, repeat), if the source has columns of
-    these names (letters, digits and _)"""
+    """prefix of the added columns (quality, logit, shard, repeat): letters, digits and _"""
     max_dumps: int = Field(200, ge=0, le=1000)
     """most dumps that get files and a configuration of their own; 0: none"""
 
@@ -26,8 +25,7 @@ class Report(Group):
     """Sizes of the report's samples. Counts and means always cover every document."""
 
     sample_documents: int = Field(5000, ge=10, le=100_000)
-    """random documents for the map and diversity; a fifth as many of each selection are asked for
-    their nearest neighbours"""
+    """random documents for map and diversity; for neighbours, a fifth of each selection"""
     map_documents: int = Field(3000, ge=10, le=20_000)
     """of these, points on the map"""
     examples: int = Field(20, ge=0, le=200)
@@ -41,15 +39,13 @@ class Sweep(Group):
     """
 
     by: Literal["knee", "evaluation"] = "knee"
-    """what recommends lambda: the knee of quality and diversity, or language models trained as
-    `evaluation` says"""
+    """what recommends lambda: the knee of quality and diversity, or trained language models"""
     quality_weights: tuple[float, ...] = Field((0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0), min_length=1)
     """values of lambda"""
     seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1)
     """repetitions, for spread"""
     changes: tuple[dict[str, Any], ...] = ()
-    """settings of `selection` to try as well, each with every lambda, such as {metric: pairwise}; a
-    budget replaces the run's own"""
+    """settings of `selection` to try as well with every lambda, such as {metric: pairwise}"""
     shards: int = Field(2, ge=1, le=1000)
     """number of sampled shards"""
 

@@ -29,8 +29,7 @@ class BenchmarkSet(Group):
     name: str = ""
     """name in the report; empty: the last part of the path"""
     path: Place = Field(min_length=1)
-    """file, folder, glob or URL (hf://, s3://) of Parquet, JSON lines or plain text, of which each
-    file is one text"""
+    """file, folder, glob or URL of Parquet, JSON lines or plain text (a file is one text)"""
     columns: tuple[str, ...] = Field(("text",), min_length=1)
     """columns (text or lists of text) that make up a row's text, in this order"""
 
@@ -54,8 +53,7 @@ class Contamination(Group):
     covered: float = Field(0.5, gt=0, le=1)
     """least share of an item's n-grams with which a document covers it"""
     common: int = Field(10, ge=1)
-    """an n-gram does not count if more than this many documents, of at least two domains, hold
-    it"""
+    """an n-gram does not count if more documents, of at least two domains, hold it"""
     action: Literal["drop_covered", "drop", "flag"] = "drop_covered"
     """`drop_covered`: drop documents that cover an item, keep those that quote it (hold an n-gram
     inside a column); `drop`: drop both; `flag`: keep both"""

@@ -67,8 +67,7 @@ class Limit(Group):
     column: Literal["dump", "language", "domain", "topic"]
     """what defines the groups; the same in all limits of a run"""
     value: str | None = None
-    """the group (`(none)`: documents without one); not set: each group that no other limit names,
-    including `(none)`"""
+    """the group (`(none)`: documents without one); not set: each group without another limit"""
     floor: float = Field(0, ge=0, le=1)
     """minimum share of the selection"""
     cap: float = Field(1, ge=0, le=1)
@@ -105,8 +104,7 @@ class Selection(Group):
     """scope `corpus`: most exchanges between shards, which end when the objective has settled
     (`tolerance`); 1: every document is judged once, by what a sample taught"""
     sample_documents: Annotated[int, Field(ge=16, le=1_000_000)] | Literal["auto"] = "auto"
-    """scope `corpus`: documents of the sample of all shards that is learned first; `auto`:
-    65,536"""
+    """scope `corpus`: documents of the sample of all shards learned first; `auto`: 65,536"""
     method: Literal[
         "mask",
         "random",
@@ -132,11 +130,9 @@ class Selection(Group):
     documents: int | None = Field(None, ge=1)
     """number of documents to keep; overrides `ratio`"""
     tokens: int | None = Field(None, ge=1)
-    """number of tokens to keep (within one document); overrides `ratio` (needs a column of token
-    counts, or source.tokenizer)"""
+    """tokens to keep, within one document; needs token counts, or source.tokenizer"""
     max_repeat: int = Field(1, ge=1, le=100)
-    """how often training sees a document at most; above 1, the subset says how often in a column
-    `repeat`"""
+    """how often training sees a document at most; above 1, column `repeat` says how often"""
     training_documents: int | None = Field(None, ge=1)
     """documents that training sees, with repeats (met exactly)"""
     training_tokens: int | None = Field(None, ge=1)
@@ -161,8 +157,7 @@ class Selection(Group):
     more_terms: tuple[Term, ...] = ()
     """further terms of the objective, scaled like the others"""
     scale_terms: bool = True
-    """divide each term by sigma, its standard deviation over random subsets of the same size;
-    false: the unscaled sum, as in the paper"""
+    """divide each term by its deviation over random subsets; false: the paper's unscaled sum"""
     estimator: Literal["auto", "expected", "policy_gradient"] = "auto"
     """`auto`: expected if every term supports it"""
     init: Literal["uniform", "quality"] = "uniform"
@@ -178,8 +173,7 @@ class Selection(Group):
     final_lr: float = Field(1.0, gt=0)
     """policy_gradient: learning rate at the end"""
     tolerance: float = Field(1e-2, ge=0, lt=1)
-    """stop when the gain over a window (scope `corpus`: two rounds) is at most this share of the
-    whole; 0: never"""
+    """stop when a window (or two rounds) gains at most this share of the whole; 0: never"""
     swap_refinement: int = Field(1000, ge=0)
     """maximum swaps near the threshold after learning, of a shard"""
 

@@ -24,8 +24,7 @@ class Tokens(Group):
     tokenizer: Model = Field(min_length=1)
     """a tokenizer.json, a folder with one, or a model on the Hub"""
     end_of_document: str = ""
-    """token after each document; empty: the first of <|endoftext|>, <|end_of_text|>, </s>, <eos>
-    and <|bos|> that the tokenizer has"""
+    """token after each document; empty: one of <|endoftext|>, </s> and the like"""
     order: Literal["shuffled", "by_quality_then_shuffled"] = "shuffled"
     """`by_quality_then_shuffled`: ten shuffled bands in every epoch, the best last"""
     phases: tuple[Phase, ...] = ()
