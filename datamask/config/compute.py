@@ -22,7 +22,7 @@ class Compute(Group):
     """what runs a stage's tasks: `threads` of the flow run's process, or the cluster at
     `ray_address` (needs datamask-pipeline[ray]; Prefect flows only)"""
     ray_address: str = ""
-    """engine `ray`: `auto` (this machine's cluster), host:port or ray://host:port; empty: one here"""
+    """engine `ray`: `auto` (this machine's cluster) or an address; empty starts Ray here"""
     task_cpus: float = Field(1, gt=0, le=1024)
     """engine `ray`: CPUs requested per task"""
     task_gpus: int | None = Field(None, ge=0, le=16)
