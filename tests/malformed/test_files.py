@@ -103,12 +103,7 @@ UNREADABLE: Cases = {
     "damaged footer": (bytes_of(spoilt_footer), "1.parquet: cannot be read"),
     "damaged pages of the text": (page_damage("text"), "1.parquet, shard 00001: cannot be read"),
     "no such folder": (setting(source__path="/nowhere"), "/nowhere: no files found;"),
-    "a file of another kind": (
-        arguments("rebuild", "HERE/run", *sets(source__path=__file__)),
-        "test_files.py: truncated, or not a Parquet file; replace it",
-    ),
     "no source at all": (arguments("plan", "HERE/run", *sets()), "source.path: required; a folder"),
-    "unknown protocol": (setting(source__path="foo://a/b"), "foo://a/b: not a path or URL"),
     "NUL in a path": (setting(source__path='"/a\\0b"'), "not a path or URL (embedded null byte)"),
     "no row in any file": (every_file(lambda table: table.slice(0, 0)), "source: no rows in any"),
     "line break in a file's name": (odd_name("a\nb.parquet"), "a\\nb.parquet: truncated, or not a"),

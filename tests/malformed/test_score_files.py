@@ -22,10 +22,6 @@ SCORE_FILES: Cases = {
         score_file("s.parquet", {"key": IDS, "score": [0.5] * len(IDS)}),
         "s.parquet, column id: absent; set column and id_column of score edu to two of: key,",
     ),
-    "Parquet of scores that are text": (
-        score_file("s.parquet", {"id": IDS, "score": ["good"] * len(IDS)}),
-        "s.parquet, column score: type string, needed a number; fix it",
-    ),
     "CSV with the score twice": (
         score_file("s.csv", "id,score,score\n" + LINES.replace(",", ",1,")),
         "s.csv, column score: occurs more than once; give every column its own name",
@@ -44,11 +40,6 @@ SCORE_FILES: Cases = {
         "s.csv: cannot be read",
     ),
     "empty CSV": (score_file("s.csv", ""), "s.csv: cannot be read"),
-    "NaN in a CSV": (
-        score_file("s.csv", "id,score\n" + LINES.replace("0-3,0.5", "0-3,nan")),
-        "0.parquet, row 3, column edu: score missing",
-        WITHOUT,
-    ),
     "document without a line in the CSV": (
         score_file("s.csv", "id,score\n" + LINES.replace("1-6,", "9-9,")),
         "1.parquet, row 6, column edu: score missing",

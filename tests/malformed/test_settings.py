@@ -60,10 +60,6 @@ SETTINGS: Cases = {
         "my.yaml, line 5, column 3: not YAML (key `ratio` was given in line 3 already); fix it",
     ),
     "unknown key in --set": (setting(sorce__path="x"), "sorce: unknown key; did you mean"),
-    "--set below a value": (
-        arguments("rebuild", "HERE/run", "--set", "seed=1", "--set", "seed.x=1"),
-        "--set seed.x=1: seed is not a group of settings",
-    ),
     "more documents than there are": (setting(selection__documents=100), "selection.documents:"),
     "more documents than pruning leaves": (setting(selection__ratio=0.9), "selection.ratio: 14"),
     "objective of no module": (
@@ -77,10 +73,6 @@ SETTINGS: Cases = {
     "objective that raises": (
         objective("raise RuntimeError('boom')", inside=True),
         "objective `mine`: failed (RuntimeError: boom); fix its class",
-    ),
-    "objective that gives NaN": (
-        objective("return torch.full((len(masks),), float('nan'))", inside=True),
-        "objective `mine`: [nan, nan] on random documents; it must give finite numbers",
     ),
     "objective of another shape": (
         objective("return torch.zeros(3)", inside=True),
@@ -114,10 +106,6 @@ SETTINGS: Cases = {
         "name `raw_edu` is reserved for a column of the run's files",
     ),
     "no memory for DuckDB": (setting(compute__duckdb_memory="0MB"), "compute.duckdb_memory:"),
-    "more memory for DuckDB than there is": (
-        setting(compute__duckdb_memory="9" * 400 + "TB"),
-        "compute.duckdb_memory:",
-    ),
     "too little memory for DuckDB": (setting(compute__duckdb_memory="1MB"), "Out of Memory"),
 }
 

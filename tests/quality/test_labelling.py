@@ -209,16 +209,13 @@ def test_a_wrong_key_is_one_error_and_shown_nowhere(
     ("answer", "is_valid"),
     [
         ('```json\n{"depth": 3, "clean": 1}\n```', True),
-        ('{"depth": 3.0, "clean": 1, "why": "short"}', True),
         ('<think>{"depth": 1}</think> {"depth": 3, "clean": 1}', True),
         ('{"depth": 3.5, "clean": 1}', False),
         ('{"depth": true, "clean": 1}', False),
         ('{"depth": 6, "clean": 1}', False),
-        ('{"depth": NaN, "clean": 1}', False),
         ('{"depth": Infinity, "clean": 1}', False),
         ('{"depth": "3", "clean": 1}', False),
         ('{"depth": 3}', False),
-        ("[3, 1]", False),
         ("", False),
     ],
 )
@@ -233,7 +230,6 @@ def test_only_integers_in_range_are_grades(answer: str, is_valid: bool) -> None:
     ("url", "key"),
     [
         ("http://user:pass@localhost/v1", KEY),
-        ("http://localhost/v1?api_key=abc", KEY),
         ("localhost:8000/v1", KEY),
         ("http://localhost:8000/v1", "two words"),
     ],

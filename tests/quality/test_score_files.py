@@ -49,11 +49,8 @@ def test_numbers_of_json_as_ids_are_their_decimal_text(tmp_path: Path, texts: in
     ("line", "message"),
     [
         ('{"key": 1.0, "mark": 1}', "row 1, column key: 1.0, needed text or a whole number"),
-        ('{"key": true, "mark": 1}', "row 1, column key: True, needed text"),
         ('{"key": 2, "mark": "1"}', "row 1, column mark: '1', needed a number"),
-        ('{"key": 2, "mark": true}', "row 1, column mark: True, needed a number"),
         ('{"key": 2', "row 1: not JSON"),
-        ("[2]", "row 1: not a JSON object"),
         ('{"key": "\\ud800", "mark": 1}', "cannot be read as ids"),
         ('{"key": 2, "mark": 1' + 400 * "0" + "}", "cannot be read as ids"),
     ],
