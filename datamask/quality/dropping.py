@@ -19,7 +19,7 @@ import pyarrow as pa
 from datamask.config.compute import Compute
 from datamask.config.selection import LENGTH_BINS
 from datamask.hygiene.contamination import common_ngrams
-from datamask.hygiene.near_duplicates import find_near_duplicates
+from datamask.hygiene.similar_pairs import find_near_duplicates
 from datamask.quality.budget_checks import Counts, check_survivors, count_documents
 from datamask.quality.combining import join_documents, value_of, write_shards
 from datamask.quality.fitting import rank_correlation

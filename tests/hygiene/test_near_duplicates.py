@@ -14,7 +14,7 @@ import pytest
 from datamask.config.compute import Compute
 from datamask.errors import InputError
 from datamask.execution.pipeline import run_stage
-from datamask.hygiene import near_duplicates, similar_pairs
+from datamask.hygiene import similar_pairs
 from datamask.hygiene.minhash import bands_of
 from datamask.planning.plan import plan_run
 from datamask.report.quality_findings import copied_groups
@@ -114,7 +114,7 @@ def test_large_buckets_give_the_same_in_any_batches(
     near, pairs, found = {"near_duplicates": {}, "duplicates": "keep"}, set(), []
     for at_once in (1, 3, 2**16):
         monkeypatch.setattr(duckdb_scratch, "ROWS_AT_ONCE", at_once)
-        monkeypatch.setattr(near_duplicates, "CLUSTERED_AT_ONCE", at_once)
+        monkeypatch.setattr(similar_pairs, "CLUSTERED_AT_ONCE", at_once)
         run = screened(tmp_path / str(at_once), tmp_path / "source", **near)
         pairs.add(pq.read_table(run.path("similar_pairs", 0)).num_rows)
         found.append(judged(run))
