@@ -73,6 +73,7 @@ def main() -> None:
     arguments = parser.parse_args()
     bands = len(bands_of(SIMILARITY))
     similar_pairs.HASHES_AT_ONCE = -(-arguments.rows * bands // arguments.units)
+    similar_pairs.DOCUMENTS_AT_ONCE = similar_pairs.HASHES_AT_ONCE
     name = f"{arguments.rows}-crowd" if arguments.crowd else str(arguments.rows)
     source, root = arguments.folder / f"texts-{name}", arguments.folder / f"run-{name}"
     settings = parse_settings(

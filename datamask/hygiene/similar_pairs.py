@@ -1,8 +1,9 @@
 """Stage `similar_pairs`: which documents are similar, over all shards, found by some of the bands.
 
-A unit takes some of the bands, and all of them in a small corpus. It reads the values of its bands
-of all documents, and the sketches of those that share a hash, which DuckDB sorts by hash outside
-memory. All units together find what one unit with every band does, whatever their number.
+A unit takes some of the bands, and all of them in a small corpus; in a huge one it takes some of
+the hashes of a band. It reads the values of its bands of all documents, and the sketches of those
+that share a hash, which DuckDB sorts by hash outside memory. All units together find what one unit
+with every band does, whatever their number.
 
 Only documents that are left are compared, so none is dropped in favour of one that is itself
 dropped. Stage `quality` joins here what the units found (`find_near_duplicates`). DuckDB does it
@@ -49,14 +50,18 @@ DOCUMENT = (
 """SQL: rows of files of shards, or of `earlier_signatures`, and their numbers."""
 
 HASHES_AT_ONCE = 2**28
-"""Approximate number of band hashes per unit, of at least one band; each takes 16 bytes on disk."""
+"""Approximate number of band hashes per unit; each takes 16 bytes on disk."""
+
+DOCUMENTS_AT_ONCE = 2**34
+"""Most documents of a unit; each unit reads 80 bytes or more of every document of the corpus."""
 
 
 def units(run: Run) -> list[Unit]:
     """The units of stage `similar_pairs`; none if near-duplicates stay."""
     near = run.settings.quality.near_duplicates
-    bands = len(bands_of(near.similarity)) if near else 0
-    number = min(-(-bands * run.num_documents // HASHES_AT_ONCE), bands)
+    bands, documents = len(bands_of(near.similarity)) if near else 0, run.num_documents
+    most = bands * -(-documents // DOCUMENTS_AT_ONCE)
+    number = min(-(-bands * documents // HASHES_AT_ONCE), most)
     return [Unit(f"similar_pairs/{unit:05d}", number) for unit in range(number)]
 
 
@@ -64,14 +69,15 @@ def find_similar(run: Run, unit: int, compute: Compute) -> Receipt:
     """Write `similar_pairs/NNNNN.parquet`: documents and the first of their cluster."""
     near = run.settings.quality.near_duplicates
     assert near is not None
-    bands = bands_of(near.similarity)[unit :: run.num_units("similar_pairs")]
+    bands, number = bands_of(near.similarity), run.num_units("similar_pairs")
+    part, parts = unit // len(bands), max(number // len(bands), 1)
     if "earlier_signatures" in stages_of(run.settings):
         run.receipt("earlier_signatures")
     for shard in range(run.num_shards):
         run.receipt("screening", shard)
         run.receipt("combined", shard)
     with temporary_duckdb(run.root, compute) as connection:
-        _hash_bands(connection, run, bands)
+        _hash_bands(connection, run, bands[unit % len(bands) :: number], part, parts)
         query = "CREATE TABLE sought AS SELECT DISTINCT document FROM shared ORDER BY document"
         execute(connection, query)
         read_sketches(connection, run, "sought", only_left=True)
@@ -79,7 +85,7 @@ def find_similar(run: Run, unit: int, compute: Compute) -> Receipt:
         return write_output(run, "similar_pairs", unit, schemas.SIMILAR_PAIRS, tables, {})
 
 
-def _hash_bands(connection: Any, run: Run, bands: list[slice]) -> None:
+def _hash_bands(connection: Any, run: Run, bands: list[slice], part: int, parts: int) -> None:
     """Table `shared`: the hashes of bands that documents share, and the documents."""
     execute(connection, "CREATE TABLE hashed (hash UBIGINT, document BIGINT)")
     bits = [_bits_of(band) for band in bands]
@@ -87,8 +93,8 @@ def _hash_bands(connection: Any, run: Run, bands: list[slice]) -> None:
     for _, paths in _files(run):
         execute(
             connection,
-            f"INSERT INTO hashed SELECT unnest([{hashes}]) AS hash, {DOCUMENT} FROM {ROWS} "
-            f"WHERE {column} IS NOT NULL",
+            f"INSERT INTO hashed SELECT * FROM (SELECT unnest([{hashes}]) AS hash, {DOCUMENT} "
+            f"FROM {ROWS} WHERE {column} IS NOT NULL) WHERE hash % {parts} = {part}",
             [paths],
         )
     execute(

@@ -84,13 +84,14 @@ def test_windows_of_a_log_stay_unless_their_text_is_kept(tmp_path: Path) -> None
 def test_any_number_of_units_finds_the_same(
     tmp_path: Path, copies: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One unit with all bands, some with a few, or one for each band."""
+    """One unit with all bands, some with a few, one for each band or for half of its hashes."""
     source, texts = copies
     old = [edited(random.Random(1), text, 2) for text in list(texts.values())[:20]]
     near = {"similarity": SIMILARITY, "against": [str(write(tmp_path / "old.parquet", old))]}
     found, bands = [], len(bands_of(SIMILARITY))
-    for number in (1, 5, bands):
+    for number in (1, 5, bands, 2 * bands):
         monkeypatch.setattr(similar_pairs, "HASHES_AT_ONCE", -(-160 * bands // number))
+        monkeypatch.setattr(similar_pairs, "DOCUMENTS_AT_ONCE", 160 * bands // number)
         run = screened(tmp_path / str(number), source, near_duplicates=near)
         assert run.num_units("similar_pairs") == number
         found.append({name: row["near_duplicate_of"] for name, row in judged(run).items()})
