@@ -43,8 +43,7 @@ def embedding_speed(run: Run) -> EmbeddingSpeed | None:
         stage = "selection" if run.settings.selection.mask_model else "round"
     if not STAGES[stage].where(run.settings):
         return None
-    shards = range(0, run.num_shards, max(1, run.num_shards // (most or run.num_shards)))
-    records = [read_record(run, stage, shard) for shard in shards]
+    records = [read_record(run, stage, shard) for shard in range(run.num_shards)]
     metrics = [record.metrics for record in records if record is not None]
     sums = {name: sum(of_shard.get(name, 0.0) for of_shard in metrics) for name in METRICS}
     if not sums["documents"] or not sums["seconds"]:

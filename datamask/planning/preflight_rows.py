@@ -288,11 +288,8 @@ def _unmatched(
     failures: list[DatamaskError] = []
 
     def given() -> Iterator[pa.RecordBatch]:
-        row = 0
         for keys, values in read_all_scores(score, failures, planned):
-            places = pa.array(np.arange(row, row + len(keys)))
-            yield pa.RecordBatch.from_arrays([keys, usable(values), places], schema=_GIVEN)
-            row += len(keys)
+            yield pa.RecordBatch.from_arrays([keys, usable(values)], schema=_GIVEN)
 
     execute_with(
         connection,
@@ -330,19 +327,6 @@ def _warn_of_few(connection: Any, score: Score) -> None:
         connection,
         "SELECT (SELECT count(*) FROM ids SEMI JOIN given USING (key)), count(*) FROM ids",
     )
-    if 2 * matched >= total:
-        return
-    # The first id of each side that the other one lacks.
-    [ours] = execute(
-        connection, "SELECT file, row FROM ids ANTI JOIN given USING (key) ORDER BY ALL LIMIT 1"
-    )
-    lacking = "SELECT min(row) FROM given ANTI JOIN ids USING (key) WHERE key IS NOT NULL"
-    [(row,)] = execute(connection, lacking)
-    batches = read_all_scores(score, [], planned)
-    given = (value for values, _ in batches for value in values)
-    theirs = None if row is None else next(islice(given, row, None))
-    logger.warning(
-        "score %s: %s has the ids of only %d of %d documents; its ids look like %r, those of "
-        "the source like %r",
-        *(score.name, score.path, matched, total, str(theirs)[:80], rows.id_at(*ours)[:80]),
-    )
+    if 2 * matched < total:
+        given = (score.name, score.path, matched, total)
+        logger.warning("score %s: %s has the ids of only %d of %d documents", *given)

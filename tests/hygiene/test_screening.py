@@ -101,6 +101,7 @@ def test_layout_features_has_no_text_to_screen(tmp_path: Path) -> None:
         plan_run(tmp_path / "run", chosen)
 
 
+@pytest.mark.slow
 def test_counts_are_shown_wherever_results_are(
     tmp_path: Path, benchmarks: list[dict[str, Any]], copies: Any
 ) -> None:

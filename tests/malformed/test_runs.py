@@ -109,6 +109,10 @@ RUNS: Cases = {
         after_planning(edit("run/run.json", lambda data: data.replace(b"0.25", b"0.26"))),
         "run.json: not as datamask wrote it (changed by hand or damaged)",
     ),
+    "plan cut short": (
+        after_planning(edit("run/plan.parquet", lambda data: data[:99]), command="status"),
+        "plan.parquet: damaged (",
+    ),
     "no plan": (
         after_planning(lambda folder: (folder / "run/plan.parquet").unlink(), command="status"),
         "no plan yet; run `datamask plan",

@@ -141,8 +141,6 @@ def test_the_report_tells_how_fast_texts_were_embedded(tmp_path: Path) -> None:
     assert speed is not None
     assert speed.documents_per_second == pytest.approx(60 / 5)
     assert speed.padding == pytest.approx(0.1)
-    first = embedding_speed(run, most=1)
-    assert first is not None and first.seconds == 2, "of the first shard alone"
     write_report(run, Compute())
     page = run.path("report").read_text(encoding="utf-8")
     text = re.sub("<[^>]*>", " ", page)
