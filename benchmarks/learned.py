@@ -41,7 +41,7 @@ from datamask.evaluation.effects import (
     standardised,
 )
 from datamask.evaluation.verdict import holm
-from datamask.quality.agreement import rank_correlation
+from datamask.quality.fitting import rank_correlation
 
 SETTINGS = ("A", "B")
 EXPLORED = (0, 1)

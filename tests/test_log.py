@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 ROOMS = ("learning", "selection", "objectives", "baselines")
 MODULES = (
-    *("quality/examples", "quality/heuristic", "quality/grouping", "quality/labels"),
+    *("quality/examples", "quality/heuristic", "quality/grouping", "quality/fitting"),
     *("quality/probe", "analysis/explained"),
     *("evaluation/training", "evaluation/ngram", "evaluation/effects", "evaluation/learn"),
     *("report/sample", "report/tsne"),

@@ -99,7 +99,7 @@ def choices(run: Run, sweep: Sweep) -> list[Choice]:
             selection: Selection = parse_settings(base.changed(change), Selection)
         except SettingsError as error:
             raise SettingsError(f"sweep.changes {variant}: {error}") from None
-        files = tuple(digest_file(t.path, "content") for t in selection.more_terms if t.path)
+        files = tuple(digest_file(t.path) for t in selection.more_terms if t.path)
         found += [
             Choice(variant, selection.model_copy(update={"quality_weight": weight}), files)
             for weight in sorted(set(sweep.quality_weights))

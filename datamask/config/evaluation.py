@@ -20,28 +20,18 @@ class Arm(Group):
 
     model_config = ConfigDict(json_schema_extra=or_text)
 
-    name: str = Field(
-        pattern=r"^[a-z][a-z0-9_.-]*$",
-        max_length=40,
-        description="as tables and charts name it (lower-case letters, digits, `_`, `.`, `-`)",
-    )
-    kind: Literal["selection", "random", "top_quality", "run", "ids"] = Field(
-        "selection",
-        description="`selection`: what the run selects; `random`: drawn from all documents with "
-        "text, pruned ones too; `top_quality`: those of the highest quality, as many tokens as the "
-        "budget selects; `run`: what another run of the same source selects; `ids`: a list",
-    )
-    change: dict[str, Any] = Field(
-        {},
-        description="kind `selection`: settings of `selection` that differ, such as "
-        "{method: semdedup} or {quality_weight: 0.2}; selected shard by shard",
-    )
-    path: Place = Field(
-        "",
-        description="kind `run`: its folder or URL; kind `ids`: file, folder, glob or URL of "
-        "Parquet or JSON lines with a column of ids, or text with an id per line",
-    )
-    column: str = Field("id", min_length=1, description="kind `ids`: the column of ids")
+    name: str = Field(pattern=r"^[a-z][a-z0-9_.-]*$", max_length=40)
+    """as tables and charts name it (lower-case letters, digits, `_`, `.`, `-`)"""
+    kind: Literal["selection", "random", "top_quality", "run", "ids"] = "selection"
+    """what the run selects, `random` from all documents with text, `top_quality`: as many tokens of
+    the highest quality, what another `run` of the source selects, or `ids`"""
+    change: dict[str, Any] = Field({})
+    """kind `selection`: settings of `selection` that differ, such as {method: semdedup}"""
+    path: Place = ""
+    """kind `run`: its folder or URL; kind `ids`: file, folder, glob or URL of Parquet or JSON lines
+    with a column of ids, or text with an id per line"""
+    column: str = Field("id", min_length=1)
+    """kind `ids`: the column of ids"""
 
     @model_validator(mode="before")
     @classmethod
@@ -49,18 +39,12 @@ class Arm(Group):
         """A name alone is `ours`, `filtered_random`, a kind, or a method of selection."""
         if not isinstance(data, str):
             return data
-        if data == "ours":
-            return {"name": data}
-        if data in ("random", "top_quality"):
-            return {"name": data, "kind": data}
-        if data == "filtered_random":
-            return {"name": data, "change": {"method": "random"}}
-        if data in METHODS:
-            return {"name": data, "change": {"method": data}}
-        raise ValueError(
-            f"unknown arm {data}; known are ours, random, top_quality, filtered_random and methods "
-            f"of selection ({', '.join(METHODS)}); others need a name and a kind"
-        )
+        known: dict[str, dict[str, Any]] = {m: {"change": {"method": m}} for m in METHODS}
+        known |= {kind: {"kind": kind} for kind in ("random", "top_quality")}
+        known |= {"ours": {}, "filtered_random": {"change": {"method": "random"}}}
+        if data not in known:
+            raise ValueError(f"unknown arm {data}; give a name and a kind, or {', '.join(known)}")
+        return {"name": data, **known[data]}
 
     @model_validator(mode="after")
     def _check(self) -> Arm:
@@ -74,17 +58,14 @@ class Arm(Group):
 class HeldOutSet(Group):
     """Texts of the user's own on which trained models are scored."""
 
-    name: str = Field(
-        pattern=r"^[A-Za-z0-9][\w .-]*$", max_length=60, description="as tables name it"
-    )
-    path: Place = Field(
-        min_length=1,
-        description="file, folder, glob or URL (hf://, s3://) of Parquet, JSON lines or plain text",
-    )
-    column: str = Field("text", description="the text, or the answer to `prompt`")
-    prompt: str = Field(
-        "", description="column of the text before the answer, which is read but not scored"
-    )
+    name: str = Field(pattern=r"^[A-Za-z0-9][\w .-]*$", max_length=60)
+    """as tables name it"""
+    path: Place = Field(min_length=1)
+    """file, folder, glob or URL (hf://, s3://) of Parquet, JSON lines or plain text"""
+    column: str = "text"
+    """the text, or the answer to `prompt`"""
+    prompt: str = ""
+    """column of the text before the answer, which is read but not scored"""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -95,68 +76,33 @@ class HeldOutSet(Group):
 class Evaluation(Group):
     """Small language models, trained on each selection with one budget, and what they show."""
 
-    hold_out: float = Field(
-        0.0,
-        ge=0,
-        lt=0.5,
-        description="share of the source's documents that no selection gets, drawn by a seeded "
-        "hash of the id, on which models are scored (0.005 to 0.02 is usual); 0: none",
-    )
-    hold_out_by: Literal["none", "domain", "dump", "language", "topic"] = Field(
-        "none", description="score held-out documents separately by this column too"
-    )
-    sets: tuple[HeldOutSet, ...] = Field(
-        (), description="texts of your purpose; the verdict rests on the first set"
-    )
-    arms: tuple[Arm, ...] = Field(
-        (),
-        max_length=50,
-        description="what is compared, such as [ours, random, top_quality, semdedup]; none: no "
-        "evaluation, unless `datamask evaluate` is called",
-    )
-    model: Model = Field(
-        "15M",
-        description="`tiny` (0.23M parameters, for CPUs: checks the machinery, decides little), "
-        "`15M`, `30M`, or a folder with the config.json of a transformers decoder",
-    )
-    tokenizer: Model = Field(
-        "",
-        description="a tokenizer.json or a model on the Hub; none: byte-level BPE, trained on a "
-        "sample of the documents that could have been selected",
-    )
-    tokens: int | None = Field(
-        None,
-        ge=1000,
-        description="tokens of text that a model is trained on, other text of the arm for each "
-        "seed; none: 400,000 (tiny), 300 million (15M and own), 600 million (30M)",
-    )
-    epochs: int = Field(1, ge=1, le=100, description="times that a model sees them")
-    learning_rates: tuple[float, ...] = Field(
-        (),
-        max_length=9,
-        description="every arm is trained with each of them; none: two that suit the model",
-    )
-    seeds: int = Field(
-        3, ge=2, le=MOST_SEEDS, description="repetitions: initial weights and draw of text"
-    )
-    most_seeds: int | None = Field(
-        None,
-        ge=2,
-        le=MOST_SEEDS,
-        description="add seeds up to this number until `resolution` is reached; none: `seeds`",
-    )
-    resolution: float = Field(
-        0.0,
-        ge=0,
-        description="half the width, in bits per byte, that every interval should have at most",
-    )
-    level: float = Field(
-        0.05,
-        gt=0,
-        le=0.5,
-        description="probability of a wrong better or worse among all pairs of equal arms (Holm), "
-        "and, if seeds are added, of dropping an arm that is not worse",
-    )
+    hold_out: float = Field(0.0, ge=0, lt=0.5)
+    """share of the documents, by a seeded hash of the id, that no selection gets and models are
+    scored on (0.005 to 0.02 is usual); 0: none"""
+    hold_out_by: Literal["none", "domain", "dump", "language", "topic"] = "none"
+    """score held-out documents separately by this column too"""
+    sets: tuple[HeldOutSet, ...] = ()
+    """texts of your purpose; the verdict rests on the first set"""
+    arms: tuple[Arm, ...] = Field((), max_length=50)
+    """what is compared, such as [ours, random, semdedup]; none: no evaluation"""
+    model: Model = "15M"
+    """`tiny` (decides little), `15M`, `30M`, or a folder with a decoder's config.json"""
+    tokenizer: Model = ""
+    """a tokenizer.json or a model on the Hub; none: BPE of a sample of candidates"""
+    tokens: int | None = Field(None, ge=1000)
+    """tokens that a model is trained on; none: 400,000 (tiny), 300 million, 600 million (30M)"""
+    epochs: int = Field(1, ge=1, le=100)
+    """times that a model sees them"""
+    learning_rates: tuple[float, ...] = Field((), max_length=9)
+    """every arm is trained with each of them; none: two that suit the model"""
+    seeds: int = Field(3, ge=2, le=MOST_SEEDS)
+    """repetitions: initial weights and draw of text"""
+    most_seeds: int | None = Field(None, ge=2, le=MOST_SEEDS)
+    """add seeds up to this number until `resolution` is reached; none: `seeds`"""
+    resolution: float = Field(0.0, ge=0)
+    """half the width, in bits per byte, that every interval should have at most"""
+    level: float = Field(0.05, gt=0, le=0.5)
+    """probability of a wrong verdict among all pairs of equal arms (Holm)"""
 
     @property
     def question(self) -> str:

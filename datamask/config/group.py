@@ -6,14 +6,7 @@ import typing
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    field_validator,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, field_validator
 
 from datamask.errors import did_you_mean, without_secrets
 
@@ -38,11 +31,24 @@ def or_text(schema: dict[str, Any]) -> None:
 
 
 class Group(BaseModel):
-    """Base of the settings groups. Settings are recorded and published, so they hold no secrets."""
+    """Base of the settings groups: the text below a setting is its help.
+
+    Settings are recorded and published, so they hold no secrets.
+    """
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False
+        extra="forbid",
+        frozen=True,
+        validate_default=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
     )
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **given: Any) -> None:
+        """Put the description of each field, the text below it, on one line."""
+        for field in cls.model_fields.values():
+            field.description = " ".join((field.description or "").split())
 
     @field_validator("*")
     @classmethod
@@ -51,10 +57,7 @@ class Group(BaseModel):
         while left:
             part = left.pop()
             if isinstance(part, str) and without_secrets(part) != part:
-                raise ValueError(
-                    "a user, password, token or signature would be recorded; give it in the "
-                    "environment (HF_TOKEN, AWS_ACCESS_KEY_ID, ...)"
-                )
+                raise ValueError("a secret would be recorded; give it in the environment")
             if isinstance(part, dict):
                 left += [*part, *part.values()]
             if isinstance(part, list | tuple):
@@ -83,22 +86,13 @@ class Group(BaseModel):
 class SourceGroup(Group):
     """Documents of the source: those of a domain, language or dump."""
 
-    column: Literal["domain", "language", "dump"] = Field(..., description="what defines the group")
-    value: str = Field(..., description="the group's domain, language or dump")
+    column: Literal["domain", "language", "dump"]
+    """what defines the group"""
+    value: str
+    """the group's domain, language or dump"""
 
 
-def _no_topic(value: Any) -> Any:
-    if value == "topic":
-        raise ValueError(
-            "topics are known after pruning and embedding, and scores are normalised before; name "
-            "domain, language, dump or source here, and balance topics by selection.limits"
-        )
-    return value
-
-
-EarlyGroup = Annotated[
-    Literal["none", "domain", "language", "dump", "source"], BeforeValidator(_no_topic)
-]
+EarlyGroup = Literal["none", "domain", "language", "dump", "source"]
 """What defines groups that are known before documents are embedded."""
 
 
@@ -113,10 +107,8 @@ def known_or_own(kind: str, known: Sequence[str]) -> AfterValidator:
 
     def check(name: str) -> str:
         if ":" not in name and name not in known:
-            raise ValueError(
-                f"unknown {kind}{did_you_mean(name, known)}; known are {', '.join(known)} and "
-                "package.module:Class"
-            )
+            names = ", ".join((*known, "package.module:Class"))
+            raise ValueError(f"unknown {kind}{did_you_mean(name, known)}; known are {names}")
         return name
 
     return AfterValidator(check)

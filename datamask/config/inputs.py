@@ -17,56 +17,48 @@ WINDOWS, MOST_WINDOWS = 3, 1000
 class Columns(Group):
     """Names of the source's columns. Only `text` and `id` must exist."""
 
-    text: str = Field("text", description="the document's text")
-    id: str = Field("id", description="unique key of a document")
-    dump: str = Field("dump", description="crawl or collection the document came from")
-    url: str = Field("url", description="address; its host becomes the document's domain")
-    language: str = Field("language", description="language code")
-    token_count: str = Field("token_count", description="number of tokens, where known")
-    chunk_id: str = Field("chunk_id", description="layout `features`: unique key of a document")
-    quality_score: str = Field("quality_score", description="layout `features`: its quality")
-    feature_arr: str = Field("feature_arr", description="layout `features`: its embedding")
+    text: str = "text"
+    """the document's text"""
+    id: str = "id"
+    """unique key of a document"""
+    dump: str = "dump"
+    """crawl or collection the document came from"""
+    url: str = "url"
+    """address; its host becomes the document's domain"""
+    language: str = "language"
+    """language code"""
+    token_count: str = "token_count"
+    """number of tokens, where known"""
+    chunk_id: str = "chunk_id"
+    """layout `features`: unique key of a document"""
+    quality_score: str = "quality_score"
+    """layout `features`: its quality"""
+    feature_arr: str = "feature_arr"
+    """layout `features`: its embedding"""
 
 
 class Source(Group):
     """Where the documents are."""
 
-    path: Place = Field(
-        "",
-        description="folder, glob or fsspec URL of Parquet files, or of JSON lines, CSV or Arrow "
-        "files, which are converted once (hf://datasets/owner/name@revision/glob, s3://...)",
-    )
-    layout: Literal["documents", "features"] = Field(
-        "documents",
-        description="`documents`: rows of text; `features`: the published DATAMASK input "
-        "(chunk_id, quality_score, feature_arr), which skips scoring and embedding",
-    )
-    columns: Columns = Field(default_factory=Columns, description="names of the columns")
-    most_characters: int = Field(
-        10_000_000,
-        ge=1,
-        description="most characters (code points) of one document; this is a book of 5,000 pages",
-    )
-    longer: Literal["refuse", "cut", "drop"] = Field(
-        "refuse",
-        description="what happens to a longer text: `refuse` ends the shard and names the row, "
-        "`cut` takes its beginning everywhere, also in the subset, `drop` leaves the document out",
-    )
-    windows: int = Field(
-        WINDOWS,
-        ge=1,
-        le=MOST_WINDOWS,
-        description="most windows that scores and embedder read of a text that is longer than "
-        "they hold at once (`max_tokens` of a model): 1 is the beginning, 3 are beginning, middle "
-        "and end; a long text costs up to so many times as much, a short one no more",
-    )
-    most_bad_lines: int = Field(
-        0, ge=0, description="most lines of a file that are left out because they are not JSON"
-    )
-    tokenizer: Model = Field(
-        "",
-        description="counts tokens where no column has them: a tokenizer.json or a Hub model",
-    )
+    path: Place = ""
+    """folder, glob or fsspec URL of Parquet files, or of JSON lines, CSV or Arrow files, which are
+    converted once (hf://datasets/owner/name@revision/glob, s3://...)"""
+    layout: Literal["documents", "features"] = "documents"
+    """`documents`: rows of text; `features`: the published input, scored and embedded"""
+    columns: Columns = Field(default_factory=Columns)
+    """names of the columns"""
+    most_characters: int = Field(10_000_000, ge=1)
+    """most characters (code points) of one document"""
+    longer: Literal["refuse", "cut", "drop"] = "refuse"
+    """a longer text: `refuse` names the row and ends the shard, `cut` takes its beginning
+    everywhere, also in the subset, `drop` leaves the document out"""
+    windows: int = Field(WINDOWS, ge=1, le=MOST_WINDOWS)
+    """most windows of `max_tokens` that scores and embedder read of a longer text: 1 is the
+    beginning, 3 are beginning, middle and end; each costs as much as a short text"""
+    most_bad_lines: int = Field(0, ge=0)
+    """most lines of a file that are left out because they are not JSON"""
+    tokenizer: Model = ""
+    """counts tokens where no column has them: a tokenizer.json or a Hub model"""
 
     @property
     def id_column(self) -> str:
@@ -77,13 +69,10 @@ class Source(Group):
 class Plan(Group):
     """How the source is divided into shards. Fixed for the life of a run folder."""
 
-    rows_per_shard: int = Field(1_000_000, ge=1, description="most documents in a shard")
-    bytes_per_shard: int = Field(8 * 2**30, ge=1, description="most uncompressed bytes in a shard")
-    digest: Literal["footer", "content"] = Field(
-        "footer",
-        description="what identifies an input file: its size and Parquet footer (cheap), or "
-        "every byte (reads the whole source once)",
-    )
+    rows_per_shard: int = Field(1_000_000, ge=1)
+    """most documents in a shard"""
+    bytes_per_shard: int = Field(8 * 2**30, ge=1)
+    """most uncompressed bytes in a shard"""
 
 
 ScoreKind = Literal["heuristic", "column", "file", "examples", "classifier", "fasttext", "probe"]
@@ -95,91 +84,52 @@ LARGEST = 1e30
 class Score(Group):
     """A quality score, its normalisation and its weight."""
 
-    name: str = Field(
-        "heuristic",
-        pattern=r"^[a-z][a-z0-9_]*$",
-        description="its column in the run's files (lower-case letters, digits and _)",
-    )
-    kind: ScoreKind = Field(
-        "heuristic",
-        description="`heuristic`: computed from the form of the text; `column`: a column of the "
-        "source; `file`: separate files; `examples`: a linear model of words, fitted to texts of "
-        "the kind that the model should learn; `classifier`: a transformers model; `fasttext`: a "
-        "fastText model; `probe`: a linear model of the embeddings, fitted to labels, which adds "
-        "to quality but cannot prune",
-    )
-    column: str = Field(
-        "score",
-        description="kinds `column`, `file`, `probe` and `examples`: the column of the score or "
-        "label",
-    )
-    path: Place = Field(
-        "",
-        description="kinds `file` and `probe` (labels): file, folder, glob or URL of Parquet, CSV "
-        "or JSONL; kind `examples`: texts (Parquet, JSON lines or plain text); kind `fasttext`: "
-        "local path of the model's .bin file",
-    )
-    labels: Place = Field(
-        "",
-        description="kind `examples`, instead of `path`: Parquet, CSV or JSONL with ids of the "
-        "source's documents and a number for each",
-    )
-    where: SourceGroup | None = Field(
-        None, description="kind `examples`, instead of `path`: a group of the source's documents"
-    )
-    text_column: str = Field("text", description="kind `examples`: the column of texts in `path`")
-    id_column: str = Field(
-        "id", description="kinds `file`, `probe`, `examples`: the column of ids, compared as text"
-    )
-    model: Model = Field(
-        "",
-        description="kind `classifier`: sequence-classification model on the Hub or local folder",
-    )
-    revision: str | None = Field(
-        None, description="kind `classifier`: branch, tag or commit; pinned when planned"
-    )
-    max_tokens: int = Field(
-        512,
-        ge=8,
-        description="kind `classifier`: model tokens of a window of the text (source.windows)",
-    )
-    dtype: Literal["float32", "float16", "bfloat16"] = Field(
-        "float32", description="kind `classifier`: precision of the model's arithmetic"
-    )
-    head: str = Field(
-        "",
-        description="kind `classifier`: the class whose probability is the score (label or "
-        "number), or `expected_value`, the mean class number; empty: the model's only output, "
-        "unchanged",
-    )
-    label: str = Field(
-        "",
-        description="kind `fasttext`: the label whose probability is the score, such as "
-        "`__label__hq`",
-    )
-    normalisation: Literal["rank", "z-score", "min-max", "none"] = Field(
-        "z-score", description="over the whole corpus"
-    )
-    least_correlation: float = Field(
-        0.3,
-        ge=-1,
-        le=1,
-        description="kinds `probe` and `examples`: minimum rank correlation of labels and "
-        "cross-validated predictions (Spearman; of two kinds of text 2 AUC - 1, whatever their "
-        "numbers); below it, the run fails",
-    )
-    normalise_within: EarlyGroup = Field(
-        "none",
-        description="normalise within these groups (`source`: the file's folder); documents of "
-        "small groups are compared mostly with the whole corpus",
-    )
-    weight: float = Field(1.0, gt=-1e6, lt=1e6, description="weight in the combined quality")
-    missing: Literal["error", "drop", "fill"] = Field(
-        "error", description="policy for documents whose score is absent, null, NaN or infinite"
-    )
-    fill_value: float = Field(
-        0.0, ge=-LARGEST, le=LARGEST, description="raw score for `missing: fill`"
-    )
+    name: str = Field("heuristic", pattern=r"^[a-z][a-z0-9_]*$")
+    """its column in the run's files (lower-case letters, digits and _)"""
+    kind: ScoreKind = "heuristic"
+    """`heuristic`: from the form of the text; `column` of the source; `file`: files of scores;
+    `examples`: a linear model of words, fitted to texts of the wanted kind; `classifier`: a
+    transformers model; `fasttext`: a fastText model; `probe`: a linear model of the embeddings,
+    fitted to labels, which cannot prune"""
+    column: str = "score"
+    """column of the score or label"""
+    path: Place = ""
+    """file, folder, glob or URL of scores or labels (kinds `file` and `probe`: Parquet, CSV, JSONL)
+    or texts (`examples`: Parquet, JSONL, .txt); `fasttext`: a .bin file"""
+    labels: Place = ""
+    """kind `examples`, instead of `path`: Parquet, CSV or JSONL of ids and numbers"""
+    where: SourceGroup | None = None
+    """kind `examples`, instead of `path`: a group of the source's documents"""
+    text_column: str = "text"
+    """kind `examples`: the column of texts in `path`"""
+    id_column: str = "id"
+    """kinds `file`, `probe`, `examples`: the column of ids, compared as text"""
+    model: Model = ""
+    """kind `classifier`: sequence-classification model on the Hub or local folder"""
+    revision: str | None = None
+    """kind `classifier`: branch, tag or commit; pinned when planned"""
+    max_tokens: int = Field(512, ge=8)
+    """kind `classifier`: model tokens of a window of the text (source.windows)"""
+    dtype: Literal["float32", "float16", "bfloat16"] = "float32"
+    """kind `classifier`: precision of the model's arithmetic"""
+    head: str = ""
+    """kind `classifier`: the class (label or number) whose probability is the score, or
+    `expected_value`, the mean class number; empty: the model's only output"""
+    label: str = ""
+    """kind `fasttext`: the label, such as `__label__hq`"""
+    normalisation: Literal["rank", "z-score", "min-max", "none"] = "z-score"
+    """over the whole corpus"""
+    least_correlation: float = Field(0.3, ge=-1, le=1)
+    """kinds `probe` and `examples`: minimum of Spearman's correlation of labels and cross-validated
+    predictions (of two kinds of text 2 AUC - 1); below it, the run fails"""
+    normalise_within: EarlyGroup = "none"
+    """normalise within groups (`source`: the file's folder), small ones less so"""
+    weight: float = Field(1.0, gt=-1e6, lt=1e6)
+    """weight in the combined quality"""
+    missing: Literal["error", "drop", "fill"] = "error"
+    """policy for documents whose score is absent, null, NaN or infinite"""
+    fill_value: float = Field(0.0, ge=-LARGEST, le=LARGEST)
+    """raw score for `missing: fill`"""
 
     @property
     def reads_text(self) -> bool:
@@ -196,10 +146,7 @@ class Score(Group):
             is_default = getattr(self, key) == type(self).model_fields[key].default
             kinds = OF_KINDS[key]
             if self.kind not in kinds and not ("kind" in self.model_fields_set and is_default):
-                raise ValueError(
-                    f"`{key}` is of kind {' or '.join(kinds)}, and kind is `{self.kind}`; set "
-                    f"kind, or remove `{key}`"
-                )
+                raise ValueError(f"`{key}` is of kind {' or '.join(kinds)}, not `{self.kind}`")
         if self.kind == "examples" and bool(self.path) + bool(self.labels) + bool(self.where) != 1:
             raise ValueError("kind `examples` needs one of `path`, `labels` and `where`")
         if self.normalise_within != "none" and self.normalisation == "none":
@@ -207,10 +154,7 @@ class Score(Group):
         if self.kind == "probe" and (
             self.normalisation == "rank" or self.normalise_within != "none"
         ):
-            raise ValueError(
-                "kind `probe` needs normalisation z-score, min-max or none, without "
-                "normalise_within"
-            )
+            raise ValueError("kind `probe` needs another normalisation, without normalise_within")
         if self.name in RESERVED_SCORE_NAMES:
             raise ValueError(f"name `{self.name}` is reserved for a column of the run's files")
         return self
@@ -254,31 +198,21 @@ RESERVED_SCORE_NAMES = frozenset(
 class Quality(Group):
     """How scores combine into quality, and which documents are dropped before embedding."""
 
-    scores: tuple[Score, ...] = Field(
-        (),
-        description="scores to combine; none means the built-in heuristic for text, and "
-        "quality_score as it is for layout `features`",
-    )
+    scores: tuple[Score, ...] = ()
+    """scores to combine; none: the heuristic, or quality_score of layout `features`"""
     prune_fraction: float | None = Field(
         None,
         ge=0,
         lt=1,
-        description="worst fraction dropped before embedding; none means "
-        f"{recipe.PRUNE_FRACTION:g} for text ({recipe.HEURISTIC_PRUNE_FRACTION:g} by the built-in "
-        "heuristic alone) and 0 for layout `features`",
+        description=f"worst fraction dropped before embedding; none: {recipe.PRUNE_FRACTION:g}, "
+        f"{recipe.HEURISTIC_PRUNE_FRACTION:g} by the heuristic alone, 0 for layout `features`",
     )
-    duplicates: Literal["drop", "keep"] = Field(
-        "drop",
-        description="`drop`: of documents with the same text, keep only the first in the order of "
-        "the source",
-    )
-    near_duplicates: NearDuplicates | None = Field(
-        None,
-        description="drop documents that resemble a kept one of better quality; none: keep all",
-    )
-    contamination: Contamination | None = Field(
-        None, description="detection of benchmark texts; none: off"
-    )
+    duplicates: Literal["drop", "keep"] = "drop"
+    """`drop`: of documents with the same text, keep the source's first"""
+    near_duplicates: NearDuplicates | None = None
+    """drop documents that resemble a better, kept one; none: keep all"""
+    contamination: Contamination | None = None
+    """detection of benchmark texts; none: off"""
 
     @model_validator(mode="after")
     def _check(self) -> Quality:
@@ -290,10 +224,7 @@ class Quality(Group):
         if clash := made.intersection(names):
             raise ValueError(f"name `{min(clash)}` is reserved for a column of the run's files")
         if self.scores and all(score.kind == "probe" for score in self.scores):
-            raise ValueError(
-                "probes are computed after pruning; add a score to prune by (with weight 0 and "
-                "prune_fraction 0 if it should have no effect)"
-            )
+            raise ValueError("probes are computed after pruning; add a score to prune by")
         return self
 
 
@@ -303,38 +234,29 @@ EMBEDDERS = ("sentence-transformer", "lexical")
 class Embedding(Group):
     """Which model turns text into vectors; layout `features` brings its own."""
 
-    method: Annotated[str, known_or_own("embedder", EMBEDDERS)] = Field(
-        "sentence-transformer",
-        description="`sentence-transformer`, `lexical` (hashed n-grams and a fixed projection: no "
-        "model, for demos, tests and near-duplicates only), or package.module:Class",
-    )
-    model: Model = Field("intfloat/e5-base-v2", description="model name on the Hub or local folder")
-    revision: str | None = Field(None, description="branch, tag or commit; pinned when planned")
-    prefix: str = Field("query: ", description="put before every text (sentence-transformer only)")
-    dimension: int = Field(768, ge=2, le=16384, description="width of an embedding")
-    max_tokens: int = Field(
-        512, ge=8, description="model tokens of a window of the text (source.windows)"
-    )
-    dtype: Literal["float32", "float16", "bfloat16"] = Field(
-        "float32", description="precision of the model's arithmetic"
-    )
-    truncate: bool = Field(
-        False,
-        description="keep the first `dimension` numbers of a longer vector, for models trained for "
-        "it (Matryoshka)",
-    )
-    storage: Literal["float16", "int8"] = Field(
-        "float16",
-        description="numbers of the vectors on disk; int8: half the bytes, each vector with a "
-        "scale of its own",
-    )
-    keep: bool = Field(
-        True,
-        description="write the vectors; false: stages make those that they need, for runs with "
-        "selection.mask_model (once), or with selection.scope `corpus` (once with selection.rounds "
-        "1; else about two to three times)",
-    )
-    trust_remote_code: bool = Field(False, description="run code that comes with the model")
+    method: Annotated[str, known_or_own("embedder", EMBEDDERS)] = "sentence-transformer"
+    """`sentence-transformer`, `lexical` (for demos and tests), or package.module:Class"""
+    model: Model = "intfloat/e5-base-v2"
+    """model name on the Hub or local folder"""
+    revision: str | None = None
+    """branch, tag or commit; pinned when planned"""
+    prefix: str = "query: "
+    """put before every text (sentence-transformer only)"""
+    dimension: int = Field(768, ge=2, le=16384)
+    """width of an embedding"""
+    max_tokens: int = Field(512, ge=8)
+    """model tokens of a window of the text (source.windows)"""
+    dtype: Literal["float32", "float16", "bfloat16"] = "float32"
+    """precision of the model's arithmetic"""
+    truncate: bool = False
+    """keep the first `dimension` numbers of a longer vector (Matryoshka models)"""
+    storage: Literal["float16", "int8"] = "float16"
+    """numbers of the vectors on disk; int8: half the bytes, and a scale per vector"""
+    keep: bool = True
+    """write the vectors; false: stages make those that they need, once with selection.mask_model or
+    one round in scope `corpus`, two to three times with more rounds"""
+    trust_remote_code: bool = False
+    """run code that comes with the model"""
 
     @property
     def bytes_per_vector(self) -> int:

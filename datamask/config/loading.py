@@ -77,15 +77,11 @@ def _describe(problem: Any, model: type[BaseModel]) -> str:
 def load_settings(
     config: Path | None, overrides: tuple[str, ...] = (), own: Settings | None = None
 ) -> tuple[Settings, Compute]:
-    """Read a YAML file and apply overrides.
+    """Read a YAML file and apply overrides, `group.key=value` with YAML as value.
 
     The file's top level holds the groups of `Settings` and `compute`. Keys that are not in the file
-    have their defaults, so that the file alone determines a run.
-
-    Args:
-        config: the file; without one, the overrides change *own*.
-        overrides: settings as `group.key=value`, where the value is YAML.
-        own: the settings of an existing run; None for the defaults.
+    have their defaults, so that the file alone determines a run. Without a file, the overrides
+    change the settings of an existing run, *own*, or the defaults.
 
     Raises:
         SettingsError: unreadable file, unknown key, value out of range.
@@ -114,11 +110,7 @@ def load_settings(
 
 
 def load_sweep(overrides: tuple[str, ...]) -> tuple[Sweep, Compute]:
-    """Settings of a sweep from `sweep.key=value` and `compute.key=value`.
-
-    Raises:
-        SettingsError: another key, or a value out of range.
-    """
+    """Settings of a sweep from `sweep.key=value` and `compute.key=value`; refuses other keys."""
     data: dict[str, Any] = {}
     for override in overrides:
         if not override.startswith(("sweep.", "compute.")):
@@ -129,11 +121,7 @@ def load_sweep(overrides: tuple[str, ...]) -> tuple[Sweep, Compute]:
 
 
 def load_rubric(path: Path | None) -> Rubric:
-    """Read the rubric of `datamask label`; without a file, the default.
-
-    Raises:
-        SettingsError: it is not YAML, or has an unknown key or a value out of range.
-    """
+    """Read the rubric of `datamask label`; or the default; raises as `load_settings`."""
     data = {} if path is None else read_yaml(path.read_bytes(), str(path))
     rubric: Rubric = parse_settings(data, Rubric)
     return rubric
@@ -158,8 +146,5 @@ def _apply(data: dict[str, Any], override: str) -> None:
             group_data[group] = {}
         group_data = group_data[group]
         if not isinstance(group_data, dict):
-            raise SettingsError(
-                f"--set {override[:100]}: {group} is not a group of settings; `datamask settings` "
-                "lists them all"
-            )
+            raise SettingsError(f"--set {override[:100]}: {group} is not a group of settings")
     group_data[last] = read_yaml(value, f"--set {override[:100]}")

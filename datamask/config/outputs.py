@@ -13,36 +13,23 @@ from datamask.config.selection import NOT_TRIED, TRAINING
 class Subset(Group):
     """How the selected documents are written."""
 
-    file_bytes: int = Field(
-        512 * 2**20, ge=1024, description="approximate size of a published file"
-    )
-    column_prefix: str = Field(
-        "",
-        pattern=r"^[A-Za-z0-9_]*$",
-        description="prefix of the added columns (quality, logit, shard, repeat), if the source "
-        "has columns of these names (letters, digits and _)",
-    )
-    max_dumps: int = Field(
-        200,
-        ge=0,
-        le=1000,
-        description="each dump gets its own files and configuration, unless there are more dumps "
-        "than this; 0: never",
-    )
+    file_bytes: int = Field(512 * 2**20, ge=1024)
+    """approximate size of a published file"""
+    column_prefix: str = Field("", pattern=r"^[A-Za-z0-9_]*$")
+    """prefix of the added columns (quality, logit, shard, repeat): letters, digits and _"""
+    max_dumps: int = Field(200, ge=0, le=1000)
+    """most dumps that get files and a configuration of their own; 0: none"""
 
 
 class Report(Group):
     """Sizes of the report's samples. Counts and means always cover every document."""
 
-    sample_documents: int = Field(
-        5000,
-        ge=10,
-        le=100_000,
-        description="random documents, for the map, the most diverse subset and the mean cosine; a "
-        "fifth as many of each selection are asked for their nearest neighbours",
-    )
-    map_documents: int = Field(3000, ge=10, le=20_000, description="of these, points on the map")
-    examples: int = Field(20, ge=0, le=200, description="documents of each kind shown as examples")
+    sample_documents: int = Field(5000, ge=10, le=100_000)
+    """random documents for map and diversity; for neighbours, a fifth of each selection"""
+    map_documents: int = Field(3000, ge=10, le=20_000)
+    """of these, points on the map"""
+    examples: int = Field(20, ge=0, le=200)
+    """documents of each kind shown as examples"""
 
 
 class Sweep(Group):
@@ -51,22 +38,16 @@ class Sweep(Group):
     Every lambda is tried with every seed for the run's own selection, and again for each change.
     """
 
-    by: Literal["knee", "evaluation"] = Field(
-        "knee",
-        description="what recommends lambda: the knee of quality and diversity, or language models "
-        "trained on each selection as `evaluation` says (they are trained first)",
-    )
-    quality_weights: tuple[float, ...] = Field(
-        (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0), min_length=1, description="values of lambda"
-    )
-    seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1, description="repetitions, for spread")
-    changes: tuple[dict[str, Any], ...] = Field(
-        (),
-        description="settings of `selection` to try as well, each with every lambda, such as "
-        "{metric: pairwise} or {estimator: policy_gradient, rollouts: 8}; a budget replaces the "
-        "run's own",
-    )
-    shards: int = Field(2, ge=1, le=1000, description="number of sampled shards")
+    by: Literal["knee", "evaluation"] = "knee"
+    """what recommends lambda: the knee of quality and diversity, or trained language models"""
+    quality_weights: tuple[float, ...] = Field((0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0), min_length=1)
+    """values of lambda"""
+    seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1)
+    """repetitions, for spread"""
+    changes: tuple[dict[str, Any], ...] = ()
+    """settings of `selection` to try as well with every lambda, such as {metric: pairwise}"""
+    shards: int = Field(2, ge=1, le=1000)
+    """number of sampled shards"""
 
     @model_validator(mode="after")
     def _check(self) -> Sweep:
@@ -81,45 +62,32 @@ class Sweep(Group):
 class Publication(Group):
     """Repository and card of the subset. Tokens are never settings: use HF_TOKEN."""
 
-    repository: str = Field(
-        "", pattern=r"^$|^[\w.-]+/[\w.-]+$", description="dataset repository, `owner/name`"
-    )
-    license: str = Field("", description="license of the source, as on the Hub (odc-by); required")
-    private: bool = Field(True, description="create the repository private")
-    dry_run: bool = Field(False, description="write the same folder, show what would change")
-    overwrite: bool = Field(
-        False, description="publish even if the repository has files of another origin"
-    )
-    sample: float = Field(
-        0.01, ge=0, le=1, description="share of the subset in configuration `sample`, seeded"
-    )
-    scores: bool = Field(
-        False,
-        description="publish configuration `scores`: id, scores and logit of every document of the "
-        "source, to apply another threshold",
-    )
-    tokens: bool = Field(
-        False,
-        description="publish configuration `tokens`: the tokens of each document in the order of "
-        "training (needs tokens.tokenizer)",
-    )
-    mask_model: bool = Field(
-        False,
-        description="publish the run's mask model (folder `mask_model`), by which others can judge "
-        "documents of their own",
-    )
-    tag: str = Field(
-        "v1",
-        pattern=r"^\w[\w.-]*$",
-        description="tag set after verification (letters, digits, `_`, `.`, `-`)",
-    )
-    languages: tuple[str, ...] = Field(
-        (),
-        description="language codes for the card; none: the values of the source's `language` "
-        "column, if any, that at least 1 % of the subset has",
-    )
-    source_datasets: tuple[str, ...] = Field((), description="Hub datasets this derives from")
-    citation: str = Field("", description="BibTeX of the source, quoted in the card")
+    repository: str = Field("", pattern=r"^$|^[\w.-]+/[\w.-]+$")
+    """dataset repository, `owner/name`"""
+    license: str = ""
+    """license of the source, as on the Hub (odc-by); required"""
+    private: bool = True
+    """create the repository private"""
+    dry_run: bool = False
+    """write the same folder, show what would change"""
+    overwrite: bool = False
+    """publish even if the repository has files of another origin"""
+    sample: float = Field(0.01, ge=0, le=1)
+    """share of the subset in configuration `sample`, seeded"""
+    scores: bool = False
+    """publish configuration `scores`: id, scores and logit of every document"""
+    tokens: bool = False
+    """publish configuration `tokens`: documents as tokens in the order of training"""
+    mask_model: bool = False
+    """publish the mask model, by which others can judge documents of their own"""
+    tag: str = Field("v1", pattern=r"^\w[\w.-]*$")
+    """tag set after verification (letters, digits, `_`, `.`, `-`)"""
+    languages: tuple[str, ...] = ()
+    """language codes for the card; none: those of at least 1 % of the subset"""
+    source_datasets: tuple[str, ...] = ()
+    """Hub datasets this derives from"""
+    citation: str = ""
+    """BibTeX of the source, quoted in the card"""
 
     @model_validator(mode="after")
     def _check(self) -> Publication:
@@ -127,10 +95,7 @@ class Publication(Group):
             raise ValueError("`license` is required and never guessed; FineWeb's is odc-by")
         names = self.repository.split("/") if self.repository else []
         if any(n[0] in ".-" or n[-1] in ".-" or "--" in n or ".." in n for n in names):
-            raise ValueError(
-                f"`repository` {self.repository}: the Hub has no names with -- or .., or with . or "
-                "- at an end"
-            )
+            raise ValueError(f"`repository` {self.repository}: the Hub has no such names")
         if not self.repository and not self.dry_run:
             raise ValueError("`repository` is required unless `dry_run`")
         return self

@@ -9,27 +9,19 @@ import yaml
 
 from datamask.errors import SettingsError, is_utf8, one_line
 
-MOST_DEPTH = 32
-"""Maximum nesting of groups and lists in settings."""
-
 
 class _PlainYAML(yaml.SafeLoader):
     yaml_implicit_resolvers = {  # noqa: RUF012 - as in its base
         first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
-    depth = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         """See `yaml.composer.Composer`."""
         mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
         if self.check_event(yaml.AliasEvent):
             raise _refusal("an alias; write its value here", mark)
-        if self.depth == MOST_DEPTH:
-            raise _refusal(f"nested more than {MOST_DEPTH} deep", mark)
-        self.depth += 1
         node = super().compose_node(parent, index)
-        self.depth -= 1
         lines: dict[str, int] = {}
         for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
             name, mark = str(key.value), key.start_mark

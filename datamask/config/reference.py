@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import types
 import typing
 from typing import Any
@@ -16,7 +15,7 @@ from datamask.config.group import group_in
 from datamask.config.outputs import Sweep
 from datamask.config.rubric import Rubric
 from datamask.config.settings import Settings
-from datamask.errors import SettingsError
+from datamask.errors import SettingsError, did_you_mean
 
 ALL: tuple[tuple[type[BaseModel], str], ...] = (
     (Settings, ""),
@@ -61,13 +60,9 @@ def described(key: str) -> list[str]:
     if texts:
         return texts
     last = key.rpartition(".")[2]
-    names = {name.rpartition(".")[2]: name for name in lines}
-    near = [name for name in lines if name.rpartition(".")[2] == last]
-    near = near or difflib.get_close_matches(key, lines, n=3, cutoff=0.6)
-    near = near or [names[one] for one in difflib.get_close_matches(last, names, n=3, cutoff=0.7)]
-    meant = ", ".join(f"`{name}`" for name in near)
-    hint = f"did you mean {meant}?" if meant else "`datamask settings` lists them all"
-    raise SettingsError(f"{key}: no such setting; {hint}")
+    meant = next((f"; did you mean `{name}`?" for name in lines if name.endswith(f".{last}")), "")
+    hint = meant or did_you_mean(key, lines) or "; `datamask settings` lists them all"
+    raise SettingsError(f"{key}: no such setting{hint}")
 
 
 def _default(field: FieldInfo) -> str:

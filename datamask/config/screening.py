@@ -12,20 +12,13 @@ from datamask.config.group import PLACE, Group, Place, or_text
 class NearDuplicates(Group):
     """Near-duplicates by MinHash of word n-grams: documents that resemble a better, kept one."""
 
-    similarity: float = Field(
-        0.8,
-        ge=0.5,
-        le=1,
-        description="minimum estimated Jaccard similarity of near-duplicates (standard error 0.037 "
-        "at 0.8)",
-    )
-    ngram: int = Field(5, ge=1, le=50, description="words in an n-gram")
-    against: Annotated[tuple[str, ...], PLACE] = Field(
-        (),
-        description="earlier datasets (run folders, or Parquet or JSON lines with the source's "
-        "columns of text and id; local, hf://, s3://); near-duplicates of their documents are "
-        "dropped",
-    )
+    similarity: float = Field(0.8, ge=0.5, le=1)
+    """minimum estimated Jaccard similarity (standard error 0.037 at 0.8)"""
+    ngram: int = Field(5, ge=1, le=50)
+    """words in an n-gram"""
+    against: Annotated[tuple[str, ...], PLACE] = ()
+    """earlier datasets, of whose documents near-duplicates are dropped: run folders, or Parquet or
+    JSON lines with the source's columns of text and id (local, hf://, s3://)"""
 
 
 class BenchmarkSet(Group):
@@ -33,17 +26,12 @@ class BenchmarkSet(Group):
 
     model_config = ConfigDict(json_schema_extra=or_text)
 
-    name: str = Field("", description="name in the report; empty: the last part of the path")
-    path: Place = Field(
-        min_length=1,
-        description="file, folder, glob or URL (hf://, s3://) of Parquet, JSON lines or plain text "
-        "(.parquet, .jsonl, .ndjson, .txt; a plain text file is one text)",
-    )
-    columns: tuple[str, ...] = Field(
-        ("text",),
-        min_length=1,
-        description="columns (text or lists of text) that make up a row's text, in this order",
-    )
+    name: str = ""
+    """name in the report; empty: the last part of the path"""
+    path: Place = Field(min_length=1)
+    """file, folder, glob or URL of Parquet, JSON lines or plain text (a file is one text)"""
+    columns: tuple[str, ...] = Field(("text",), min_length=1)
+    """columns (text or lists of text) that make up a row's text, in this order"""
 
     @model_validator(mode="before")
     @classmethod
@@ -58,30 +46,17 @@ class BenchmarkSet(Group):
 class Contamination(Group):
     """Benchmark contamination: documents that hold word n-grams of a benchmark's items (rows)."""
 
-    sets: tuple[BenchmarkSet, ...] = Field(
-        min_length=1, description="benchmarks: for each a path, or path, name and columns"
-    )
-    ngram: int = Field(
-        13, ge=3, le=100, description="number of consecutive words that must be shared"
-    )
-    covered: float = Field(
-        0.5,
-        gt=0,
-        le=1,
-        description="least share of an item's n-grams with which a document covers it",
-    )
-    common: int = Field(
-        10,
-        ge=1,
-        description="an n-gram does not count if more than this many documents, of at least two "
-        "domains, hold it (a text without a domain is a domain of its own)",
-    )
-    action: Literal["drop_covered", "drop", "flag"] = Field(
-        "drop_covered",
-        description="`drop_covered`: drop documents that cover an item, keep those that quote it "
-        "(hold an n-gram inside a column); `drop`: drop both; `flag`: keep both; columns record "
-        "benchmark, words and share",
-    )
+    sets: tuple[BenchmarkSet, ...] = Field(min_length=1)
+    """benchmarks: for each a path, or path, name and columns"""
+    ngram: int = Field(13, ge=3, le=100)
+    """number of consecutive words that must be shared"""
+    covered: float = Field(0.5, gt=0, le=1)
+    """least share of an item's n-grams with which a document covers it"""
+    common: int = Field(10, ge=1)
+    """an n-gram does not count if more documents, of at least two domains, hold it"""
+    action: Literal["drop_covered", "drop", "flag"] = "drop_covered"
+    """`drop_covered`: drop documents that cover an item, keep those that quote it (hold an n-gram
+    inside a column); `drop`: drop both; `flag`: keep both"""
 
     @model_validator(mode="after")
     def _check(self) -> Contamination:

@@ -26,18 +26,14 @@ class Term(Group):
     """A further term of the objective, besides quality and the diversity metric."""
 
     name: Annotated[str, known_or_own("objective", TERMS)] = Field(
-        ...,
-        description=f"{', '.join(TERMS)}, or package.module:Class, whose code runs",
+        ..., description=f"{', '.join(TERMS)}, or package.module:Class, whose code runs"
     )
-    weight: float = Field(..., description="positive: improve the term")
-    path: Place = Field(
-        "",
-        description="file that the term reads (`target`: embeddings, .npy); argument `path` of the "
-        "class; its content is pinned when planned",
-    )
-    options: dict[str, Any] = Field(
-        default_factory=dict, description="other keyword arguments of the class"
-    )
+    weight: float
+    """positive: improve the term"""
+    path: Place = ""
+    """file that the term reads, argument `path` of its class (`target`: .npy)"""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """other keyword arguments of the class"""
 
 
 GREEDY = {"greedy": ("pairwise", "disf"), "lazy_greedy": ("facility_location",)}
@@ -61,22 +57,21 @@ LENGTH_BINS = 10
 class Topics(Group):
     """Topics of the documents: clusters of their vectors, named by their typical words."""
 
-    number: int = Field(24, ge=2, le=500, description="number of topics")
+    number: int = Field(24, ge=2, le=500)
+    """number of topics"""
 
 
 class Limit(Group):
     """Minimum and maximum share of a group of documents in the selection."""
 
-    column: Literal["dump", "language", "domain", "topic"] = Field(
-        ..., description="what defines the groups; the same in all limits of a run"
-    )
-    value: str | None = Field(
-        None,
-        description="the group's dump, language, domain or topic (`(none)`: documents without "
-        "one); not set: each group that no other limit names, including `(none)`",
-    )
-    floor: float = Field(0, ge=0, le=1, description="minimum share of the selection")
-    cap: float = Field(1, ge=0, le=1, description="maximum share of the selection")
+    column: Literal["dump", "language", "domain", "topic"]
+    """what defines the groups; the same in all limits of a run"""
+    value: str | None = None
+    """the group (`(none)`: documents without one); not set: each group without another limit"""
+    floor: float = Field(0, ge=0, le=1)
+    """minimum share of the selection"""
+    cap: float = Field(1, ge=0, le=1)
+    """maximum share of the selection"""
 
     @model_validator(mode="after")
     def _check(self) -> Limit:
@@ -103,26 +98,13 @@ TRAINING = ("max_repeat", "training_documents", "training_tokens")
 class Selection(Group):
     """How many documents are kept, by which objective and method, and how often each is seen."""
 
-    scope: Literal["shard", "corpus"] = Field(
-        "shard",
-        description="`shard`: every shard keeps its share; `corpus`: one selection over all "
-        "shards, so that a shard keeps more if its text is good and less if it repeats others",
-    )
-    rounds: int = Field(
-        20,
-        ge=1,
-        le=MOST_ROUNDS,
-        description="scope `corpus`: maximum number of exchanges between shards; they end when the "
-        "objective has settled (`tolerance`); 1: every document is judged once, by what was "
-        "learned from a sample, which with DiSF costs less than half a percent of the gain at "
-        "lambda 0.5 and 1 to 4 % at 0.1",
-    )
-    sample_documents: Annotated[int, Field(ge=16, le=1_000_000)] | Literal["auto"] = Field(
-        "auto",
-        description="scope `corpus`: documents of the sample of all shards that is learned first; "
-        "`auto`: 65,536; others, 16,384 of `auto`, confirm its gain and stand for the corpus in "
-        "later rounds",
-    )
+    scope: Literal["shard", "corpus"] = "shard"
+    """`shard`: every shard keeps its share; `corpus`: one selection over all shards"""
+    rounds: int = Field(20, ge=1, le=MOST_ROUNDS)
+    """scope `corpus`: most exchanges between shards, which end when the objective has settled
+    (`tolerance`); 1: every document is judged once, by what a sample taught"""
+    sample_documents: Annotated[int, Field(ge=16, le=1_000_000)] | Literal["auto"] = "auto"
+    """scope `corpus`: documents of the sample of all shards learned first; `auto`: 65,536"""
     method: Literal[
         "mask",
         "random",
@@ -136,51 +118,32 @@ class Selection(Group):
         "quality_minus_density",
         "spokes",
         "odis",
-    ] = Field(
-        "mask",
-        description="`mask` learns; the others are comparators for ablations: the greedy methods "
-        "maximise quality and metric as `mask` does; quality_minus_density, gist and spokes weigh "
-        "quality against density, distance or entropy by lambda; random, top_quality, semdedup, "
-        "d4, cluster_balanced and odis (of two scores or more) have no objective",
-    )
-    mask_model: Place = Field(
-        "",
-        description="folder or URL of a finished run's `mask_model`: nothing is learnt, and the "
-        "documents above its threshold are kept (`datamask apply` sets it); its content is pinned "
-        "when planned; `ratio` is then the share that is expected",
-    )
-    ratio: float = Field(0.1, gt=0, le=1, description="share of the source's documents to keep")
-    documents: int | None = Field(
-        None, ge=1, description="number of documents to keep; overrides `ratio`"
-    )
-    tokens: int | None = Field(
-        None,
-        ge=1,
-        description="number of tokens to keep, met within one document; overrides `ratio` "
-        "(needs source.columns.token_count or source.tokenizer)",
-    )
-    max_repeat: int = Field(
-        1,
-        ge=1,
-        le=100,
-        description="how often training sees a document at most; above 1, the subset has a column "
-        "`repeat`, which adds up to `training_documents` or `training_tokens`",
-    )
-    training_documents: int | None = Field(
-        None, ge=1, description="documents that training sees, with repeats (met exactly)"
-    )
-    training_tokens: int | None = Field(
-        None, ge=1, description="tokens that training sees, with repeats (met within one document)"
-    )
-    limits: tuple[Limit, ...] = Field(
-        (), description="floors and caps of dumps, languages, domains or topics"
-    )
+    ] = "mask"
+    """`mask` learns; the others are comparators: the greedy methods maximise quality and metric as
+    `mask` does; quality_minus_density, gist and spokes weigh quality against density, distance or
+    entropy by lambda; the rest have no objective"""
+    mask_model: Place = ""
+    """folder or URL of a finished run's `mask_model`: documents above its threshold are kept
+    (`datamask apply` sets it), and `ratio` is the share that is expected"""
+    ratio: float = Field(0.1, gt=0, le=1)
+    """share of the source's documents to keep"""
+    documents: int | None = Field(None, ge=1)
+    """number of documents to keep; overrides `ratio`"""
+    tokens: int | None = Field(None, ge=1)
+    """tokens to keep, within one document; needs token counts, or source.tokenizer"""
+    max_repeat: int = Field(1, ge=1, le=100)
+    """how often training sees a document at most; above 1, column `repeat` says how often"""
+    training_documents: int | None = Field(None, ge=1)
+    """documents that training sees, with repeats (met exactly)"""
+    training_tokens: int | None = Field(None, ge=1)
+    """tokens that training sees, with repeats (met within one document)"""
+    limits: tuple[Limit, ...] = ()
+    """floors and caps of dumps, languages, domains or topics"""
     metric: ObjectiveName = Field(
         recipe.METRIC,
         description=f"diversity term: {', '.join(METRICS)}, or package.module:Class, whose code "
         f"runs; not given: {recipe.METRIC}, or {recipe.CORPUS_METRIC} with scope `corpus`, method "
-        "`greedy` and mask models; none, and no vectors are made, with method `random` or "
-        "`top_quality` if nothing else needs vectors (docs/method.md#without-vectors)",
+        "`greedy` and mask models, or none with methods without vectors",
     )
     quality_weight: float = Field(
         recipe.UNPRUNED_QUALITY_WEIGHT,
@@ -188,42 +151,31 @@ class Selection(Group):
         le=1,
         description="lambda in lambda Q / sigma_Q + (1 - lambda) s D / sigma_D, s = -1 for metrics "
         "to be minimised: 1 is quality only, 0 is diversity only; not given: "
-        f"{recipe.QUALITY_WEIGHT:g} if quality prunes or is the built-in heuristic alone, else "
-        f"{recipe.UNPRUNED_QUALITY_WEIGHT:g}; the paper's lambda weighs unscaled terms "
-        "(`scale_terms`)",
+        f"{recipe.QUALITY_WEIGHT:g} if quality prunes or is the heuristic alone, else "
+        f"{recipe.UNPRUNED_QUALITY_WEIGHT:g}",
     )
-    more_terms: tuple[Term, ...] = Field(
-        (), description="further terms of the objective, scaled like the others"
-    )
-    scale_terms: bool = Field(
-        True,
-        description="divide each term by sigma, its standard deviation over random subsets of the "
-        "same size, of the shard or (scope `corpus`) of the corpus; false: the unscaled sum",
-    )
-    estimator: Literal["auto", "expected", "policy_gradient"] = Field(
-        "auto", description="`auto`: expected if every term supports it"
-    )
-    init: Literal["uniform", "quality"] = Field("uniform", description="initial logits")
-    steps: int = Field(1000, ge=0, le=10_000_000, description="maximum steps of the learner")
-    batch_fraction: float = Field(
-        0.1, gt=0, le=1, description="share of the shard in one step's batch"
-    )
-    rollouts: int = Field(128, ge=2, le=65536, description="policy_gradient: masks per step")
-    initial_lr: float = Field(10.0, gt=0, description="policy_gradient: learning rate at the start")
-    final_lr: float = Field(1.0, gt=0, description="policy_gradient: learning rate at the end")
-    tolerance: float = Field(
-        1e-2,
-        ge=0,
-        lt=1,
-        description="stop when the gain over a window (scope `corpus`: two rounds) is at most this "
-        "share of the gain so far; 0: never stop early",
-    )
-    swap_refinement: int = Field(
-        1000,
-        ge=0,
-        description="maximum swaps near the threshold after learning, of a shard (scope `corpus`: "
-        "after several rounds, if the objective of the corpus rises)",
-    )
+    more_terms: tuple[Term, ...] = ()
+    """further terms of the objective, scaled like the others"""
+    scale_terms: bool = True
+    """divide each term by its deviation over random subsets; false: the paper's unscaled sum"""
+    estimator: Literal["auto", "expected", "policy_gradient"] = "auto"
+    """`auto`: expected if every term supports it"""
+    init: Literal["uniform", "quality"] = "uniform"
+    """initial logits"""
+    steps: int = Field(1000, ge=0, le=10_000_000)
+    """maximum steps of the learner"""
+    batch_fraction: float = Field(0.1, gt=0, le=1)
+    """share of the shard in one step's batch"""
+    rollouts: int = Field(128, ge=2, le=65536)
+    """policy_gradient: masks per step"""
+    initial_lr: float = Field(10.0, gt=0)
+    """policy_gradient: learning rate at the start"""
+    final_lr: float = Field(1.0, gt=0)
+    """policy_gradient: learning rate at the end"""
+    tolerance: float = Field(1e-2, ge=0, lt=1)
+    """stop when a window (or two rounds) gains at most this share of the whole; 0: never"""
+    swap_refinement: int = Field(1000, ge=0)
+    """maximum swaps near the threshold after learning, of a shard"""
 
     @model_validator(mode="before")
     @classmethod
@@ -266,10 +218,8 @@ class Selection(Group):
         names = ("documents", "tokens", "limits", "training_documents", "training_tokens")
         wrong = [name for name in names if getattr(self, name)]
         if wrong or (self.method, self.scope) != ("mask", "shard"):
-            raise ValueError(
-                "`mask_model` decides by its own threshold: it needs method `mask`, scope `shard` "
-                f"and none of {', '.join(names)}"
-            )
+            needed = f"method `mask`, scope `shard` and none of {', '.join(names)}"
+            raise ValueError(f"`mask_model` decides by its own threshold: it needs {needed}")
 
     def filled_in(self, **values: Any) -> Selection:
         """These settings with *values* where none is given; such values do not count as given."""

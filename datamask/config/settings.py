@@ -20,32 +20,37 @@ from datamask.config.tokens import Tokens
 class Settings(Group):
     """All of a run's settings."""
 
-    seed: int = Field(0, ge=0, lt=2**63, description="every random choice follows from it")
-    source: Source = Field(default_factory=Source, description="where the documents are")
-    plan: Plan = Field(default_factory=Plan, description="how they are cut into shards")
-    quality: Quality = Field(default_factory=Quality, description="scores and pruning")
-    embedding: Embedding = Field(default_factory=Embedding, description="the embedding model")
-    topics: Topics | None = Field(
-        None, description="what documents are about, as a group of documents; none: no topics"
-    )
-    selection: Selection = Field(default_factory=Selection, description="what is kept, and how")
-    subset: Subset = Field(default_factory=Subset, description="how the subset is written")
-    tokens: Tokens | None = Field(None, description="what trainers read; none: no tokens")
-    evaluation: Evaluation = Field(
-        default_factory=Evaluation, description="training on selections, to compare them"
-    )
-    report: Report = Field(default_factory=Report, description="sizes of samples and examples")
-    publication: Publication | None = Field(None, description="repository and card; none: neither")
+    seed: int = Field(0, ge=0, lt=2**63)
+    """every random choice follows from it"""
+    source: Source = Field(default_factory=Source)
+    """where the documents are"""
+    plan: Plan = Field(default_factory=Plan)
+    """how they are cut into shards"""
+    quality: Quality = Field(default_factory=Quality)
+    """scores and pruning"""
+    embedding: Embedding = Field(default_factory=Embedding)
+    """the embedding model"""
+    topics: Topics | None = None
+    """what documents are about, as a group of documents; none: no topics"""
+    selection: Selection = Field(default_factory=Selection)
+    """what is kept, and how"""
+    subset: Subset = Field(default_factory=Subset)
+    """how the subset is written"""
+    tokens: Tokens | None = None
+    """what trainers read; none: no tokens"""
+    evaluation: Evaluation = Field(default_factory=Evaluation)
+    """training on selections, to compare them"""
+    report: Report = Field(default_factory=Report)
+    """sizes of samples and examples"""
+    publication: Publication | None = None
+    """repository and card; none: neither"""
 
     @model_validator(mode="after")
     def _fill_in(self) -> Self:
         """Fill in a metric and a lambda that are not given: settings of other groups decide."""
         selection, publication, counter = self.selection, self.publication, self.source.tokenizer
         if self.tokens is not None and counter not in ("", self.tokens.tokenizer):
-            raise ValueError(
-                f"source.tokenizer is {counter}, and tokens.tokenizer {self.tokens.tokenizer}; "
-                "budgets are in tokens of one tokenizer: leave source.tokenizer out"
-            )
+            raise ValueError("source.tokenizer is not tokens.tokenizer; leave source.tokenizer out")
         if publication and publication.tokens and self.tokens is None:
             raise ValueError("publication.tokens needs tokens.tokenizer")
         if self.evaluation.hold_out_by == "topic" and self.topics is None:

@@ -12,37 +12,27 @@ from datamask.config.group import Group, Model
 class Phase(Group):
     """A phase of training: a share of the tokens, perhaps of some documents only."""
 
-    share: float = Field(..., gt=0, le=1, description="share of all tokens; shares add up to 1")
-    where: str = Field(
-        "",
-        description="SQL condition on the columns of view `documents`, such as `quality > 1`; "
-        "empty: any document",
-    )
+    share: float = Field(gt=0, le=1)
+    """share of all tokens; shares add up to 1"""
+    where: str = ""
+    """SQL condition on columns of `documents`, such as `quality > 1`; empty: any"""
 
 
 class Tokens(Group):
     """How the selected documents become the tokens that a trainer reads."""
 
-    tokenizer: Model = Field(
-        min_length=1, description="a tokenizer.json, a folder with one, or a model on the Hub"
-    )
-    end_of_document: str = Field(
-        "",
-        description="token that follows each document; empty: the first of <|endoftext|>, "
-        "<|end_of_text|>, </s>, <eos> and <|bos|> that the tokenizer has",
-    )
-    order: Literal["shuffled", "by_quality_then_shuffled"] = Field(
-        "shuffled",
-        description="`by_quality_then_shuffled`: every epoch goes through ten bands of quality, "
-        "the best last, each shuffled",
-    )
-    phases: tuple[Phase, ...] = Field(
-        (), description="phases of training, one after the other, each in this order; none: one"
-    )
-    seed: int = Field(0, ge=0, lt=2**63, description="of the order")
-    tokens_per_file: int = Field(
-        2**28, ge=1, description="a file has this many, and the rest of its last document"
-    )
+    tokenizer: Model = Field(min_length=1)
+    """a tokenizer.json, a folder with one, or a model on the Hub"""
+    end_of_document: str = ""
+    """token after each document; empty: one of <|endoftext|>, </s> and the like"""
+    order: Literal["shuffled", "by_quality_then_shuffled"] = "shuffled"
+    """`by_quality_then_shuffled`: ten shuffled bands in every epoch, the best last"""
+    phases: tuple[Phase, ...] = ()
+    """phases of training, one after the other, each in this order; none: one"""
+    seed: int = Field(0, ge=0, lt=2**63)
+    """of the order"""
+    tokens_per_file: int = Field(2**28, ge=1)
+    """a file has this many, and the rest of its last document"""
 
     @model_validator(mode="after")
     def _check(self) -> Tokens:

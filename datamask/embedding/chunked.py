@@ -39,13 +39,9 @@ def computed_chunks(
 ) -> Iterator[tuple[pa.RecordBatch, State]]:
     """Each chunk of a shard's documents with its arrays; at the end, notes `speed.METRICS`.
 
-    Args:
-        batches: id, content, row in the shard.
-        size: documents of a chunk.
-        total: documents of all chunks, to show progress.
-        prepare: what the host does with a chunk ahead, in another thread; may be nothing.
-        compute: a chunk and what was prepared to arrays, by name.
-        checkpoints: where arrays are kept; None keeps nothing.
+    *batches* have id, content and row in the shard; *prepare* is what the host does with a chunk
+    ahead, in another thread; *compute* makes arrays, by name, of a chunk and what was prepared.
+    Without *checkpoints*, no arrays are kept.
     """
     metrics = dict.fromkeys(METRICS, 0.0)
     numbers = itertools.count()

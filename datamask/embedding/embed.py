@@ -26,7 +26,7 @@ from datamask.runs.in_progress import note
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.source.reading import locate, read_shard
+from datamask.source.reading import read_shard, row_error
 
 ROWS_PER_GROUP = 16_384
 
@@ -37,7 +37,6 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     Layout `features` imports the vectors of the source; otherwise the text is embedded.
 
     Raises:
-        RunError: the quality of the shard is missing or stale.
         InputError: a vector of the source is missing, has the wrong width or is not finite, or the
             model gives none for a document.
         CorruptFileError: source and quality file do not hold the same documents.
@@ -71,8 +70,7 @@ def embed_unkept(
 ) -> np.ndarray:
     """The vectors that a run which keeps none would have written; float16, N x D.
 
-    Their checkpoints are those of *stage*, until its output is written; empty: no checkpoints.
-    *places*: of which survivors, ascending; None: of all. Raises as `embed_shard`.
+    Their checkpoints are those of *stage*, or none. *places*: of which survivors, ascending.
     """
     ids, is_wanted = _survivors(run, shard)
     if places is not None:
@@ -87,16 +85,9 @@ def embed_unkept(
 
 def _survivors(run: Run, shard: int) -> tuple[pa.Array, np.ndarray]:
     """Ids of all documents of a shard, as text, and which of them survived pruning; bool."""
-    kept = run.receipt("quality", shard).metrics["kept"]
-    path = run.path("quality", shard)
-    quality = read_columns(path, ["id", "dropped"])
-    survives = quality["dropped"].is_null().to_numpy()
-    if int(survives.sum()) != kept:
-        raise CorruptFileError(
-            f"{path}: {survives.sum()} documents survive, but its receipt says {kept}; delete it "
-            "and relaunch"
-        )
-    return quality["id"].combine_chunks(), survives
+    run.receipt("quality", shard)
+    quality = read_columns(run.path("quality", shard), ["id", "dropped"])
+    return quality["id"].combine_chunks(), quality["dropped"].is_null().to_numpy()
 
 
 def _some(is_wanted: np.ndarray, chosen: np.ndarray) -> np.ndarray:
@@ -147,30 +138,25 @@ def _wanted(
     run: Run, shard: int, known: pa.Array, is_wanted: np.ndarray
 ) -> Iterator[pa.RecordBatch]:
     """The wanted rows (id, content, row in the shard) of the source, whose ids are *known*."""
-    path, start, source = run.path("quality", shard), 0, run.settings.source
+    other = f"{run.path('quality', shard)}: other ids than the source's; delete it and relaunch"
+    start, source = 0, run.settings.source
     for batch in read_shard(run, shard, [source.id_column, content_column(source)]):
         stop = start + batch.num_rows
         ids = batch.column(0).cast(pa.string())
         if not ids.equals(known.slice(start, batch.num_rows)):
-            raise CorruptFileError(
-                f"{path}: other ids than the source's rows {start} to {stop}; delete it and "
-                "relaunch"
-            )
+            raise CorruptFileError(other)
         columns = [ids, batch.column(1), pa.array(np.arange(start, stop))]
         batch = pa.RecordBatch.from_arrays(columns, names=["id", "content", "row"])
         yield batch.filter(pa.array(is_wanted[start:stop]))
         start = stop
     if start != len(known):
-        raise CorruptFileError(f"{path}: {len(known)} rows, the source has {start}")
+        raise CorruptFileError(other)
 
 
 def _embedder(
     run: Run, shard: int, compute: Compute
 ) -> tuple[Callable[[pa.RecordBatch], Any], Callable[[pa.RecordBatch, Any], np.ndarray]]:
-    """What prepares rows (id, content, row in the shard) in another thread, and what embeds them.
-
-    The second makes unit vectors, float32, N x D, of the rows and of what was prepared.
-    """
+    """What prepares rows in another thread, and what makes unit vectors, float32, of both."""
     embedding, source = run.settings.embedding, run.settings.source
     if source.layout != "features":
         revision = run.pinned_revisions.get(PIN, "")
@@ -186,7 +172,7 @@ def _embedder(
             matrix = vectors.to_matrix(batch.column(1), embedding.dimension, name=name)
             return vectors.normalise(matrix, name=name)
         except InputError as error:
-            path, row = locate(run, shard, batch.column(2)[error.row or 0].as_py())
-            raise InputError(error.problem, path=path, shard=shard, row=row, column=name) from None
+            row = batch.column(2)[error.row or 0].as_py()
+            raise row_error(run, shard, row, name, error.problem) from None
 
     return lambda batch: None, imported

@@ -28,12 +28,9 @@ logger = logging.getLogger(__name__)
 class Tokenised:
     """The texts of a chunk as the model takes them, on the host.
 
-    Args:
-        windows: of the texts; each is a row of the model's output.
-        characters: how many of each window the model reads; float64, NaN where it is unknown.
-        batches: places of the windows of each forward pass.
-        features: the model's input of each.
-        counts: `token_metrics`; empty where the model's input is no sequence of tokens.
+    `windows` of the texts are rows of the model's output; `characters` are how many of each the
+    model reads (float64, NaN where it is unknown). `batches` and `features` are the places of the
+    windows and the model's input of each forward pass. `counts` are `token_metrics`, if any.
     """
 
     windows: Windows
@@ -82,15 +79,10 @@ def device_name(compute: Compute) -> str:
 
 
 def token_batches(counts: np.ndarray, most_tokens: int) -> list[np.ndarray]:
-    """Sort texts into batches of at most *most_tokens*, padding included.
+    """Sort texts, by their numbers of tokens, into batches of at most *most_tokens* with padding.
 
-    Args:
-        counts: tokens of each text, at least 1; shape N.
-        most_tokens: maximum per batch. A longer text is a batch of its own.
-
-    Returns:
-        The places of the texts of each batch, longest texts first, so that a batch that does not
-        fit on the device is found at once.
+    A longer text is a batch of its own. The longest come first, so that a batch that does not fit
+    on the device is found at once. Batches are places of texts.
     """
     order = np.argsort(-counts, kind="stable")
     batches = []
@@ -106,17 +98,7 @@ def token_batches(counts: np.ndarray, most_tokens: int) -> list[np.ndarray]:
 def token_metrics(
     counts: np.ndarray, whole: np.ndarray, batches: list[np.ndarray], windows: int
 ) -> dict[str, int]:
-    """Tokens of texts: computed, with padding, before cutting, and with windows of other lengths.
-
-    Args:
-        counts: tokens of each text after it was cut; shape N.
-        whole: tokens of each text before; shape N.
-        batches: places of the texts of each batch.
-        windows: most windows of a text.
-
-    Returns:
-        `speed.TOKEN_METRICS`; `cut` counts the texts that were cut.
-    """
+    """`speed.TOKEN_METRICS`; *counts* are tokens of each text after it was cut, *whole* before."""
     at_lengths = {n: np.minimum(whole, windows * length).sum() for length, n in TOKENS_AT.items()}
     sums = {"tokens": counts.sum(), "whole_tokens": whole.sum(), "cut": (whole > counts).sum()}
     sums["padded_tokens"] = sum(len(batch) * counts[batch].max() for batch in batches)
@@ -140,17 +122,9 @@ def tokenise_windows(
     """Windows of texts, of the size that the tokeniser leaves of the beginning of each.
 
     The beginnings have batches of their own: other windows do not change the vectors of short
-    texts, not even by rounding.
-
-    Args:
-        token_lists: the tokens of texts, each cut at *max_tokens*.
-        texts: N texts.
-        most: windows of a text.
-        ahead: characters that *token_lists* puts before every text.
-        tokenizer: of transformers; pads.
-        batch: texts of *max_tokens* tokens in a batch; None: `TOKENS_PER_BATCH` of the device.
-        max_tokens: of a window.
-        device: of the model.
+    texts, not even by rounding. *token_lists* cuts each text at *max_tokens*, after *ahead* other
+    characters; *most* is the number of windows of a text, *batch* that of whole windows in a
+    forward pass (None: `TOKENS_PER_BATCH`). The *tokenizer* of transformers pads.
     """
     first = token_lists(texts)
     characters = _characters_held(first, texts, ahead, max_tokens)
@@ -192,10 +166,7 @@ def _pad_batches(
     max_tokens: int,
     device: Any,
 ) -> tuple[list[np.ndarray], list[dict[str, Any]], dict[str, int]]:
-    """Sort token lists into batches of about the same number of tokens, and pad each.
-
-    Returns batches, features and counts of `Tokenised`.
-    """
+    """Batches, features and counts of `Tokenised`, with about as many tokens in each batch."""
     most_tokens = batch * max_tokens if batch else TOKENS_PER_BATCH.get(device.type, 16_384)
     sequences = {name: lists for name, lists in columns.items() if isinstance(lists, list)}
     rest = {name: value for name, value in columns.items() if name not in sequences}
@@ -230,20 +201,11 @@ def compute_batches(
     device: Any,
     setting: str,
 ) -> np.ndarray:
-    """What a model gives for W windows; the host waits for the device once, at the end.
+    """What a model gives for W windows, float32; the host waits for the device once, at the end.
 
-    Args:
-        forward: a batch's features on the device to a tensor, a row for each window.
-        tokenised: W windows.
-        width: how many numbers of a row, its first, are kept.
-        device: of the model.
-        setting: what to lower where one text does not fit, for the message.
-
-    Returns:
-        float32, W x *width*.
-
-    Raises:
-        DeviceMemoryError: even one text does not fit.
+    *forward* makes of a batch's features on the device a tensor with a row for each window, of
+    which the first *width* numbers are kept. A batch that does not fit is halved; if one text does
+    not, DeviceMemoryError says to lower *setting*.
     """
     import torch
 

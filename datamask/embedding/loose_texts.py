@@ -21,11 +21,7 @@ TEXTS_AT_ONCE = 4096
 
 
 def read_texts(path: str, column: str) -> list[str]:
-    """Read the non-blank texts of Parquet, JSON lines or plain text files.
-
-    Args:
-        path: file, folder, glob or URL; a plain text file is one text.
-        column: of Parquet and JSON lines.
+    """Read the non-blank texts of a column of Parquet, JSON lines or plain text files.
 
     Raises:
         InputError: the file or column is missing, or all texts are blank.
@@ -43,8 +39,6 @@ def embed_texts(
     texts: Sequence[str], embedding: Embedding, compute: Compute, windows: int = WINDOWS
 ) -> np.ndarray:
     """Embed texts with the encoder of the settings; unit rows, float32, N x `embedding.dimension`.
-
-    *windows*: as `source.windows`.
 
     Raises:
         SettingsError: the model cannot be loaded, or has another dimension.
@@ -67,8 +61,7 @@ def text_embedder(
 ) -> tuple[Callable[[Sequence[str]], Any], Callable[[Any, Sequence[str]], np.ndarray]]:
     """What the host does with N texts ahead; and what makes of that, and of N names, unit vectors.
 
-    *revision* is that of `sentence_transformer.load_model`, *windows* `source.windows`. What the
-    host made has the share of each text that is read (`share_read`).
+    What the host made has the share of each text that is read (`share_read`).
     """
     if not embedding.has_model:
         embedder = load_embedder(embedding.method)

@@ -23,11 +23,9 @@ PIN = "embeddings:model"
 
 
 def pin_model(embedding: Embedding) -> dict[str, str]:
-    """`embeddings:model` and a commit (Hub), a digest of the folder or the version of the embedder.
+    """`embeddings:model`, and a commit, a digest of the folder or the version of the embedder.
 
-    Raises:
-        SettingsError: the model does not exist, or the embedder gives no usable vectors.
-        HubUnavailableError: the Hub does not answer.
+    Raises SettingsError as `model_revision` and `try_embedder`.
     """
     if not embedding.has_model:
         return {PIN: try_embedder(embedding.method, embedding.dimension)}
@@ -35,12 +33,10 @@ def pin_model(embedding: Embedding) -> dict[str, str]:
 
 
 def model_revision(model: str, revision: str | None, setting: str) -> str:
-    """The commit of a model on the Hub, or the digest of all files of a folder.
-
-    *revision* is a branch, tag or commit on the Hub; *setting* names the model in messages.
+    """The commit of a model on the Hub (*revision*: branch, tag or commit), or a folder's digest.
 
     Raises:
-        SettingsError: there is no such model.
+        SettingsError: there is no such model; *setting* names it.
         HubUnavailableError: the Hub does not answer.
     """
     folder = Path(model)
@@ -64,10 +60,8 @@ def model_revision(model: str, revision: str | None, setting: str) -> str:
         raise kind(f"{setting} {model}: {one_line(error)}") from None
     except Exception as error:
         # The transport differs between versions of the client; other errors are of the network.
-        raise HubUnavailableError(
-            f"{setting} {model}: the Hub cannot be reached "
-            f"({one_line(error)}); try again, or give a local folder"
-        ) from None
+        problem = f"{setting} {model}: the Hub cannot be reached ({one_line(error)}); try again, "
+        raise HubUnavailableError(f"{problem}or give a local folder") from None
     return str(info.sha)
 
 

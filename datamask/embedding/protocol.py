@@ -36,12 +36,10 @@ class TextEmbedder(ABC):
 
 
 def load_embedder(name: str) -> TextEmbedder:
-    """Make an embedder from its built-in name or from `package.module:Class`.
-
-    The module is imported, which runs its code. Only subclasses of `TextEmbedder` are called.
+    """Make an embedder from its built-in name or from `package.module:Class`, whose module is run.
 
     Raises:
-        SettingsError: the import fails, or there is no such class.
+        SettingsError: the import fails, or there is no subclass of `TextEmbedder` of this name.
     """
     module, _, attribute = BUILT_IN.get(name, name).partition(":")
     try:
@@ -52,14 +50,9 @@ def load_embedder(name: str) -> TextEmbedder:
         raise
     except Exception as error:  # a user's module may raise anything
         reason = one_line(f"{type(error).__name__}: {error}")
-        raise SettingsError(
-            f"embedding.method `{name}`: cannot be made ({reason}); check that the module can be "
-            "imported from here"
-        ) from error
-    raise SettingsError(
-        f"embedding.method `{name}`: needs a subclass of "
-        "datamask.embedding.protocol.TextEmbedder; see docs/own-objective.md"
-    )
+        raise SettingsError(f"embedding.method `{name}`: cannot be made ({reason})") from error
+    needed = "a subclass of datamask.embedding.protocol.TextEmbedder; see docs/own-objective.md"
+    raise SettingsError(f"embedding.method `{name}`: needs {needed}")
 
 
 def unit_vectors(embedder: TextEmbedder, texts: Sequence[str], dimension: int) -> np.ndarray:
@@ -81,11 +74,7 @@ def unit_vectors(embedder: TextEmbedder, texts: Sequence[str], dimension: int) -
 
 
 def try_embedder(name: str, dimension: int) -> str:
-    """Try an embedder on a few texts; returns its version.
-
-    Raises:
-        SettingsError: it cannot be made, has no version, or makes no usable vectors.
-    """
+    """The version of an embedder, which is tried on a few texts and refused if it fails."""
     embedder = load_embedder(name)
     version = getattr(embedder, "version", None)
     if not isinstance(version, str) or not version:

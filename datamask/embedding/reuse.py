@@ -51,9 +51,8 @@ def has_same_vectors(receipt: Receipt, run: Run, shard: int) -> bool:
 def earlier_rows(run: Run, shard: int, ids: pa.Array) -> np.ndarray:
     """The row of each document in the shard's stale embeddings file, or -1; int64.
 
-    *ids* are of the documents that survive, in source order. All are -1 if there is no such file,
-    or a damaged one, or one of other rows, content or encoder, or one that is not stale: then its
-    vectors are to be made again.
+    All are -1 if there is no such file, or a damaged one, or one of other rows, content or encoder,
+    or one that is not stale: then its vectors are to be made again.
     """
     none = np.full(len(ids), -1)
     if run.state("embeddings", shard) != "stale":
@@ -78,14 +77,8 @@ def merged(
 ) -> Iterator[pa.Table]:
     """Row groups of earlier and of new vectors, in the order of the documents.
 
-    Args:
-        path: the earlier file, in row groups of *rows_per_group*.
-        rows: as `earlier_rows` gives them.
-        embedded: the documents without an earlier row, in their order; tables of any size.
-        rows_per_group: of the tables to yield, except the last.
-
-    Raises:
-        CorruptFileError: the file is damaged.
+    The earlier file has row groups of *rows_per_group*, as those that are yielded. *rows* are of
+    `earlier_rows`; *embedded* are the documents without one, in tables of any size.
     """
     with reading(path):
         opened = pq.ParquetFile(path, page_checksum_verification=True)

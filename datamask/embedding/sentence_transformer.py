@@ -21,15 +21,7 @@ import numpy as np
 
 from datamask.config.compute import Compute
 from datamask.config.inputs import Embedding
-from datamask.embedding.forward import (
-    Tokenised,
-    TokenLists,
-    compute_batches,
-    device_name,
-    load_once,
-    shown_names,
-    tokenise_windows,
-)
+from datamask.embedding import forward
 from datamask.embedding.pinning import PIN, loading, pin_model, planned_folder
 from datamask.errors import InputError, SettingsError
 from datamask.source.windows import cut
@@ -43,12 +35,10 @@ TEXTS_PER_BATCH = 32
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """A model on its device, shared by all shards that this process embeds there.
+    """A `SentenceTransformer` on its device, shared by all shards that this process embeds there.
 
-    Args:
-        model: a `SentenceTransformer`.
-        tokenising: lock of the tokeniser, which only one thread may use.
-        encoding: lock of the model, whose precision a retry changes temporarily.
+    Locks: of the tokeniser, which only one thread may use, and of the model, whose precision a
+    retry changes temporarily.
     """
 
     model: Any
@@ -57,12 +47,7 @@ class Encoder:
 
 
 def with_own_width(embedding: Embedding, compute: Compute) -> Embedding:
-    """The settings with the model's commit and dimension, whatever they say. Loads the model.
-
-    Raises:
-        SettingsError: there is no such model, or it cannot be loaded.
-        HubUnavailableError: the Hub does not answer.
-    """
+    """The settings with the model's commit and dimension, whatever they say. Loads the model."""
     revision = pin_model(embedding)[PIN]
     width = _loaded(embedding, revision, compute).model.get_embedding_dimension()
     return embedding.model_copy(update={"dimension": width, "revision": revision})
@@ -71,27 +56,23 @@ def with_own_width(embedding: Embedding, compute: Compute) -> Embedding:
 def load_model(embedding: Embedding, revision: str, compute: Compute) -> Encoder:
     """The model on its device, from this process's cache if it was loaded before.
 
-    *revision* is the commit, or the digest of the local folder, from planning.
-
     Raises:
-        InputError: the local folder has changed since planning.
+        InputError: the local folder is not *revision*, its digest when the run was planned.
         SettingsError: the model cannot be loaded, or its vectors have another width.
     """
     encoder = _loaded(embedding, revision, compute)
     width = encoder.model.get_embedding_dimension() or 0
     if width != embedding.dimension and not (embedding.truncate and width > embedding.dimension):
         shorter = "" if embedding.dimension > width else " (or embedding.truncate=true)"
-        raise SettingsError(
-            f"embedding.dimension: {embedding.model} gives {width} numbers, {embedding.dimension} "
-            f"set; use --set embedding.dimension={width}{shorter}"
-        )
+        problem = f"embedding.dimension: {embedding.dimension}, but {embedding.model} gives {width}"
+        raise SettingsError(f"{problem}; use --set embedding.dimension={width}{shorter}")
     return encoder
 
 
 def _loaded(embedding: Embedding, revision: str, compute: Compute) -> Encoder:
-    device = device_name(compute)
+    device = forward.device_name(compute)
     key = (embedding.model, revision, embedding.dtype, device, str(embedding.max_tokens))
-    encoder: Encoder = load_once(key, lambda: _load(embedding, revision, device))
+    encoder: Encoder = forward.load_once(key, lambda: _load(embedding, revision, device))
     return encoder
 
 
@@ -119,7 +100,7 @@ def _load(embedding: Embedding, revision: str, device: str) -> Encoder:
 
 def tokenise(
     encoder: Encoder, texts: Sequence[str], embedding: Embedding, batch: int | None, windows: int
-) -> Tokenised:
+) -> forward.Tokenised:
     """Prepare the texts of one chunk for the model, on the host, in at most so many windows each.
 
     *batch*: windows of maximum length in a forward pass; more if they are shorter.
@@ -128,20 +109,22 @@ def tokenise(
     prompt = model.prompts.get(model.default_prompt_name) if model.default_prompt_name else None
     ahead = len(prompt or "") + len(embedding.prefix)
 
-    def token_lists(some: Sequence[str]) -> TokenLists:
+    def token_lists(some: Sequence[str]) -> forward.TokenLists:
         whole = [embedding.prefix + text for text in some]
-        found: TokenLists = model.preprocess(whole, prompt=prompt, processing_kwargs=UNPADDED)
-        return found
+        lists: forward.TokenLists = model.preprocess(
+            whole, prompt=prompt, processing_kwargs=UNPADDED
+        )
+        return lists
 
     with encoder.tokenising:
         if not _takes_tokens(model, token_lists):
             return _untokenised(encoder, texts, embedding.prefix, prompt, batch or TEXTS_PER_BATCH)
         most = model.max_seq_length or embedding.max_tokens
         rest = (model.tokenizer, batch, most, model.device)
-        return tokenise_windows(token_lists, texts, windows, ahead, *rest)
+        return forward.tokenise_windows(token_lists, texts, windows, ahead, *rest)
 
 
-def _takes_tokens(model: Any, token_lists: Callable[[Sequence[str]], TokenLists]) -> bool:
+def _takes_tokens(model: Any, token_lists: Callable[[Sequence[str]], forward.TokenLists]) -> bool:
     """Whether a model's input has a list of tokens for each text."""
     if not hasattr(getattr(model, "tokenizer", None), "pad"):
         return False
@@ -151,11 +134,8 @@ def _takes_tokens(model: Any, token_lists: Callable[[Sequence[str]], TokenLists]
 
 def _untokenised(
     encoder: Encoder, texts: Sequence[str], prefix: str, prompt: str | None, batch: int
-) -> Tokenised:
-    """`tokenise` for models that do not take tokens: *batch* texts at a time, longest first.
-
-    They get whole texts. Unless their length is unlimited, what they read of a text is unknown.
-    """
+) -> forward.Tokenised:
+    """`tokenise` for models that take whole texts: *batch* at a time, longest first."""
     model, lengths = encoder.model, np.array([len(text) for text in texts], np.float64)
     order = np.argsort(-lengths, kind="stable")
     batches = [order[start : start + batch] for start in range(0, len(order), batch)]
@@ -164,11 +144,11 @@ def _untokenised(
         for rows in batches
     ]
     read = lengths if model.max_seq_length == math.inf else np.full(len(texts), np.nan)
-    return Tokenised(cut(texts, lengths, 1), read, batches, features)
+    return forward.Tokenised(cut(texts, lengths, 1), read, batches, features)
 
 
 def embed(
-    encoder: Encoder, tokenised: Tokenised, embedding: Embedding, names: Sequence[str]
+    encoder: Encoder, tokenised: forward.Tokenised, embedding: Embedding, names: Sequence[str]
 ) -> np.ndarray:
     """Unit rows of the N texts of one chunk, float32, N x D; *names* are their ids, for messages.
 
@@ -183,10 +163,9 @@ def embed(
             _embed_alone(encoder, matrix, offenders, tokenised.windows.texts, embedding)
     wrong = tokenised.windows.owners[offenders[~_usable(matrix[offenders])]]
     if still := [names[text] for text in np.unique(wrong).tolist()]:
-        raise InputError(
-            f"{embedding.model} gives no finite vector for document {shown_names(still)}, "
-            "alone and in float32; drop or fix the text"
-        )
+        names_shown = forward.shown_names(still)
+        problem = f"{embedding.model} gives no finite vector for document {names_shown}"
+        raise InputError(f"{problem}, alone and in float32; drop or fix the text")
     unit: np.ndarray = matrix / np.linalg.norm(matrix, axis=1, keepdims=True)
     return tokenised.windows.direction(unit)
 
@@ -196,9 +175,9 @@ def _usable(matrix: np.ndarray) -> np.ndarray:
     return finite
 
 
-def _encode(model: Any, tokenised: Tokenised, width: int) -> np.ndarray:
-    forward, setting = functools.partial(_forward, model), "embedding.max_tokens"
-    return compute_batches(forward, tokenised, width, model.device, setting)
+def _encode(model: Any, tokenised: forward.Tokenised, width: int) -> np.ndarray:
+    of_batch = functools.partial(_forward, model)
+    return forward.compute_batches(of_batch, tokenised, width, model.device, "embedding.max_tokens")
 
 
 def _forward(model: Any, features: dict[str, Any]) -> Any:

@@ -5,10 +5,10 @@ A record describes the last attempt of a shard and excludes what earlier attempt
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from datamask.embedding.forward import TOKENS_AT
-from datamask.runs.records import WorkRecord, read_record
+from datamask.runs.records import read_record
 from datamask.runs.run import Run
 from datamask.runs.stages import STAGES
 
@@ -21,26 +21,18 @@ number of texts that were cut, and tokens at other maximum lengths."""
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingSpeed:
-    """The speed of embedding.
-
-    Args:
-        documents_per_second: of one worker.
-        seconds: of all workers together.
-        padding: share of the computed tokens that are padding, in [0, 1]; None without tokens.
-        waited: share of the time in which the model waited for its input, in [0, 1].
-        cut: share of the documents that are longer than the model reads at once, in [0, 1].
-        lost: share of the tokens that are not read, in [0, 1].
-        seconds_at: seconds with other maximum lengths, in proportion to the tokens; empty without
-            tokens. Attention, which grows with the square of the length, is not considered.
-    """
+    """The speed of embedding: by one worker, and the seconds of all workers together."""
 
     documents_per_second: float
     seconds: float
     padding: float | None
-    waited: float
-    cut: float = 0.0
-    lost: float = 0.0
-    seconds_at: dict[int, float] = field(default_factory=dict)
+    """Share of the computed tokens that are padding, in [0, 1]; None without tokens."""
+    cut: float
+    """Share of the documents that are longer than the model reads at once, in [0, 1]."""
+    lost: float
+    """Share of the tokens that are not read, in [0, 1]."""
+    seconds_at: dict[int, float]
+    """Seconds with other maximum lengths, in proportion to the tokens; empty without tokens."""
 
 
 def embedding_speed(run: Run) -> EmbeddingSpeed | None:
@@ -51,13 +43,9 @@ def embedding_speed(run: Run) -> EmbeddingSpeed | None:
         stage = "selection" if run.settings.selection.mask_model else "round"
     if not STAGES[stage].where(run.settings):
         return None
-    return speed_of([read_record(run, stage, shard) for shard in range(run.num_shards)])
-
-
-def speed_of(records: list[WorkRecord | None]) -> EmbeddingSpeed | None:
-    """The speed according to records; None if they count no documents."""
+    records = [read_record(run, stage, shard) for shard in range(run.num_shards)]
     metrics = [record.metrics for record in records if record is not None]
-    sums = {name: sum(one.get(name, 0.0) for one in metrics) for name in METRICS}
+    sums = {name: sum(of_shard.get(name, 0.0) for of_shard in metrics) for name in METRICS}
     if not sums["documents"] or not sums["seconds"]:
         return None
     seconds, tokens, padded = sums["seconds"], sums["tokens"], sums["padded_tokens"]
@@ -66,7 +54,6 @@ def speed_of(records: list[WorkRecord | None]) -> EmbeddingSpeed | None:
         sums["documents"] / seconds,
         seconds,
         1 - tokens / padded if padded else None,
-        sums["waited_seconds"] / seconds,
         sums["cut"] / sums["documents"],
         max(0.0, 1 - tokens / whole) if whole else 0.0,
         {at: seconds * sums[name] / tokens for at, name in TOKENS_AT.items() if tokens},

@@ -24,11 +24,7 @@ COLUMN = "feature_arr"
 
 
 def to_matrix(
-    column: pa.Array | pa.ChunkedArray,
-    dimension: int,
-    *,
-    path: object = None,
-    name: str = COLUMN,
+    column: pa.Array | pa.ChunkedArray, dimension: int, *, path: object = None, name: str = COLUMN
 ) -> np.ndarray:
     """A column of N lists of float16, float32 or float64 as a matrix; float32, N x *dimension*.
 
@@ -61,11 +57,7 @@ def to_matrix(
 
 
 def normalise(matrix: np.ndarray, *, path: object = None, name: str = COLUMN) -> np.ndarray:
-    """Divide each row of a float32 matrix by its length; float32, N x D.
-
-    Raises:
-        InputError: a row is zero; the message names *path* and *name*.
-    """
+    """Rows of length 1, float32, N x D; raises InputError that names a row of zeros."""
     lengths = np.linalg.norm(matrix.astype(np.float64), axis=1, keepdims=True)
     zero = np.flatnonzero(lengths[:, 0] == 0)
     if len(zero):
@@ -76,12 +68,10 @@ def normalise(matrix: np.ndarray, *, path: object = None, name: str = COLUMN) ->
 
 
 def to_columns(matrix: np.ndarray, storage: str = "float16") -> list[pa.Array]:
-    """A matrix as the columns of `schemas.embeddings` after the id.
+    """Unit rows, N x D, as the columns of `schemas.embeddings` after the id.
 
-    Args:
-        matrix: unit rows, N x D.
-        storage: `float16`, or `int8`: each row is divided by its largest number / 127 (the second
-            column) and rounded, so a number is off by at most 1/254 of the row's largest.
+    In int8, each row is divided by its largest number / 127 (the second column) and rounded, so a
+    number is off by at most 1/254 of the row's largest.
     """
     rows, dimension = matrix.shape
     kind = schemas.embeddings(dimension, storage).field(COLUMN).type
@@ -147,11 +137,7 @@ def read_vectors(
 
 
 def row_groups(path: Path, dimension: int) -> Iterator[np.ndarray]:
-    """The vectors of each row group of an `embeddings/` file, in order; as `_from_columns`.
-
-    Raises:
-        CorruptFileError: the file is damaged.
-    """
+    """The vectors of each row group of an `embeddings/` file, in order; as `_from_columns`."""
     with reading(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
         for group in range(file.num_row_groups):
             yield _from_columns(file.read_row_group(group, columns=[COLUMN, "scale"]), dimension)

@@ -152,7 +152,7 @@ def _ids(run: Run, arm: Arm, compute: Compute) -> Iterator[pa.Array | pa.Chunked
     """The ids that an arm lists, or that its run or other settings select, shard by shard."""
     if arm.kind == "ids":
         ids: list[str] = []
-        files = PlannedFiles(arm.path, "content", ROW_SUFFIXES)
+        files = PlannedFiles(arm.path, ROW_SUFFIXES)
         with files.compared(run.pinned_revisions[f"arm:{arm.name}"]):
             for path in files.names:
                 for row in read_rows(path, (arm.column,), files):

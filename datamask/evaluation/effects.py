@@ -17,7 +17,7 @@ import numpy.typing as npt
 from scipy import stats
 from threadpoolctl import threadpool_limits
 
-from datamask.quality.agreement import rank_correlation
+from datamask.quality.fitting import rank_correlation
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]

@@ -38,16 +38,16 @@ def pin_evaluation(settings: Settings) -> dict[str, str]:
     pins = {}
     for arm in evaluation.arms:
         if arm.kind == "ids":
-            pins[f"arm:{arm.name}"] = digest_files(arm.path, "content", ROW_SUFFIXES)
+            pins[f"arm:{arm.name}"] = digest_files(arm.path, ROW_SUFFIXES)
         elif arm.kind == "run":
             pins[f"arm:{arm.name}"] = open_run(arm.path).fingerprint_all("selection")
         elif arm.change:
             terms = changed_selection(settings, arm).more_terms
             paths = {term.path for term in terms if term.path}
-            pins |= {f"arms:{path}": digest_file(path, "content") for path in paths}
+            pins |= {f"arms:{path}": digest_file(path) for path in paths}
     if evaluation.model not in PRESETS:
         configuration(evaluation, vocabulary=PRESETS["15M"].vocabulary)
-        pins["training:model"] = digest_file(f"{evaluation.model}/config.json", "content")
+        pins["training:model"] = digest_file(f"{evaluation.model}/config.json")
     if named := evaluation.tokenizer:
         pins["tokenizer:tokenizer"] = tokenizer_digest(named, "evaluation.tokenizer")
     return pins

@@ -53,14 +53,7 @@ def find_contaminated(connection: Any, run: Run) -> None:
     """Table `contaminated`: shard, row and contamination of documents that hold benchmark texts.
 
     Of several items, the one is named of which a document holds most. Table `ngrams` has those of
-    all items, and which are common.
-
-    Args:
-        connection: DuckDB with the view `documents`.
-        run: its stage `screening` is done.
-
-    Raises:
-        RunError: what it reads is missing or stale.
+    all items, and which are common. *connection* has the view `documents`.
     """
     execute(
         connection,

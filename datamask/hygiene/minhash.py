@@ -47,11 +47,7 @@ Places = npt.NDArray[np.int64]
 
 
 def sign(ngrams: Hashes) -> Signatures:
-    """The signature of each text's set of n-grams; undefined for a text without n-grams.
-
-    Raises:
-        RunError: the installed `rensa` has other hash functions.
-    """
+    """The signature of each text's set of n-grams; undefined for a text without any."""
     hashes, offsets = ngrams
     matrix = hash_functions().digest_matrix_from_flat_token_hashes(
         hashes, offsets.astype(np.uint64), NUMBERS, _SEED
@@ -82,14 +78,9 @@ def bands_of(similarity: float) -> list[slice]:
 
 
 def cluster(signatures: Signatures, similarity: float) -> Places:
-    """Cluster documents in memory: the connected components of pairs that are similar enough.
+    """The first document of each one's cluster: components of pairs of at least this similarity.
 
-    Args:
-        signatures: shape [documents, NUMBERS].
-        similarity: minimum estimated similarity of a pair, in [0, 1].
-
-    Returns:
-        The first document of each one's cluster; shape [documents].
+    All is in memory; *signatures* and the result are by document.
     """
     labels, sketches = np.arange(len(signatures)), sketch(signatures)
     for band in bands_of(similarity):
@@ -106,14 +97,14 @@ def join_similar(
     similarity: float,
     is_earlier: npt.NDArray[np.bool_] | None = None,
 ) -> tuple[Places, Places]:
-    """Cluster the documents of each bucket.
+    """Cluster the documents of each bucket by a minimum estimated similarity, in [0, 1].
 
     Documents with equal sketches are one: a document is compared with other sketches only.
 
     Args:
         buckets: ascending, shape [documents].
         sketches: in an order that puts equal ones of a bucket together, shape [documents, 8].
-        similarity: minimum estimated similarity of a pair, in [0, 1].
+        similarity: of a pair.
         is_earlier: documents that are not compared with each other, first among equal ones.
 
     Returns:
@@ -157,8 +148,7 @@ def resembled(
         is_earlier: documents that are kept in any case, first in each cluster.
 
     Returns:
-        The index of the first kept document that each one is similar to; and the estimated
-        similarity to it, in [0, 1]. Both have shape [documents].
+        Of each document, the first kept one that it is similar to, and the estimated similarity.
     """
     least, mask = _least_agreeing(similarity), int.from_bytes(b"\x11" * (NUMBERS // 2))
     numbers = [int.from_bytes(row.tobytes(), "little") for row in sketches]
@@ -190,11 +180,7 @@ def _least_agreeing(similarity: float) -> float:
 
 
 def _shared_buckets(clusters: Places, sketches: Sketches, similarity: float) -> tuple[Places, int]:
-    """The bucket of each band (shape [documents, bands]), and their number.
-
-    Documents of a cluster are in one bucket if they agree in a band of their sketches. A bucket of
-    a single document is −1.
-    """
+    """The bucket of each document and band of sketches, −1 if it has no other; and their number."""
     bytes_, bands = np.ascontiguousarray(sketches).view(np.uint8), bands_of(similarity)
     values = np.stack([bytes_ & 15, bytes_ >> 4], axis=2).reshape(-1, NUMBERS)
     keys = (clusters.astype(np.uint64) * len(bands))[:, None] + np.arange(len(bands), dtype="u8")

@@ -14,7 +14,7 @@ from datamask.config.settings import Settings
 from datamask.runs.run import Run
 from datamask.source.opening import opening
 from datamask.source.pinned import PlannedFiles
-from datamask.source.rows import ROW_SUFFIXES, ROWS_AT_ONCE, read_rows
+from datamask.source.rows import ROW_SUFFIXES, TEXTS_AT_ONCE, read_rows
 from datamask.storage.clients import file_system
 
 
@@ -29,18 +29,13 @@ def references(settings: Settings) -> Iterator[tuple[str, str, tuple[str, ...]]]
         yield f"held_out:{one.name}", one.path, one.columns
 
 
-def reference_digest(path: str, columns: tuple[str, ...], how: str) -> str:
-    """Check the first row of each file of a reference; returns a digest of the files.
-
-    Args:
-        path: as in the settings.
-        columns: columns that the rows must have.
-        how: see `source.pinned`.
+def reference_digest(path: str, columns: tuple[str, ...]) -> str:
+    """A digest of the files of a reference, of which the first rows are checked.
 
     Raises:
-        InputError: there are no files, or a file is unreadable or lacks a column.
+        InputError: there are no files, or a file is unreadable or lacks one of the *columns*.
     """
-    files = PlannedFiles(_folder(path), how, ROW_SUFFIXES)
+    files = PlannedFiles(_folder(path), ROW_SUFFIXES)
     for name in files.names:
         next(read_rows(name, columns), None)
     return files.digest()
@@ -50,7 +45,7 @@ def benchmark_texts(run: Run, known_set: BenchmarkSet) -> Iterator[pa.Array]:
     """The texts of a set in batches: a text for each column of a row, row by row."""
     columns = known_set.columns
     rows = rows_of(run, f"benchmark_ngrams:{known_set.name}", known_set.path, columns)
-    while some := list(islice(rows, ROWS_AT_ONCE)):
+    while some := list(islice(rows, TEXTS_AT_ONCE)):
         texts = [" ".join(_texts(row.get(name))) for row in some for name in columns]
         yield pa.array(texts, pa.large_string())
 
@@ -59,7 +54,7 @@ def earlier_documents(run: Run, path: str) -> Iterator[tuple[pa.Array, pa.Array]
     """Ids and texts of an earlier dataset, in batches."""
     columns = _columns(run.settings.source)
     rows = rows_of(run, f"earlier_signatures:{path}", path, columns)
-    while some := list(islice(rows, ROWS_AT_ONCE)):
+    while some := list(islice(rows, TEXTS_AT_ONCE)):
         ids, texts = ([" ".join(_texts(row.get(name))) for row in some] for name in columns)
         yield pa.array(ids, pa.string()), pa.array(texts, pa.large_string())
 
@@ -72,7 +67,7 @@ def rows_of(
     Raises:
         InputError: a file was changed, added or removed since planning; and as `read_rows`.
     """
-    files = PlannedFiles(_folder(path), run.settings.plan.digest, ROW_SUFFIXES)
+    files = PlannedFiles(_folder(path), ROW_SUFFIXES)
     with files.compared(run.pinned_revisions[key]):
         readers = (read_rows(name, columns, files) for name in files.names)
         yield from islice(chain.from_iterable(readers), most)

@@ -33,9 +33,6 @@ def index_benchmarks(run: Run, compute: Compute) -> None:
 
     Metrics of the receipt, by set: `texts`, the items; `short`, those with fewer words than an
     n-gram, which cannot be detected; and `ngrams`, those of all items.
-
-    Raises:
-        InputError: a set is unreadable, or has changed since planning.
     """
     known = run.settings.quality.contamination
     assert known is not None
@@ -62,10 +59,7 @@ def index_benchmarks(run: Run, compute: Compute) -> None:
 
 
 def _items(texts: pa.Array, columns: int, ngram: int) -> pa.Table:
-    """Words, hashes of n-grams, and whether each is inside a column, of items; none if short.
-
-    *texts* are those of each column of the first item, and so on.
-    """
+    """Words, hashes of n-grams, and whether each is inside a column, of items; none if short."""
     in_columns = split_words(texts)
     offsets = in_columns.offsets[::columns]
     words = Words(in_columns.names, in_columns.codes, offsets)
@@ -89,11 +83,7 @@ def _items(texts: pa.Array, columns: int, ngram: int) -> pa.Table:
 
 
 def sign_earlier(run: Run, compute: Compute) -> None:
-    """Write `earlier_signatures.parquet`: ids and signatures of the earlier datasets' documents.
-
-    Raises:
-        InputError: an earlier dataset is unreadable, or has changed since planning.
-    """
+    """Write `earlier_signatures.parquet`: ids and signatures of the earlier datasets' documents."""
     near = run.settings.quality.near_duplicates
     assert near is not None
     schema = schemas.EARLIER_SIGNATURES
@@ -108,11 +98,7 @@ def sign_earlier(run: Run, compute: Compute) -> None:
 
 
 def screen_shard(run: Run, shard: int, compute: Compute) -> Receipt:
-    """Write `screening/NNNNN.parquet`: signature and contamination of each document.
-
-    Raises:
-        InputError: the source cannot be read.
-    """
+    """Write `screening/NNNNN.parquet`: signature and contamination of each document."""
     source, quality = run.settings.source, run.settings.quality
     near, known = quality.near_duplicates, quality.contamination
     hashes = np.zeros(0, np.uint64)

@@ -47,19 +47,12 @@ _MIXER = np.uint64(0xBF58476D1CE4E5B9)
 class Words:
     """The words of several texts, concatenated.
 
-    Args:
-        names: the words, with few repetitions.
-        codes: index of each word in `names`; shape [words].
-        offsets: the words of text i are codes[offsets[i] : offsets[i + 1]]; shape [texts + 1].
+    Text i has the words names[codes[j]] for j from offsets[i] to offsets[i + 1] - 1.
     """
 
     names: pa.Array
     codes: npt.NDArray[np.int64]
     offsets: npt.NDArray[np.int64]
-
-    def text(self, first: int, number: int) -> str:
-        """*number* words from index *first*, separated by spaces."""
-        return " ".join(self.names.take(pa.array(self.codes[first : first + number])).to_pylist())
 
 
 Hashes = tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]
@@ -114,10 +107,7 @@ def _sums(numbers: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
 def hash_ngrams(words: Words, n: int) -> Hashes:
     """Hash all n-grams of words; a text of 1 to *n* − 1 words has one n-gram, of all its words.
 
-    Two different n-grams collide with probability 2⁻⁶⁴.
-
-    Raises:
-        RunError: the installed `rensa` hashes in another way.
+    Two different n-grams collide with probability 2⁻⁶⁴. Raises as `hash_functions`.
     """
     lengths = np.diff(words.offsets)
     counts = np.maximum(lengths - n + 1, np.minimum(lengths, 1))
@@ -137,18 +127,12 @@ def hash_ngrams(words: Words, n: int) -> Hashes:
 
 
 def hash_functions() -> Any:
-    """Those of `rensa`.
-
-    Raises:
-        RunError: the installed `rensa` has other ones.
-    """
+    """Those of `rensa`. Raises RunError if the installed version has other ones."""
     from rensa import RMinHash
 
     if RMinHash.ALGORITHM_VERSION != _ALGORITHM:
-        raise RunError(
-            f"rensa computes signatures of version {RMinHash.ALGORITHM_VERSION}, but version "
-            f"{_ALGORITHM} is needed; install rensa 0.5"
-        )
+        versions = f"version {RMinHash.ALGORITHM_VERSION}, but version {_ALGORITHM} is needed"
+        raise RunError(f"rensa computes signatures of {versions}; install rensa 0.5")
     return RMinHash
 
 

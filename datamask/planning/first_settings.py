@@ -26,10 +26,9 @@ from datamask.errors import DatamaskError, InputError, one_line, together
 from datamask.planning.preflight_schema import column_problems
 from datamask.source.columns import is_id, is_numeric, is_text
 from datamask.source.convert import first_records, source_files
-from datamask.source.footers import read_footers
 from datamask.source.opening import resolve_path
 from datamask.source.pinned import open_parquet
-from datamask.source.reading import plain_schema, plain_type, unify_schemas
+from datamask.source.reading import plain_schema, plain_type, read_footers, unify_schemas
 
 ROWS = 1000
 """Rows of the first file that are read."""
@@ -86,7 +85,7 @@ def look(path: str) -> Look:
 
 
 def _look_at(path: str, paths: Sequence[str]) -> Look:
-    files, unreadable = read_footers(paths, "footer")
+    files, unreadable = read_footers(paths)
     if unreadable:
         raise together(unreadable)
     schema = unify_schemas((file.path, file.schema) for file in files)

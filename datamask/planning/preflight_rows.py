@@ -39,7 +39,7 @@ from datamask.source.columns import (
 from datamask.source.long_texts import remedy, surely_long
 from datamask.source.pinned import open_parquet
 from datamask.source.reading import invalid_text
-from datamask.source.score_files import read_all_scores
+from datamask.source.rows import read_all_scores
 from datamask.storage.duckdb_scratch import ROWS_AT_ONCE, execute, execute_with, temporary_duckdb
 
 logger = logging.getLogger(__name__)
@@ -286,10 +286,9 @@ def _unmatched(
 ) -> Iterator[DatamaskError]:
     """Problems of a score's files, and which documents have no score in them."""
     failures: list[DatamaskError] = []
-    how = rows.settings.plan.digest
 
     def given() -> Iterator[pa.RecordBatch]:
-        for keys, values in read_all_scores(score, failures, how, planned):
+        for keys, values in read_all_scores(score, failures, planned):
             yield pa.RecordBatch.from_arrays([keys, usable(values)], schema=_GIVEN)
 
     execute_with(

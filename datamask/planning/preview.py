@@ -27,15 +27,14 @@ from datamask.publishing.access import check_access
 from datamask.quality.classifier import pin_classifier
 from datamask.quality.examples import check_examples
 from datamask.quality.fasttext_model import pin_fasttext
-from datamask.quality.labels import read_labels
+from datamask.quality.fitting import read_labels
 from datamask.runs import budget
 from datamask.runs.run import Piece, Run
 from datamask.runs.schemas import SIGNATURE_BYTES, SKETCH_BYTES
 from datamask.source.convert import not_converted, source_files
-from datamask.source.footers import SourceFile, read_footers
 from datamask.source.opening import SOURCE_PIN, pin_source, pinned_path, resolve_path
 from datamask.source.pinned import digest_file, digest_files
-from datamask.source.reading import unify_schemas
+from datamask.source.reading import SourceFile, read_footers, unify_schemas
 from datamask.source.token_counts import tokenizer_digest
 from datamask.tokens.order import check_phases
 from datamask.tokens.tokenise import pin_tokenizer
@@ -186,7 +185,7 @@ def examine(
                 raise not_converted(settings.source.path, len(to_convert))
             copies, more_pins = convert(path, to_convert, settings)
             paths, pins = [*paths, *copies], pins | more_pins
-        files, unreadable = read_footers(paths, settings.plan.digest)
+        files, unreadable = read_footers(paths)
         problems += unreadable
     are_all = bool(files) and not problems
     if files:
@@ -224,13 +223,12 @@ def _other_pins(
 ) -> dict[str, str]:
     """Pins of score files, references, models and tokenizer; adds to *problems* those that fail."""
     pins: dict[str, str] = {}
-    how = settings.plan.digest
     for score in (*settings.scores, *settings.probes):
         with gathering(problems):
             pins |= _score_pin(score, settings, before)
     for key, path, columns in references(settings):
         with gathering(problems):
-            pins[key] = reference_digest(path, columns, how)
+            pins[key] = reference_digest(path, columns)
     if publishing and settings.publication is not None:
         with gathering(problems):
             check_access(settings.publication)
@@ -239,9 +237,7 @@ def _other_pins(
             pins |= _embedding_pins(settings.embedding, before)
     for path in filter(None, (term.path for term in settings.selection.more_terms)):
         with gathering(problems):
-            pins |= dict.fromkeys(
-                [f"{stage}:{path}" for stage in _LEARNERS], digest_file(path, "content")
-            )
+            pins |= dict.fromkeys([f"{stage}:{path}" for stage in _LEARNERS], digest_file(path))
     with gathering(problems):
         pins |= pin_evaluation(settings)
     if settings.selection.mask_model:
@@ -295,17 +291,16 @@ def _score_pin(score: Score, settings: Settings, before: Run | None) -> dict[str
 
     A model on the Hub keeps the commit it was planned with.
     """
-    how = settings.plan.digest
     if score.kind == "file":
-        return {f"file_scores:{score.name}": digest_files(score.path, how)}
+        return {f"file_scores:{score.name}": digest_files(score.path)}
     if score.kind == "probe":
-        return {f"probe:{score.name}": read_labels(score, how)[1]}
+        return {f"probe:{score.name}": read_labels(score)[1]}
     if settings.source.layout == "features":
         return {}
     if score.kind == "examples":
         if score.where:
             return {}
-        return {f"example_models:{score.name}": check_examples(score, how)}
+        return {f"example_models:{score.name}": check_examples(score)}
     if score.kind == "fasttext":
         return {f"scores:{score.name}": pin_fasttext(score)}
     if score.kind != "classifier":

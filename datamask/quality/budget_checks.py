@@ -33,13 +33,7 @@ def count_documents(connection: Any) -> Counts:
 
 
 def check_survivors(connection: Any, run: Run, counts: Counts) -> None:
-    """Check what is left after pruning.
-
-    Args:
-        connection: DuckDB with the view `result` (shard, row, id, quality, tokens and dropped) and
-            the view `documents` of `combining.load_documents`.
-        run: its settings.
-        counts: of the view.
+    """Check what is left after pruning, by the views `result` and `documents` (`load_documents`).
 
     Raises:
         InputError: no document is left, or one has no number of tokens and the settings need it.
@@ -57,7 +51,6 @@ def check_survivors(connection: Any, run: Run, counts: Counts) -> None:
 
 
 def _check_tokens(connection: Any, run: Run) -> None:
-    """Whether every document that is left has a number of tokens."""
     first = execute(
         connection,
         "SELECT shard, row, tokens FROM result WHERE dropped IS NULL AND (tokens IS NULL OR "
@@ -68,7 +61,6 @@ def _check_tokens(connection: Any, run: Run) -> None:
 
 
 def _check_left(run: Run, counts: Counts) -> None:
-    """Whether as much is left as is to be kept."""
     by_reason = dict.fromkeys(schemas.DROP_REASONS, 0)
     left = tokens = 0
     for _, reason, documents, units in counts:

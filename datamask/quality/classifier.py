@@ -1,9 +1,8 @@
 """Stage `classifier_scores`: scores of a shard's documents by sequence-classification models.
 
-It runs before `scores`, so that bad documents are pruned before they are embedded. It reads texts
-as the embedders do: they are tokenised ahead of the model, batched by tokens, and finished chunks
-are checkpoints. Scores of the same model share its forward passes. If a score is added to the
-settings, only the new one is computed.
+The stage runs before `scores`, so that bad documents are pruned before they are embedded, and reads
+texts as the embedders do. Scores of the same model share its forward passes. If a score is added to
+the settings, only the new one is computed.
 """
 
 from __future__ import annotations
@@ -22,15 +21,8 @@ import pyarrow as pa
 
 from datamask.config.compute import Compute
 from datamask.config.inputs import Score
+from datamask.embedding import forward
 from datamask.embedding.chunked import computed_chunks
-from datamask.embedding.forward import (
-    Tokenised,
-    compute_batches,
-    device_name,
-    load_once,
-    shown_names,
-    tokenise_windows,
-)
 from datamask.embedding.pinning import loading, model_revision, planned_folder
 from datamask.errors import CorruptFileError, InputError, SettingsError
 from datamask.runs import schemas
@@ -48,13 +40,9 @@ EXPECTED_VALUE = "expected_value"
 
 @dataclass(frozen=True, slots=True)
 class Classifier:
-    """A model on its device, shared by all shards that the process classifies on this device.
+    """A transformers model on its device, its tokenizer, and the tokens of a window.
 
-    Args:
-        model: a transformers model for sequence classification.
-        tokenizer: its tokenizer.
-        max_tokens: of a window.
-        tokenising: lock of the tokenizer, which is not thread-safe.
+    `tokenising` is the lock of the tokenizer, which is not thread-safe.
     """
 
     model: Any
@@ -67,8 +55,7 @@ def classify_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     """Write `classifier_scores/NNNNN.parquet`: the value of each classifier for each document.
 
     Raises:
-        InputError: a value is not finite, or the source cannot be read.
-        InputError: a local model has changed since planning.
+        InputError: a value is not finite, the source cannot be read, or a local model has changed.
     """
     scores = [score for score in run.settings.scores if score.kind == "classifier"]
     keys = {score.name: _key(run, shard, score) for score in scores}
@@ -90,9 +77,7 @@ def classify_shard(run: Run, shard: int, compute: Compute) -> Receipt:
 def read_classified(
     run: Run, shard: int, name: str, ids: pa.ChunkedArray
 ) -> tuple[pa.Array, pa.Array]:
-    """A classifier's values for the documents of a shard, and the share of each text that was read.
-
-    *ids* are in the source's order.
+    """A classifier's values for the documents *ids* of a shard, and the shares of text it read.
 
     Raises:
         RunError: the output of the stage is missing or stale.
@@ -150,25 +135,25 @@ def _classified(
     setting, reads = f"max_tokens of score {first.name}", schemas.READ_BY.format
     model, tokenizer, most = classifier.model, classifier.tokenizer, classifier.max_tokens
 
-    def prepare(batch: pa.RecordBatch) -> Tokenised:
+    def prepare(batch: pa.RecordBatch) -> forward.Tokenised:
         texts, rest = batch.column(1).to_pylist(), (compute.embedding_batch, most, model.device)
         lists = functools.partial(tokenizer, truncation=True, max_length=most)
         with classifier.tokenising:
-            return tokenise_windows(lists, texts, windows, 0, tokenizer, *rest)
+            return forward.tokenise_windows(lists, texts, windows, 0, tokenizer, *rest)
 
-    def forward(features: dict[str, Any]) -> Any:
-        return model(**features).logits
-
-    def outputs(batch: pa.RecordBatch, tokenised: Tokenised) -> State:
-        made = compute_batches(forward, tokenised, model.config.num_labels, model.device, setting)
+    def outputs(batch: pa.RecordBatch, tokenised: forward.Tokenised) -> State:
+        made = forward.compute_batches(
+            lambda features: model(**features).logits,
+            tokenised,
+            model.config.num_labels,
+            model.device,
+            setting,
+        )
         made_of = tokenised.windows
         if len(wrong := np.unique(made_of.owners[~np.isfinite(made).all(axis=1)])):
             ids = [batch.column(0)[row].as_py() for row in wrong.tolist()]
-            raise InputError(
-                f"score {first.name}: the output of {first.model} is not finite for document "
-                f"{shown_names(ids)}; set its dtype to float32, or fix the text",
-                shard=shard,
-            )
+            problem = f"score {first.name}: output not finite for {forward.shown_names(ids)}; set "
+            raise InputError(f"{problem}dtype to float32, or fix the text", shard=shard)
         # Of all scores of the model, because a checkpoint does not know which ones are left.
         values = {s.name: made_of.mean(head_values(s, model.config, made)) for s in every}
         return values | dict.fromkeys(map(reads, values), tokenised.share_read())
@@ -196,17 +181,14 @@ def _documents(run: Run, shard: int) -> Iterator[pa.RecordBatch]:
 
 
 def load_classifier(score: Score, revision: str, compute: Compute) -> Classifier:
-    """Load the model on its device, or return it from the process's cache.
+    """The model on its device, from the process's cache if it was loaded before.
 
-    *revision* is the commit, or the digest of the local folder, from planning.
-
-    Raises:
-        InputError: the local folder has changed since planning.
-        SettingsError: the model cannot be loaded, or has no trained head.
+    *revision* is the commit, or the digest of the local folder, from planning. Raises InputError if
+    the folder has changed, SettingsError if the model cannot be loaded or has no trained head.
     """
-    device = device_name(compute)
+    device = forward.device_name(compute)
     key = (score.model, "classifier", revision, score.dtype, str(score.max_tokens), device)
-    classifier: Classifier = load_once(key, lambda: _load(score, revision, device))
+    classifier: Classifier = forward.load_once(key, lambda: _load(score, revision, device))
     return classifier
 
 
@@ -264,11 +246,7 @@ def head_values(score: Score, config: Any, outputs: np.ndarray) -> np.ndarray:
 
 
 def check_head(score: Score, config: Any) -> None:
-    """Check that a model has the output that a score names.
-
-    Raises:
-        SettingsError: it does not, or the head is ambiguous.
-    """
+    """Raise SettingsError unless a model has the one output that a score names."""
     labels, is_exclusive = labels_of(config)
     known = f"its classes are {', '.join(labels[:10])}{', …' if labels[10:] else ''}"
     problem = ""
@@ -286,11 +264,10 @@ def check_head(score: Score, config: Any) -> None:
 
 
 def pin_classifier(score: Score) -> str:
-    """Check a classifier's configuration; returns its commit, or the digest of its folder.
+    """The commit of a classifier, or the digest of its folder; its configuration is checked.
 
     Raises:
         SettingsError: the model does not exist, is not a classifier, or lacks the head.
-        HubUnavailableError: the Hub does not answer.
     """
     from transformers import AutoConfig
 

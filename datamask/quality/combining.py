@@ -23,17 +23,17 @@ import pyarrow as pa
 
 from datamask.config.compute import Compute
 from datamask.config.inputs import Score
-from datamask.errors import InputError
 from datamask.hygiene.contamination import find_contaminated
 from datamask.quality.grouping import create_groups, group_columns, group_kinds, mixed_with_groups
 from datamask.quality.held_out import is_drawn
-from datamask.quality.moments import merged_moments
+from datamask.quality.importing import merged_moments
 from datamask.runs import schemas
 from datamask.runs.in_progress import advance
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.selection.model_file import judged_by
+from datamask.source.columns import missing_score
 from datamask.storage.duckdb_scratch import SHARD_OF_FILE, execute, stream, temporary_duckdb
 
 QUANTILES = 1024
@@ -45,10 +45,7 @@ Scales = dict[str, list[Any]]
 
 
 def combine(run: Run, compute: Compute) -> None:
-    """Write `combined/`: quality, and why a document is dropped before near-duplicates are known.
-
-    Raises as `join_documents`.
-    """
+    """Write `combined/`: quality and reasons before near-duplicates; raises as `join_documents`."""
     with temporary_duckdb(run.root, compute) as connection:
         join_documents(connection, run)
         write_shards(connection, run, "combined", "joined", schemas.COMBINED)
@@ -61,12 +58,8 @@ def join_documents(connection: Any, run: Run) -> Scales:
     columns of contamination; of scores normalised within groups also `whole_quality`, the quality
     without groups, and the groups g_<kind>. The view `documents` has the raw scores.
 
-    Returns:
-        The scales; those of the mask model by which the run is judged, if it is.
-
-    Raises:
-        InputError: a score is missing and its policy is `error`, or its values are too large.
-        RunError: the output of an earlier stage is missing or stale.
+    Returns the scales, of the run or of the mask model by which it is judged. Refuses a score that
+    is missing and whose policy is `error`, and values that are too large.
     """
     scores = run.settings.scores
     receipts = [run.receipt("scores", shard) for shard in range(run.num_shards)]
@@ -127,13 +120,8 @@ def _refuse_missing(run: Run, receipts: list[Receipt]) -> None:
     for score, receipt in product(run.settings.scores, receipts):
         missing = receipt.metrics["scores"][score.name]["missing"]
         if missing and score.missing == "error":
-            raise InputError(
-                f"score missing, NaN or infinite in {missing} documents; fix them, or set "
-                f"missing of score {score.name} to drop or fill",
-                path=run.path("scores", receipt.unit),
-                shard=receipt.unit,
-                column=score.name,
-            )
+            path = str(run.path("scores", receipt.unit))
+            raise missing_score(score, missing, path, None, receipt.unit)
 
 
 def load_documents(connection: Any, run: Run) -> None:
@@ -151,10 +139,10 @@ def load_documents(connection: Any, run: Run) -> None:
 def _rank(
     connection: Any, index: int, score: Score, known: list[list[float]] | None
 ) -> list[list[float]]:
-    """Table `rank<index>`: each value of a score, and its share.
+    """Table `rank<index>`: each value of a score, and its share of documents below.
 
-    It is (2 x smaller + equal - 1) / (2 x all) or, with *known* values and shares, between theirs.
-    Returns values and shares for documents of later runs.
+    The share is (2 x smaller + equal - 1) / (2 x all) or, with *known* values and shares, between
+    theirs. Returns values and shares for documents of later runs.
     """
     counted = (
         f"SELECT {value_of(score)} AS value, count(*) AS equal FROM documents s "

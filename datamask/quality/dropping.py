@@ -10,23 +10,27 @@ border.
 from __future__ import annotations
 
 from fractions import Fraction
-from itertools import accumulate
+from itertools import accumulate, combinations
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from datamask.config.compute import Compute
 from datamask.config.selection import LENGTH_BINS
 from datamask.hygiene.contamination import common_ngrams
-from datamask.hygiene.near_duplicates import find_near_duplicates
-from datamask.quality.agreement import SAMPLE_DOCUMENTS, score_correlations
+from datamask.hygiene.similar_pairs import find_near_duplicates
 from datamask.quality.budget_checks import Counts, check_survivors, count_documents
 from datamask.quality.combining import join_documents, value_of, write_shards
+from datamask.quality.fitting import rank_correlation
 from datamask.quality.grouping import group_kinds, group_shares
 from datamask.runs import schemas
 from datamask.runs.run import Run
 from datamask.selection.model_file import judged_by
 from datamask.storage.duckdb_scratch import execute, is_sampled, temporary_duckdb, value_at
+
+SAMPLE_DOCUMENTS = 100_000
+"""Approximate number of documents whose scores are correlated: a standard error of about 0.003."""
 
 
 def drop(run: Run, compute: Compute) -> None:
@@ -36,7 +40,7 @@ def drop(run: Run, compute: Compute) -> None:
     of `tokens`, `dropped` by reason, `missing` by score; of the documents that are left
     `length_edges`, the deciles of their characters, and `centre`, the median of their quality. The
     first shard's also has `least_quality`, the least of a document that is left,
-    `score_correlations` and `score_groups` (`quality.agreement`, `quality.grouping`), the
+    `score_correlations` and `score_groups` (`quality.grouping`), the
     `common_ngrams` of benchmarks, and the `normalisation` for mask models (`combining.Scales`).
 
     A run that is judged by a mask model prunes what is below its `least_quality`.
@@ -109,10 +113,26 @@ def _compared(connection: Any, run: Run) -> dict[str, Any]:
             f"SELECT {raw} FROM documents s "
             f"WHERE {is_sampled(run.num_documents, SAMPLE_DOCUMENTS)} ORDER BY shard, row"
         )
-        metrics["score_correlations"] = score_correlations(sample.to_arrow_table())
+        metrics["score_correlations"] = _correlations(sample.to_arrow_table())
     if kinds := group_kinds(run.settings.scores):
         metrics["score_groups"] = group_shares(connection, kinds)
     return metrics
+
+
+def _correlations(table: pa.Table) -> list[dict[str, Any]]:
+    """Spearman's correlation of every pair of scores: columns, null where missing.
+
+    Returns:
+        For each pair `score`, `other`, `correlation` (in [-1, 1]; None if one is constant) and
+        `documents` (number that have both).
+    """
+    pairs = []
+    for score, other in combinations(table.column_names, 2):
+        both = table.select([score, other]).drop_null()
+        x, y = (column.to_numpy() for column in both.columns)
+        pairs.append({"score": score, "other": other, "correlation": rank_correlation(x, y)})
+        pairs[-1]["documents"] = len(both)
+    return pairs
 
 
 def _centre(connection: Any) -> float:
@@ -133,13 +153,9 @@ def _length_edges(connection: Any) -> list[int] | None:
 
 
 def quantiles(counts: list[tuple[int, int]], parts: int) -> list[int]:
-    """The values that divide documents into *parts* equal parts.
+    """The values that divide documents into *parts* equal parts, from *counts* of ascending values.
 
     The k-th is the least value that at least k / *parts* of the documents do not exceed.
-
-    Args:
-        counts: ascending values, and how often each occurs; at least one.
-        parts: 10 for deciles.
     """
     upto = np.cumsum([number for _, number in counts])
     borders = np.searchsorted(upto, [-(-number * upto[-1] // parts) for number in range(1, parts)])

@@ -7,8 +7,8 @@ documents. The features of a text are its words and pairs of neighbouring words,
 its windows (`source.windows`), so that its score is the mean of theirs. Stage `scores` applies the
 models, so these scores can prune before anything is embedded.
 
-Cross-validation evaluates a model before its scores are used, and calibrates them: the score of a
-text is the log-odds that the text is an example, if examples and random documents are equally many.
+Cross-validation calibrates the scores: log-odds that a text is an example, if examples and random
+documents are equally many.
 """
 
 from __future__ import annotations
@@ -26,10 +26,8 @@ from datamask.config.group import SourceGroup
 from datamask.config.inputs import Score
 from datamask.errors import InputError
 from datamask.hygiene.words import hash_ngrams, split_words
-from datamask.quality.agreement import in_words, rank_correlation
-from datamask.quality.calibration import calibrated, concordance, isotonic_curve
+from datamask.quality import fitting
 from datamask.quality.held_out import are_drawn
-from datamask.quality.labels import LEAST_LABELS, read_labels
 from datamask.runs import schemas
 from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
@@ -91,50 +89,48 @@ def _features(texts: pa.Array) -> Any:
     return normalize(counts.log1p())
 
 
-def check_examples(score: Score, how: str) -> str:
-    """Check a score's examples or labels; returns the digest of their files.
-
-    Raises as `read_examples` and `read_labels`.
-    """
-    return (read_labels(_of_labels(score), how) if score.labels else read_examples(score, how))[1]
+def check_examples(score: Score) -> str:
+    """The digest of a score's files; raises as `read_examples` and `read_labels`."""
+    return (fitting.read_labels(_of_labels(score)) if score.labels else read_examples(score))[1]
 
 
 def _of_labels(score: Score) -> Score:
     return score.model_copy(update={"path": score.labels})
 
 
-def read_examples(score: Score, how: str, planned: str | None = None) -> tuple[list[str], str]:
-    """The distinct texts of a score's examples, in the order of their files, and their digest.
-
-    *how* and *planned* are as for `read_labels`.
+def read_examples(score: Score, planned: str | None = None) -> tuple[list[str], str]:
+    """The distinct texts of a score's examples in the order of their files, and the files' digest.
 
     Raises:
         InputError: a file is unreadable, has no such column, there are too few texts, or the files
             are not the planned ones.
     """
     texts: dict[str, None] = {}
-    files = PlannedFiles(score.path, how, ROW_SUFFIXES)
+    files = PlannedFiles(score.path, ROW_SUFFIXES)
     with files.compared(planned):
         for path in files.names:
             for row in read_rows(path, (score.text_column,), files):
                 if (text := row.get(score.text_column)) and str(text).strip():
                     texts[str(text)] = None
-        if len(texts) < LEAST_LABELS:
-            problem = f"only {len(texts)} different texts; a score from examples needs "
-            problem += f"{LEAST_LABELS}"
-            raise InputError(problem, path=score.path, column=score.text_column)
+        _check_number(len(texts), score.path, score.text_column)
     return list(texts), files.digest()
 
 
-def _planned(run: Run, score: Score) -> tuple[str, str]:
-    """What identifies the score's files, and the digest that planning noted."""
-    return run.settings.plan.digest, run.pinned_revisions[f"example_models:{score.name}"]
+def _check_number(texts: int, path: str, column: str | None = None) -> None:
+    if texts < fitting.LEAST_LABELS:
+        problem = f"only {texts} different texts; examples need {fitting.LEAST_LABELS} of a kind"
+        raise InputError(problem, path=path, column=column)
+
+
+def _planned(run: Run, score: Score) -> str:
+    """The digest of the score's files that planning noted."""
+    return run.pinned_revisions[f"example_models:{score.name}"]
 
 
 def example_texts(run: Run) -> set[str]:
     """The texts of the files of examples. Raises as `read_examples`."""
     scores = [score for score in run.settings.scores if score.kind == "examples" and score.path]
-    return {text for score in scores for text in read_examples(score, *_planned(run, score))[0]}
+    return {text for score in scores for text in read_examples(score, _planned(run, score))[0]}
 
 
 def fit_examples(run: Run, compute: Compute) -> None:
@@ -142,7 +138,7 @@ def fit_examples(run: Run, compute: Compute) -> None:
 
     Metrics of the receipt, by score: `kind` (logistic, or ridge for labels of more than two
     values), `examples` and `others` (texts of the two kinds; of a ridge all are examples), `copies`
-    (random documents left out because they are an example), `auc` (`calibration.concordance`) and
+    (random documents left out because they are an example), `auc` (`fitting.concordance`) and
     `correlation` (Spearman's, of targets and cross-validated predictions).
 
     Raises:
@@ -166,7 +162,7 @@ def fit_examples(run: Run, compute: Compute) -> None:
                 "more examples, or examples that differ more from the source, or lower it",
                 path=score.labels or score.path,
             )
-        logger.info("score %s: %s", score.name, in_words(figures))
+        logger.info("score %s: %s", score.name, figures)
         metrics[score.name] = {**figures, "copies": copies}
         rows.append({"score": score.name, "weights": fitted[:-1], "intercept": fitted[-1]})
         rows[-1] |= {"predicted": curve[0], "expected": curve[1]}
@@ -180,18 +176,14 @@ def _contrasted(run: Run, score: Score) -> tuple[list[str], np.ndarray, int]:
     if score.where:
         texts = _random_texts(run, most, score.where, is_inside=True)
         examples = list(dict.fromkeys(text for text in texts if text.strip()))
-        if len(examples) < LEAST_LABELS:
-            problem = f"only {len(examples)} different texts of {score.where.column} "
-            problem += f"{score.where.value}; a score from examples needs {LEAST_LABELS}"
-            raise InputError(problem, path=run.settings.source.path)
+        group = f"{score.where.column} {score.where.value}"
+        _check_number(len(examples), f"{run.settings.source.path} ({group})")
     else:
-        examples, _ = read_examples(score, *_planned(run, score))
+        examples, _ = read_examples(score, _planned(run, score))
     known, number = set(examples), min(max(len(examples), least), most)
     drawn = list(_random_texts(run, number, score.where, is_inside=False))
     others = [text for text in drawn if text.strip() and text not in known]
-    if len(others) < LEAST_LABELS:
-        problem = f"the source has only {len(others)} texts that are not among the examples"
-        raise InputError(f"{problem}; {LEAST_LABELS} are needed", path=score.path)
+    _check_number(len(others), f"{run.settings.source.path} (texts that are no examples)")
     targets = np.repeat([1.0, 0.0], [len(examples), len(others)])
     return [*examples, *others], targets, sum(text in known for text in drawn)
 
@@ -244,7 +236,7 @@ def read_texts(run: Run, shard: int, rows: np.ndarray) -> Iterator[str]:
 
 def _labelled(run: Run, score: Score) -> tuple[list[str], np.ndarray, int]:
     """The texts of the documents with a label, and their labels."""
-    labels, _ = read_labels(_of_labels(score), *_planned(run, score))
+    labels, _ = fitting.read_labels(_of_labels(score), _planned(run, score))
     held_out = are_drawn(run.settings, labels)
     labels = {key: labels[key] for key, out in zip(labels, held_out, strict=True) if not out}
     texts: list[str] = []
@@ -256,19 +248,15 @@ def _labelled(run: Run, score: Score) -> tuple[list[str], np.ndarray, int]:
             rows = np.flatnonzero(is_labelled)
             texts += read_texts(run, shard, rows)
             targets += [labels[name] for name in ids.take(pa.array(rows)).to_pylist()]
-    if len(texts) < LEAST_LABELS:
+    if len(texts) < fitting.LEAST_LABELS:
         problem = f"{len(texts)} of {len(labels)} labelled documents are in the source"
-        problem += f"; {LEAST_LABELS} are needed"
+        problem += f"; {fitting.LEAST_LABELS} are needed"
         raise InputError(problem, path=score.labels, column=score.id_column)
     return texts, np.asarray(targets), 0
 
 
 def fit_words(features: Any, targets: np.ndarray) -> tuple[np.ndarray, dict[str, Any], np.ndarray]:
     """Fit a logistic regression to two targets, or a ridge regression to more.
-
-    Args:
-        features: sparse, N x FEATURES.
-        targets: float64, N.
 
     Returns:
         FEATURES weights and the intercept, metrics (see `fit_examples`) and the curve that
@@ -303,9 +291,9 @@ def fit_words(features: Any, targets: np.ndarray) -> tuple[np.ndarray, dict[str,
     with threadpool_limits(1):
         method = "decision_function" if is_logistic else "predict"
         predicted = cross_val_predict(model, features, targets, cv=folds, method=method)
-        figures["correlation"] = rank_correlation(predicted, targets)
-        figures["auc"] = concordance(predicted, targets)
-        curve = np.zeros((2, 0)) if is_logistic else isotonic_curve(predicted, targets)
+        figures["correlation"] = fitting.rank_correlation(predicted, targets)
+        figures["auc"] = fitting.concordance(predicted, targets)
+        curve = np.zeros((2, 0)) if is_logistic else fitting.isotonic_curve(predicted, targets)
         fitted = model.fit(features, targets)
         weights[used], weights[-1] = np.ravel(fitted.coef_), np.ravel(fitted.intercept_)[0]
         if is_logistic:
@@ -317,11 +305,7 @@ def fit_words(features: Any, targets: np.ndarray) -> tuple[np.ndarray, dict[str,
 
 
 def read_models(run: Run) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Weights, the intercept last, and curve of each score of kind `examples`.
-
-    Raises:
-        RunError: the stage's output is missing or stale.
-    """
+    """Weights, the intercept last, and curve of each score of kind `examples`."""
     if all(score.kind != "examples" for score in run.settings.scores):
         return {}
     run.receipt("example_models")
@@ -349,4 +333,4 @@ def example_scores(
     *weights* and *curve* are of `fit_words`, *most* is the number of windows of a text.
     """
     features, read = features_of(texts, most)
-    return calibrated(features @ weights[:-1] + weights[-1], curve), read
+    return fitting.calibrated(features @ weights[:-1] + weights[-1], curve), read

@@ -23,10 +23,8 @@ def _load(path: str, digest: str) -> Any:
     try:
         import fasttext
     except ImportError:
-        raise SettingsError(
-            "kind `fasttext` needs the package fasttext; run "
-            '`pip install "datamask-pipeline[fasttext]"`'
-        ) from None
+        remedy = 'run `pip install "datamask-pipeline[fasttext]"`'
+        raise SettingsError(f"kind `fasttext` needs the package fasttext; {remedy}") from None
     try:
         return fasttext.load_model(path)
     except (ValueError, RuntimeError, MemoryError) as error:
@@ -43,7 +41,7 @@ def _model(score: Score, planned: str | None = None) -> tuple[Any, str]:
 
 
 def pin_fasttext(score: Score) -> str:
-    """Check that the model has the label; returns the SHA-256 of its file.
+    """The SHA-256 of a model's file.
 
     Raises:
         SettingsError: the package is missing, the file is not a model, or it lacks the label.
@@ -51,21 +49,15 @@ def pin_fasttext(score: Score) -> str:
     model, digest = _model(score)
     labels = model.get_labels()
     if score.label not in labels:
-        raise SettingsError(
-            f"label of score {score.name}: {score.path} has no label {score.label}; it has "
-            f"{', '.join(labels[:10])}{', …' if labels[10:] else ''}"
-        )
+        problem = f"label of score {score.name}: {score.path} has no label {score.label}; it has "
+        raise SettingsError(f"{problem}{', '.join(labels[:10])}{', …' if labels[10:] else ''}")
     return digest
 
 
 def fasttext_scores(score: Score, texts: Iterable[str | None], planned: str) -> np.ndarray:
-    """The probability of the score's label for each of N texts; None counts as empty.
+    """The probability of the label for each of N texts; float64, 0 for a text without known words.
 
-    Returns:
-        float64, shape N, in [0, 1]; 0 for a text without known words.
-
-    Raises:
-        InputError: the file's SHA-256 is not *planned*.
+    Raises InputError if the SHA-256 of the model's file is not *planned*.
     """
     model, _ = _model(score, planned)
 

@@ -24,7 +24,7 @@ from datamask.runs.in_progress import advance
 from datamask.runs.output import write_output
 from datamask.runs.run import Run
 from datamask.source.reading import read_ids
-from datamask.source.score_files import read_all_scores
+from datamask.source.rows import read_all_scores
 from datamask.storage.duckdb_scratch import execute_with, temporary_duckdb
 
 logger = logging.getLogger(__name__)
@@ -35,11 +35,8 @@ _GIVEN = pa.schema([("id", pa.string()), ("value", pa.float64())])
 def join_scores(run: Run, compute: Compute) -> None:
     """Write every `file_scores/NNNNN.parquet` that is missing or stale.
 
-    Metric of the receipts: `ids`, a digest of the shard's ids in order.
-
-    Raises:
-        InputError: a score file is unreadable, lacks a column or has one of another type, an id of
-            a shard occurs twice in the files, or a file of scores or source is not as planned.
+    Metric of the receipts: `ids`, a digest of the shard's ids in order. Refuses an id of a shard
+    that occurs twice in the files, and files that are unreadable or not as planned.
     """
     remaining = run.remaining("file_scores")
     scores = [score for score in run.settings.scores if score.kind == "file"]
@@ -55,12 +52,7 @@ def join_scores(run: Run, compute: Compute) -> None:
 
 
 def read_joined(run: Run, shard: int, name: str, ids: pa.ChunkedArray) -> pa.Array:
-    """A score of the documents of a shard, whose *ids* are in the source's order; null for none.
-
-    Raises:
-        RunError: the output of the stage is missing or stale.
-        CorruptFileError: the file holds other documents.
-    """
+    """A score of the documents *ids* of a shard, null for none; raises as `read_classified`."""
     receipt, path = run.receipt("file_scores", shard), run.path("file_scores", shard)
     if receipt.metrics["ids"] != _digest(ids):
         raise CorruptFileError(f"{path}: its ids differ from the source's; delete it and relaunch")
@@ -92,7 +84,7 @@ def _join(connection: Any, run: Run, place: int, score: Score) -> None:
     planned = run.pinned_revisions[f"file_scores:{score.name}"]
     batches = (
         pa.RecordBatch.from_arrays([*both], schema=_GIVEN)
-        for both in read_all_scores(score, failures, run.settings.plan.digest, planned)
+        for both in read_all_scores(score, failures, planned)
     )
     logger.info("score %s: joining %s", score.name, score.path)
     # DuckDB takes a stream for small and would hold it, which may exceed the corpus; so it holds
@@ -109,20 +101,15 @@ def _join(connection: Any, run: Run, place: int, score: Score) -> None:
 
 
 def _column(connection: Any, run: Run, shard: int, place: int, score: Score) -> pa.Array:
-    """A score of the documents of a shard."""
     found = connection.execute(
         f"SELECT row, value FROM joined{place} WHERE shard = ?", [shard]
     ).fetchnumpy()
     counts = np.bincount(found["row"])
     if repeated := np.flatnonzero(counts > 1).tolist():
         name = read_ids(run, shard)[repeated[0]].as_py()
-        raise InputError(
-            f"{len(repeated)} ids occur more than once, {name!r} {counts[repeated[0]]} times; keep "
-            "one score of each",
-            path=score.path,
-            shard=shard,
-            column=score.id_column,
-        )
+        times = f"{len(repeated)} ids occur more than once, {name!r} {counts[repeated[0]]} times"
+        problem = f"{times}; keep one score of each"
+        raise InputError(problem, path=score.path, shard=shard, column=score.id_column)
     values = np.full(run.shard_rows(shard), np.nan)
     values[found["row"]] = found["value"]
     return pa.array(values, from_pandas=True)

@@ -1,12 +1,9 @@
 """Scores normalised within groups, because a classifier may separate domains more than quality.
 
-A score is normalised within the document's group and over the whole corpus, and the result is
-w · within + (1 − w) · whole with w = n / (n + `SHRINKAGE`) for a group of n documents that have the
-score. The scale of a small group is uncertain, so its documents are compared mostly with the whole
-corpus. The order within a group does not change. Documents without a group form one group.
-
-Group sums are exact, and so the same on every machine: values are rounded to 2⁻³⁰ of their group's
-range and summed as integers. What other groups hold does not matter to them.
+The result is w · within + (1 − w) · whole with w = n / (n + `SHRINKAGE`) for a group of n documents
+that have the score: the scale of a small group is uncertain. Documents without a group form one.
+Values are rounded to 2⁻³⁰ of their group's range and summed as integers, so that group sums are the
+same on every machine, whatever other groups hold.
 """
 
 from __future__ import annotations
@@ -34,16 +31,13 @@ STEPS = 2**30
 
 
 def group_kinds(scores: tuple[Score, ...]) -> list[str]:
-    """The kinds of groups within which scores are compared, in the order of the scores."""
+    """The kinds of groups within which scores are compared, in their order."""
     kinds = [s.normalise_within for s in scores if s.normalise_within != "none"]
     return list(dict.fromkeys(kinds))
 
 
 def group_columns(connection: Any, run: Run) -> tuple[str, str]:
-    """SQL of the groups g_<kind> of a row of `scores` (named s, with shard), and joins for them.
-
-    Table `folders` has the rows of each shard that are of files of a folder.
-    """
+    """SQL of the groups g_<kind> of a row of `scores` (named s, with shard), and joins for them."""
     kinds = group_kinds(run.settings.scores)
     columns = {kind: group_column(kind, "s") for kind in kinds if kind != "source"}
     if "source" in kinds:
@@ -67,8 +61,8 @@ def group_columns(connection: Any, run: Run) -> tuple[str, str]:
 def create_groups(connection: Any, index: int, score: Score, value: str) -> None:
     """Tables `group<index>`, size and scale of each group, and `within<index>`, ranks in groups.
 
-    *value* is SQL: the raw value of a row of `documents` (named s); *index* is that of the score in
-    the settings. The second table is only made for normalisation `rank`.
+    *value* is SQL: the raw value of a row of `documents` (named s). Ranks are made for
+    normalisation `rank` alone.
     """
     execute(
         connection,

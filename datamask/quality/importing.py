@@ -8,6 +8,8 @@ the whole-corpus normalisation needs. A text of white space alone has 0 characte
 from __future__ import annotations
 
 import hashlib
+import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datamask.config.compute import Compute
+from datamask.config.inputs import LARGEST, Score
 from datamask.errors import InputError, one_line
 from datamask.quality.classifier import read_classified
 from datamask.quality.examples import example_scores, read_models
@@ -27,7 +30,7 @@ from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.source.columns import domains, missing_score, named
-from datamask.source.reading import check_text, locate, read_shard, source_schema
+from datamask.source.reading import check_text, locate, read_shard, row_error, source_schema
 from datamask.source.token_counts import count_tokens, load_tokenizer
 
 
@@ -106,6 +109,68 @@ def moments(values: pa.Array) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class ScoreMoments:
+    """Count, extremes, mean and sum of squared deviations of a score."""
+
+    count: int = 0
+    min: float = math.inf
+    max: float = -math.inf
+    mean: float = 0.0
+    m2: float = 0.0
+
+    def merge(self, other: ScoreMoments) -> ScoreMoments:
+        """The moments of both sets together (Chan et al. 1979, eq. 2.1)."""
+        count = self.count + other.count
+        if not other.count or not self.count:
+            return self if self.count else other
+        delta = other.mean - self.mean
+        return ScoreMoments(
+            count,
+            min(self.min, other.min),
+            max(self.max, other.max),
+            self.mean + delta * (other.count / count),
+            self.m2 + other.m2 + delta * delta * (self.count * (other.count / count)),
+        )
+
+    def scale(self, normalisation: str) -> tuple[float, float]:
+        """Offset and divisor of a normalisation: (value - offset) / divisor; 0 and 1 for `none`.
+
+        A score that is the same everywhere becomes 0.
+        """
+        if normalisation == "none":
+            return 0.0, 1.0
+        if not self.count or self.min == self.max:
+            return (self.min if self.count else 0.0), 1.0
+        if normalisation == "z-score":
+            return self.mean, math.sqrt(self.m2 / self.count) or 1.0
+        return self.min, self.max - self.min
+
+
+def merged_moments(run: Run, receipts: list[Receipt], score: Score) -> ScoreMoments:
+    """The moments of a score over all shards, in the order of their *receipts*, with filled values.
+
+    Raises:
+        InputError: the values are too large for a mean and a deviation, or (`none`) for float32.
+    """
+    merged = ScoreMoments()
+    for receipt in receipts:
+        metrics = receipt.metrics["scores"][score.name]
+        extremes = (metrics["min"] or 0.0, metrics["max"] or 0.0)
+        is_large = score.normalisation == "none" and max(map(abs, extremes)) > LARGEST
+        if is_large or metrics["mean"] is None or metrics["m2"] is None:
+            problem = f"values too large for normalisation {score.normalisation}; use rank"
+            path = run.path(receipt.stage, receipt.unit)
+            raise InputError(problem, path=path, shard=receipt.unit, column=score.name)
+        if metrics["count"]:
+            keys = ("count", "min", "max", "mean", "m2")
+            merged = merged.merge(ScoreMoments(*(metrics[key] for key in keys)))
+        if score.missing == "fill" and metrics["missing"]:
+            fill = score.fill_value
+            merged = merged.merge(ScoreMoments(metrics["missing"], fill, fill, fill))
+    return merged
+
+
 MOST_TOKENS = 2**40
 """Tokens of one document: more than any text has, and sums over a corpus stay 64-bit integers."""
 
@@ -133,47 +198,36 @@ def _facts(
     source = run.settings.source
     columns = source.columns
 
-    def cast(name: str, kind: pa.DataType) -> pa.Array:
+    def column(name: str, kind: pa.DataType) -> pa.Array:
         if name not in batch.schema.names:
             return pa.nulls(batch.num_rows, kind)
         try:
             values = batch.column(name).cast(kind)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise InputError(
-                f"does not cast to {kind} ({one_line(error)}); fix it, or name "
-                "another column (source.columns)",
-                path=locate(run, shard, first)[0],
-                shard=shard,
-                column=name,
-            ) from None
+            problem = f"does not cast to {kind} ({one_line(error)}); fix it, or name another column"
+            path = locate(run, shard, first)[0]
+            raise InputError(problem, path=path, shard=shard, column=name) from None
         if kind != pa.float64():
             check_text(run, shard, first, values, name)
         return values
 
-    tokens = pc.round(_finite(cast(columns.token_count, pa.float64())))
+    tokens = pc.round(_finite(column(columns.token_count, pa.float64())))
     place = pc.index(pc.greater(pc.abs(tokens), MOST_TOKENS), True).as_py()
     if place >= 0:
-        path, row = locate(run, shard, first + place)
-        raise InputError(
-            f"{tokens[place].as_py():g} tokens in a document; fix it, or name another column "
-            "(source.columns.token_count)",
-            path=path,
-            shard=shard,
-            row=row,
-            column=columns.token_count,
-        )
+        problem = f"{tokens[place].as_py():g} tokens in a document; fix it, or name another column"
+        raise row_error(run, shard, first + place, columns.token_count, problem)
     facts = {
-        "id": cast(source.id_column, pa.string()),
+        "id": column(source.id_column, pa.string()),
         "characters": pa.nulls(batch.num_rows, pa.int64()),
         "tokens": tokens.cast(pa.int64()),
-        "dump": named(cast(columns.dump, pa.string())),
-        "language": named(cast(columns.language, pa.string())),
-        "domain": named(domains(cast(columns.url, pa.string()))),
+        "dump": named(column(columns.dump, pa.string())),
+        "language": named(column(columns.language, pa.string())),
+        "domain": named(domains(column(columns.url, pa.string()))),
         "content": pa.nulls(batch.num_rows, pa.binary(16)),
     }
     text, texts, read = None, [], [pa.nulls(batch.num_rows, pa.float32())]
     if source.layout == "documents":
-        text = cast(columns.text, pa.large_string())
+        text = column(columns.text, pa.large_string())
         facts["characters"] = count_characters(text)
         facts["content"] = content_hashes(text)
         is_unknown = columns.token_count not in batch.schema.names and source.tokenizer
@@ -184,7 +238,7 @@ def _facts(
     for score in run.settings.scores:
         name = f"score:{score.name}"
         if score.kind == "column":
-            facts[name] = cast(score.column, pa.float64())
+            facts[name] = column(score.column, pa.float64())
         elif score.kind == "fasttext":
             planned = run.pinned_revisions[f"scores:{score.name}"]
             facts[name] = pa.array(fasttext_scores(score, texts, planned))

@@ -23,10 +23,10 @@ from datamask.config.outputs import SAMPLED_SHARDS
 from datamask.config.rubric import Rubric
 from datamask.errors import SettingsError
 from datamask.quality.examples import features_of, fit_words, read_texts
-from datamask.quality.labels import LEAST_LABELS
+from datamask.quality.fitting import LEAST_LABELS
 from datamask.runs.files import replace_file
 from datamask.runs.run import Run
-from datamask.source.score_files import json_objects
+from datamask.source.rows import json_objects
 from datamask.storage.duckdb_scratch import execute, is_sampled, temporary_duckdb
 
 Labels = dict[str, dict[str, int]]

@@ -19,11 +19,8 @@ from datamask.config.compute import Compute
 from datamask.config.inputs import Score
 from datamask.embedding.vectors import read_vectors, row_groups
 from datamask.errors import CorruptFileError, InputError
-from datamask.quality.agreement import in_words, rank_correlation
-from datamask.quality.calibration import calibrated, concordance, isotonic_curve
-from datamask.quality.importing import moments
-from datamask.quality.labels import LEAST_LABELS, read_labels
-from datamask.quality.moments import merged_moments
+from datamask.quality import fitting
+from datamask.quality.importing import merged_moments, moments
 from datamask.runs import schemas
 from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
@@ -51,19 +48,16 @@ def fit_probes(run: Run, compute: Compute) -> None:
     rows, metrics = [], {}
     for probe in run.settings.probes:
         planned = run.pinned_revisions[f"probe:{probe.name}"]
-        by_id, _ = read_labels(probe, run.settings.plan.digest, planned)
+        by_id, _ = fitting.read_labels(probe, planned)
         features, labels = _labelled(run, probe, by_id)
         fitted, figures, curve = fit_probe(features, labels)
         least = probe.least_correlation
         if figures["correlation"] is None or figures["correlation"] < least:
-            raise InputError(
-                f"probe {probe.name}: the rank correlation of its labels with cross-validated "
-                f"predictions is {figures['correlation'] or 0:.3f} on {len(labels)} documents, "
-                f"below least_correlation {least:g}; give more or better labels, or lower it",
-                path=probe.path,
-                column=probe.column,
-            )
-        logger.info("probe %s: %s", probe.name, in_words(figures))
+            problem = "rank correlation of the labels with cross-validated predictions is "
+            problem += f"{figures['correlation'] or 0:.3f} on {len(labels)} documents, below "
+            problem += f"least_correlation {least:g}; give more or better labels, or lower it"
+            raise InputError(problem, path=probe.path, column=probe.column)
+        logger.info("probe %s: %s", probe.name, figures)
         metrics[probe.name] = figures
         rows.append({"probe": probe.name, "weights": fitted[:-1], "intercept": fitted[-1]})
         rows[-1] |= {"predicted": curve[0], "expected": curve[1]}
@@ -84,14 +78,10 @@ def _labelled(run: Run, probe: Score, labels: dict[str, float]) -> tuple[np.ndar
         names, matrix = read_vectors(path, dimension, places, np.float64)
         values += [labels[name] for name in names]
         vectors.append(matrix)
-    if len(values) < LEAST_LABELS:
-        raise InputError(
-            f"probe {probe.name}: {len(values)} of {len(labels)} labelled documents were embedded; "
-            f"a probe needs {LEAST_LABELS}; label documents that are not pruned, or lower "
-            "quality.prune_fraction",
-            path=probe.path,
-            column=probe.id_column,
-        )
+    if len(values) < fitting.LEAST_LABELS:
+        problem = f"{len(values)} of {len(labels)} labelled documents were embedded, and a probe "
+        problem += f"needs {fitting.LEAST_LABELS}; label more, or lower quality.prune_fraction"
+        raise InputError(problem, path=probe.path, column=probe.id_column)
     return np.concatenate(vectors), np.asarray(values)
 
 
@@ -100,15 +90,9 @@ def fit_probe(
 ) -> tuple[list[float], dict[str, Any], np.ndarray]:
     """Fit ridge regression, or logistic regression if the labels have two values.
 
-    The strength is the one whose cross-validated predictions rank the documents best.
-
-    Args:
-        features: float64, N x D.
-        labels: float64, N.
-
-    Returns:
-        D weights and the intercept, metrics (see `fit_probes`) and the curve that calibrates a
-        ridge regression (`isotonic_curve`; without points for a logistic one).
+    The strength is the one whose cross-validated predictions rank the documents best. *features*
+    are N x D. Returns D weights and the intercept, metrics (see `fit_probes`) and the curve that
+    calibrates a ridge regression (`isotonic_curve`; without points for a logistic one).
     """
     from sklearn.linear_model import LogisticRegression, Ridge
     from sklearn.model_selection import KFold, cross_val_predict
@@ -129,7 +113,7 @@ def fit_probe(
     with threadpool_limits(1):
         for strength in STRENGTHS:
             made = cross_val_predict(model(strength), features, targets, cv=folds, method=method)
-            found = rank_correlation(made, targets)
+            found = fitting.rank_correlation(made, targets)
             if found is not None and (best is None or found > best[0]):
                 best, predicted = (found, strength), made
         correlation, strength = best or (None, 1.0)
@@ -138,13 +122,13 @@ def fit_probe(
             "labels": len(labels),
             "strength": strength,
             "correlation": correlation,
-            "auc": None if correlation is None else concordance(predicted, targets),
+            "auc": None if correlation is None else fitting.concordance(predicted, targets),
         }
         if correlation is None:
             return [], figures, curve
         fitted = model(strength).fit(features, targets)
         if not two:
-            curve = isotonic_curve(predicted, targets)
+            curve = fitting.isotonic_curve(predicted, targets)
     return [*fitted.coef_.ravel().tolist(), float(np.ravel(fitted.intercept_)[0])], figures, curve
 
 
@@ -165,7 +149,7 @@ def apply_probes(run: Run, shard: int, compute: Compute) -> Receipt:
     values = np.concatenate(made) + [row["intercept"] for row in weights]
     for number, row in enumerate(weights):
         curve = np.array([row["predicted"], row["expected"]])
-        values[:, number] = calibrated(values[:, number], curve)
+        values[:, number] = fitting.calibrated(values[:, number], curve)
     columns = {row["probe"]: pa.array(values[:, place]) for place, row in enumerate(weights)}
     schema = schemas.probe_scores(columns)
     ids = read_columns(path, ["chunk_id"])["chunk_id"]
@@ -175,21 +159,15 @@ def apply_probes(run: Run, shard: int, compute: Compute) -> Receipt:
 
 
 def add_probes(run: Run, shard: int, compute: Compute) -> Receipt:
-    """Write `probed_quality/NNNNN.parquet`: `quality/` with the weighted probes added.
-
-    Raises:
-        CorruptFileError: the files of quality and probe scores hold different documents.
-    """
+    """Write `probed_quality/NNNNN.parquet`: `quality/` with the weighted probes added."""
     before = run.receipt("quality", shard)
     receipts = [run.receipt("probe_scores", one) for one in range(run.num_shards)]
     table = read_columns(run.path("quality", shard))
     scores = read_columns(run.path("probe_scores", shard))
     goes_on = table["dropped"].is_null()
     if not table["id"].filter(goes_on).equals(scores["chunk_id"]):
-        raise CorruptFileError(
-            f"{run.path('probe_scores', shard)}: its ids differ from those of the quality file; "
-            "delete it and relaunch"
-        )
+        path = run.path("probe_scores", shard)
+        raise CorruptFileError(f"{path}: other ids than in quality/; delete it and relaunch")
     places = np.flatnonzero(goes_on.to_numpy())
     quality, centre = table["quality"].to_numpy().copy(), before.metrics["centre"]
     for probe in run.settings.probes:

@@ -48,7 +48,7 @@ _CURVE = _never_null(predicted=_DOUBLES, expected=_DOUBLES)
 EXAMPLE_MODELS = pa.schema(_never_null(score=_TEXT, weights=_DOUBLES, intercept=_DOUBLE) + _CURVE)
 """`example_models.parquet`: a row for each score of kind `examples`, in the order of the settings;
 the weights of hashed words and pairs (`quality.examples.FEATURES`), and the points of the curve
-that calibrates a ridge regression (`quality.calibration`), none of a logistic one."""
+that calibrates a ridge regression (`quality.fitting`), none of a logistic one."""
 
 PROBE = pa.schema(_never_null(probe=_TEXT, weights=_DOUBLES, intercept=_DOUBLE) + _CURVE)
 """`probe.parquet`: a row for each probe, in the order of the settings; curves as above."""

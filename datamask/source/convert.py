@@ -29,14 +29,7 @@ from datamask.config.inputs import Source
 from datamask.errors import InputError
 from datamask.runs.files import replace_file, write_parquet
 from datamask.runs.in_progress import each_in_turn
-from datamask.source.formats import (
-    ARROW,
-    CONVERTED,
-    Content,
-    look_into,
-    merge_schemas,
-    read_records,
-)
+from datamask.source import formats
 from datamask.source.opening import is_remote, list_files, open_binary, resolve_path
 from datamask.storage.clients import file_system
 from datamask.storage.local import Storage
@@ -63,23 +56,20 @@ def source_files(path: str) -> tuple[list[str], list[str]]:
     """The Parquet files of a source, and those that must be converted, each sorted by path.
 
     Files that end with `.json` count only if there are no others: datasets have such files beside
-    their data. A warning names the files of unknown formats.
-
-    Raises:
-        InputError: there are no files of a known format.
+    their data. A warning names the files of unknown formats; without any other, they are refused.
     """
     names = list_files(path, ("",))
     is_file = names[0].rpartition("/")[2] == path.rpartition("/")[2]
-    if is_file and not names[0].lower().endswith(CONVERTED):
+    if is_file and not names[0].lower().endswith(formats.CONVERTED):
         return [*names], []
     parquet = [name for name in names if name.lower().endswith(PARQUET)]
-    others = [name for name in names if name.lower().endswith(CONVERTED)]
+    others = [name for name in names if name.lower().endswith(formats.CONVERTED)]
     certain = [name for name in others if not name.lower().endswith(".json")]
     if parquet or certain:
         others = certain
     unread = sorted({*names} - {*parquet} - {*others})
     if not parquet and not others:
-        known = ", ".join((PARQUET, *CONVERTED))
+        known = ", ".join((PARQUET, *formats.CONVERTED))
         raise InputError(f"no files of a known format ({known}) among {unread[:3]}", path=path)
     if unread:
         more = f" and {len(unread) - 3} more" if len(unread) > 3 else ""
@@ -96,23 +86,18 @@ def convert(
     *,
     may_write: bool = True,
 ) -> tuple[list[str], dict[str, str]]:
-    """Convert files that are not converted yet, several at once.
+    """Convert files, local or URLs, that are not converted yet, `compute.workers` at once.
 
-    Args:
-        path: of the source, at its commit.
-        names: its files to convert, local or URLs.
-        source: bounds bad lines; names the column of ids, which is made from file and row if no
-            file has it.
-        storage: gets the copies.
-        compute: files converted at once (`workers`).
-        may_write: otherwise files that are not converted are refused.
+    *path* is the source at its commit, of which *names* are files; *storage* gets the copies. If no
+    file has the column of ids, they are made from file and row.
 
     Returns:
         The copies, in the order of *names*; and what was done to the rows, as pinned revisions.
 
     Raises:
         InputError: a file cannot be read, has too many bad lines, has changed since it was
-            converted, or has a column of another type than the files before it.
+            converted, or has a column of another type than the files before it; or, without
+            *may_write*, files are not converted.
     """
     note, base = _read_note(storage), _base(path)
     files = {name.removeprefix(base): name for name in names}
@@ -136,7 +121,7 @@ def convert(
     def write(file: str) -> None:
         name, schema = files[file], note.arrow_schema
         with _local(name, storage) as local:
-            batches = _with_ids(read_records(local, name, schema), note.made_ids, file)
+            batches = _with_ids(formats.read_records(local, name, schema), note.made_ids, file)
             groups = _row_groups(batches, lambda: _check_unchanged(name, *note.files[file]))
             write_parquet(storage.root / copies[file], schema, groups, storage=storage)
 
@@ -167,12 +152,9 @@ def not_converted(path: str, files: int) -> NotConvertedError:
 class _Note:
     """What `converted/files.json` says.
 
-    Args:
-        files: by name within the source, what tells a file's version (see `_version`), and a
-            digest of its content.
-        bad_lines: how many lines of a file are left out, if there are some.
-        schema: of the copies (Arrow IPC, in hexadecimal).
-        made_ids: the column whose ids are made; empty if none are.
+    `files`: by name within the source, what tells a file's version, and a digest of its content;
+    `bad_lines`: how many lines are left out; `schema`: that of the copies (Arrow IPC, hexadecimal);
+    `made_ids`: the column whose ids are made, if they are.
     """
 
     files: dict[str, list[str]] = field(default_factory=dict)
@@ -191,26 +173,26 @@ def _read_note(storage: Storage) -> _Note:
     return _Note(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else _Note()
 
 
-def _look(name: str, most_bad_lines: int, storage: Storage) -> tuple[list[str], Content]:
+def _look(name: str, most_bad_lines: int, storage: Storage) -> tuple[list[str], formats.Content]:
     version = _version(name)
     with _local(name, storage) as path:
-        content = look_into(path, name, most_bad_lines)
+        content = formats.look_into(path, name, most_bad_lines)
         return [version, content_digest(path)], content
 
 
 def first_records(name: str, rows: int, copy: Path) -> None:
     """Write the first records of a file to a Parquet file; all of an Arrow file."""
-    ending = next(end for end in CONVERTED if name.lower().endswith(end))
+    ending = next(end for end in formats.CONVERTED if name.lower().endswith(end))
     head = copy.with_name(f"head{ending.removesuffix('.gz').removesuffix('.zst')}")
     with open_binary(name) as raw, head.open("wb") as beginning:
-        if ending in ARROW:
+        if ending in formats.ARROW:
             shutil.copyfileobj(raw, beginning)
         else:
             compression = {".gz": "gzip", ".zst": "zstd"}.get(Path(ending).suffix)
             lines = io.BufferedReader(pa.input_stream(raw, compression=compression))
             beginning.writelines(itertools.islice(lines, rows + 1))
-    content = look_into(str(head), name, 0)
-    write_parquet(copy, content.schema, read_records(str(head), name, content.schema))
+    content = formats.look_into(str(head), name, 0)
+    write_parquet(copy, content.schema, formats.read_records(str(head), name, content.schema))
 
 
 def _check_unchanged(name: str, version: str, digest: str) -> None:
@@ -221,19 +203,15 @@ def _check_unchanged(name: str, version: str, digest: str) -> None:
 
 
 def _extended(
-    note: _Note, base: str, looks: dict[str, tuple[list[str], Content]], id_column: str
+    note: _Note, base: str, looks: dict[str, tuple[list[str], formats.Content]], id_column: str
 ) -> _Note:
-    """The note with further files; those after the first keep to the schema of the first.
-
-    Raises:
-        InputError: a column of a further file is of another type.
-    """
+    """The note with further files; those after the first keep to the schema of the first."""
     files = note.files | {file: version for file, (version, _) in looks.items()}
     bad = {file: content.bad_lines for file, (_, content) in looks.items() if content.bad_lines}
     if note.schema:
         schema, further = note.arrow_schema, set()
         for file, (_, content) in looks.items():
-            for column in merge_schemas([schema, content.schema]):
+            for column in formats.merge_schemas([schema, content.schema]):
                 if column.name not in schema.names:
                     further.add(column.name)
                 elif column.type != schema.field(column.name).type:
@@ -244,7 +222,7 @@ def _extended(
         if further:
             logger.warning("left out, absent before: columns %s", ", ".join(sorted(further)))
         return replace(note, files=files, bad_lines=note.bad_lines | bad)
-    schema = merge_schemas(content.schema for _, content in looks.values())
+    schema = formats.merge_schemas(content.schema for _, content in looks.values())
     made_ids = "" if id_column in schema.names or not schema.names else id_column
     if made_ids:
         schema = schema.append(pa.field(made_ids, pa.string()))
@@ -305,7 +283,7 @@ def _base(path: str) -> str:
     """The part of a source's path before its first wildcard; of a file, its folder."""
     parts = resolve_path(path).rstrip("/").split("/")
     fixed = next((n for n, part in enumerate(parts) if glob.has_magic(part)), len(parts))
-    if parts[-1].lower().endswith(CONVERTED):
+    if parts[-1].lower().endswith(formats.CONVERTED):
         fixed = min(fixed, len(parts) - 1)
     return "/".join(parts[:fixed]) + "/"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ import pyarrow as pa
 from datamask.errors import InputError, one_line
 from datamask.source.opening import naming
 from datamask.source.reading import plain_schema
-from datamask.source.score_files import json_objects
+from datamask.source.rows import json_objects
 
 JSON_LINES, TABLES, ARROW = (".jsonl", ".ndjson", ".json"), (".csv", ".tsv"), (".arrow", ".feather")
 COMPRESSIONS = ("", ".gz", ".zst")
@@ -28,9 +28,8 @@ CONVERTED = (*(kind + end for kind in JSON_LINES + TABLES for end in COMPRESSION
 MOST_KEYS, MOST_DEPTH = 100, 4
 """An object with more keys, or deeper within a record, is one column of text."""
 
-RECORD_BYTES = (2**24, 2**28)
-"""Most bytes of a line of JSON. The larger number takes eight times the memory, so it is tried only
-if a line needs it."""
+RECORD_BYTES = 2**27
+"""Most bytes of a line of JSON or CSV."""
 
 ROWS_AT_ONCE = 4096
 
@@ -48,13 +47,7 @@ _SQL_TYPES = {kind: name for name, kind in _TYPES.items()}
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a file holds.
-
-    Args:
-        rows: its records.
-        bad_lines: lines that are left out.
-        schema: its columns.
-    """
+    """The number of records of a file, that of lines that are left out, and the columns."""
 
     rows: int
     bad_lines: int
@@ -64,13 +57,10 @@ class Content:
 def look_into(path: str, name: str, most_bad_lines: int) -> Content:
     """Read a whole local file for its columns and their types.
 
-    Args:
-        path: of the file.
-        name: of the file in messages, whose end tells its format.
-        most_bad_lines: lines of JSON that may be left out, because they are no JSON objects.
+    The end of *name*, which stands in messages, tells the format.
 
     Raises:
-        InputError: the file cannot be read, or has more bad lines than allowed; names the first.
+        InputError: the file cannot be read, or has more than *most_bad_lines* that are no objects.
     """
     with naming(name):
         if name.lower().endswith(ARROW):
@@ -83,10 +73,7 @@ def look_into(path: str, name: str, most_bad_lines: int) -> Content:
 
 
 def read_records(path: str, name: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of a file in order, in *schema*; columns that it lacks are null.
-
-    Other arguments and errors are those of `look_into`.
-    """
+    """The rows of a file in order, in *schema*; columns that it lacks are null. As `look_into`."""
     with naming(name):
         if name.lower().endswith(ARROW):
             with _open_arrow(path) as reader:
@@ -148,9 +135,10 @@ def _batches(query: str, name: str) -> Iterator[pa.RecordBatch]:
         with duckdb.connect(config={"threads": 1}) as connection:
             yield from connection.sql(query).to_arrow_reader(ROWS_AT_ONCE)
     except (duckdb.Error, OSError) as error:  # Arrow turns DuckDB's errors into OSError
-        raise InputError(
-            f"cannot be read ({one_line(error)[:300]}); correct it", path=name
-        ) from None
+        problem = f"cannot be read ({one_line(error)[:300]}); correct it"
+        if "maximum_object_size" in problem:
+            problem = f"a line is longer than {RECORD_BYTES >> 20} MiB; cut it, or leave it out"
+        raise InputError(problem, path=name) from None
 
 
 def _quoted(text: str) -> str:
@@ -161,44 +149,21 @@ def _identifier(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _objects(path: str, most_bytes: int) -> str:
+def _objects(path: str) -> str:
     """SQL: the lines of a file as `json`; null where they are not JSON. Blank lines are none."""
     return (
         f"read_json_objects({_quoted(path)}, format = 'newline_delimited', ignore_errors = true, "
-        f"maximum_object_size = {most_bytes})"
+        f"maximum_object_size = {RECORD_BYTES})"
     )
 
 
-def _batches_of_lines(query_of: Callable[[int], str], name: str) -> Iterator[pa.RecordBatch]:
-    """The rows of a query that reads lines of up to so many bytes; more if a line needs it."""
-    done = 0
-    for most_bytes in RECORD_BYTES:
-        skip = done
-        try:
-            for batch in _batches(query_of(most_bytes), name):
-                rest = batch.slice(skip)
-                skip -= len(batch) - len(rest)
-                done += len(rest)
-                if len(rest):
-                    yield rest
-        except InputError as error:
-            if "maximum_object_size" not in str(error):
-                raise
-        else:
-            return
-    problem = f"a line is longer than {RECORD_BYTES[-1] >> 20} MiB; cut it, or leave it out"
-    raise InputError(problem, path=name)
-
-
 def _look_into_json(path: str, name: str, most_bad_lines: int) -> Content:
-    def query(most_bytes: int) -> str:
-        return (
-            "SELECT count(*) AS lines, count(*) FILTER (json_type(json) = 'OBJECT') AS rows, "
-            "json_group_structure(CASE json_type(json) WHEN 'OBJECT' THEN json END)::VARCHAR AS "
-            f"structure FROM {_objects(path, most_bytes)}"
-        )
-
-    [counts] = [row for batch in _batches_of_lines(query, name) for row in batch.to_pylist()]
+    query = (
+        "SELECT count(*) AS lines, count(*) FILTER (json_type(json) = 'OBJECT') AS rows, "
+        "json_group_structure(CASE json_type(json) WHEN 'OBJECT' THEN json END)::VARCHAR AS "
+        f"structure FROM {_objects(path)}"
+    )
+    [counts] = [row for batch in _batches(query, name) for row in batch.to_pylist()]
     rows, bad = counts["rows"], counts["lines"] - counts["rows"]
     if bad > most_bad_lines:
         raise _first_bad_line(path, name, bad)
@@ -214,14 +179,11 @@ def _json_batches(path: str, name: str, schema: pa.Schema) -> Iterator[pa.Record
         + _identifier(field.name)
         for number, field in enumerate(fields, start=1)
     )
-
-    def query(most_bytes: int) -> str:
-        return (
-            f"SELECT {columns} FROM (SELECT json_extract_string(json, [{pointers}]) AS value FROM "
-            f"{_objects(path, most_bytes)} WHERE json_type(json) = 'OBJECT')"
-        )
-
-    return _batches_of_lines(query, name) if fields else iter(())
+    query = (
+        f"SELECT {columns} FROM (SELECT json_extract_string(json, [{pointers}]) AS value FROM "
+        f"{_objects(path)} WHERE json_type(json) = 'OBJECT')"
+    )
+    return _batches(query, name) if fields else iter(())
 
 
 def _first_bad_line(path: str, name: str, count: int) -> InputError:
@@ -255,7 +217,7 @@ def _csv(path: str, name: str) -> tuple[list[str], str]:
     return header, (
         f"read_csv({_quoted(path)}, columns = {{{columns}}}, auto_detect = false, header = true, "
         f"""delim = {_quoted(delimiter)}, quote = '"', escape = '"', parallel = false, """
-        f"max_line_size = {RECORD_BYTES[-1]})"
+        f"max_line_size = {RECORD_BYTES})"
     )
 
 

@@ -1,8 +1,7 @@
 """The bound on one document: `source.most_characters`, applied wherever a text is read.
 
-A Parquet file of some kilobytes can hold a text of gigabytes, and a text that its dictionary holds
-once can fill any number of rows. So texts are read as their distinct values, these are compared
-with the bound, and rows are made from them in batches of at most BATCH_BYTES, or of one row.
+A Parquet file of some kilobytes can hold a text of gigabytes. So few rows of large texts are read
+at once, and each batch is divided into parts of at most BATCH_BYTES, or of one row.
 """
 
 from __future__ import annotations
@@ -23,9 +22,6 @@ BATCH_BYTES = 32 * 2**20
 
 BATCH_ROWS = 8192
 """Rows of a batch of short texts."""
-
-EXPANDED_BYTES = 2**30
-"""The most memory that is risked for a batch whose texts may be copies of one."""
 
 HEADER_BYTES = 2**16
 """More than the headers of a column's pages need in a row group of few rows."""
@@ -60,67 +56,42 @@ def bounded(batch: pa.RecordBatch, source: Source) -> Iterator[Bounded]:
     """
     column = batch.schema.get_field_index(source.columns.text)
     texts = batch.column(column)
-    if texts.type == pa.string_view():  # few of Arrow's functions take views
+    if not pa.types.is_string(texts.type):  # a view or a dictionary, which few functions take
         texts = texts.cast(pa.large_string())
-    rows, values = np.arange(len(batch)), texts
-    is_null = texts.is_null().to_numpy(zero_copy_only=False)
-    if pa.types.is_dictionary(texts.type):
-        rows = texts.indices.fill_null(0).to_numpy()
-        values = texts.dictionary
-    if is_null.all():
-        values, rows = pa.array([""], values.type), np.zeros(len(batch), np.int64)
-    sizes = pc.fill_null(pc.binary_length(values), 0).to_numpy().astype(np.int64)
+    sizes = pc.fill_null(pc.binary_length(texts), 0).to_numpy().astype(np.int64)
     long = {}
-    for index in np.flatnonzero(sizes > source.most_characters):
-        characters = pc.utf8_length(values.slice(index, 1))[0].as_py()
+    for row in np.flatnonzero(sizes > source.most_characters).tolist():
+        characters = pc.utf8_length(texts.slice(row, 1))[0].as_py()
         if characters > source.most_characters:
-            long[int(index)] = characters
+            long[row] = characters
     if source.longer != "refuse" and long:
-        values = _shortened(values, list(long), source)
-    end = np.where(is_null, 0, np.minimum(sizes, _most_bytes(source))[rows]).cumsum()
+        texts = _shortened(texts, list(long), source)
+    end = np.minimum(sizes, _most_bytes(source)).cumsum()
     number = (end - 1) // BATCH_BYTES
     borders = [0, *(np.flatnonzero(np.diff(number)) + 1), len(batch)]
     for start, stop in itertools.pairwise(borders):
         if start == stop:
             continue
-        taken = _take(values, rows[start:stop], is_null[start:stop])
         arrays = [array.slice(start, stop - start) for array in batch.columns]
-        arrays[column] = taken
-        schema = batch.schema.set(column, batch.schema.field(column).with_type(taken.type))
-        long_rows = {
-            row: long[index]
-            for row, index in enumerate(rows[start:stop].tolist())
-            if index in long and not is_null[start + row]
-        }
-        yield Bounded(int(start), pa.RecordBatch.from_arrays(arrays, schema=schema), long_rows)
+        arrays[column] = texts.slice(start, stop - start)
+        schema = batch.schema.set(column, batch.schema.field(column).with_type(texts.type))
+        of_part = {row - start: size for row, size in long.items() if start <= row < stop}
+        yield Bounded(int(start), pa.RecordBatch.from_arrays(arrays, schema=schema), of_part)
 
 
 def _most_bytes(source: Source) -> int:
     return BYTES_PER_CHARACTER * source.most_characters
 
 
-def _shortened(values: pa.Array, indices: list[int], source: Source) -> pa.Array:
-    """The values with those at some indices cut, or null."""
-    others = np.ones(len(values), bool)
-    others[indices] = False
+def _shortened(texts: pa.Array, long: list[int], source: Source) -> pa.Array:
+    """The texts with the *long* ones, by row, cut or null."""
     if source.longer == "drop":
-        return pc.if_else(pa.array(others), values, pa.scalar(None, values.type))
+        is_long = pa.array(np.isin(np.arange(len(texts)), long))
+        return pc.if_else(is_long, pa.scalar(None, texts.type), texts)
     try:
-        most = source.most_characters
-        cut = [pc.utf8_slice_codeunits(values.slice(index, 1), 0, most) for index in indices]
+        return pc.utf8_slice_codeunits(texts, 0, source.most_characters)
     except pa.ArrowInvalid:
-        return values  # not UTF-8: `check_text` names the row
-    order = np.cumsum(others) - 1
-    order[indices] = others.sum() + np.arange(len(indices))
-    kept = values.filter(pa.array(others))
-    return pa.concat_arrays([kept, *cut]).take(pa.array(order))
-
-
-def _take(values: pa.Array, rows: np.ndarray, is_null: np.ndarray) -> pa.Array:
-    """The values of some rows; without a copy if they are consecutive."""
-    if np.array_equal(rows, np.arange(rows[0], rows[0] + len(rows))) and not is_null.any():
-        return values.slice(rows[0], len(rows))
-    return values.take(pa.array(rows, mask=is_null))
+        return texts  # not UTF-8: `check_text` names the row
 
 
 def rows_at_once(group: pq.RowGroupMetaData, names: list[str]) -> int:
@@ -128,21 +99,6 @@ def rows_at_once(group: pq.RowGroupMetaData, names: list[str]) -> int:
     size: int = sum(chunk.total_uncompressed_size for chunk in chunks_of(group, names))
     rows: int = BATCH_BYTES * group.num_rows // max(size, 1)
     return max(1, min(BATCH_ROWS, rows))
-
-
-def expanding(text: str | None, footer: pq.FileMetaData) -> list[str]:
-    """The column *text*, if a batch of its rows may need over EXPANDED_BYTES; else none.
-
-    A value may have all bytes of its row group, and be in every row. Read as distinct values, a
-    single large one takes twice the memory.
-    """
-    for index in range(footer.num_row_groups if text else 0):
-        group = footer.row_group(index)
-        for chunk in chunks_of(group, [str(text)]):
-            most = rows_at_once(group, [str(text)]) * chunk.total_uncompressed_size
-            if chunk.has_dictionary_page and most > EXPANDED_BYTES:
-                return [str(text)]
-    return []
 
 
 def chunks_of(group: pq.RowGroupMetaData, names: list[str]) -> Iterator[pq.ColumnChunkMetaData]:
@@ -162,9 +118,9 @@ def remedy(source: Source) -> str:
 
 
 def surely_long(metadata: pq.FileMetaData, source: Source) -> tuple[int, int] | None:
-    """The first and last row of the first row group that must hold a text beyond the bound.
+    """The rows, first and last, of the first row group that surely holds a text beyond the bound.
 
-    The footer alone says so: its texts need more bytes than texts within the bound can have.
+    Its texts need more bytes, by the footer, than texts within the bound can have.
     """
     before = 0
     for index in range(metadata.num_row_groups):

@@ -112,9 +112,7 @@ def list_files(path: str, suffixes: tuple[str, ...] = (".parquet",)) -> tuple[st
     """The files of a folder (recursive), glob, single file or fsspec URL, sorted by path.
 
     Those of a folder or glob end with one of *suffixes* (lower case; `""` is the end of any name).
-
-    Raises:
-        InputError: no such files, or no permission.
+    There must be some.
     """
     with opening(path):
         filesystem, urlpath = file_system(resolve_path(path))
@@ -141,11 +139,7 @@ def list_files(path: str, suffixes: tuple[str, ...] = (".parquet",)) -> tuple[st
 
 
 def open_binary(path: str, shard: int | None = None, **options: str) -> IO[bytes]:
-    """Open a local or remote file for reading, with options of its fsspec file system.
-
-    Raises:
-        InputError: there is no such file.
-    """
+    """Open a local or remote file for reading, with options of its fsspec file system."""
     with naming(path, shard):
         if not is_remote(path):
             return open(path if path.startswith("/") else resolve_path(path), "rb")
@@ -155,12 +149,7 @@ def open_binary(path: str, shard: int | None = None, **options: str) -> IO[bytes
 
 
 def pin_source(source: Source) -> dict[str, str]:
-    """The current commit of a Hub source, by the key `scores:source`; empty for other sources.
-
-    Raises:
-        InputError: there is no such data set, or no permission to read it.
-        HubUnavailableError: the Hub does not answer.
-    """
+    """The current commit of a Hub source, by the key `scores:source`; empty for other sources."""
     if not source.path.startswith("hf://"):
         return {}
     from huggingface_hub import HfApi, HfFileSystem

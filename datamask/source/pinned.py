@@ -3,8 +3,8 @@
 Planning notes a digest of every input. A reader passes that digest, and gets rows only of a file
 that has the digest:
 
-- Of a Parquet file, size and footer are compared when it is opened (or every byte, if
-  `plan.digest` is `content`). A local file must then stay as it is until its last row is read.
+- Of a Parquet file, size and footer are compared when it is opened. A local file must then stay as
+  it is until its last row is read.
 - Of another file, every byte is compared: those that the reader got, while it got them.
 
 An object store refuses ranges of an object that has changed since it was opened, if its client asks
@@ -14,12 +14,10 @@ for the version that was opened, as that of S3 does. A file of the Hub is read a
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import io
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import IO, Any
 
 import pyarrow as pa
@@ -38,8 +36,6 @@ section 5.5)."""
 TAIL_BYTES = 64 * 2**10
 """Bytes fetched from the end of a Parquet file at first: most footers are smaller."""
 
-ChooseColumns = Callable[[pq.FileMetaData], list[str]]
-
 DIGITS = 32
 """Hexadecimal digits of a digest."""
 
@@ -47,34 +43,23 @@ DIGITS = 32
 class PinnedParquet(pq.ParquetFile):  # type: ignore[misc]  # pyarrow has no types
     """A Parquet file that gives rows only while it is the file that was opened.
 
-    `size` is in bytes.
+    `size` is in bytes; `digest` identifies the file by size and footer.
     """
 
-    def __init__(
-        self, raw: IO[bytes], path: str, shard: int | None, dictionaries: ChooseColumns
-    ) -> None:
+    def __init__(self, raw: IO[bytes], path: str, shard: int | None) -> None:
         self.path, self.shard = path, shard
         remote = is_remote(path)
         self._state: State | None = None if remote else state_of(os.fstat(raw.fileno()))
-        self._version = str(getattr(raw, "details", None) or time.monotonic_ns())
-        self.size, self._footer = _read_footer(raw, path, shard)
+        self.size, footer = _read_footer(raw, path, shard)
+        whole = hashlib.sha256(f"{self.size}/".encode() + footer[:-8])
+        self.digest = whole.hexdigest()[:DIGITS]
         # Arrow reads local files faster than through a Python file, and buffered ahead, all that is
         # asked for would stay in memory.
-        metadata = pq.read_metadata(pa.BufferReader(self._footer))
-        if len(self._footer) - 8 - metadata.serialized_size == SIGNATURE_BYTES:
+        metadata = pq.read_metadata(pa.BufferReader(footer))
+        if len(footer) - 8 - metadata.serialized_size == SIGNATURE_BYTES:
             # PyArrow aborts the whole process when it reads an encrypted column.
             raise InputError("has encrypted columns; decrypt it", path=path, shard=shard)
-        options = {"pre_buffer": remote, "read_dictionary": dictionaries(metadata) or None}
-        super().__init__(raw if remote else path, metadata=metadata, **options)
-
-    def digest(self, how: str) -> str:
-        """What identifies the file: its size and footer (`footer`), or every byte (`content`)."""
-        if how == "content":
-            if self._state:
-                return content_digest(self.path)
-            return _remote_content(self.path, self._version)
-        footer = self._footer[:-8]
-        return hashlib.sha256(f"{self.size}/".encode() + footer).hexdigest()[:DIGITS]
+        super().__init__(raw if remote else path, metadata=metadata, pre_buffer=remote)
 
     def check(self) -> None:
         """Refuse a local file that is not, or not any more, the one that was opened."""
@@ -94,34 +79,15 @@ class PinnedParquet(pq.ParquetFile):  # type: ignore[misc]  # pyarrow has no typ
         return table
 
 
-@functools.lru_cache(maxsize=4096)
-def _remote_content(path: str, version: str) -> str:
-    """The digest of a remote file's bytes, fetched once per process and version."""
-    whole = hashlib.sha256()
-    with open_binary(path) as file:
-        while block := file.read(2**20):
-            whole.update(block)
-    return whole.hexdigest()[:DIGITS]
-
-
 @contextlib.contextmanager
 def open_parquet(
-    path: str,
-    shard: int | None = None,
-    planned: str | None = None,
-    dictionaries: ChooseColumns = lambda footer: [],
+    path: str, shard: int | None = None, planned: str | None = None
 ) -> Iterator[PinnedParquet]:
     """Open a Parquet file; errors raised within the block name it too.
 
     Of a remote file, only the requested columns are fetched, in few large requests, and nothing is
-    kept on disk.
-
-    Args:
-        path: local or a URL.
-        shard: named in errors; given for files of the source.
-        planned: the file's digest when the run was planned, of either kind (`plan.digest`); None
-            if there is none to compare with.
-        dictionaries: says, from the footer, which columns are read as their distinct values.
+    kept on disk. The *shard* is named in errors about files of the source. *planned* is the file's
+    digest when the run was planned, if there is one to compare with.
 
     Raises:
         InputError: missing, truncated, encrypted, not a Parquet file, or not the planned one.
@@ -131,20 +97,16 @@ def open_parquet(
     with (
         naming(path, shard),
         open_binary(path, shard, **exact) as raw,
-        PinnedParquet(raw, path, shard, dictionaries) as file,
+        PinnedParquet(raw, path, shard) as file,
     ):
-        if planned not in (None, file.digest("footer")) and planned != file.digest("content"):
+        if planned not in (None, file.digest):
             raise not_as_planned(path, shard)
         yield file
         file.check()
 
 
 def _read_footer(file: IO[bytes], path: str, shard: int | None) -> tuple[int, bytes]:
-    """The size of a Parquet file, and its footer with the eight bytes that end the file.
-
-    Raises:
-        InputError: the footer is encrypted, the file truncated, or not a Parquet file.
-    """
+    """The size of a Parquet file, and its footer with the eight bytes that end the file."""
     size = file.seek(0, 2)
     file.seek(max(0, size - TAIL_BYTES))
     tail = file.read(TAIL_BYTES)
@@ -197,17 +159,11 @@ def open_text(path: str) -> Iterator[io.BufferedReader[_Hashing]]:
 class PlannedFiles:
     """The files of a setting (a folder, glob, file or URL), digested as they are read.
 
-    Args:
-        path: as in the settings.
-        how: what identifies a Parquet file: `plan.digest`; other files are told by their content.
-        suffixes: kinds of files in a folder or glob.
-
-    Raises:
-        InputError: there are no files.
+    Of a folder or glob, those that end with one of *suffixes*; there must be some.
     """
 
-    def __init__(self, path: str, how: str, suffixes: tuple[str, ...] = SCORE_SUFFIXES) -> None:
-        self.path, self.how, self.suffixes = path, how, suffixes
+    def __init__(self, path: str, suffixes: tuple[str, ...] = SCORE_SUFFIXES) -> None:
+        self.path, self.suffixes = path, suffixes
         self.names = list_files(path, suffixes)
         self._digests: dict[str, set[str]] = {}
 
@@ -215,7 +171,7 @@ class PlannedFiles:
     def open_parquet(self, name: str) -> Iterator[PinnedParquet]:
         """Open one of the files, as `open_parquet`."""
         with open_parquet(name) as file:
-            self._digests.setdefault(name, set()).add(file.digest(self.how))
+            self._digests.setdefault(name, set()).add(file.digest)
             yield file
 
     @contextlib.contextmanager
@@ -229,43 +185,43 @@ class PlannedFiles:
         """One digest of the names and digests of all files; those not read yet are read now."""
         whole = hashlib.sha256()
         for name in self.names:
-            digests = sorted(self._digests.get(name) or {digest_file(name, self.how)})
+            digests = sorted(self._digests.get(name) or {_digest(name)})
             whole.update(f"{name}\0{' '.join(digests)}\n".encode())
         return whole.hexdigest()[:DIGITS]
 
     @contextlib.contextmanager
     def compared(self, planned: str | None) -> Iterator[None]:
-        """Refuse the files that a block has read unless their digest is *planned*, or None.
+        """Refuse the files unless those that a block has read have the digest *planned*, if any.
 
-        Raises:
-            InputError: the files are others; raised in place of the block's error about them.
+        Files that have changed are an error in place of the block's own about them.
         """
         try:
             yield
         except DatamaskError:
-            if planned not in (None, digest_files(self.path, self.how, self.suffixes)):
+            if planned not in (None, digest_files(self.path, self.suffixes)):
                 raise not_as_planned(self.path) from None
             raise
         if planned not in (None, self.digest()):
             raise not_as_planned(self.path)
 
 
-def digest_file(path: str, how: str) -> str:
-    """What identifies a file: see `PlannedFiles`.
-
-    Raises:
-        InputError: there is no such file, or it is not a Parquet file although its name says so.
-    """
-    if path.lower().endswith(".parquet") and how == "footer":
+def _digest(path: str) -> str:
+    """What identifies one of some planned files."""
+    if path.lower().endswith(".parquet"):
         with open_parquet(path) as file:
-            return file.digest(how)
-    if not is_remote(path):
-        with naming(path):
+            return file.digest
+    return digest_file(path)
+
+
+def digest_file(path: str) -> str:
+    """What identifies the content of a file: a digest of every byte."""
+    with naming(path):
+        if not is_remote(path):
             return content_digest(path)
-    with naming(path), open_binary(path) as raw:
-        return _Hashing(raw).digest()
+        with open_binary(path) as raw:
+            return _Hashing(raw).digest()
 
 
-def digest_files(path: str, how: str, suffixes: tuple[str, ...] = SCORE_SUFFIXES) -> str:
-    """One digest of all such files at *path*. Raises as `PlannedFiles` and `digest_file`."""
-    return PlannedFiles(path, how, suffixes).digest()
+def digest_files(path: str, suffixes: tuple[str, ...] = SCORE_SUFFIXES) -> str:
+    """One digest of all such files at *path*; raises as `PlannedFiles` and `open_parquet`."""
+    return PlannedFiles(path, suffixes).digest()

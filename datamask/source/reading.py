@@ -1,6 +1,7 @@
 """Documents from Parquet files, local or at an fsspec URL.
 
-Shards are row ranges that ignore file boundaries and cut row groups. A shard's reader yields
+Footers, which are examined in seconds, give the rows and bytes of each row group and identify a
+file. Shards are row ranges that ignore file boundaries and cut row groups. A shard's reader yields
 exactly the plan's rows, in order, in one schema, and reads only the requested columns. Problems are
 one line that names the file. Credentials and endpoints come from the environment alone (HF_TOKEN,
 AWS_*).
@@ -8,8 +9,9 @@ AWS_*).
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -18,17 +20,8 @@ import pyarrow.parquet as pq
 from datamask.errors import DatamaskError, InputError, one_line, together
 from datamask.runs.in_progress import note
 from datamask.runs.run import Piece, Run
-from datamask.source.long_texts import (
-    BATCH_ROWS,
-    Bounded,
-    bounded,
-    chunks_of,
-    expanding,
-    remedy,
-    rows_at_once,
-    text_column,
-)
-from datamask.source.opening import FETCH_BYTES
+from datamask.source import long_texts
+from datamask.source.opening import FETCH_BYTES, is_remote
 from datamask.source.pinned import open_parquet
 
 SCHEMA_KEY = b"datamask-source-schema"
@@ -55,9 +48,7 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def unify_schemas(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
-    """The one schema of all files, given path and schema of each.
-
-    Small differences are widened (string, large_string).
+    """The one schema of all files, given path and schema of each; small differences are widened.
 
     Raises:
         InputError: columns are absent from a file, occur twice, or have incompatible types.
@@ -71,21 +62,16 @@ def unify_schemas(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
 
     for path, schema in schemas:
         plain = plain_schema(schema)
-        repeated = sorted(name for name in {*plain.names} if plain.names.count(name) > 1)
-        for name in repeated:
-            refuse("occurs more than once in the file; give every column its own name", path, name)
-        if repeated:
+        if repeated := sorted(name for name in {*plain.names} if plain.names.count(name) > 1):
+            problem = "occurs more than once in the file; give every column its own name"
+            refuse(problem, path, repeated[0])
             continue
-        if unified is None:
-            unified, first = plain, path
-            continue
-        if plain.equals(unified):
-            continue
+        unified, first = (plain, path) if unified is None else (unified, first)
         different = sorted({*plain.names} ^ {*unified.names})
         for name in different:
             lacking, having = (path, first) if name in unified.names else (first, path)
             refuse(f"absent, but {having} has it; give all files the same columns", lacking, name)
-        if different:
+        if different or plain.equals(unified):
             continue
         fields = []
         for field in unified:
@@ -103,6 +89,41 @@ def unify_schemas(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
     if unified is None:
         raise InputError("no files")
     return unified
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """What a Parquet footer says: `digest` is of size and footer, `size` in bytes.
+
+    `groups` are rows and uncompressed bytes of each row group.
+    """
+
+    path: str
+    size: int
+    digest: str
+    groups: tuple[tuple[int, int], ...]
+    schema: pa.Schema
+
+
+def read_footers(paths: Sequence[str]) -> tuple[list[SourceFile], list[DatamaskError]]:
+    """The readable ones of some Parquet files, in order, and the problems of the others."""
+
+    def read(path: str) -> SourceFile | DatamaskError:
+        try:
+            with open_parquet(path) as file:
+                groups = (file.metadata.row_group(i) for i in range(file.num_row_groups))
+                counts = tuple((group.num_rows, group.total_byte_size) for group in groups)
+                schema = plain_schema(file.schema_arrow)
+                return SourceFile(path, file.size, file.digest, counts, schema)
+        except DatamaskError as error:
+            return error
+
+    with ThreadPoolExecutor(16 if any(map(is_remote, paths)) else 2) as pool:
+        results = list(pool.map(read, paths))
+    return (
+        [result for result in results if isinstance(result, SourceFile)],
+        [result for result in results if isinstance(result, DatamaskError)],
+    )
 
 
 def invalid_text(values: pa.Array) -> int | None:
@@ -151,34 +172,26 @@ def read_shard(
             raise InputError("absent; check source.columns", path=path, shard=shard, column=name)
     schema = pa.schema([schema.field(name) for name in names])
     source, start = run.settings.source, 0
-    text = text_column(source, names) if has_text else None
+    text = long_texts.text_column(source, names) if has_text else None
     for piece in run.shard_pieces[shard]:
         inside, done = None, 0
         if rows is not None:
             inside = rows[slice(*np.searchsorted(rows, (start, start + piece.rows)))] - start
-        for batch in read_piece(piece, names, inside, text):
-            for part in bounded(batch, source) if text else [Bounded(0, batch, {})]:
+        for batch in read_piece(piece, names, inside):
+            whole = [long_texts.Bounded(0, batch, {})]
+            for part in long_texts.bounded(batch, source) if text else whole:
                 for place, characters in part.long.items():
                     place += done + part.first
                     row = start + (place if inside is None else int(inside[place]))
                     if source.longer == "refuse":
-                        raise _too_long(run, shard, row, characters)
+                        remedy = long_texts.remedy(source)
+                        problem = f"a text of {characters:,d} characters; {remedy}"
+                        raise row_error(run, shard, row, source.columns.text, problem)
                     if long is not None:
                         long[row] = characters
                 yield _cast(part.batch, schema, piece)
             done += len(batch)
         start += piece.rows
-
-
-def _too_long(run: Run, shard: int, row: int, characters: int) -> InputError:
-    path, place = locate(run, shard, row)
-    return InputError(
-        f"a text of {characters:,d} characters; {remedy(run.settings.source)}",
-        path=path,
-        shard=shard,
-        row=place,
-        column=run.settings.source.columns.text,
-    )
 
 
 def read_ids(run: Run, shard: int) -> pa.ChunkedArray:
@@ -188,14 +201,9 @@ def read_ids(run: Run, shard: int) -> pa.ChunkedArray:
 
 
 def read_piece(
-    piece: Piece,
-    names: list[str],
-    rows: np.ndarray | None = None,
-    text: str | None = None,
+    piece: Piece, names: list[str], rows: np.ndarray | None = None
 ) -> Iterator[pa.RecordBatch]:
     """The planned rows of one file, or only *rows* of them, in the file's own types.
-
-    The column *text* is read as its distinct values if its rows may need much more memory.
 
     Raises:
         InputError: the file is unreadable, or not the one that was planned.
@@ -204,8 +212,7 @@ def read_piece(
         return
     skip, left = piece.skip_rows, piece.rows
     groups = range(piece.first_row_group, piece.first_row_group + piece.num_row_groups)
-    how = functools.partial(expanding, text)
-    with open_parquet(piece.path, piece.shard, piece.digest, how) as file:
+    with open_parquet(piece.path, piece.shard, piece.digest) as file:
         if rows is not None:
             some_groups, places = _places_among(file, piece, rows)
             for _, taken in take_rows(_batches(file, some_groups, names), places):
@@ -225,7 +232,7 @@ def read_piece(
 def groups_with(
     file: pq.ParquetFile, piece: Piece, rows: np.ndarray
 ) -> Iterator[tuple[int, int, np.ndarray]]:
-    """The row groups that hold some of a piece's *rows*, with their first row and those rows.
+    """The row groups with some of a piece's *rows*, their first row, and those rows.
 
     Rows count from the piece's start, and are ascending.
     """
@@ -258,12 +265,8 @@ def take_rows(
     for batch in batches:
         inside = rows[slice(*np.searchsorted(rows, (start, start + batch.num_rows)))]
         if len(inside):
-            # Views cannot be taken from. Dictionaries stay: their rows may need much more memory.
-            kinds = [
-                one if pa.types.is_dictionary(one.type) else one.with_type(plain_type(one.type))
-                for one in batch.schema
-            ]
-            yield inside, batch.cast(pa.schema(kinds)).take(pa.array(inside - start))
+            plain = batch.cast(plain_schema(batch.schema))  # views cannot be taken from
+            yield inside, plain.take(pa.array(inside - start))
         start += batch.num_rows
 
 
@@ -272,18 +275,18 @@ def _batches(
 ) -> Iterator[pa.RecordBatch]:
     """Batches of some row groups, of which those up to FETCH_BYTES are fetched together."""
     together: list[int] = []
-    size, at_once = 0, BATCH_ROWS
+    size, at_once = 0, long_texts.BATCH_ROWS
     for group in groups:
         columns = file.metadata.row_group(group)
         together.append(group)
-        size += sum(chunk.total_compressed_size for chunk in chunks_of(columns, names))
-        at_once = min(at_once, rows_at_once(columns, names))
+        size += sum(chunk.total_compressed_size for chunk in long_texts.chunks_of(columns, names))
+        at_once = min(at_once, long_texts.rows_at_once(columns, names))
         if size >= FETCH_BYTES or group == groups[-1]:
             note(source_bytes=size)
             yield from file.iter_batches(
                 batch_size=at_once, row_groups=together, columns=names, use_threads=False
             )
-            together, size, at_once = [], 0, BATCH_ROWS
+            together, size, at_once = [], 0, long_texts.BATCH_ROWS
 
 
 def _cast(batch: pa.RecordBatch, schema: pa.Schema, piece: Piece) -> pa.RecordBatch:
@@ -299,15 +302,15 @@ def _cast(batch: pa.RecordBatch, schema: pa.Schema, piece: Piece) -> pa.RecordBa
 
 
 def check_text(run: Run, shard: int, first: int, values: pa.Array, column: str) -> None:
-    """Check that the texts of a shard's rows, from *first* on, are UTF-8.
-
-    Raises:
-        InputError: one is not; names its file and row.
-    """
+    """Refuse a text that is not UTF-8 among a shard's rows from *first* on; names its file, row."""
     if (place := invalid_text(values)) is not None:
-        path, row = locate(run, shard, first + place)
-        problem = "not valid UTF-8; re-encode it"
-        raise InputError(problem, path=path, shard=shard, row=row, column=column)
+        raise row_error(run, shard, first + place, column, "not valid UTF-8; re-encode it")
+
+
+def row_error(run: Run, shard: int, row: int, column: str, problem: str) -> InputError:
+    """The error about a value in a shard's row; names the file and the row within it."""
+    path, place = locate(run, shard, row)
+    return InputError(problem, path=path, shard=shard, row=place, column=column)
 
 
 def locate(run: Run, shard: int, row: int) -> tuple[str, int]:

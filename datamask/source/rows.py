@@ -1,45 +1,223 @@
-"""Rows of files that are not the source: benchmarks, earlier datasets, texts to embed."""
+"""Rows of files that are not the source: scores, labels, benchmarks, earlier datasets, texts.
+
+Ids are text in every kind of file, as written there; their type is never inferred.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import csv
 import functools
-from collections.abc import Iterator
+import io
+import json
+from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from typing import Any
 
-from datamask.errors import InputError
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.json
+
+from datamask.config.inputs import Score
+from datamask.errors import DatamaskError, InputError, gathering, one_line, together
+from datamask.runs.in_progress import from_any_thread
+from datamask.source.columns import is_id, is_numeric
 from datamask.source.opening import naming
-from datamask.source.pinned import PlannedFiles
-from datamask.source.score_files import LINES_LOOKED_AT, check_columns, json_objects
+from datamask.source.pinned import SCORE_SUFFIXES, PlannedFiles, open_text
 
 ROW_SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".txt")
 """Kinds of files: Parquet, JSON lines and plain text."""
 
-ROWS_AT_ONCE = 1024
+TEXTS_AT_ONCE = 1024
+
+ROWS_AT_ONCE = 2**16
+"""Lines of JSON read together if Arrow cannot read them."""
+
+CSV_BLOCK = 2**25
+"""Bytes of a CSV file that are parsed together; a row has at most as many."""
+
+TOO_LARGE = "straddling object straddles two block boundaries"
+"""Arrow's words for a row or line that does not fit into two blocks."""
+
+LINES_LOOKED_AT = 1000
+"""Lines of a JSON file in which a column must occur."""
+
+
+def read_all_scores(
+    score: Score, failures: list[DatamaskError], planned: str
+) -> Iterator[tuple[pa.Array, pa.Array]]:
+    """Ids and scores of all files of a score, as from `read_scores`; *failures* gets the errors.
+
+    DuckDB would replace the type of an error raised while it reads. *planned* is the digest of the
+    files when the run was planned.
+    """
+    advance = from_any_thread()  # DuckDB reads in a thread of its own
+
+    def batches() -> Iterator[tuple[pa.Array, pa.Array]]:
+        rows = 0
+        problems: list[DatamaskError] = []
+        with gathering(failures):
+            files = PlannedFiles(score.path)
+            with files.compared(planned):
+                for number, path in enumerate(files.names):
+                    with gathering(problems):
+                        for keys, values in read_scores(path, score, files):
+                            rows += len(keys)
+                            yield keys, values
+                            read = f", {rows} rows of {score.name}"
+                            advance(number, len(files.names), "score files", read)
+                if problems:
+                    raise together(problems)
+
+    return batches()
+
+
+def read_scores(
+    path: str, score: Score, files: PlannedFiles | None = None
+) -> Iterator[tuple[pa.Array, pa.Array]]:
+    """Ids as text and scores as float64 of one file, batch by batch; *files* note its digest.
+
+    Raises:
+        InputError: the file is unreadable, lacks a column or has one of another type.
+    """
+    refuse = functools.partial(InputError, path=path)
+    try:
+        for batch in _batches(path, score, files or PlannedFiles(path)):
+            value, keys = batch.column(score.column), batch.column(score.id_column)
+            if not is_numeric(value.type):
+                problem = f"type {value.type}, needed a number; fix it, or name another column"
+                raise refuse(problem, column=score.column)
+            if not is_id(keys.type):
+                problem = f"type {keys.type}, needed text or integer; write the ids as text"
+                raise refuse(problem, column=score.id_column)
+            keys = keys.cast(pa.string())
+            keys.validate(full=True)  # Arrow does not check the bytes of JSON and Parquet
+            yield keys, value.cast(pa.float64())
+    except (pa.ArrowException, UnicodeError, OverflowError, csv.Error) as error:
+        what = f"ids ({score.id_column}) and numbers ({score.column})"
+        raise refuse(f"cannot be read as {what}: {one_line(error)}; fix the file") from None
+
+
+def _batches(path: str, score: Score, files: PlannedFiles) -> Iterator[pa.RecordBatch]:
+    names = [score.id_column, score.column]
+    remedy = f"set column and id_column of score {score.name} to two of"
+    check = functools.partial(check_columns, path, names, remedy)
+    if path.lower().endswith(".parquet"):
+        with files.open_parquet(path) as file:
+            check(file.schema_arrow.names)
+            yield from file.iter_batches(columns=names)
+    elif path.lower().endswith(".csv"):
+        # Arrow names the row of a byte that is not UTF-8, and refuses an empty file.
+        wrap = functools.partial(io.TextIOWrapper, errors="replace", newline="")
+        with open_text(path) as raw, wrap(raw, "utf-8-sig") as text:
+            for header in islice(csv.reader(text), 1):
+                check(header)
+        yield from _csv_batches(path, score, files)
+    elif path.lower().endswith(SCORE_SUFFIXES):
+        with open_text(path) as raw:
+            rows = islice(json_objects(raw, path), LINES_LOOKED_AT)
+            check(dict.fromkeys(name for _, row in rows for name in row))
+        yield from _json_batches(path, score, files)
+    else:
+        raise InputError(f"unknown kind of file; use {', '.join(SCORE_SUFFIXES)}", path=path)
+
+
+def _csv_batches(path: str, score: Score, files: PlannedFiles) -> Iterator[pa.RecordBatch]:
+    # Ids are read as text: a number would lose its leading zeros.
+    types = {score.id_column: pa.string(), score.column: pa.float64()}
+    convert = pa.csv.ConvertOptions(column_types=types, include_columns=[*types])
+    parse = pa.csv.ParseOptions(newlines_in_values=True)
+    # Arrow names the row of a fault only if it reads with one thread.
+    read = pa.csv.ReadOptions(use_threads=False, block_size=CSV_BLOCK)
+    try:
+        with files.open_text(path) as raw, pa.csv.open_csv(raw, read, parse, convert) as reader:
+            yield from reader
+    except pa.ArrowInvalid as error:
+        if TOO_LARGE not in str(error):
+            raise
+        problem = f"a row is larger than {CSV_BLOCK >> 20} MiB; check that its quotes are closed"
+        raise InputError(problem, path=path) from None
+
+
+def check_columns(path: str, names: Iterable[str], remedy: str, known: Iterable[str]) -> None:
+    """Refuse a file unless each of *names* is once among the *known*, which *remedy* introduces."""
+    known = list(known)
+    for name in names:
+        if known.count(name) != 1:
+            twice = "occurs more than once; give every column its own name"
+            absent = f"absent; {remedy}: {', '.join(known)}"
+            raise InputError(twice if name in known else absent, path=path, column=name)
+
+
+def _json_batches(path: str, score: Score, files: PlannedFiles) -> Iterator[pa.RecordBatch]:
+    """Read lines of JSON by Arrow, which is fastest, until an id is no string or a line is long."""
+    schema = pa.schema([(score.id_column, pa.string()), (score.column, pa.float64())])
+    parsing = pa.json.ParseOptions(schema, unexpected_field_behavior="ignore")
+    done = 0
+    try:
+        with files.open_text(path) as raw:
+            for batch in pa.json.open_json(raw, parse_options=parsing):
+                yield batch
+                done += batch.num_rows
+        return
+    except pa.ArrowInvalid as error:
+        if not any(reason in str(error) for reason in ("changed from string to number", TOO_LARGE)):
+            raise
+    with files.open_text(path) as raw:
+        rest = islice(json_objects(raw, path), done, None)
+        while rows := list(islice(rest, ROWS_AT_ONCE)):
+            ids = _column(rows, score.id_column, str, path)
+            values = _column(rows, score.column, float, path)
+            yield pa.RecordBatch.from_arrays([ids, values], schema=schema)
+
+
+def _column(
+    rows: list[tuple[int, dict[str, Any]]], name: str, kind: type[str] | type[float], path: str
+) -> pa.Array:
+    """One column of some objects: whole numbers become text as ids, and floats as scores."""
+    values: list[str | float | None] = []
+    for number, row in rows:
+        value = row.get(name)
+        if not isinstance(value, int | kind | None) or isinstance(value, bool):
+            needed = "text or a whole number" if kind is str else "a number"
+            problem = f"{value!r}, needed {needed}; correct it"
+            raise InputError(problem, path=path, row=number, column=name)
+        values.append(None if value is None else kind(value))
+    return pa.array(values, pa.string() if kind is str else pa.float64())
+
+
+def json_objects(file: Iterable[bytes], path: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of a file of JSON lines, each with the number of its line (from 0)."""
+    for number, line in enumerate(file):
+        if not line.strip():
+            continue
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            problem = f"not JSON ({error}); correct the line"
+            raise InputError(problem, path=path, row=number) from None
+        if not isinstance(found, dict):
+            problem = "not a JSON object; correct the line"
+            raise InputError(problem, path=path, row=number)
+        yield number, found
 
 
 def read_rows(
     path: str, columns: tuple[str, ...], files: PlannedFiles | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Read the rows of a file as dictionaries.
+    """The rows of a file as dictionaries; a plain text file is one, its text in the last column.
 
-    A plain text file is one row: its text in the last column.
-
-    Args:
-        path: of a kind in `ROW_SUFFIXES`, local or a URL.
-        columns: that the rows must have.
-        files: that the file is one of; they note its digest.
+    *files*, that the file is one of, note its digest.
 
     Raises:
-        InputError: the file is unreadable, lacks a column, or is of another kind.
+        InputError: the file is unreadable, lacks one of the *columns*, or is of another kind.
     """
     check = functools.partial(check_columns, path, columns, "needed is one of")
-    files = files or PlannedFiles(path, "footer", ROW_SUFFIXES)
+    files = files or PlannedFiles(path, ROW_SUFFIXES)
     if path.lower().endswith(".parquet"):
         with files.open_parquet(path) as file:
             check(file.schema_arrow.names)
-            for batch in file.iter_batches(ROWS_AT_ONCE, columns=list(columns)):
+            for batch in file.iter_batches(TEXTS_AT_ONCE, columns=list(columns)):
                 yield from batch.to_pylist()
     elif path.lower().endswith(ROW_SUFFIXES):
         with naming(path), files.open_text(path) as raw:

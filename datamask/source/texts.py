@@ -6,7 +6,6 @@ without text. This keeps the report of a remote corpus cheap.
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -14,11 +13,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from datamask.errors import one_line
 from datamask.runs.run import Run
-from datamask.source.long_texts import expanding
+from datamask.source.long_texts import chunks_of
 from datamask.source.pinned import open_parquet
 from datamask.source.reading import groups_with
 
@@ -42,9 +40,6 @@ def beginnings(run: Run, wanted: Sequence[tuple[int, int]]) -> dict[tuple[int, i
 
     *wanted* are shards and rows within them, the most wanted first. Documents whose text was not
     read are absent; in layout `features`, which has no text, all are.
-
-    Raises:
-        InputError: a file of the source is missing or unreadable.
     """
     if run.settings.source.layout == "features":
         return {}
@@ -57,18 +52,16 @@ def beginnings(run: Run, wanted: Sequence[tuple[int, int]]) -> dict[tuple[int, i
         for piece in run.shard_pieces[shard]:
             inside = rows[(rows >= start) & (rows < start + piece.rows)] - start
             if len(inside):
-                how = functools.partial(expanding, column)
-                with open_parquet(piece.path, shard, piece.digest, how) as file:
+                with open_parquet(piece.path, shard, piece.digest) as file:
                     for group, first, held in groups_with(file, piece, inside):
-                        size = _text_bytes(file, group, column)
+                        chunks = chunks_of(file.metadata.row_group(group), [column])
+                        size = sum(chunk.total_uncompressed_size for chunk in chunks)
                         if spent + size > MOST_TEXT_BYTES:
                             unread += len(held)
                             continue
                         spent += size
                         texts = file.read_row_group(group, columns=[column])[column]
-                        if not pa.types.is_dictionary(texts.type):  # a view cannot be taken from
-                            texts = texts.cast(pa.large_string())
-                        taken = texts.take(pa.array(held - first)).cast(pa.large_string())
+                        taken = texts.cast(pa.large_string()).take(pa.array(held - first))
                         lines = _beginnings(taken, MOST_CHARACTERS)
                         places = ((shard, start + int(row)) for row in held)
                         found |= dict(zip(places, lines, strict=True))
@@ -76,13 +69,6 @@ def beginnings(run: Run, wanted: Sequence[tuple[int, int]]) -> dict[tuple[int, i
     if unread:
         logger.info("%d documents are shown without text (above %d bytes)", unread, MOST_TEXT_BYTES)
     return found
-
-
-def _text_bytes(file: pq.ParquetFile, group: int, column: str) -> int:
-    """Uncompressed bytes of a column in a row group."""
-    chunks = map(file.metadata.row_group(group).column, range(file.metadata.num_columns))
-    size: int = next(c.total_uncompressed_size for c in chunks if c.path_in_schema == column)
-    return size
 
 
 def _beginnings(texts: pa.ChunkedArray, length: int) -> Iterator[str]:

@@ -26,10 +26,7 @@ LARGEST_TOKEN = 2**31 - 1
 def load_tokenizer(name: str, setting: str = "source.tokenizer", planned: str | None = None) -> Any:
     """The tokenizer of a file (tokenizer.json, or a folder with one) or of a model on the Hub.
 
-    Args:
-        name: of the file, folder or model.
-        setting: named in messages.
-        planned: the digest of its definition when the run was planned, if it is.
+    Messages name the *setting*; *planned* is the digest of its definition when the run was planned.
 
     Raises:
         SettingsError: it does not exist or cannot be read.

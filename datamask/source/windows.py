@@ -23,12 +23,9 @@ REACH = 64
 class Windows:
     """W windows of N texts: the beginnings of all texts, then the other windows, text by text.
 
-    Args:
-        texts: the windows.
-        owners: the text of each; int64, shape W.
-        starts: the characters of its text before each; int64, shape W.
-        weights: the share of its text that is nearer to it than to others; float64, shape W.
-        lengths: characters of the texts; int64, shape N.
+    Of each window, `owners` is the number of its text, `starts` the characters of the text before
+    it, and `weights` the share of the text that is nearer to it than to others. `lengths` are the
+    characters of the texts.
     """
 
     texts: list[str]
@@ -79,13 +76,7 @@ class Windows:
 
 
 def cut(texts: Sequence[str], sizes: int | np.ndarray, most: int) -> Windows:
-    """The windows of N texts.
-
-    Args:
-        texts: of any length.
-        sizes: characters that the reader holds at once, of every text or of each.
-        most: windows of a text.
-    """
+    """At most *most* windows of each of N texts; the reader holds *sizes* characters at once."""
     lengths = np.array([len(text) for text in texts], np.int64)
     firsts = np.minimum(lengths, sizes).astype(np.int64)
     windows = [text[:stop] for text, stop in zip(texts, firsts.tolist(), strict=True)]

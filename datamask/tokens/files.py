@@ -41,12 +41,7 @@ def units(run: Run) -> list[Unit]:
 
 
 def write_tokens(run: Run, unit: int, compute: Compute) -> None:
-    """Write a token file, its index and its header.
-
-    Raises:
-        RunError: the order is missing or stale.
-        CorruptFileError: tokens are missing where the order says that they are.
-    """
+    """Write a token file, its index and its header."""
     made = run.receipt("order").metrics
     columns = ["first_token", "tokens", "unit", "start"]
     rows = read_columns(run.path("order"), columns, [("file", "=", unit)])
@@ -77,12 +72,9 @@ def write_tokens(run: Run, unit: int, compute: Compute) -> None:
 
 
 def gather(rows: pa.Table, paths: dict[int, Path], kind: np.dtype) -> npt.NDArray[np.generic]:
-    """The tokens of exposures, in their order, read from the files of stage `tokenised`.
+    """The tokens of exposures in their order, of type *kind*, read from files by unit.
 
-    Args:
-        rows: columns `unit`, `start` and `tokens`.
-        paths: of the files, by unit.
-        kind: type of a token.
+    *rows* have the columns `unit`, `start` and `tokens`.
     """
     unit, start, lengths = (rows[name].to_numpy() for name in ("unit", "start", "tokens"))
     gathered = np.empty(int(lengths.sum()), kind)

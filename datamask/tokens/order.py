@@ -41,11 +41,7 @@ FROM (SELECT *, unnest(range(1, repeat + 1))::INTEGER AS exposure FROM documents
 
 
 def check_phases(settings: Settings) -> None:
-    """Check the conditions of phases, which read no other data than the documents.
-
-    Raises:
-        SettingsError: one is no condition on the columns of the documents.
-    """
+    """Refuse conditions of phases that are none on the columns of the documents, or read others."""
     import duckdb
 
     names = [score.name for score in settings.scores]
@@ -67,7 +63,6 @@ def put_in_order(run: Run, compute: Compute) -> None:
     `phases`; `files`; `type` and `end` as in stage `tokenised`.
 
     Raises:
-        RunError: tokens or documents are missing or stale.
         SettingsError: no document is selected, or a phase has too few tokens.
     """
     metrics: dict[str, Any] = {}
@@ -189,14 +184,10 @@ def _numbered(connection: Any, run: Run, total: int, metrics: dict[str, Any]) ->
             first, lengths = first[:kept], np.minimum(lengths, total - first)[:kept]
             cells = first // tokens.tokens_per_file
             files = file + np.cumsum(np.diff(cells, prepend=cell) != 0)
-            columns = {"first_token": first, "tokens": lengths, "file": files}
-            table = table.slice(0, kept)
-            named = {name: table[name] for name in schemas.ORDER.names if name not in columns}
-            yield (
-                pa.table(named | {k: pa.array(v) for k, v in columns.items()})
-                .select(schemas.ORDER.names)
-                .cast(schemas.ORDER)
-            )
+            table = table.slice(0, kept).drop_columns(["tokens"])
+            for name, values in (("first_token", first), ("tokens", lengths), ("file", files)):
+                table = table.append_column(name, pa.array(values))
+            yield table.select(schemas.ORDER.names).cast(schemas.ORDER)
             documents += kept
             if kept:
                 position = int(first[-1] + lengths[-1])
@@ -209,10 +200,6 @@ def first_exposures_first(tables: Iterable[pa.Table], least: int) -> Iterator[pa
     """The rows of tables in their order, but with first exposures only until *least* tokens.
 
     The exposures that these displace follow at once.
-
-    Args:
-        tables: with the columns `exposure`, from 1, and `tokens`.
-        least: tokens; 0 or less changes nothing.
     """
     waiting: list[pa.Table] = []
     done = 0

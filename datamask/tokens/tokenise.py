@@ -26,14 +26,7 @@ from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.runs.stage import Unit
 from datamask.runs.stages import companions
-from datamask.source.token_counts import (
-    TEXTS_AT_ONCE,
-    encode,
-    end_of_document,
-    load_tokenizer,
-    token_type,
-    tokenizer_digest,
-)
+from datamask.source import token_counts
 
 PIN = "tokenised:tokenizer"
 """The pin of the tokenizer's definition."""
@@ -55,9 +48,9 @@ def pin_tokenizer(settings: Settings) -> dict[str, str]:
     tokens = wanted(settings)
     if settings.source.layout == "features":
         raise SettingsError("tokens: needs text; layout `features` has none")
-    digest = tokenizer_digest(tokens.tokenizer, "tokens.tokenizer")
-    tokenizer = load_tokenizer(tokens.tokenizer, "tokens.tokenizer", digest)
-    end_of_document(tokenizer, tokens.tokenizer, tokens.end_of_document)
+    digest = token_counts.tokenizer_digest(tokens.tokenizer, "tokens.tokenizer")
+    tokenizer = token_counts.load_tokenizer(tokens.tokenizer, "tokens.tokenizer", digest)
+    token_counts.end_of_document(tokenizer, tokens.tokenizer, tokens.end_of_document)
     pins = {PIN: digest} | ({"scores:tokenizer": digest} if settings.counts_for_trainer else {})
     if not Path(tokens.tokenizer).exists():
         from huggingface_hub import try_to_load_from_cache
@@ -78,21 +71,18 @@ def tokenise(run: Run, unit: int, compute: Compute) -> Receipt:
     """Write the tokens of a file of the subset, and where its documents are.
 
     The receipt's metrics: `type` of a token, `end` (the token at the end of a document), `tokens`.
-
-    Raises:
-        RunError: the file is missing or stale.
-        InputError: the tokenizer is not the planned one.
     """
     tokens, documents = wanted(run.settings), run.receipt("subset", unit).rows
-    tokenizer = load_tokenizer(tokens.tokenizer, "tokens.tokenizer", run.pinned_revisions[PIN])
-    end = end_of_document(tokenizer, tokens.tokenizer, tokens.end_of_document)
-    kind, tables = np.dtype(token_type(tokenizer)), [schemas.TOKENISED.empty_table()]
+    planned = run.pinned_revisions[PIN]
+    tokenizer = token_counts.load_tokenizer(tokens.tokenizer, "tokens.tokenizer", planned)
+    end = token_counts.end_of_document(tokenizer, tokens.tokenizer, tokens.end_of_document)
+    kind, tables = np.dtype(token_counts.token_type(tokenizer)), [schemas.TOKENISED.empty_table()]
     start = done = 0
     path = run.root / companions("tokenised", unit)[0]
     with replace_file(path, run.storage) as temporary, temporary.open("wb") as file:
         for facts, texts in _documents(run, unit):
             lengths = np.zeros(len(texts), np.int64)
-            for number, ids in enumerate(encode(tokenizer, texts)):
+            for number, ids in enumerate(token_counts.encode(tokenizer, texts)):
                 ids.append(end)
                 lengths[number] = len(ids)
                 file.write(np.array(ids, kind).data)
@@ -114,7 +104,7 @@ def _documents(run: Run, unit: int) -> Iterator[tuple[list[pa.Array], list[str]]
     columns += [f"{prefix}repeat"] if run.settings.selection.max_repeat > 1 else []
     path = run.path("subset", unit)
     with reading(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
-        for batch in file.iter_batches(TEXTS_AT_ONCE, columns=columns):
+        for batch in file.iter_batches(token_counts.TEXTS_AT_ONCE, columns=columns):
             ids, texts, quality, *repeat = (batch.column(name) for name in columns)
             repeats = repeat[0] if repeat else pa.repeat(pa.scalar(1, pa.int32()), len(ids))
             yield [ids.cast(pa.string()), quality, repeats], texts.to_pylist()

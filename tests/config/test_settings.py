@@ -8,7 +8,6 @@ from typing import Any
 
 import hypothesis
 import pytest
-import yaml
 from hypothesis import strategies as st
 
 from datamask.config.compute import Compute
@@ -21,14 +20,9 @@ from datamask.runs.receipt import canonical_json
 WRONG = [
     ({"selection": {"ratoi": 0.1}}, "selection.ratoi: unknown key"),
     ({"selection": {"ratio": 0}}, "selection.ratio: Input should be greater than 0, got 0"),
-    ({"selection": {"ratio": "a lot"}}, "selection.ratio: "),
     (
         {"selection": {"final_lr": 11, "initial_lr": 10}},
         "selection: final_lr 11.0 is above initial_lr 10.0",
-    ),
-    (
-        {"quality": {"prune_fraction": 1}},
-        "quality.prune_fraction: Input should be less than 1, got 1",
     ),
     ({"quality": {"scores": [{"kind": "file"}]}}, "quality.scores.0: kind `file` needs `path`"),
     ({"quality": {"scores": [{"column": "score"}]}}, "quality.scores.0: `column` is of"),
@@ -40,9 +34,6 @@ WRONG = [
     ({"quality": {"scores": [{}, {}]}}, "quality: score names must differ"),
     ({"publication": {"repository": "a/b"}}, "publication: `license` is required"),
     ({"publication": {"license": "mit"}}, "publication: `repository` is required"),
-    ({"plan": {"rows_per_shard": 0}}, "plan.rows_per_shard: "),
-    ({"embedding": {"method": "magic"}}, "embedding.method: "),
-    ({"seed": -1}, "seed: "),
     ({"nonsense": 1}, "nonsense: unknown key; `datamask settings` lists"),
     (
         {"selection": {"limits": [{"column": "dump", "nonsense": 1}]}},
@@ -58,12 +49,6 @@ def test_wrong_settings_are_refused_with_the_path_of_the_key(data: dict, message
         parse_settings(data)
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
-
-
-def test_every_mistake_is_listed_at_once() -> None:
-    """A user fixes all keys in one go."""
-    with pytest.raises(SettingsError, match=r"plan\.rows_per_shard.*; selection\.ratoi"):
-        parse_settings({"plan": {"rows_per_shard": 0}, "selection": {"ratoi": 1}})
 
 
 def test_overrides_win_over_the_file_and_compute_stays_apart(tmp_path: Path) -> None:
@@ -142,14 +127,6 @@ def test_a_file_that_is_not_settings_is_refused(tmp_path: Path) -> None:
         config.write_text(text)
         with pytest.raises(SettingsError, match=r"my\.yaml"):
             load_settings(config)
-
-
-def test_settings_survive_the_trip_through_json_and_yaml() -> None:
-    """What run.json holds gives back the same settings."""
-    settings = parse_settings({"quality": {"scores": [{"name": "a", "kind": "column"}]}})
-    plain = settings.model_dump(mode="json")
-    assert parse_settings(yaml.safe_load(yaml.safe_dump(plain))) == settings
-    assert canonical_json(parse_settings(plain)) == canonical_json(settings)
 
 
 SCORE = [{"name": "a", "kind": "column"}]

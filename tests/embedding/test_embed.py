@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +21,6 @@ from datamask.errors import CorruptFileError, InputError
 from datamask.execution.attempts import ShardsFailedError
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
-from datamask.runs import stage_settings
 from datamask.runs.files import write_parquet
 from datamask.runs.opening import open_run
 from datamask.runs.receipt import read_receipt
@@ -84,17 +82,6 @@ def test_int8_takes_half_the_disk_and_selects_nearly_the_same(
         assert sizes[1] < 0.6 * sizes[0]
 
 
-def test_vectors_made_before_a_setting_existed_stay_valid() -> None:
-    """The fingerprint of embeddings has what it had before `truncate` and `storage`."""
-    given = {"model": "m", "dimension": 8, "max_tokens": 9, "dtype": "float16", "prefix": ""}
-    before = {"method": "sentence-transformer", "trust_remote_code": False, "windows": 3, **given}
-    del before["model"]
-    chosen = parse_settings({"source": {"path": "x"}, "embedding": given})
-    assert stage_settings.embedding(chosen) == before
-    more = parse_settings({"source": {"path": "x"}, "embedding": {**given, "truncate": True}})
-    assert stage_settings.embedding(more) == {**before, "truncate": True}
-
-
 def test_a_quality_file_of_other_documents_is_refused(
     made: tuple[Run, Path], tmp_path: Path
 ) -> None:
@@ -107,59 +94,6 @@ def test_a_quality_file_of_other_documents_is_refused(
     write_parquet(path, table.schema, [swapped], lambda rows: receipt, storage=run.storage)
     with pytest.raises(CorruptFileError, match=r"quality/00000\.parquet: other ids"):
         embed_shard(run, 0, Compute())
-
-
-@pytest.mark.slow
-def test_a_shard_without_survivors_is_an_empty_file(tmp_path: Path) -> None:
-    """All of one shard is pruned: it goes through to an empty mask, and the rest is selected."""
-    source = tmp_path / "source"
-    source.mkdir()
-    for file, score in enumerate((-5.0, 5.0)):
-        ids = [f"{file}-{row}" for row in range(10)]
-        texts = [f"river stone market {file} {row} window garden" for row in range(10)]
-        table = pa.table({"id": ids, "text": texts, "edu": [score + row for row in range(10)]})
-        pq.write_table(table, source / f"{file}.parquet")
-    chosen = settings(source, plan={"rows_per_shard": 10}, quality={"prune_fraction": 0.5})
-    run = finish(tmp_path / "run", chosen)
-    assert run.receipt("embeddings", 0).rows == 0
-    assert run.receipt("selection", 0).rows == 0
-    assert pq.read_table(run.path("subset", 0))["shard"].to_pylist() == [1] * 5
-
-
-def test_long_ids_and_ids_that_end_in_nul_go_on_from_their_checkpoints(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No chunk is embedded twice, and one long id takes its own bytes, not those of a whole chunk.
-
-    An array of fixed width would pad every id to 1.2 MB, and cut the NULs off.
-    """
-    ids = ["x" * 300_000, *(f"{row}\0" for row in range(79))]
-    texts = [f"river stone market {row} window garden" for row in range(80)]
-    (tmp_path / "s").mkdir()
-    table = pa.table({"id": ids, "text": texts, "edu": np.arange(80.0)})
-    pq.write_table(table, tmp_path / "s" / "a.parquet")
-    chosen = settings(tmp_path / "s", quality={"prune_fraction": 0}, plan={"rows_per_shard": 80})
-    run = finish(tmp_path / "run", chosen, "quality")
-    real, counts = lexical.embed, []
-
-    def breaking(texts: list[str | None], dimension: int) -> np.ndarray:
-        if len(counts) == 2:
-            counts.append(0)
-            raise OSError("the disk is gone")
-        counts.append(len(texts))
-        return real(texts, dimension)
-
-    monkeypatch.setattr(lexical, "embed", breaking)
-    tracemalloc.start()
-    with pytest.raises(OSError, match="the disk is gone"):
-        embed_shard(run, 0, Compute(embedding_chunk=20))
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    kept = sum(path.stat().st_size for path in run.root.glob("checkpoints/**/*.npz"))
-    embed_shard(run, 0, Compute(embedding_chunk=20))
-    assert counts == [20, 20, 0, 20, 20]
-    assert kept < 300_000
-    assert peak < 5_000_000
 
 
 def feature_source(folder: Path, kind: pa.DataType, vectors: list) -> Path:
@@ -230,10 +164,7 @@ def model_run(root: Path, source: Path, model: Path) -> Run:
 def test_a_model_s_shard_goes_on_to_the_same_bytes_and_tells_its_speed(
     made: tuple[Run, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Broken off in the third chunk and gone on with: no chunk twice, no byte different.
-
-    The record counts what this attempt did: documents, and tokens as the tokeniser counts them.
-    """
+    """Broken off in the third chunk and gone on with: no chunk twice, no byte different."""
     from sentence_transformers import SentenceTransformer
 
     from datamask.embedding import sentence_transformer

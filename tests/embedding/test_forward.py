@@ -29,16 +29,6 @@ def test_every_text_is_in_one_batch_that_fits(counts: np.ndarray, most: int) -> 
     assert token_metrics(counts, counts, batches, 1)["padded_tokens"] == whole
 
 
-def test_padding_of_long_and_short_texts_together_is_avoided() -> None:
-    """Lengths as the web has them: a tenth of the padding of batches in the order of arrival."""
-    counts = np.random.default_rng(0).lognormal(5, 1, 4096).astype(int).clip(1, 512)
-    in_order = [counts[start : start + 32] for start in range(0, 4096, 32)]
-    before = sum(len(batch) * int(batch.max()) for batch in in_order) - counts.sum()
-    metrics = token_metrics(counts, counts, token_batches(counts, 32 * 512), 1)
-    after = metrics["padded_tokens"] - counts.sum()
-    assert after < before / 10
-
-
 @given(counts=COUNTS, most=st.integers(1, 3000))
 def test_lengths_do_not_mix(counts: np.ndarray, most: int) -> None:
     """The shortest text of a batch is at least as long as the longest of the next."""

@@ -1,4 +1,4 @@
-"""Vectors against sentence-transformers' own, a text at a time; and what a bad model provokes."""
+"""Vectors against sentence-transformers' own, a text at a time; what a bad model provokes; pins."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from datamask.config.compute import Compute
 from datamask.config.inputs import Embedding
 from datamask.embedding import sentence_transformer
 from datamask.embedding.loose_texts import embed_texts
-from datamask.embedding.pinning import folder_digest
+from datamask.embedding.pinning import PIN, folder_digest, pin_model
 from datamask.embedding.sentence_transformer import Encoder, embed, load_model, tokenise
 from datamask.errors import DeviceMemoryError, InputError, SettingsError
 from tests import windows
@@ -56,10 +56,7 @@ def embedded(encoder: Encoder, settings: Embedding, batch: int | None = 4) -> np
 def test_vectors_are_those_of_the_library(
     encoder: Encoder, settings: Embedding, folder: Path, batch: int | None
 ) -> None:
-    """Each is what `encode` of a model loaded apart gives for the text alone, also if it is cut.
-
-    `encode` of all texts gives the same vectors, but for rounding.
-    """
+    """Each is what `encode` of a model loaded apart gives for the text alone, also if it is cut."""
     from sentence_transformers import SentenceTransformer
 
     reference = SentenceTransformer(str(folder), device="cpu")
@@ -72,11 +69,7 @@ def test_vectors_are_those_of_the_library(
 
 
 def test_long_texts_are_embedded_in_windows(encoder: Encoder, settings: Embedding) -> None:
-    """Against the library, a window at a time: the mean of unit vectors, by shares of the text.
-
-    The first window is what the tokeniser leaves of the text. Short texts have the bytes that they
-    have without windows, in any order of the texts but for rounding.
-    """
+    """Against the library, a window at a time: the mean of unit vectors, by shares of the text."""
     long = [" ".join(generator.choice(WORDS, size)) for size in (150, 400, 3000)] + ["xy" * 400]
     texts = [*long[:2], *TEXTS, *long[2:]]
     names = [f"document-{row}" for row in range(len(texts))]
@@ -171,10 +164,7 @@ def test_a_default_prompt_of_the_model_is_kept(encoder: Encoder, settings: Embed
 
 
 def test_tokens_and_padding_are_counted(encoder: Encoder, settings: Embedding) -> None:
-    """The tensors that go to the device hold the counted tokens, and no batch is too large.
-
-    What was cut is what the tokeniser gives for the whole texts.
-    """
+    """The tensors that go to the device hold the counted tokens, and no batch is too large."""
     found = tokenise(encoder, TEXTS, settings, 3, 1)
     masks = [features["attention_mask"] for features in found.features]
     assert found.counts["padded_tokens"] == sum(mask.numel() for mask in masks)
@@ -295,3 +285,15 @@ def test_a_model_without_tokens_is_served(tmp_path: Path) -> None:
     found = embedded(encoder, settings, 4)
     expected = encoder.model.encode(TEXTS, normalize_embeddings=True)
     assert np.abs(found - expected).max() < 1e-5
+
+
+def test_pins(tmp_path):
+    """A folder's pin follows its files; a commit and the lexical embedder need no network."""
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "weights").write_bytes(b"one")
+    before = pin_model(Embedding(model=str(tmp_path)))
+    assert pin_model(Embedding(model=str(tmp_path))) == before
+    (tmp_path / "weights").write_bytes(b"two")
+    assert pin_model(Embedding(model=str(tmp_path))) != before
+    assert pin_model(Embedding(model="a/b", revision="a" * 40)) == {PIN: "a" * 40}
+    assert pin_model(Embedding(method="lexical")) == {PIN: "lexical-1"}

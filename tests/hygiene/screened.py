@@ -61,3 +61,8 @@ def columns_of(one: dict[str, Any]) -> Iterator[list[str]]:
         yield from ([text] for text in pq.read_table(path)["text"].to_pylist())
     else:
         yield [path.read_text()]
+
+
+def hidden(text: str, character: str) -> str:
+    """A text with a character inside every word, and the rest of the word in capital letters."""
+    return " ".join(word[:1] + character + word[1:].upper() for word in text.split())

@@ -14,7 +14,7 @@ import pytest
 from datamask.config.compute import Compute
 from datamask.errors import InputError
 from datamask.execution.pipeline import run_stage
-from datamask.hygiene import near_duplicates, similar_pairs
+from datamask.hygiene import similar_pairs
 from datamask.hygiene.minhash import bands_of
 from datamask.planning.plan import plan_run
 from datamask.report.quality_findings import copied_groups
@@ -68,10 +68,7 @@ def test_each_dropped_document_resembles_a_better_one_that_is_kept(
 
 
 def test_windows_of_a_log_stay_unless_their_text_is_kept(tmp_path: Path) -> None:
-    """A chain of 200 windows of 60 words, each two words after the one before.
-
-    Only windows that are at most 6 words apart have a similarity of 0.8: 56 5-grams, 50 shared.
-    """
+    """A chain of 200 windows of 60 words, each two words after the one before."""
     log = prose(random.Random(3), 460).split()
     texts = {f"a-{start:03d}": " ".join(log[2 * start : 2 * start + 60]) for start in range(200)}
     write(tmp_path / "source" / "a.parquet", list(texts.values()))
@@ -118,7 +115,7 @@ def test_large_buckets_give_the_same_in_any_batches(
     near, pairs, found = {"near_duplicates": {}, "duplicates": "keep"}, set(), []
     for at_once in (1, 3, 2**16):
         monkeypatch.setattr(duckdb_scratch, "ROWS_AT_ONCE", at_once)
-        monkeypatch.setattr(near_duplicates, "CLUSTERED_AT_ONCE", at_once)
+        monkeypatch.setattr(similar_pairs, "CLUSTERED_AT_ONCE", at_once)
         run = screened(tmp_path / str(at_once), tmp_path / "source", **near)
         pairs.add(pq.read_table(run.path("similar_pairs", 0)).num_rows)
         found.append(judged(run))

@@ -15,25 +15,17 @@ from datamask.analysis.composition import query
 from datamask.config.compute import Compute
 from datamask.errors import DatamaskError
 from datamask.execution.pipeline import run_stage
-from datamask.execution.status import run_status, shard_table
-from datamask.execution.verification import verify
 from datamask.planning.plan import plan_run
 from datamask.publishing.folder import write_folder
-from datamask.report.answer import answer
-from datamask.runs.stages import STAGES, stages_of
+from datamask.runs.stages import stages_of
 from tests.finished import finish, settings
 from tests.hygiene.screened import SIMILARITY, prose, texts_of, write
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
-QUALITY_STAGES = frozenset(list(STAGES)[: list(STAGES).index("quality") + 1])
-
 
 def test_workers_order_and_lost_files_change_no_byte(
-    tmp_path: Path,
-    copies: Any,
-    benchmarks: list[dict[str, Any]],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, copies: Any, benchmarks: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Four workers, shards in reverse, and a folder that lost files, have the same files."""
     source, _ = copies
@@ -100,18 +92,6 @@ def test_all_problems_are_reported_before_any_work(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_text_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
-    """With its file and row, although the shard begins in another file."""
-    source = write(tmp_path / "source" / "a.parquet", ["a", "b"]).parent
-    write(source / "b.parquet", ["c", "d"])
-    table = pq.read_table(source / "b.parquet")
-    texts = pa.array([b"c", b"\xff"]).view(pa.string())
-    pq.write_table(table.set_column(1, "text", texts), source / "b.parquet")
-    run = plan_run(tmp_path / "run", settings(source, quality={"near_duplicates": {}}))
-    with pytest.raises(DatamaskError, match=r"b\.parquet, shard 00000, row 1, column text: not va"):
-        run_stage(run, "screening", Compute())
-
-
 def test_layout_features_has_no_text_to_screen(tmp_path: Path) -> None:
     """Said with the other problems of the settings."""
     source = write(tmp_path / "source" / "a.parquet", ["a"]).parent
@@ -121,40 +101,11 @@ def test_layout_features_has_no_text_to_screen(tmp_path: Path) -> None:
         plan_run(tmp_path / "run", chosen)
 
 
-def test_settings_change_no_more_than_they_must(
-    tmp_path: Path, benchmarks: list[dict[str, Any]]
-) -> None:
-    """Similarity, action and scores leave the screening; n-grams and sets do not."""
-    source = write(tmp_path / "source" / "a.parquet", [prose(random.Random(0))] * 3).parent
-    quality = {"near_duplicates": {}, "contamination": {"sets": benchmarks}}
-    run = plan_run(tmp_path / "run", settings(source, quality=quality))
-
-    def changed(**groups: object) -> set[str]:
-        other = plan_run(tmp_path / "run", settings(source, quality={**quality, **groups}))
-        return {
-            stage
-            for stage in QUALITY_STAGES.intersection(stages_of(other.settings))
-            if stage not in stages_of(run.settings)
-            or other.fingerprint(stage) != run.fingerprint(stage)
-        }
-
-    last = {"similar_pairs", "quality"}
-    assert changed(near_duplicates={"similarity": 0.9}) == last
-    assert changed(contamination={"sets": benchmarks, "action": "flag"}) == {"combined", *last}
-    assert changed(near_duplicates={"ngram": 4}) == {"screening", "combined", *last}
-    every = {"benchmark_ngrams", "screening", "combined", *last}
-    assert changed(contamination={"sets": benchmarks[:2]}) == every
-    assert changed(scores=[{"name": "edu", "kind": "column", "column": "edu"}]) == set()
-    assert changed(scores=[{"kind": "heuristic"}]) == {"scores", "combined", *last}
-    earlier = {"against": [str(source / "a.parquet")]}
-    assert changed(near_duplicates=earlier) == {"earlier_signatures", *last}
-
-
 @pytest.mark.slow
 def test_counts_are_shown_wherever_results_are(
     tmp_path: Path, benchmarks: list[dict[str, Any]], copies: Any
 ) -> None:
-    """Report, warnings, card, status and verification; no path of this machine is published."""
+    """Report, card and published scores; no path of this machine is published."""
     source, _ = copies
     leak = next(texts_of(benchmarks[1]))
     write(source / "leak.parquet", [f"{prose(random.Random(n))} {leak}" for n in range(40)])
@@ -176,9 +127,6 @@ def test_counts_are_shown_wherever_results_are(
     page = run.path("report").read_text()
     assert "<td>&lt;b&gt;|table</td><td>1</td><td>0</td><td>0</td><td>40</td><td>40</td>" in page
     assert "<b>|table" not in page
-    told = "\n".join(answer(run).warnings)
-    assert f"{counts['kept']} of the documents kept share 13 consecutive words" in told
-    assert "2 of the 22 texts of benchmark questions have fewer than 13 words" in told
     assert run.settings.publication is not None
     write_folder(run, run.settings.publication)
     card = (run.root / "publication" / "README.md").read_text()
@@ -187,13 +135,3 @@ def test_counts_are_shown_wherever_results_are(
     assert str(tmp_path) not in card and "path: c.txt" in card
     published = pq.read_table(next((run.root / "publication" / "scores").glob("*.parquet")))
     assert sum(name == "<b>|table" for name in published["contaminated_by"].to_pylist()) == 40
-    states = run_status(run)
-    assert {*states} >= {"benchmark_ngrams", "earlier_signatures"}
-    assert shard_table(states)[0]["screening"] == "done"
-    path = run.local_path("screening", 2)
-    data = bytearray(path.read_bytes())
-    data[100] ^= 1
-    path.write_bytes(data)
-    assert [name for name, _ in verify(run).corrupt] == ["screening/00002.parquet"]
-    with pytest.raises(DatamaskError, match=r"screening/00002\.parquet: missing"):
-        run_stage(run, "similar_pairs", Compute(), force=True)

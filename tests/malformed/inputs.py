@@ -130,13 +130,3 @@ def score_file(name: str, content: str | bytes | dict[str, Any], **more: object)
         return rebuild(folder, quality__scores=json.dumps([score]))
 
     return make
-
-
-def shard(**changes: Any) -> Make:
-    """The published script's input and output."""
-
-    def make(folder: Path) -> list[str]:
-        source = features(folder / "in", **changes)
-        return ["--input", str(source), "--output", str(folder / "mask.parquet")]
-
-    return make

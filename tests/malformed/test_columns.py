@@ -13,11 +13,13 @@ from tests.malformed.commands import assert_refused
 from tests.malformed.inputs import (
     REST,
     ROWS,
+    WIDTH,
     WITHOUT,
     Cases,
     Make,
     corpus,
     every_file,
+    features,
     rebuild,
     setting,
 )
@@ -67,7 +69,6 @@ def twice_named(folder: Path) -> list[str]:
 
 COLUMNS: Cases = {
     "column absent from one file": (columns(text=None), "1.parquet, column text: absent, but"),
-    "column in one file only": (columns(extra=[1] * ROWS), "0.parquet, column extra: absent, but"),
     "column absent everywhere": (setting(source__columns__text="body"), "column body: absent from"),
     "column twice in a file": (twice_named, "1.parquet, column text: occurs more than once"),
     **{
@@ -81,22 +82,14 @@ COLUMNS: Cases = {
         every_file(lambda table: table.append_column("TEXT", table["text"])),
         "column TEXT: differs from column text in case only, which DuckDB ignores; rename one",
     ),
-    "column of a name that the subset adds": (
-        every_file(lambda table: table.append_column("Shard", table["score"])),
-        "column Shard: the subset adds a column of this name; set subset.column_prefix",
-    ),
-    "text that is a number": (columns(text=list(range(ROWS))), "1.parquet, column text: type"),
     "text that is bytes": (retyped("text", pa.binary()), "column text: type binary, needed text;"),
-    "id that is a list": (columns(id=[["a"]] * ROWS), "1.parquet, column id: type list<element:"),
     "id that is a fraction": (setting(source__columns__id="score"), "column score: type double,"),
     "score that is text": (
         setting(quality__scores="[{name: edu, kind: column, column: text}]"),
         "column text: type string, needed a number; fix it, or set quality.scores.0.column",
     ),
-    "id twice in a file": (columns(id=["x"] * ROWS), "column id: 1 ids are not unique ('x' 8"),
     "id twice across files": (columns(id=[f"0-{row}" for row in range(ROWS)]), "0.parquet"),
     "null id": (columns(id=[*NAMES[:5], None, *NAMES[6:]]), "1.parquet, row 5, column id: null or"),
-    "empty id": (columns(id=[*NAMES[:7], ""]), "1.parquet, row 7, column id: null or empty"),
     "id that is not UTF-8": (columns(id=LATIN_IDS), "1.parquet, row 0, column id: not valid"),
     "text that is not UTF-8": (columns(text=LATIN), "1.parquet, shard 00001, row 0, column text:"),
     "address that is not UTF-8": (
@@ -112,8 +105,6 @@ COLUMNS: Cases = {
         "1.parquet, row 7, column score: score missing, NaN or infinite",
         WITHOUT,
     ),
-    "infinite score": (scored(score=[float("inf"), *REST]), "row 0, column score:", WITHOUT),
-    "null score": (scored(score=[None, *REST]), "row 0, column score:", WITHOUT),
     "more tokens than a text can have": (
         every_file(lambda table: table.append_column("token_count", pa.array([5.0, 1e30] * 4))),
         "0.parquet, shard 00000, row 1, column token_count: 1e+30 tokens in a document; fix it",
@@ -122,9 +113,51 @@ COLUMNS: Cases = {
 }
 
 
-@pytest.mark.parametrize("name", COLUMNS)
+def vectors(**changes: Any) -> Make:
+    """The published layout with other columns."""
+
+    def make(folder: Path) -> list[str]:
+        features(folder / "source", **changes)
+        return rebuild(folder, source__layout="features")
+
+    return make
+
+
+def unit_vectors(**rows: Any) -> list[Any]:
+    """Vectors, some of them replaced: `_3=None`."""
+    made: list[Any] = [[1.0, 0.5, 0.25, 0.125]] * ROWS
+    for name, value in rows.items():
+        made[int(name[1:])] = value
+    return made
+
+
+VECTORS: Cases = {
+    "ragged embeddings": (
+        vectors(feature_arr=unit_vectors(_3=[1.0])),
+        "0.parquet, row 3, column feature_arr: 1 numbers wide; embedding.dimension is 4; fix",
+    ),
+    "embeddings of another width": (
+        vectors(feature_arr=pa.array([[1.0] * 3] * ROWS, pa.list_(pa.float32(), 3))),
+        "column feature_arr: 3 numbers wide; set embedding.dimension (4) to that",
+    ),
+    "NaN in an embedding": (
+        vectors(feature_arr=unit_vectors(_5=[1.0, float("nan"), 0.0, 0.0])),
+        "0.parquet, row 5, column feature_arr: NaN or infinite number",
+    ),
+    "embedding of zeros": (
+        vectors(feature_arr=unit_vectors(_7=[0.0] * WIDTH)),
+        "0.parquet, row 7, column feature_arr: all zeros, has no direction; fix it or drop",
+    ),
+    "null embedding": (
+        vectors(feature_arr=unit_vectors(_2=None)),
+        "0.parquet, row 2, column feature_arr: null; give every document an embedding",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [*COLUMNS, *VECTORS])
 def test_bad_input_gets_one_line(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Columns that are absent, ambiguous, of another type, or hold unusable values."""
-    assert_refused(COLUMNS[name], tmp_path, capsys)
+    """Columns that are absent, ambiguous, of another type, or hold unusable values or vectors."""
+    assert_refused((COLUMNS | VECTORS)[name], tmp_path, capsys)

@@ -15,7 +15,6 @@ from pyarrow.parquet import encryption
 
 from tests.malformed.commands import assert_refused, problems, run_main
 from tests.malformed.inputs import (
-    IDS,
     Cases,
     Make,
     arguments,
@@ -23,7 +22,6 @@ from tests.malformed.inputs import (
     corpus,
     every_file,
     rebuild,
-    score_file,
     sets,
     setting,
 )
@@ -84,13 +82,6 @@ def locked(*, plain_footer: bool) -> Make:
     return make
 
 
-def locked_scores(folder: Path) -> list[str]:
-    """A file of scores whose column is encrypted."""
-    command = score_file("s.parquet", {"id": IDS, "score": [0.5] * len(IDS)})(folder)
-    encrypted(folder / "s.parquet", plain_footer=True, column="score")
-    return command
-
-
 def odd_name(name: str) -> Make:
     """A folder with brackets, which is no pattern, and in it an empty file of this name."""
 
@@ -109,26 +100,15 @@ def dangling_link(folder: Path) -> list[str]:
 
 UNREADABLE: Cases = {
     "truncated Parquet": (bytes_of(lambda data: data[: len(data) // 2]), "1.parquet: truncated"),
-    "zero bytes": (bytes_of(lambda data: b""), "1.parquet: truncated, or not a Parquet file"),
-    "not Parquet": (bytes_of(lambda data: b"id,text\n1,hello world\n"), "1.parquet: truncated"),
     "damaged footer": (bytes_of(spoilt_footer), "1.parquet: cannot be read"),
-    "damaged pages of the id": (page_damage("id"), "1.parquet: cannot be read"),
     "damaged pages of the text": (page_damage("text"), "1.parquet, shard 00001: cannot be read"),
     "no such folder": (setting(source__path="/nowhere"), "/nowhere: no files found;"),
-    "empty glob": (setting(source__path="HERE/source/*.pq"), "*.pq: no files found"),
-    "a file of another kind": (
-        arguments("rebuild", "HERE/run", *sets(source__path=__file__)),
-        "test_files.py: truncated, or not a Parquet file; replace it",
-    ),
     "no source at all": (arguments("plan", "HERE/run", *sets()), "source.path: required; a folder"),
-    "unknown protocol": (setting(source__path="foo://a/b"), "foo://a/b: not a path or URL"),
-    "malformed Hub address": (setting(source__path="hf://x"), "hf://x: not a path or URL"),
     "NUL in a path": (setting(source__path='"/a\\0b"'), "not a path or URL (embedded null byte)"),
     "no row in any file": (every_file(lambda table: table.slice(0, 0)), "source: no rows in any"),
     "line break in a file's name": (odd_name("a\nb.parquet"), "a\\nb.parquet: truncated, or not a"),
     "encrypted column": (locked(plain_footer=True), "1.parquet: has encrypted columns; decrypt it"),
     "encrypted footer": (locked(plain_footer=False), "1.parquet: its footer is encrypted; decrypt"),
-    "encrypted scores": (locked_scores, "s.parquet: has encrypted columns; decrypt it"),
     "file's name that is not UTF-8": (
         odd_name("caf\udce9.parquet"),
         "caf\\udce9.parquet: its name",

@@ -17,7 +17,7 @@ import torch
 
 from datamask.cli import train_mask
 from tests.malformed.commands import problems, run_main
-from tests.malformed.inputs import ROWS, bytes_of, corpus, features, rebuild, setting, shard
+from tests.malformed.inputs import ROWS, corpus, features, rebuild, setting
 
 
 def test_all_problems_are_reported_together(
@@ -136,19 +136,6 @@ def test_a_hub_that_does_not_answer_may_be_tried_again(
     (line,) = problems(capsys)
     assert "embedding.model a/b: the Hub cannot be reached" in line
     assert "try again, or give a local folder" in line
-
-
-@pytest.mark.slow
-def test_a_process_ends_as_the_function_does(tmp_path: Path) -> None:
-    """A shell sees what these tests see in their own process: one line, status 2."""
-    for module, given in (
-        ("datamask.cli.main", ["-q", *bytes_of(lambda data: b"")(tmp_path / "a")]),
-        ("datamask.cli.train_mask", shard(chunk_id=[7] * ROWS)(tmp_path / "b")),
-    ):
-        command = [sys.executable, "-m", module, *given]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 2
-        assert done.stderr.startswith("datamask: ") and done.stderr.count("\n") == 1
 
 
 def test_a_bug_is_reported_as_a_bug(

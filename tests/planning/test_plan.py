@@ -20,10 +20,8 @@ from datamask.planning.preflight_rows import check_rows
 from datamask.planning.preview import cut
 from datamask.runs.opening import run_storage
 from datamask.runs.run import Run
-from datamask.source.footers import SourceFile
 from datamask.source.opening import list_files
-from datamask.source.pinned import digest_file
-from datamask.source.reading import read_shard
+from datamask.source.reading import SourceFile, read_footers, read_shard
 
 
 @pytest.fixture(autouse=True)
@@ -175,7 +173,7 @@ def test_problems_are_in_the_order_of_files(tmp_path: Path, workers: int) -> Non
         }
     )
     paths = sorted(map(str, source.iterdir()))
-    files = {path: digest_file(path, "footer") for path in paths}
+    files = {file.path: file.digest for file in read_footers(paths)[0]}
     problems = check_rows(tmp_path, files, settings, Compute(workers=workers), [], {})
     rows = [399_999, 4, 4]
     expected = [f"file {path}, row {row}, " for path, row in zip(paths, rows, strict=False)]

@@ -11,23 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
-from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
 from tests.quality.runs import column, make_run, score
 
 DOMAINS = ["a.org"] * 40 + ["b.org"] * 150 + ["c.org"] * 3 + [None] * 7
 COMPARED = ["z-score", "min-max", "rank"]
-
-
-def test_weights_combine_scores(tmp_path: Path) -> None:
-    """The quality is the weighted sum of the normalised scores."""
-    two = [column(weight=2.0), {**column(weight=-0.5), "name": "other", "column": "other"}]
-    rows = score(
-        make_run(tmp_path, {"grade": [1, 2], "other": [10, 30]}, prune_fraction=0, scores=two)
-    )
-    assert [row["quality"] for row in rows] == [-3.0, -11.0]
 
 
 def plainly(values: list[float], normalisation: str) -> list[float]:
@@ -45,24 +34,11 @@ def plainly(values: list[float], normalisation: str) -> list[float]:
 
 
 @pytest.mark.parametrize("normalisation", COMPARED)
-def test_scales_use_the_whole_corpus(tmp_path: Path, normalisation: str) -> None:
-    """Values are compared with those of all shards; ties have their mean rank, and -0 is 0."""
-    values = [3.0, 1.0, 2.0, 2.0, -0.0, 0.0, 5.0, 2.0, -9.0]
-    run = make_run(tmp_path, {"grade": values}, prune_fraction=0, scores=[column(normalisation)])
-    found = [row["quality"] for row in score(run)]
-    assert found == pytest.approx(plainly(values, normalisation), abs=1e-15)
-
-
-@pytest.mark.parametrize("normalisation", COMPARED)
 @pytest.mark.parametrize("outlier", [9.0, 1e10, -1e12])
 def test_scores_are_compared_within_groups(
     tmp_path: Path, normalisation: str, outlier: float
 ) -> None:
-    """Each value is a mix of its place in the group, by size, and its place in the whole.
-
-    An outlier in one group changes the places in no other. The receipt counts what each group has
-    of the best tenth either way.
-    """
+    """Each value is a mix of its place in the group, by size, and its place in the whole."""
     generator = random.Random(1)
     levels = {"a.org": 5.0, "b.org": 0.0, "c.org": 9.0, None: -3.0}
     grades = [levels[d] + round(generator.gauss(0, 1 + (d == "a.org")), 1) for d in DOMAINS]
@@ -133,36 +109,3 @@ def test_correlations_of_scores_are_those_of_scipy(tmp_path: Path) -> None:
     ]
     assert found[0]["correlation"] == pytest.approx(expected, abs=1e-6)
     assert found[1]["correlation"] is found[2]["correlation"] is None
-
-
-def test_layout_features_takes_quality_as_it_is(tmp_path: Path) -> None:
-    """The published input needs no text; nothing is empty and nothing pruned by default."""
-    table = pa.table(
-        {
-            "chunk_id": [7, 8],
-            "quality_score": pa.array([0.5, 0.25], pa.float32()),
-            "feature_arr": pa.array([[1.0, 0.0], [0.0, 1.0]], pa.list_(pa.float16(), 2)),
-        }
-    )
-    pq.write_table(table, tmp_path / "in.parquet")
-    data = {
-        "source": {"path": str(tmp_path / "in.parquet"), "layout": "features"},
-        "embedding": {"dimension": 2},
-    }
-    rows = score(plan_run(tmp_path / "run", parse_settings(data)))
-    assert [(row["id"], row["quality"], row["dropped"]) for row in rows] == [
-        ("7", 0.5, None),
-        ("8", 0.25, None),
-    ]
-
-
-def test_only_what_is_stale_is_written_and_bytes_are_equal(tmp_path: Path) -> None:
-    """A lost file is made again with the same bytes, the others are left alone."""
-    run = make_run(tmp_path, {"grade": [5, 3, 8, 1, 2, 9]}, rows=2, scores=[column("rank")])
-    score(run)
-    path = run.path("quality", 1)
-    content, other = path.read_bytes(), run.path("quality", 0).stat().st_mtime_ns
-    path.unlink()
-    run_stage(run, "quality", Compute(workers=4))
-    assert path.read_bytes() == content
-    assert run.path("quality", 0).stat().st_mtime_ns == other

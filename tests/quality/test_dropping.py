@@ -1,28 +1,69 @@
-"""Documents that are empty, copies, without a score or the worst are dropped and counted."""
+"""Documents of all shards are compared, dropped and counted; the worst are pruned."""
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from datamask.config.compute import Compute
+from datamask.config.loading import parse_settings
 from datamask.errors import SettingsError
+from datamask.planning.plan import plan_run
+from datamask.quality.dropping import quantiles
 from tests.quality.runs import column, make_run, score
 
-pytestmark = pytest.mark.usefixtures("roughly")
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=80))
+def test_deciles_are_those_of_the_documents_in_order(values: list[int]) -> None:
+    """The value at each tenth of the documents, rounded up."""
+    counts = [(value, values.count(value)) for value in sorted(set(values))]
+    ordered = sorted(values)
+    expected = [ordered[max(1, -(-part * len(values) // 10)) - 1] for part in range(1, 10)]
+    assert quantiles(counts, 10) == expected
 
 
-@pytest.mark.parametrize("prune_fraction", [0.0, 0.4, 0.55])
-def test_prune_is_exact_and_breaks_ties_by_id(tmp_path: Path, prune_fraction: float) -> None:
-    """Exactly floor(prune x candidates) of the worst by (quality, id) are pruned."""
-    values = [1, 1, 1, 1, 5, 1, 7, 1, 9, 1, 1]
-    text = [f"words {row}" for row in range(10)] + [" "]
-    columns = {"grade": values, "text": text}
-    rows = score(make_run(tmp_path, columns, prune_fraction=prune_fraction, scores=[column()]))
-    assert rows[10]["dropped"] == "empty"
-    order = sorted(rows[:10], key=lambda row: (row["quality"], row["id"]))
-    number = {0.0: 0, 0.4: 4, 0.55: 5}[prune_fraction]
-    assert [row["dropped"] for row in order] == ["pruned"] * number + [None] * (10 - number)
+def corpus() -> dict[str, Any]:
+    """Texts that occur up to four times, some of them empty, with two scores and groups."""
+    generator = random.Random(8)
+    texts = [f"text number {generator.randrange(90)}" for _ in range(200)]
+    return {
+        "text": [text if generator.random() > 0.03 else " " for text in texts],
+        "grade": [None if generator.random() < 0.1 else generator.gauss(0, 1) for _ in texts],
+        "other": [float(generator.randrange(4)) for _ in texts],
+        "url": [f"https://{generator.choice('abcde')}.org/x" for _ in texts],
+    }
+
+
+@pytest.mark.parametrize("hold_out", [0.0, 0.1])
+def test_neither_shards_nor_threads_change_anything(tmp_path: Path, hold_out: float) -> None:
+    """The same copies, ranks, groups and pruned documents, with other threads bit for bit."""
+    scores = [
+        column("rank", missing="drop"),
+        {**column("z-score", normalise_within="domain"), "name": "other", "column": "other"},
+    ]
+    found = []
+    for number, (threads, rows) in enumerate(((1, 33), (4, 33), (2, 200))):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        run = make_run(folder, corpus(), rows=rows, prune_fraction=0.3, scores=scores)
+        if hold_out:
+            given = run.settings.model_dump(mode="json", exclude={"evaluation"})
+            given["evaluation"] = {"hold_out": hold_out}
+            run = plan_run(folder / "run", parse_settings(given))
+        documents = score(run, Compute(duckdb_memory="500MB", workers=threads))
+        found.append((documents, run.receipt("quality", 0).metrics))
+        reasons = {row["dropped"] for row in documents}
+        assert reasons >= {"empty", "missing-score", "duplicate", "pruned"}
+        assert ("held_out" in reasons) == bool(hold_out)
+    assert found[0] == found[1]
+    for one, other in zip(found[0][0], found[2][0], strict=True):
+        assert one["dropped"] == other["dropped"]
+        assert (one["quality"] or 0) == pytest.approx(other["quality"] or 0, rel=1e-12)
 
 
 def test_receipts_count_what_is_kept(tmp_path: Path) -> None:
@@ -43,13 +84,6 @@ def test_receipts_count_what_is_kept(tmp_path: Path) -> None:
     none = dict.fromkeys(others, 0)
     assert metrics[0]["dropped"] == {**none, missing: 2, "pruned": 1}
     assert [f["missing"] for f in metrics] == [{"grade": 2}, {"grade": 1}]
-
-
-def test_a_shard_without_any_text_is_empty_not_an_error(tmp_path: Path) -> None:
-    """Its documents are all dropped and counted; the other shards carry the budget."""
-    run = make_run(tmp_path, {"text": [" ", None, "", "\n", "some text", "more"]}, prune_fraction=0)
-    assert [row["dropped"] for row in score(run)] == ["empty"] * 4 + [None] * 2
-    assert [run.receipt("quality", shard).metrics["kept"] for shard in (0, 1)] == [0, 2]
 
 
 def test_nothing_left_to_select_fails_before_embedding(tmp_path: Path) -> None:

@@ -12,40 +12,8 @@ from hypothesis import strategies as st
 
 from datamask.errors import InputError, RunError
 from datamask.quality.combining import combine
-from datamask.quality.importing import import_scores, moments
-from datamask.quality.moments import ScoreMoments
-from tests.quality.runs import COMPUTE, column, make_run, read, score
-
-
-def test_facts_of_documents(tmp_path: Path) -> None:
-    """Length, tokens, origin and host come out as declared, absent ones as null."""
-    run = make_run(
-        tmp_path,
-        {
-            "text": ["héllo", " \n\t\u00a0", None],
-            "url": ["HTTPS://user@WWW.Example.org:8080/a?b", "no.scheme", None],
-            "token_count": [3, 0, None],
-            "language": ["en", "fr", None],
-            "grade": [1, 2, 3],
-        },
-        scores=[column()],
-    )
-    receipt = import_scores(run, 0, COMPUTE)
-    rows = read(run, "scores")
-    assert [row["characters"] for row in rows] == [5, 0, 0]
-    assert [row["domain"] for row in rows] == ["example.org", None, None]
-    assert [row["tokens"] for row in rows] == [3, 0, None]
-    assert [row["language"] for row in rows] == ["en", "fr", None]
-    assert [row["dump"] for row in rows] == [None] * 3
-    assert [row["row"] for row in rows] == [0, 1, 2]
-    assert (receipt.metrics["characters"], receipt.metrics["tokens"]) == (5, 3)
-
-
-def test_float_token_counts_with_gaps_are_integers_or_null(tmp_path: Path) -> None:
-    """Counts that pandas turned into floats keep their values, and NaN is no number."""
-    run = make_run(tmp_path, {"token_count": [3.0, float("nan"), None]}, prune_fraction=0)
-    score(run)
-    assert [row["tokens"] for row in read(run, "scores")] == [3, None, None]
+from datamask.quality.importing import ScoreMoments, import_scores, moments
+from tests.quality.runs import COMPUTE, column, make_run, score
 
 
 def test_policy_error_names_the_first_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,14 +42,6 @@ def test_policy_error_holds_for_scores_imported_under_another_policy(
     assert run.state("scores", 0) == "done"
     with pytest.raises(InputError, match=r"shard 00000, column grade.* in 1 documents"):
         combine(run, COMPUTE)
-
-
-def test_policy_fill_uses_the_raw_value(tmp_path: Path) -> None:
-    """A filled value is normalised like any other."""
-    values = [0.0, None, 10.0]
-    scores = [column("min-max", missing="fill", fill_value=20.0)]
-    rows = score(make_run(tmp_path, {"grade": values}, prune_fraction=0, scores=scores))
-    assert [row["quality"] for row in rows] == [0.0, 1.0, 0.5]
 
 
 @given(st.lists(st.lists(st.floats(-1e6, 1e6), max_size=8), min_size=1, max_size=6))

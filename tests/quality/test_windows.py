@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from datamask.analysis.composition import query
-from datamask.config.compute import Compute
 from datamask.report.findings import findings_of
 from datamask.runs.run import Run
 from tests import windows
@@ -51,7 +50,7 @@ def texts() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def made(texts: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[Any, Run]:
-    """Runs of one and of three windows; and of three with other workers and chunks."""
+    """Runs of one and of three windows."""
     folder = tmp_path_factory.mktemp("long")
     generator = np.random.default_rng(4)
     wanted = [prose(generator, 900) for _ in range(120)]
@@ -62,14 +61,10 @@ def made(texts: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dic
     examples = {"name": "wanted", "kind": "examples", "path": str(folder / "wanted.parquet")}
     scores = {"scores": [examples, {"name": "form"}], "prune_fraction": 0.0}
     runs = {}
-    for name, most, compute in (
-        (1, 1, Compute()),
-        (3, 3, Compute()),
-        ("otherwise", 3, Compute(workers=2, embedding_chunk=7)),
-    ):
+    for most in (1, 3):
         source = {"windows": most}
         chosen = settings(folder / "source", source=source, quality=scores)
-        runs[name] = finish(folder / str(name), chosen, "composition", compute)
+        runs[most] = finish(folder / str(most), chosen, "composition")
     return runs
 
 
@@ -83,10 +78,7 @@ def judged(run: Run) -> tuple[dict[str, dict[str, Any]], dict[str, np.ndarray]]:
 
 
 def test_long_documents_are_judged_by_all_of_their_text(made: dict[Any, Run]) -> None:
-    """What is mostly noise scores below what is mostly prose, wherever the other part is.
-
-    Its vector is far from those of prose, too. By their beginnings they are the other way round.
-    """
+    """What is mostly noise scores below what is mostly prose, wherever the other part is."""
     for most in (1, 3):
         rows, vectors = judged(made[most])
         centre = np.mean([vectors[f"prose {row}"] for row in range(110)], 0)
@@ -100,22 +92,6 @@ def test_long_documents_are_judged_by_all_of_their_text(made: dict[Any, Run]) ->
             assert vectors[PLANTED[0]] @ vectors[PLANTED[1]] < 0.5
             apart = good["wanted"] - noisy["wanted"]
             assert abs(reversed_["wanted"] - noisy["wanted"]) < 0.1 * apart
-
-
-def test_short_documents_have_the_vectors_that_they_had(made: dict[Any, Run]) -> None:
-    """The vectors and heuristic scores of documents of one window are the same bits."""
-    (before, vectors), (after, others) = judged(made[1]), judged(made[3])
-    for name in before.keys() - {*PLANTED}:
-        assert before[name]["form"] == after[name]["form"]
-        assert (vectors[name] == others[name]).all()
-
-
-def test_nothing_depends_on_workers_or_chunks(made: dict[Any, Run]) -> None:
-    """Scores, vectors and documents are the same bytes."""
-    for stage in ("scores", "embeddings", "documents"):
-        for shard in range(3):
-            paths = [made[name].path(stage, shard) for name in (3, "otherwise")]
-            assert paths[0].read_bytes() == paths[1].read_bytes()
 
 
 def test_the_share_of_text_read_is_told(made: dict[Any, Run], texts: dict[str, str]) -> None:

@@ -22,7 +22,7 @@ from datamask.runs import schemas
 from datamask.runs.files import write_parquet
 from datamask.runs.opening import create_run
 from datamask.runs.run import Piece, Run
-from datamask.source.pinned import digest_file
+from datamask.source.reading import read_footers
 from tests.finished import WORDS
 from tests.report.test_browser import opened
 
@@ -45,8 +45,9 @@ def write_run(root: Path) -> Run:
     for shard in range(SHARDS):
         path = source / f"{shard:02d}.parquet"
         pq.write_table(texts(shard, generator), path, row_group_size=1000)
-        size, digest = path.stat().st_size, digest_file(str(path), run.settings.plan.digest)
-        pieces.append(asdict(Piece(shard, str(path), 0, -(-ROWS // 1000), 0, ROWS, size, digest)))
+        [file], _ = read_footers([str(path)])
+        piece = Piece(shard, file.path, 0, -(-ROWS // 1000), 0, ROWS, file.size, file.digest)
+        pieces.append(asdict(piece))
     plan = pa.Table.from_pylist(pieces, schema=schemas.PLAN)
     write_parquet(run.plan_path, schemas.PLAN, [plan], storage=run.storage)
     for shard in range(SHARDS):

@@ -16,14 +16,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import datamask.source.convert
 from datamask.config.compute import Compute
 from datamask.config.inputs import Source
-from datamask.errors import DatamaskError, InputError
+from datamask.errors import InputError
 from datamask.planning.plan import plan_run
 from datamask.report.findings import findings_of
 from datamask.runs.opening import run_storage
 from datamask.runs.run import Run
+from datamask.source import formats
 from datamask.source.convert import convert, source_files
 from tests import finished
 from tests.cli.commands import here
@@ -259,39 +259,17 @@ def test_a_file_that_changes_meanwhile_is_refused(
 ) -> None:
     """Between the look and the conversion; no copy of it is left."""
     path = write(tmp_path / "source" / "a.jsonl", records(1, 20))
-    whole = datamask.source.convert.read_records
+    whole = formats.read_records
 
     def replaced(*given: Any) -> Iterator[pa.RecordBatch]:
         write(path, records(2, 20))
         return whole(*given)
 
-    monkeypatch.setattr(datamask.source.convert, "read_records", replaced)
+    monkeypatch.setattr(formats, "read_records", replaced)
     with pytest.raises(InputError) as caught:
         converted(path.parent, tmp_path / "run")
     assert str(path) in str(caught.value)
     assert not [*(tmp_path / "run").rglob("*.parquet")]
-
-
-def test_nothing_is_converted_for_a_launch_that_is_refused(tmp_path: Path) -> None:
-    """A run within its source, an objective that cannot be; another source than the origin's."""
-    folder = write(tmp_path / "source" / "a.jsonl", records(1, 60)).parent
-    chosen = finished.settings(folder)
-    with pytest.raises(DatamaskError):
-        plan_run(folder / "run", chosen)
-    assert not [*folder.rglob("*.parquet")]
-    selection = chosen.selection.model_copy(update={"metric": "nowhere:Nothing"})
-    with pytest.raises(DatamaskError):
-        plan_run(tmp_path / "bad", chosen.model_copy(update={"selection": selection}))
-    assert not (tmp_path / "bad").exists()
-    origin = plan_run(tmp_path / "run", chosen)
-    other = write(tmp_path / "other" / "b.jsonl", records(2, 60)).parent
-    plan_run(tmp_path / "same", chosen, origin=origin)
-    plan_run(tmp_path / "new", finished.settings(other), origin=origin)
-    copies = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*.parquet"))
-    assert [str(path) for path in copies if path.name != "plan.parquet"] == [
-        "new/converted/b.jsonl.parquet",
-        "run/converted/a.jsonl.parquet",
-    ]
 
 
 def test_files_at_a_url_are_converted(tmp_path: Path) -> None:

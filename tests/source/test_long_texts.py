@@ -1,11 +1,7 @@
-"""The bound on one document holds wherever a text is read; memory does not depend on the text."""
+"""The bound on one document holds wherever a text is read."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +15,7 @@ from hypothesis import strategies as st
 from datamask.config.compute import Compute
 from datamask.config.inputs import Source
 from datamask.errors import InputError
-from datamask.execution.pipeline import rebuild, run_stage
+from datamask.execution.pipeline import rebuild
 from datamask.planning.plan import plan_run
 from datamask.quality.importing import import_scores
 from datamask.runs.run import Run
@@ -114,21 +110,6 @@ def test_every_reader_sees_the_same_text(tmp_path: Path, longer: str) -> None:
     assert f"3 texts longer than 400 characters were {verb}" in ours.path("report").read_text()
 
 
-def test_the_bound_is_part_of_the_fingerprint(tmp_path: Path) -> None:
-    """Another bound or policy makes all that reads texts stale."""
-    source = corpus(tmp_path / "source")
-    before = plan_run(tmp_path / "run", chosen(source, "cut"))
-    for change in ({"most_characters": 300}, {"longer": "drop"}):
-        groups = {**before.settings.source.model_dump(), **change}
-        now = Run(
-            before.storage,
-            before.settings.model_copy(update={"source": Source(**groups)}),
-            before.pinned_revisions,
-        )
-        for stage in ("scores", "embeddings", "subset"):
-            assert now.fingerprint(stage, 0) != before.fingerprint(stage, 0)
-
-
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(
     st.lists(st.none() | st.text("aä€😀 ", max_size=12), min_size=1, max_size=30),
@@ -164,41 +145,6 @@ def test_bounded_batches(
     for part in parts:
         sizes = [len((text or "").encode()) for text in part.batch["text"].to_pylist()]
         assert sum(sizes[1:]) <= batch_bytes or longer == "refuse"
-
-
-PROGRAM = """
-import json, resource, sys
-from datamask.config.compute import Compute
-from datamask.execution.pipeline import run_stage
-from datamask.runs.opening import open_run
-import pyarrow.parquet, datamask.quality.importing
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-run_stage(open_run(sys.argv[1]), "scores", Compute())
-print(json.dumps((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024))
-"""
-
-
-@pytest.mark.slow
-def test_a_text_in_every_row_takes_the_memory_of_a_batch(tmp_path: Path) -> None:
-    """A file of kilobytes whose dictionary fills 4,000 rows with 1 MB each, 4 GB in all."""
-    folder = tmp_path / "source"
-    folder.mkdir()
-    text = "lorem ipsum dolor " * 60_000
-    column = pa.DictionaryArray.from_arrays(pa.array(np.zeros(4000, np.int32)), pa.array([text]))
-    plain = pa.schema([("id", pa.string()), ("text", pa.string())])
-    table = pa.table({"id": [str(row) for row in range(4000)], "text": column})
-    pq.write_table(table, folder / "a.parquet", store_schema=False, compression="zstd")
-    assert pq.read_schema(folder / "a.parquet").equals(plain)
-    edu = {"name": "edu", "kind": "file", "path": str(tmp_path / "edu.parquet"), "column": "edu"}
-    pq.write_table(
-        pa.table({"id": table["id"], "edu": np.arange(4000.0)}), tmp_path / "edu.parquet"
-    )
-    chosen = finished.settings(folder, quality={"scores": [edu]}, plan={"rows_per_shard": 4000})
-    run = plan_run(tmp_path / "run", chosen)
-    run_stage(run, "file_scores", Compute())
-    given = [sys.executable, "-c", PROGRAM, str(run.root)]
-    done = subprocess.run(given, capture_output=True, text=True, check=True, env=os.environ)
-    assert json.loads(done.stdout.splitlines()[-1]) < 600e6
 
 
 def test_the_footer_says_what_is_too_long(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from datamask.execution.attempts import run_unit
 from datamask.runs.run import Run
 from datamask.runs.stages import STAGES, stages_of
 from datamask.source.pinned import PlannedFiles, digest_files
-from datamask.source.score_files import read_scores
+from datamask.source.rows import read_scores
 from tests import finished
 from tests.conftest import nightly
 from tests.finished import WORDS
@@ -283,11 +283,11 @@ def content_of(kind: str, start: int) -> bytes:
     return "".join(line % (row, row) for row in rows).encode()
 
 
-def read_all(path: Path, planned: str, how: str, meanwhile: Callable[[int], object]) -> list[float]:
+def read_all(path: Path, planned: str, meanwhile: Callable[[int], object]) -> list[float]:
     """The scores of a file, as stages read them; *meanwhile* is called after each batch."""
     score = Score(name="mark", kind="file", path=str(path), id_column="key", column="mark")
     rows: list[float] = []
-    files = PlannedFiles(str(path), how)
+    files = PlannedFiles(str(path))
     with files.compared(planned):
         for number, (_, values) in enumerate(read_scores(str(path), score, files)):
             rows += values.to_pylist()
@@ -299,7 +299,7 @@ def test_a_file_that_ended_early_is_not_the_planned_one(tmp_path: Path) -> None:
     """The reader met its end while another process wrote it; the rest, there later, was not got."""
     path, content = tmp_path / "scores.csv", content_of("csv", 0)
     path.write_bytes(content)
-    files, planned = PlannedFiles(str(path), "footer"), digest_files(str(path), "footer")
+    files, planned = PlannedFiles(str(path)), digest_files(str(path))
     with pytest.raises(InputError), files.compared(planned), files.open_text(str(path)) as text:
         got = text.read(2**21)
         path.write_bytes(b"")
@@ -311,15 +311,14 @@ def test_a_file_that_ended_early_is_not_the_planned_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("batches", [None, 1, 2])
 @pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
-@pytest.mark.parametrize("how", ["footer", "content"])
 def test_a_file_replaced_while_it_is_read(
-    tmp_path: Path, kind: str, how: str, batches: int | None, way: Callable[..., Any]
+    tmp_path: Path, kind: str, batches: int | None, way: Callable[..., Any]
 ) -> None:
     """Reading ends in an error, or gave the planned rows, even if the file is put back."""
     path = tmp_path / f"scores.{kind}"
     path.write_bytes(content_of(kind, 0))
-    planned, expected = digest_files(str(path), how), [*map(float, range(40_000))]
-    assert read_all(path, planned, how, lambda batch: None) == expected
+    planned, expected = digest_files(str(path)), [*map(float, range(40_000))]
+    assert read_all(path, planned, lambda batch: None) == expected
     restores: list[Callable[[], None]] = []
 
     def meanwhile(batch: int) -> None:
@@ -329,9 +328,9 @@ def test_a_file_replaced_while_it_is_read(
             restores.pop()()
 
     with contextlib.suppress(InputError):
-        assert read_all(path, planned, how, meanwhile) == expected
+        assert read_all(path, planned, meanwhile) == expected
     if restores:
         with pytest.raises(InputError):
-            read_all(path, planned, how, lambda batch: None)
+            read_all(path, planned, lambda batch: None)
         restores.pop()()
-    assert read_all(path, planned, how, lambda batch: None) == expected
+    assert read_all(path, planned, lambda batch: None) == expected

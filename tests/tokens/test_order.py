@@ -101,14 +101,6 @@ def test_the_order_is_the_documented_one(run: Run) -> None:
     assert [row["tokens"] for row in found[:-1]] == np.diff(starts)[:-1].tolist()
 
 
-def test_no_document_is_twice_in_the_first_part(run: Run) -> None:
-    """Of total / max_repeat tokens; exposures of a document are about 1 / repeat apart."""
-    found = ledger(run)
-    first = [row["id"] for row in found if row["first_token"] < 2000 / 4]
-    assert len(set(first)) == len(first) > 5
-    assert max(row["exposure"] for row in found) == 4
-
-
 @given(
     st.lists(st.tuples(st.integers(1, 30), st.booleans()), max_size=40),
     st.integers(0, 300),

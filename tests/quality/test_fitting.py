@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from datamask.quality.calibration import calibrated, concordance, isotonic_curve
+from datamask.quality.fitting import calibrated, concordance, isotonic_curve
 
 
 def test_a_calibrated_score_is_the_expected_label_in_the_same_order() -> None:
