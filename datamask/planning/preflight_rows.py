@@ -286,7 +286,7 @@ def _unmatched(
 ) -> Iterator[DatamaskError]:
     """Problems of a score's files, and which documents have no score in them."""
     failures: list[DatamaskError] = []
-    first: list[str] = []
+    first: list[str | None] = []
 
     def given() -> Iterator[pa.RecordBatch]:
         for keys, values in read_all_scores(score, failures, planned):
@@ -323,7 +323,7 @@ def _unmatched(
         yield missing_score(score, count, rows.paths[file], row)
 
 
-def _warn_of_few(connection: Any, rows: _SourceRows, score: Score, first: list[str]) -> None:
+def _warn_of_few(connection: Any, rows: _SourceRows, score: Score, first: list[str | None]) -> None:
     """Log a warning if most documents have no score in the files, whatever `missing` says."""
     [(matched, total)] = execute(
         connection,
