@@ -286,9 +286,11 @@ def _unmatched(
 ) -> Iterator[DatamaskError]:
     """Problems of a score's files, and which documents have no score in them."""
     failures: list[DatamaskError] = []
+    first: list[str | None] = []
 
     def given() -> Iterator[pa.RecordBatch]:
         for keys, values in read_all_scores(score, failures, planned):
+            first.extend(keys[: 0 if first else 1].to_pylist())
             yield pa.RecordBatch.from_arrays([keys, usable(values)], schema=_GIVEN)
 
     execute_with(
@@ -312,7 +314,7 @@ def _unmatched(
             column=score.id_column,
         )
         return
-    _warn_of_few(connection, score)
+    _warn_of_few(connection, rows, score, first)
     if score.missing != "error":
         return
     lacking = "FROM ids i LEFT JOIN given g USING (key) WHERE NOT coalesce(g.usable, false)"
@@ -321,12 +323,16 @@ def _unmatched(
         yield missing_score(score, count, rows.paths[file], row)
 
 
-def _warn_of_few(connection: Any, score: Score) -> None:
+def _warn_of_few(connection: Any, rows: _SourceRows, score: Score, first: list[str | None]) -> None:
     """Log a warning if most documents have no score in the files, whatever `missing` says."""
     [(matched, total)] = execute(
         connection,
         "SELECT (SELECT count(*) FROM ids SEMI JOIN given USING (key)), count(*) FROM ids",
     )
     if 2 * matched < total:
-        given = (score.name, score.path, matched, total)
-        logger.warning("score %s: %s has the ids of only %d of %d documents", *given)
+        [ours] = execute(connection, "SELECT file, row FROM ids ORDER BY ALL LIMIT 1")
+        logger.warning(
+            "score %s: %s has the ids of only %d of %d documents; its first id is %r, that of the "
+            "source %r",
+            *(score.name, score.path, matched, total, *(first or [None]), rows.id_at(*ours)),
+        )
