@@ -1,7 +1,8 @@
 """The bound on one document: `source.most_characters`, applied wherever a text is read.
 
-A Parquet file of some kilobytes can hold a text of gigabytes. So few rows of large texts are read
-at once, and each batch is divided into parts of at most BATCH_BYTES, or of one row.
+A Parquet file of some kilobytes can hold a text of gigabytes, or one text in any number of rows. So
+few rows of large texts are read at once, as their distinct values where these may be few, and each
+batch is divided into parts of at most BATCH_BYTES, or of one row.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ BATCH_BYTES = 32 * 2**20
 
 BATCH_ROWS = 8192
 """Rows of a batch of short texts."""
+
+EXPANDED_BYTES = 2**30
+"""The most memory that is risked for a batch whose texts may be copies of one."""
 
 HEADER_BYTES = 2**16
 """More than the headers of a column's pages need in a row group of few rows."""
@@ -56,16 +60,13 @@ def bounded(batch: pa.RecordBatch, source: Source) -> Iterator[Bounded]:
     """
     column = batch.schema.get_field_index(source.columns.text)
     texts = batch.column(column)
-    if not pa.types.is_string(texts.type):  # a view or a dictionary, which few functions take
+    if texts.type == pa.string_view():  # few of Arrow's functions take views
         texts = texts.cast(pa.large_string())
-    sizes = pc.fill_null(pc.binary_length(texts), 0).to_numpy().astype(np.int64)
-    long = {}
-    for row in np.flatnonzero(sizes > source.most_characters).tolist():
-        characters = pc.utf8_length(texts.slice(row, 1))[0].as_py()
-        if characters > source.most_characters:
-            long[row] = characters
-    if source.longer != "refuse" and long:
-        texts = _shortened(texts, list(long), source)
+    if pa.types.is_dictionary(texts.type):
+        lengths = pc.binary_length(texts.dictionary).take(texts.indices)
+    else:
+        lengths = pc.binary_length(texts)
+    sizes = pc.fill_null(lengths, 0).to_numpy().astype(np.int64)
     end = np.minimum(sizes, _most_bytes(source)).cumsum()
     number = (end - 1) // BATCH_BYTES
     borders = [0, *(np.flatnonzero(np.diff(number)) + 1), len(batch)]
@@ -73,10 +74,18 @@ def bounded(batch: pa.RecordBatch, source: Source) -> Iterator[Bounded]:
         if start == stop:
             continue
         arrays = [array.slice(start, stop - start) for array in batch.columns]
-        arrays[column] = texts.slice(start, stop - start)
-        schema = batch.schema.set(column, batch.schema.field(column).with_type(texts.type))
-        of_part = {row - start: size for row, size in long.items() if start <= row < stop}
-        yield Bounded(int(start), pa.RecordBatch.from_arrays(arrays, schema=schema), of_part)
+        some = texts.slice(start, stop - start)
+        some = some.cast(pa.large_string()) if pa.types.is_dictionary(some.type) else some
+        long = {}
+        for row in np.flatnonzero(sizes[start:stop] > source.most_characters).tolist():
+            characters = pc.utf8_length(some.slice(row, 1))[0].as_py()
+            if characters > source.most_characters:
+                long[row] = characters
+        if source.longer != "refuse" and long:
+            some = _shortened(some, list(long), source)
+        arrays[column] = some
+        schema = batch.schema.set(column, batch.schema.field(column).with_type(some.type))
+        yield Bounded(int(start), pa.RecordBatch.from_arrays(arrays, schema=schema), long)
 
 
 def _most_bytes(source: Source) -> int:
@@ -99,6 +108,19 @@ def rows_at_once(group: pq.RowGroupMetaData, names: list[str]) -> int:
     size: int = sum(chunk.total_uncompressed_size for chunk in chunks_of(group, names))
     rows: int = BATCH_BYTES * group.num_rows // max(size, 1)
     return max(1, min(BATCH_ROWS, rows))
+
+
+def may_expand(footer: pq.FileMetaData, text: str) -> bool:
+    """Whether a batch of the column *text* may need over EXPANDED_BYTES.
+
+    A value may have all bytes of its row group, and be in every row.
+    """
+    return any(
+        rows_at_once(group, [text]) * chunk.total_uncompressed_size > EXPANDED_BYTES
+        for group in map(footer.row_group, range(footer.num_row_groups))
+        for chunk in chunks_of(group, [text])
+        if chunk.has_dictionary_page
+    )
 
 
 def chunks_of(group: pq.RowGroupMetaData, names: list[str]) -> Iterator[pq.ColumnChunkMetaData]:

@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datamask.errors import DatamaskError, InputError
+from datamask.source.long_texts import may_expand
 from datamask.source.opening import is_remote, list_files, naming, open_binary
 from datamask.storage.unchanged import State, content_digest, not_as_planned, state_of
 
@@ -46,7 +47,7 @@ class PinnedParquet(pq.ParquetFile):  # type: ignore[misc]  # pyarrow has no typ
     `size` is in bytes; `digest` identifies the file by size and footer.
     """
 
-    def __init__(self, raw: IO[bytes], path: str, shard: int | None) -> None:
+    def __init__(self, raw: IO[bytes], path: str, shard: int | None, text: str | None) -> None:
         self.path, self.shard = path, shard
         remote = is_remote(path)
         self._state: State | None = None if remote else state_of(os.fstat(raw.fileno()))
@@ -59,7 +60,10 @@ class PinnedParquet(pq.ParquetFile):  # type: ignore[misc]  # pyarrow has no typ
         if len(footer) - 8 - metadata.serialized_size == SIGNATURE_BYTES:
             # PyArrow aborts the whole process when it reads an encrypted column.
             raise InputError("has encrypted columns; decrypt it", path=path, shard=shard)
-        super().__init__(raw if remote else path, metadata=metadata, pre_buffer=remote)
+        options = {"pre_buffer": remote, "metadata": metadata}
+        if text and may_expand(metadata, text):
+            options["read_dictionary"] = [text]
+        super().__init__(raw if remote else path, **options)
 
     def check(self) -> None:
         """Refuse a local file that is not, or not any more, the one that was opened."""
@@ -81,13 +85,14 @@ class PinnedParquet(pq.ParquetFile):  # type: ignore[misc]  # pyarrow has no typ
 
 @contextlib.contextmanager
 def open_parquet(
-    path: str, shard: int | None = None, planned: str | None = None
+    path: str, shard: int | None = None, planned: str | None = None, text: str | None = None
 ) -> Iterator[PinnedParquet]:
     """Open a Parquet file; errors raised within the block name it too.
 
     Of a remote file, only the requested columns are fetched, in few large requests, and nothing is
     kept on disk. The *shard* is named in errors about files of the source. *planned* is the file's
-    digest when the run was planned, if there is one to compare with.
+    digest when the run was planned, if there is one to compare with. The column *text* is read as
+    its distinct values if its rows may need much more memory.
 
     Raises:
         InputError: missing, truncated, encrypted, not a Parquet file, or not the planned one.
@@ -97,7 +102,7 @@ def open_parquet(
     with (
         naming(path, shard),
         open_binary(path, shard, **exact) as raw,
-        PinnedParquet(raw, path, shard) as file,
+        PinnedParquet(raw, path, shard, text) as file,
     ):
         if planned not in (None, file.digest):
             raise not_as_planned(path, shard)

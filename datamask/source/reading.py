@@ -177,7 +177,7 @@ def read_shard(
         inside, done = None, 0
         if rows is not None:
             inside = rows[slice(*np.searchsorted(rows, (start, start + piece.rows)))] - start
-        for batch in read_piece(piece, names, inside):
+        for batch in read_piece(piece, names, inside, text):
             whole = [long_texts.Bounded(0, batch, {})]
             for part in long_texts.bounded(batch, source) if text else whole:
                 for place, characters in part.long.items():
@@ -201,9 +201,11 @@ def read_ids(run: Run, shard: int) -> pa.ChunkedArray:
 
 
 def read_piece(
-    piece: Piece, names: list[str], rows: np.ndarray | None = None
+    piece: Piece, names: list[str], rows: np.ndarray | None = None, text: str | None = None
 ) -> Iterator[pa.RecordBatch]:
     """The planned rows of one file, or only *rows* of them, in the file's own types.
+
+    The column *text* may come as its distinct values (`open_parquet`).
 
     Raises:
         InputError: the file is unreadable, or not the one that was planned.
@@ -212,7 +214,7 @@ def read_piece(
         return
     skip, left = piece.skip_rows, piece.rows
     groups = range(piece.first_row_group, piece.first_row_group + piece.num_row_groups)
-    with open_parquet(piece.path, piece.shard, piece.digest) as file:
+    with open_parquet(piece.path, piece.shard, piece.digest, text) as file:
         if rows is not None:
             some_groups, places = _places_among(file, piece, rows)
             for _, taken in take_rows(_batches(file, some_groups, names), places):

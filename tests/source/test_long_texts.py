@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +19,7 @@ from hypothesis import strategies as st
 from datamask.config.compute import Compute
 from datamask.config.inputs import Source
 from datamask.errors import InputError
-from datamask.execution.pipeline import rebuild
+from datamask.execution.pipeline import rebuild, run_stage
 from datamask.planning.plan import plan_run
 from datamask.quality.importing import import_scores
 from datamask.runs.run import Run
@@ -145,6 +149,41 @@ def test_bounded_batches(
     for part in parts:
         sizes = [len((text or "").encode()) for text in part.batch["text"].to_pylist()]
         assert sum(sizes[1:]) <= batch_bytes or longer == "refuse"
+
+
+PROGRAM = """
+import json, resource, sys
+from datamask.config.compute import Compute
+from datamask.execution.pipeline import run_stage
+from datamask.runs.opening import open_run
+import pyarrow.parquet, datamask.quality.importing
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+run_stage(open_run(sys.argv[1]), "scores", Compute())
+print(json.dumps((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024))
+"""
+
+
+@pytest.mark.slow
+def test_a_text_in_every_row_takes_the_memory_of_a_batch(tmp_path: Path) -> None:
+    """A file of kilobytes whose dictionary fills 4,000 rows with 1 MB each, 4 GB in all."""
+    folder = tmp_path / "source"
+    folder.mkdir()
+    text = "lorem ipsum dolor " * 60_000
+    column = pa.DictionaryArray.from_arrays(pa.array(np.zeros(4000, np.int32)), pa.array([text]))
+    plain = pa.schema([("id", pa.string()), ("text", pa.string())])
+    table = pa.table({"id": [str(row) for row in range(4000)], "text": column})
+    pq.write_table(table, folder / "a.parquet", store_schema=False, compression="zstd")
+    assert pq.read_schema(folder / "a.parquet").equals(plain)
+    edu = {"name": "edu", "kind": "file", "path": str(tmp_path / "edu.parquet"), "column": "edu"}
+    pq.write_table(
+        pa.table({"id": table["id"], "edu": np.arange(4000.0)}), tmp_path / "edu.parquet"
+    )
+    chosen = finished.settings(folder, quality={"scores": [edu]}, plan={"rows_per_shard": 4000})
+    run = plan_run(tmp_path / "run", chosen)
+    run_stage(run, "file_scores", Compute())
+    given = [sys.executable, "-c", PROGRAM, str(run.root)]
+    done = subprocess.run(given, capture_output=True, text=True, check=True, env=os.environ)
+    assert json.loads(done.stdout.splitlines()[-1]) < 600e6
 
 
 def test_the_footer_says_what_is_too_long(tmp_path: Path) -> None:
