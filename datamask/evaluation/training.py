@@ -8,7 +8,6 @@ of the steps, which takes most of the noise between seeds away (docs/log.md#eval
 from __future__ import annotations
 
 import contextlib
-import io
 import logging
 import math
 from collections.abc import Iterator
@@ -140,6 +139,13 @@ class _Training:
         logits = self.size.context * vocabulary
         self.at_once = max(1, compute.working_set_bytes // (logits * BYTES_PER_LOGIT))
         self.optimizers = _optimizers(self.model)
+        state_of = {
+            weight: optimizer.state[weight]
+            for optimizer in self.optimizers
+            for group in optimizer.param_groups
+            for weight in group["params"]
+        }
+        self.states = [state_of[weight] for weight in self.weights]
 
     def num_steps(self, sequences: npt.NDArray[np.int64]) -> int:
         """Steps of the whole training."""
@@ -201,26 +207,35 @@ class _Training:
 
     def state(self) -> dict[str, np.ndarray]:
         """Everything that determines the steps to come, as arrays."""
-        optimizers = [optimizer.state_dict() for optimizer in self.optimizers]
-        buffer = io.BytesIO()
-        torch.save((self.model.state_dict(), self.average, optimizers), buffer)
-        tensors = np.frombuffer(buffer.getvalue(), np.uint8)
+        arrays = {}
+        each = zip(self.weights, self.average, self.states, strict=True)
+        for number, (weight, mean, state) in enumerate(each):
+            for key, value in {"weight": weight.detach(), "average": mean, **state}.items():
+                arrays[f"{number}-{key}"] = torch.as_tensor(value).cpu().numpy()
         progress = np.array([self.step, self.averaged, *self.since])
-        return {"tensors": tensors, "progress": progress, "curve": np.array(self.curve)}
+        return {**arrays, "progress": progress, "curve": np.array(self.curve)}
 
     def resume(self, checkpoints: Checkpoints) -> None:
         """Go on from a checkpoint, if there is one."""
         arrays = checkpoints.load("state")
         if arrays is None:
             return
-        buffer = io.BytesIO(arrays["tensors"].tobytes())
-        model, self.average, optimizers = torch.load(buffer, self.weights[0].device)
-        self.model.load_state_dict(model)
-        for optimizer, state in zip(self.optimizers, optimizers, strict=True):
-            optimizer.load_state_dict(state)
-        step, averaged, bits, number = arrays["progress"].tolist()
-        self.step, self.averaged, self.since = int(step), int(averaged), (bits, int(number))
-        self.curve = [(int(tokens), bits) for tokens, bits in arrays["curve"].tolist()]
+        progress, curve = arrays.pop("progress"), arrays.pop("curve")
+        device = self.weights[0].device
+        with torch.no_grad():
+            for name, value in arrays.items():
+                number, _, key = name.partition("-")
+                at, tensor = int(number), torch.from_numpy(value)
+                if key == "weight":
+                    self.weights[at].copy_(tensor)
+                elif key == "average":
+                    self.average[at].copy_(tensor)
+                else:
+                    # Optimisers keep numbers of steps on the host.
+                    self.states[at][key] = tensor.to(device) if tensor.ndim else tensor
+        step, averaged, bits, sequences = progress.tolist()
+        self.step, self.averaged, self.since = int(step), int(averaged), (bits, int(sequences))
+        self.curve = [(int(tokens), bits) for tokens, bits in curve.tolist()]
         logger.info("training: resumed after step %d", self.step)
 
 
