@@ -91,7 +91,7 @@ PIECES = st.one_of(
 KEYS = [key for key in describe(Settings) if "[" not in key]
 
 
-@hypothesis.settings(max_examples=400, deadline=None, derandomize=True)
+@hypothesis.settings(max_examples=200, deadline=None, derandomize=True)
 @hypothesis.given(
     st.one_of(st.sampled_from(KEYS), st.text(max_size=5)), st.lists(PIECES, max_size=6)
 )

@@ -16,7 +16,7 @@ from tests import finished
 from tests.cli.commands import here
 from tests.evaluation import small
 
-pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("undrawn", "roughly")]
 
 LISTED = 80
 """Documents of the list that can be selected; five held-out ones are on the list too."""

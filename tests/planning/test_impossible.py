@@ -15,6 +15,7 @@ import pytest
 from datamask.config.settings import Settings
 from datamask.errors import DatamaskError, InputError, SettingsError
 from datamask.execution.pipeline import rebuild
+from tests.conftest import nightly
 from tests.finished import corpus, finish, settings
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
@@ -106,7 +107,7 @@ def chosen(selection: dict[str, Any]) -> Callable[[Settings | None], Settings]:
     return change
 
 
-@pytest.mark.parametrize("way", ["new", "changed", "extended", "from"])
+@pytest.mark.parametrize("way", ["new", "changed", *nightly("extended", "from")])
 @pytest.mark.parametrize("name", [*BEFORE_DROPPING, *AFTER_DROPPING])
 def test_what_cannot_be_met_is_refused_and_nothing_changes(
     tmp_path: Path, source: Path, gaps: Path, done: Callable[[Path], Path], name: str, way: str

@@ -123,6 +123,7 @@ def test_a_repository_filled_during_the_upload_is_refused(make_run: MakeRun, hub
     assert remote(hub) == {"README.md": b"# Mine\n"}
 
 
+@pytest.mark.slow
 def test_overwrite_publishes_to_a_repository_of_others(make_run: MakeRun, hub: Hub) -> None:
     """`overwrite` replaces what has our names and leaves the rest."""
     hub.add(NAME, {"README.md": b"# Mine\n", "model.bin": b"x"})
@@ -139,6 +140,7 @@ def test_a_public_repository_is_refused_for_a_private_run(make_run: MakeRun, hub
     send(make_run(private=False))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("token", ["", "hf_wrong"])
 def test_a_dry_run_reports_that_publishing_would_be_refused(
     make_run: MakeRun, hub: Hub, monkeypatch: pytest.MonkeyPatch, token: str

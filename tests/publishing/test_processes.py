@@ -150,6 +150,7 @@ def published_table(hub: Hub, folder: Path) -> pa.Table:
     return pq.read_table(folder).sort_by("id")
 
 
+@pytest.mark.slow
 def test_what_is_published_is_a_source_and_loads_in_one_line(
     hub: Hub, reading: Hub, tmp_path: Path
 ) -> None:

@@ -63,6 +63,7 @@ def rows_of(run: Run, stage: str) -> list[dict[str, Any]]:
     return [row for path in paths for row in pq.read_table(path).to_pylist()]
 
 
+@pytest.mark.slow
 def test_the_learner_reads_the_probed_quality(source: Path, labels: Path, tmp_path: Path) -> None:
     """Quality is edu's plus the weight times the probe's z-score, as scikit-learn fits it."""
     chosen = with_probe(source, labels, weight=3.0, least_correlation=-1)

@@ -128,7 +128,7 @@ CHANGES = {change.__name__: change for change in (published, dump, score, link)}
 
 
 @settings(
-    max_examples=12,
+    max_examples=8,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
