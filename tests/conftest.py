@@ -77,8 +77,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One for each core: what a worker imports takes longer than tests of servers wait."""
-    return os.cpu_count() or 1
+    """One more than there are cores, because tests of servers and processes often wait."""
+    return (os.cpu_count() or 1) + 1
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -162,6 +162,7 @@ def prefect() -> Iterator[str]:
         thread.join()
 
 
+@pytest.mark.slow
 def test_doctor_passes_a_machine_that_is_ready(tmp_path: Path, prefect: str) -> None:
     """Every check in a line; the token is checked at the Hub and never shown."""
     with Hub(tmp_path / "hub", token=TOKEN) as hub:

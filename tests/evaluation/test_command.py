@@ -17,7 +17,7 @@ from datamask.runs.opening import open_run
 from tests.cli.commands import here
 from tests.evaluation import small
 
-pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("undrawn", "roughly")]
 
 BUDGET = ("model=tiny", "tokens=1500", "seeds=2", "learning_rates=[0.004]")
 SETTINGS = [part for item in BUDGET for part in ("--set", f"evaluation.{item}")]

@@ -183,6 +183,7 @@ def test_a_round_between_shards(make_shard: Any, metric: str) -> None:
     assert there == here
 
 
+@pytest.mark.slow
 def test_the_report_compares_on_the_device(tmp_path: Path) -> None:
     """Its sample, the most diverse documents of it and their neighbours."""
     source = finished.corpus(tmp_path / "source")

@@ -281,6 +281,7 @@ def by_hand(run: Run, folder: Path, keys: list[str], texts: int = 30) -> str:
     return shown.decode()
 
 
+@pytest.mark.slow
 def test_the_user_labels_by_single_keys(made: tuple[Run, dict[str, str]], tmp_path: Path) -> None:
     """An undone key counts for nothing, a skipped text has no label, and a launch resumes."""
     run, _ = made

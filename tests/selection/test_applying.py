@@ -42,6 +42,7 @@ def masks(run: Run) -> dict[str, float]:
     return {row["id"]: row["logit"] for s in range(run.num_shards) for row in rows_of(run, s)}
 
 
+@pytest.mark.slow
 def test_apply_judges_by_the_old_scores_and_threshold(tmp_path: Path) -> None:
     """New documents one by one: scores, pruning and logit of one do not depend on the others."""
     score = {"name": "edu", "kind": "column", "column": "edu", "normalisation": "rank"}
