@@ -5,7 +5,7 @@ from prefect import flow
 from datamask.analysis.sweep_trials import trials
 from datamask.config.compute import Compute
 from datamask.config.outputs import Sweep
-from datamask.evaluation.results import with_weights
+from datamask.evaluation.weights import with_weights
 from datamask.report.sweep_page import run_sweep
 from datamask.runs.locks import working_on
 from datamask.runs.opening import open_run

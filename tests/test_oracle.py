@@ -116,7 +116,9 @@ AUDIT = {
 }
 
 
-@pytest.mark.parametrize("name", mostly_nightly(("44-windows", "9-named", "44-topics"), AUDIT))
+@pytest.mark.parametrize(
+    "name", mostly_nightly(("3-dates", "3-large", "9-named", "44-windows", "44-topics"), AUDIT)
+)
 def test_what_the_audit_found_stays_right(name):
     """The defects of the first version that the oracle had to find, by their numbers."""
     check(AUDIT[name])

@@ -19,7 +19,7 @@ def terms(
     if run.settings.selection.scope == "shard":
         return _terms_of_shards([receipt.metrics for receipt in receipts])
     if run.settings.has_vectors:
-        from datamask.selection.totals import corpus_metrics  # imports torch
+        from datamask.selection.outcome import corpus_metrics  # imports torch
 
         found = corpus_metrics(run)
     else:

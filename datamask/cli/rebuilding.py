@@ -25,7 +25,7 @@ from datamask.config.compute import Compute
 from datamask.config.loading import load_settings, load_sweep
 from datamask.config.settings import Settings
 from datamask.errors import SettingsError
-from datamask.evaluation.results import with_weights
+from datamask.evaluation.weights import with_weights
 from datamask.execution.pipeline import rebuild as rebuild_run
 from datamask.execution.pipeline import rewrite_report
 from datamask.planning.applying import check_source, settings_to_apply

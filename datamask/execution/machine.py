@@ -20,7 +20,7 @@ from datamask.execution.devices import usable_cores
 from datamask.storage.local import nearest_folder
 
 SECONDS = 5.0
-"""A request is given up after as much silence."""
+"""Seconds of silence after which a request is given up."""
 
 LEAST_DISK = 10 * 2**30
 

@@ -32,3 +32,10 @@ def shard_table(status: dict[str, list[str]], most: int = LISTED_SHARDS) -> list
             row[stage] = next((state for state in of_shard if state != "done"), "done")
         rows.append(row)
     return sorted(rows, key=lambda row: {"stale", "missing"}.isdisjoint(row.values()))[:most]
+
+
+def counts_line(status: dict[str, list[str]]) -> str:
+    """How much of every stage is done, in one line."""
+    return ", ".join(
+        f"{stage} {states.count('done')}/{len(states)}" for stage, states in status.items()
+    )

@@ -144,7 +144,7 @@ def learn_sample(
     if is_linear(ascent.terms):
         # The gradient is the same everywhere. In this unit, logits compare between corpora.
         unit = sum(abs(term.factor) for term in ascent.terms) / num_selected
-        dual = slopes(ascent.terms, ascent.moments).mapped(lambda one: one / unit)
+        dual = slopes(ascent.terms, ascent.moments).mapped(lambda total: total / unit)
     else:
         ascent.dual = ascent.moments.mapped(torch.zeros_like)
         climb_sample(ascent, generator)

@@ -80,13 +80,13 @@ def along_and(
     values = torch.stack([total, *(torch.zeros_like(total) for _ in others)])
     first = slope.first_D.to(torch.float32)
     form = quadratic_form(data, slope.second_DD) if len(slope.second_DD) else None
-    for part, features in data.blocks(rows, slope.order):
+    for block, features in data.blocks(rows, slope.order):
         if len(first):
-            values[0, part] += times_vector(features, first)
+            values[0, block] += times_vector(features, first)
         if form:
-            values[0, part] += form(features)
+            values[0, block] += form(features)
         for value, function in zip(values[1:], others, strict=True):
-            value[part] = function(features)
+            value[block] = function(features)
     return values
 
 

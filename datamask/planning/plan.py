@@ -29,8 +29,8 @@ from datamask.runs import locks, schemas
 from datamask.runs.files import write_parquet
 from datamask.runs.opening import create_run, open_run, run_exists, run_storage
 from datamask.runs.run import DUMPS_KEY, Run, digest
-from datamask.source.columns import count_dumps
 from datamask.source.convert import FOLDER, convert
+from datamask.source.dumps import count_dumps
 from datamask.source.opening import is_remote
 from datamask.source.reading import SCHEMA_KEY
 from datamask.storage.local import Storage, nearest_folder

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import operator
 import os
 import re
 from collections.abc import Iterator
@@ -26,7 +25,9 @@ def folder_problems(storage: Storage, settings: Settings) -> Iterator[RunError]:
             paths[f"quality.scores.{index}.path"] = score.path or score.labels
     address = storage.address
     home = address if is_remote(address) else str(storage.root.resolve())
-    for key, path in filter(operator.itemgetter(1), paths.items()):
+    for key, path in paths.items():
+        if not path:
+            continue
         try:
             pattern = re.compile(glob_translate(_pattern(path)))
         except ValueError:

@@ -286,11 +286,11 @@ def _unmatched(
 ) -> Iterator[DatamaskError]:
     """Problems of a score's files, and which documents have no score in them."""
     failures: list[DatamaskError] = []
-    first: list[str | None] = []
+    first: list[str] = []
 
     def given() -> Iterator[pa.RecordBatch]:
         for keys, values in read_all_scores(score, failures, planned):
-            first.extend(keys[: 0 if first else 1].to_pylist())
+            first.extend(map(str, keys[: 0 if first else 1].to_pylist()))
             yield pa.RecordBatch.from_arrays([keys, usable(values)], schema=_GIVEN)
 
     execute_with(
@@ -323,7 +323,7 @@ def _unmatched(
         yield missing_score(score, count, rows.paths[file], row)
 
 
-def _warn_of_few(connection: Any, rows: _SourceRows, score: Score, first: list[str | None]) -> None:
+def _warn_of_few(connection: Any, rows: _SourceRows, score: Score, first: list[str]) -> None:
     """Log a warning if most documents have no score in the files, whatever `missing` says."""
     [(matched, total)] = execute(
         connection,
@@ -334,5 +334,5 @@ def _warn_of_few(connection: Any, rows: _SourceRows, score: Score, first: list[s
         logger.warning(
             "score %s: %s has the ids of only %d of %d documents; its first id is %r, that of the "
             "source %r",
-            *(score.name, score.path, matched, total, *(first or [None]), rows.id_at(*ours)),
+            *(score.name, score.path, matched, total, "".join(first)[:80], rows.id_at(*ours)[:80]),
         )

@@ -25,9 +25,10 @@ from datamask.config.settings import Settings
 from datamask.objectives.weighted import formula
 from datamask.publishing.configurations import Configuration
 from datamask.quality.examples import example_figures
-from datamask.report.answer import answer_markdown, report_markdown
+from datamask.report.answer import answer_markdown
 from datamask.report.charts import read_captions
 from datamask.report.evaluation import evaluation_markdown
+from datamask.report.markdown import report_markdown
 from datamask.report.rendering import cell, render
 from datamask.runs.run import Run
 from datamask.runs.schemas import added_columns

@@ -26,7 +26,7 @@ from datamask.config.inputs import Score
 from datamask.hygiene.contamination import find_contaminated
 from datamask.quality.grouping import create_groups, group_columns, group_kinds, mixed_with_groups
 from datamask.quality.held_out import is_drawn
-from datamask.quality.importing import merged_moments
+from datamask.quality.moments import merged_moments
 from datamask.runs import schemas
 from datamask.runs.in_progress import advance
 from datamask.runs.output import write_output

@@ -130,8 +130,8 @@ def _correlations(table: pa.Table) -> list[dict[str, Any]]:
     for score, other in combinations(table.column_names, 2):
         both = table.select([score, other]).drop_null()
         x, y = (column.to_numpy() for column in both.columns)
-        pairs.append({"score": score, "other": other, "correlation": rank_correlation(x, y)})
-        pairs[-1]["documents"] = len(both)
+        pair = {"score": score, "other": other, "documents": len(both)}
+        pairs.append(pair | {"correlation": rank_correlation(x, y)})
     return pairs
 
 

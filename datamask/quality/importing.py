@@ -8,8 +8,6 @@ the whole-corpus normalisation needs. A text of white space alone has 0 characte
 from __future__ import annotations
 
 import hashlib
-import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,7 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datamask.config.compute import Compute
-from datamask.config.inputs import LARGEST, Score
 from datamask.errors import InputError, one_line
 from datamask.quality.classifier import read_classified
 from datamask.quality.examples import example_scores, read_models
@@ -107,68 +104,6 @@ def moments(values: pa.Array) -> dict[str, Any]:
         "mean": mean if np.isfinite(mean) else None,
         "m2": m2 if np.isfinite(m2) else None,
     }
-
-
-@dataclass(frozen=True, slots=True)
-class ScoreMoments:
-    """Count, extremes, mean and sum of squared deviations of a score."""
-
-    count: int = 0
-    min: float = math.inf
-    max: float = -math.inf
-    mean: float = 0.0
-    m2: float = 0.0
-
-    def merge(self, other: ScoreMoments) -> ScoreMoments:
-        """The moments of both sets together (Chan et al. 1979, eq. 2.1)."""
-        count = self.count + other.count
-        if not other.count or not self.count:
-            return self if self.count else other
-        delta = other.mean - self.mean
-        return ScoreMoments(
-            count,
-            min(self.min, other.min),
-            max(self.max, other.max),
-            self.mean + delta * (other.count / count),
-            self.m2 + other.m2 + delta * delta * (self.count * (other.count / count)),
-        )
-
-    def scale(self, normalisation: str) -> tuple[float, float]:
-        """Offset and divisor of a normalisation: (value - offset) / divisor; 0 and 1 for `none`.
-
-        A score that is the same everywhere becomes 0.
-        """
-        if normalisation == "none":
-            return 0.0, 1.0
-        if not self.count or self.min == self.max:
-            return (self.min if self.count else 0.0), 1.0
-        if normalisation == "z-score":
-            return self.mean, math.sqrt(self.m2 / self.count) or 1.0
-        return self.min, self.max - self.min
-
-
-def merged_moments(run: Run, receipts: list[Receipt], score: Score) -> ScoreMoments:
-    """The moments of a score over all shards, in the order of their *receipts*, with filled values.
-
-    Raises:
-        InputError: the values are too large for a mean and a deviation, or (`none`) for float32.
-    """
-    merged = ScoreMoments()
-    for receipt in receipts:
-        metrics = receipt.metrics["scores"][score.name]
-        extremes = (metrics["min"] or 0.0, metrics["max"] or 0.0)
-        is_large = score.normalisation == "none" and max(map(abs, extremes)) > LARGEST
-        if is_large or metrics["mean"] is None or metrics["m2"] is None:
-            problem = f"values too large for normalisation {score.normalisation}; use rank"
-            path = run.path(receipt.stage, receipt.unit)
-            raise InputError(problem, path=path, shard=receipt.unit, column=score.name)
-        if metrics["count"]:
-            keys = ("count", "min", "max", "mean", "m2")
-            merged = merged.merge(ScoreMoments(*(metrics[key] for key in keys)))
-        if score.missing == "fill" and metrics["missing"]:
-            fill = score.fill_value
-            merged = merged.merge(ScoreMoments(metrics["missing"], fill, fill, fill))
-    return merged
 
 
 MOST_TOKENS = 2**40

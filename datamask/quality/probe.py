@@ -20,7 +20,8 @@ from datamask.config.inputs import Score
 from datamask.embedding.vectors import read_vectors, row_groups
 from datamask.errors import CorruptFileError, InputError
 from datamask.quality import fitting
-from datamask.quality.importing import merged_moments, moments
+from datamask.quality.importing import moments
+from datamask.quality.moments import merged_moments
 from datamask.runs import schemas
 from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
@@ -113,9 +114,9 @@ def fit_probe(
     with threadpool_limits(1):
         for strength in STRENGTHS:
             made = cross_val_predict(model(strength), features, targets, cv=folds, method=method)
-            found = fitting.rank_correlation(made, targets)
-            if found is not None and (best is None or found > best[0]):
-                best, predicted = (found, strength), made
+            correlation = fitting.rank_correlation(made, targets)
+            if correlation is not None and (best is None or correlation > best[0]):
+                best, predicted = (correlation, strength), made
         correlation, strength = best or (None, 1.0)
         figures = {
             "kind": "logistic" if two else "ridge",

@@ -347,9 +347,9 @@ def write_pictures(storage: Storage, folder: str, charts: Iterable[Chart]) -> No
 
 def write_captions(run: Run, charts: Iterable[Chart]) -> None:
     """Write title and note of the report's pictures, by their names, for the dataset card."""
-    found = {chart.key: (chart.title, chart.note) for chart in charts}
+    captions = {chart.key: (chart.title, chart.note) for chart in charts}
     with replace_file(run.root / CAPTIONS, run.storage) as temporary:
-        temporary.write_text(json.dumps(found, indent=1), encoding="utf-8")
+        temporary.write_text(json.dumps(captions, indent=1), encoding="utf-8")
 
 
 def read_captions(run: Run) -> dict[str, tuple[str, str]]:

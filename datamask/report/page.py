@@ -23,10 +23,11 @@ from datamask.embedding.speed import embedding_speed
 from datamask.objectives.weighted import formula
 from datamask.quality.examples import example_figures
 from datamask.report import chart_data, page_data
-from datamask.report.answer import Answer, answer, moved_groups
+from datamask.report.answer import Answer, answer
 from datamask.report.charts import Chart, write_captions, write_pictures
 from datamask.report.evaluation import findings, write_evaluation_page
 from datamask.report.findings import learned_from
+from datamask.report.markdown import moved_groups
 from datamask.report.redundancy import NEAR_DUPLICATE_COSINE
 from datamask.report.rendering import STEPS, render
 from datamask.report.sample import write_sample

@@ -248,7 +248,7 @@ def _quality_gains(run: Run, shard: int, table: pa.Table) -> np.ndarray:
     if not is_known or selection.num_rounds == 1 or not len(quality):
         return np.full(len(quality), np.nan)
     if selection.scope == "corpus":
-        from datamask.selection.totals import corpus_metrics
+        from datamask.selection.outcome import corpus_metrics
 
         (size, number), scales = _kept_and_left(run), corpus_metrics(run)["scales"]
     else:

@@ -16,7 +16,7 @@ from datamask.analysis.frontier import Point, frontier, knee, knee_by_seed
 from datamask.analysis.sweep_trials import BASE, chosen_shards, trials, try_choice
 from datamask.config.compute import Compute
 from datamask.config.outputs import Sweep
-from datamask.evaluation.results import TrainedWeight, trained_weights
+from datamask.evaluation.weights import TrainedWeight, trained_weights
 from datamask.report.chart_data import SWEEP_POINTS
 from datamask.report.charts import Chart, Series, look, write_pictures
 from datamask.report.rendering import render

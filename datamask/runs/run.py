@@ -135,7 +135,7 @@ class Run:
 
     @cached_property
     def dumps(self) -> list[dict[str, int]]:
-        """Documents of each shard by dump (`source.columns`); empty if the subset has none."""
+        """Documents of each shard by dump (`source.dumps`); empty if the subset has none."""
         assert self.pieces, "the plan has been checked"
         found = json.loads((pq.read_metadata(self.plan_path).metadata or {}).get(DUMPS_KEY, b"[]"))
         names = {name for dumps in found for name in dumps}

@@ -256,7 +256,7 @@ STAGES = {
         Stage(
             "outcome",
             8,
-            "datamask.selection.totals:sum_selected",
+            "datamask.selection.outcome:sum_selected",
             "shard",
             settings=lambda s: s.seed,
             on_device=True,

@@ -60,7 +60,7 @@ def state_after(run: Run, shard: int, number: int) -> ShardState:
         for row in (RoundRow.PRESENT, RoundRow.PROPOSED)
     )
     if number == 1:  # of all documents, of which each is selected in part
-        before = before.mapped(lambda one: sums.share_selected(run, 0) * one)
+        before = before.mapped(lambda total: sums.share_selected(run, 0) * total)
     row = sums.read_lists(run, "round", ("present", "proposed", "step_size"), unit)
     present, after = (torch.tensor(row[name]) for name in ("present", "proposed"))
     return ShardState(
@@ -240,12 +240,15 @@ def swap_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     def work(data: ShardData) -> tuple[torch.Tensor, list[Moments]]:
         inclusion = inclusion_of(state.logits[rows])
         refined = _refined(run, data, mask, inclusion)
-        changes = [(one.float() - inclusion).to(data.device) for one in (refined, mask)]
-        added = [moments_of(data, one, sums.moment_order(run)) for one in changes]
-        return refined, [state.moments.mapped(torch.add, one.to("cpu")) for one in added]
+        moments = []
+        for rounded in (refined, mask):
+            change = (rounded.float() - inclusion).to(data.device)
+            added = moments_of(data, change, sums.moment_order(run)).to("cpu")
+            moments.append(state.moments.mapped(torch.add, added))
+        return refined, moments
 
     refined, moments = on_device(shard, documents, compute, work)
-    moment_rows = [sums.moment_row(one) for one in moments]
+    moment_rows = list(map(sums.moment_row, moments))
     moment_rows[0] |= {
         "leaving": rows[(mask & ~refined).numpy()],
         "coming": rows[(refined & ~mask).numpy()],

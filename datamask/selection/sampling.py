@@ -125,11 +125,11 @@ class Drawn:
         Without *stop*, all others that were drawn.
         """
         some: dict[str, list[np.ndarray]] = {name: [] for name in SAMPLED}
-        for shard, part in enumerate(self.parts):
+        for shard, sampled in enumerate(self.parts):
             first = len(sample_places(self.run, shard, start)) if start else 0
             last = len(sample_places(self.run, shard, stop)) if stop else stop
             for name in SAMPLED:
-                some[name].append(part[name][first:last])
+                some[name].append(sampled[name][first:last])
         whole = {name: np.concatenate(values) for name, values in some.items()}
         scores, features = whole["sample_scores"].T.ravel(), whole["sample_features"].ravel()
         return whole | {"sample_features": features, "sample_scores": scores}

@@ -1,4 +1,4 @@
-"""Stages in which shards exchange sums: those of scope `corpus`, and `outcome`.
+"""Stages of scope `corpus` in which shards exchange sums.
 
 - `corpus_statistics/` holds each shard's part of a sample of the corpus, and the moments of these
   documents; `totals/00.parquet` has estimates of the moments of all documents, a part of the
@@ -6,7 +6,6 @@
 - `round/NN/` holds each shard's proposed logits and the moments at these; `totals/NN.parquet` adds
   the moments up, says what share of the round is applied, and has the sample's logits.
 - `swaps.parquet` adds up what the swaps of all shards would change (`selection.rounds`).
-- `outcome/` has the moments of what each shard keeps.
 
 The mathematics is in `datamask.learning.exchange`. Moments are added in the order of shards, in
 float64, so the bytes do not depend on the number of workers. A shard reads only the totals, never
@@ -26,17 +25,16 @@ import torch
 from datamask.config.compute import Compute
 from datamask.learning import exchange
 from datamask.learning.data import ShardData
-from datamask.learning.learner import compared
 from datamask.learning.moment_gradient import joint_value
 from datamask.learning.policy import inclusion_of, long_sum
 from datamask.learning.scales import random_subsets, scaled
-from datamask.objectives.protocol import MomentObjective, Moments
+from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import WeightedObjective, WeightedTerm
 from datamask.runs import budget, schemas
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.selection import sampling, sums
-from datamask.selection.documents import on_device, read_column, read_documents, read_quality
+from datamask.selection.documents import on_device, read_documents
 from datamask.selection.rounds import known_corpus, sample_logits, swaps_of
 from datamask.selection.sums import RoundRow
 from datamask.selection.terms import terms_of
@@ -80,10 +78,8 @@ def _sum_statistics(run: Run, compute: Compute) -> None:
     totals = sampling.estimated_totals(drawn, sums.read_moments(run, "corpus_statistics", shards))
     tokens = sums.sum_tokens(run, "corpus_statistics", shards)
     kept = drawn.columns(0, sampling.stand_ins(selection))
-    sample, num_selected = (
-        sampling.corpus_sample(run, kept, compute),
-        _num_selected(run, totals, tokens),
-    )
+    sample = sampling.corpus_sample(run, kept, compute)
+    num_selected = _num_selected(run, totals, tokens)
     terms = terms_of(run)
     if selection.scale_terms:
         random = random_subsets(terms, totals, sample, num_selected, run.settings.seed)
@@ -181,7 +177,8 @@ def _has_settled(run: Run, number: int, objective: float) -> bool:
     """Whether the last rounds raised the objective by a small share of its whole rise."""
     if number < ROUNDS_TO_STOP:
         return False
-    start, before = (sums.Total.read(run, one).objective for one in (0, number - ROUNDS_TO_STOP))
+    rounds = (0, number - ROUNDS_TO_STOP)
+    start, before = (sums.Total.read(run, earlier).objective for earlier in rounds)
     tolerance = run.settings.selection.tolerance
     return bool(tolerance and objective - before <= tolerance * (objective - start))
 
@@ -204,59 +201,3 @@ def sum_swaps(run: Run, compute: Compute) -> None:
     metrics = {"objective": values, "swaps": number, "applied": values["with"] > values["without"]}
     logger.info("swaps: %d; objective %.4f with and %.4f without them", number, *values.values())
     sums.write_sums(run, "swaps_total", 0, schemas.MOMENTS, rows, metrics)
-
-
-def sum_selected(run: Run, shard: int, compute: Compute) -> Receipt:
-    """Write `outcome/NNNNN.parquet`: moments of what a shard keeps, and a sample of its documents.
-
-    In scope `corpus` also the moments of its part of the corpus's top quality. What is kept follows
-    from thresholds of the corpus, so the sums over shards are the moments of the corpus's selection
-    and of as many documents with the highest quality. The sample says which documents are kept.
-    """
-    selection, documents = run.settings.selection, read_quality(run, shard)
-    kept = read_column(run, "selection", shard, "selected", len(documents.ids))
-    masks = {"selected": kept}
-    if selection.scope == "corpus":
-        least, last = run.receipt("threshold").metrics["top_quality"] or (np.inf, "")
-        ties = (documents.quality == least) & (documents.ids <= last).astype(bool)
-        masks["top_quality"] = (documents.quality > least) | ties
-
-    sampled = sampling.sampled_rows(run, shard)
-    is_needed = np.any([*masks.values()], axis=0)
-    is_needed[sampled] = True
-    places = np.flatnonzero(is_needed)
-    documents = read_documents(run, shard, compute, "outcome", places)
-
-    def add_up(data: ShardData) -> list[dict[str, Any]]:
-        moments = (sums.weighed_moments(run, data, mask[places]) for mask in masks.values())
-        return [sums.moment_row(one) for one in moments]
-
-    summed = on_device(shard, documents, compute, add_up)
-    sample = sampling.sample_columns(documents, np.searchsorted(places, sampled))
-    rows = [{"selection": name, **row} for name, row in zip(masks, summed, strict=True)]
-    rows[0] |= sample | {"sample_selected": kept[sampled]}
-    return sums.write_sums(run, "outcome", shard, schemas.OUTCOME, rows, {})
-
-
-def corpus_metrics(run: Run) -> dict[str, Any]:
-    """The objective of the corpus for its selection, random documents and top quality.
-
-    Returns the metrics of a shard's mask: `terms`, `objective`, `scales`. Values are functions of
-    the moments of all shards, scales those of learning. Terms of weight 0 that are not functions of
-    moments are left out.
-    """
-    selected, top_quality = (
-        sums.read_moments(run, "outcome", range(run.num_shards), row) for row in range(2)
-    )
-    totals = sums.read_moments(run, "round_total", [0])
-    if run.settings.selection.num_rounds:  # those are estimated
-        totals = sums.read_moments(run, "round", run.round_units(1), RoundRow.PRESENT)
-    terms = [t for t in sums.scaled_terms(run) if isinstance(t.objective, MomentObjective)]
-    sample = sampling.known_sample(run, Compute())
-    count = float(selected.count)
-    random = random_subsets(terms, totals, sample, count, run.settings.seed)
-    ours, best = (
-        sums.term_values(terms, moments) if count else dict.fromkeys(random, 0.0)
-        for moments in (selected, top_quality)
-    )
-    return compared(terms, ours, random, best, sums.centre_of_quality(run))

@@ -1,22 +1,13 @@
-"""Which column types can hold texts, ids or scores, what is missing, and names of groups.
-
-Planning counts documents by dump (crawl, collection), from that one column, so that the subset's
-files, one set per dump, are known before any document is selected. A dump's name becomes the name
-of a folder and of a configuration on the Hub; unsuitable names are counted together.
-"""
+"""Which column types can hold texts, ids or scores, what is missing, and names of groups."""
 
 from __future__ import annotations
-
-from collections import Counter, defaultdict
-from collections.abc import Iterable
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from datamask.config.inputs import Score
 from datamask.errors import InputError
-from datamask.runs.run import OTHER_DUMPS, Piece
-from datamask.source.reading import plain_type, read_piece
+from datamask.source.reading import plain_type
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -89,41 +80,3 @@ def named(names: pa.Array) -> pa.Array:
     """Names of groups; null for blank ones, which are none."""
     blank = pc.equal(pc.utf8_trim_whitespace(names), "")
     return pc.if_else(pc.fill_null(blank, False), pa.scalar(None, pa.string()), names)
-
-
-MOST_COUNTED = 1000
-"""If there are more dumps than this, none is counted: they would not be published separately."""
-
-_RESERVED = ("default", "sample", "scores")
-_FOLDER = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,95}$"
-
-
-def dump_names(values: pa.Array) -> pa.Array:
-    """Dumps as names of folders: unchanged, or `other` (null, reserved or unsafe names)."""
-    texts = values.cast(pa.string())
-    reserved = pc.is_in(texts, value_set=pa.array(_RESERVED))
-    good = pc.and_not(pc.match_substring_regex(texts, _FOLDER), reserved)
-    return pc.if_else(pc.fill_null(good, False), texts, OTHER_DUMPS)
-
-
-def count_dumps(pieces: Iterable[Piece], column: str, schema: pa.Schema) -> list[dict[str, int]]:
-    """Documents of each shard by dump, in order of first occurrence.
-
-    Empty if *schema*, the source's, has no such column, or if there are too many dumps.
-    """
-    if column not in schema.names:
-        return []
-    shards: defaultdict[int, Counter[str]] = defaultdict(Counter)
-    names: set[str] = set()
-    for piece in pieces:
-        counts = shards[piece.shard]
-        for batch in read_piece(piece, [column]):
-            try:
-                found = pc.value_counts(dump_names(batch.column(0))).to_pylist()
-            except pa.ArrowInvalid:
-                return []  # not UTF-8; stage `scores` names the row
-            counts.update({one["values"]: one["counts"] for one in found})
-        names.update(counts)
-        if len(names) > MOST_COUNTED:
-            return []
-    return [dict(counts) for counts in shards.values()]

@@ -179,9 +179,9 @@ def read_shard(
             inside = rows[slice(*np.searchsorted(rows, (start, start + piece.rows)))] - start
         for batch in read_piece(piece, names, inside, text):
             whole = [long_texts.Bounded(0, batch, {})]
-            for part in long_texts.bounded(batch, source) if text else whole:
-                for place, characters in part.long.items():
-                    place += done + part.first
+            for bounded in long_texts.bounded(batch, source) if text else whole:
+                for place, characters in bounded.long.items():
+                    place += done + bounded.first
                     row = start + (place if inside is None else int(inside[place]))
                     if source.longer == "refuse":
                         remedy = long_texts.remedy(source)
@@ -189,7 +189,7 @@ def read_shard(
                         raise row_error(run, shard, row, source.columns.text, problem)
                     if long is not None:
                         long[row] = characters
-                yield _cast(part.batch, schema, piece)
+                yield _cast(bounded.batch, schema, piece)
             done += len(batch)
         start += piece.rows
 
@@ -311,8 +311,8 @@ def check_text(run: Run, shard: int, first: int, values: pa.Array, column: str) 
 
 def row_error(run: Run, shard: int, row: int, column: str, problem: str) -> InputError:
     """The error about a value in a shard's row; names the file and the row within it."""
-    path, place = locate(run, shard, row)
-    return InputError(problem, path=path, shard=shard, row=place, column=column)
+    path, row_of_file = locate(run, shard, row)
+    return InputError(problem, path=path, shard=shard, row=row_of_file, column=column)
 
 
 def locate(run: Run, shard: int, row: int) -> tuple[str, int]:

@@ -192,14 +192,14 @@ def json_objects(file: Iterable[bytes], path: str) -> Iterator[tuple[int, dict[s
         if not line.strip():
             continue
         try:
-            found = json.loads(line)
+            content = json.loads(line)
         except (ValueError, RecursionError) as error:
             problem = f"not JSON ({error}); correct the line"
             raise InputError(problem, path=path, row=number) from None
-        if not isinstance(found, dict):
+        if not isinstance(content, dict):
             problem = "not a JSON object; correct the line"
             raise InputError(problem, path=path, row=number)
-        yield number, found
+        yield number, content
 
 
 def read_rows(

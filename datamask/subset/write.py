@@ -26,7 +26,7 @@ from datamask.runs.files import parquet_output, read_columns
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.runs.schemas import added_columns
-from datamask.source.columns import dump_names
+from datamask.source.dumps import dump_names
 from datamask.source.reading import read_shard, source_schema
 
 logger = logging.getLogger(__name__)

@@ -17,8 +17,9 @@ from prefect.assets import Asset, AssetProperties, add_asset_metadata, materiali
 
 from datamask.analysis.frontier import frontier
 from datamask.config.outputs import Sweep
-from datamask.report.answer import answer_markdown, report_markdown
+from datamask.report.answer import answer_markdown
 from datamask.report.evaluation import evaluation_markdown
+from datamask.report.markdown import report_markdown
 from datamask.report.sweep_page import sweep_markdown, sweep_rows
 from datamask.runs.run import Run, digest
 

@@ -1,9 +1,9 @@
 """Registers everything that runs need on a Prefect server: pools, limits, deployments, automations.
 
-`deployments/prefect.yaml` is a file for `prefect deploy`, and the automations beside it are files
-for `prefect automation create`. This module reads both, because each command would start a process
-for every entry. `deploy` may be repeated: pools, limits, schedules and the
-switches of automations stay as the operator left them. New schedules are switched off.
+The deployments are those of `deployments/prefect.yaml`, which `prefect deploy` reads, and the
+automations those beside it, which `prefect automation create` reads. These two commands would start
+a process for every entry. `deploy` may be repeated: pools, limits, schedules and the switches of
+automations stay as the operator left them. New schedules are switched off.
 """
 
 from __future__ import annotations

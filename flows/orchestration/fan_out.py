@@ -19,7 +19,7 @@ from datamask.config.group import Group
 from datamask.errors import DatamaskError, known
 from datamask.execution.attempts import failures_on_record, forget_records, shards_failed, steps
 from datamask.execution.batches import batches
-from datamask.execution.status import run_status, shard_table
+from datamask.execution.status import counts_line, run_status, shard_table
 from datamask.runs import locks
 from datamask.runs.opening import open_run
 from datamask.runs.run import Run
@@ -122,9 +122,8 @@ def fan_out(
                     run_units(run, name, units, compute, force, partitions)
                 finally:
                     status = run_status(run)
-                    counts = (f"{s} {of.count('done')}/{len(of)}" for s, of in status.items())
-                    table, told = shard_table(status), ", ".join(counts)
-                    create_table_artifact(table, key="shards", description=told)
+                    table = shard_table(status)
+                    create_table_artifact(table, key="shards", description=counts_line(status))
         if shards is not None and by_shard and run.remaining(stage):
             return
         if worked:

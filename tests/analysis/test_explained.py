@@ -18,8 +18,8 @@ from sklearn.metrics import roc_auc_score
 from datamask.analysis.composition import documents_of, query
 from datamask.analysis.explained import explained as computed
 from datamask.config.loading import load_settings
-from datamask.report.answer import report_markdown
 from datamask.report.findings import findings_of
+from datamask.report.markdown import report_markdown
 from datamask.report.quality_findings import MOST_AUC
 from datamask.runs.run import Run
 from tests.finished import finish, settings

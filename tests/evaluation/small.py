@@ -110,13 +110,13 @@ def contents(run: Run, folder: str = "training") -> dict[str, bytes]:
 def bits_per_byte(root: Path) -> dict[str, float]:
     """Of every model on the documents held out of the source, by the name of its file."""
     held_out = pq.read_table(root / "evaluation" / "held_out.parquet").to_pylist()
-    places = [place for place, row in enumerate(held_out) if row["in_all"]]
-    size = sum(held_out[place]["bytes"] for place in places)
-    found = {}
+    in_all = [number for number, row in enumerate(held_out) if row["in_all"]]
+    size = sum(held_out[number]["bytes"] for number in in_all)
+    by_model = {}
     for path in (root / "evaluation" / "training").glob("*.parquet"):
         bits = pq.read_table(path)["bits"].to_pylist()
-        found[path.stem] = sum(bits[place] for place in places) / size
-    return found
+        by_model[path.stem] = sum(bits[number] for number in in_all) / size
+    return by_model
 
 
 def write_lines(path: Path, rows: list[dict[str, Any]]) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.run import Run
 from tests import finished
 from tests.evaluation import small
+from tests.killed import kill_at_checkpoint
 
 OFTEN = Compute(checkpoint_seconds=0)
 
@@ -33,7 +35,31 @@ def run(trained: tuple[Run, bytes]) -> Run:
     return trained[0]
 
 
+def step_of(checkpoints: Path) -> int:
+    """The step after which the only checkpoint was made; 0 without one."""
+    for path in checkpoints.rglob("state.npz"):
+        with np.load(path) as kept:
+            return int(kept["progress"][0])
+    return 0
+
+
 @pytest.mark.slow
+def test_a_killed_process_is_continued(
+    run: Run, trained: tuple[Run, bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    """SIGKILL in the middle; the next process says from which step it goes on."""
+    folder = run.root / "checkpoints"
+    kill_at_checkpoint(run.root, "training")
+    assert not run.path("training", 0).exists()
+    reached = step_of(folder)
+    assert reached > 0
+    caplog.set_level(logging.INFO)
+    train(run, 0, OFTEN)
+    assert f"training: resumed after step {reached}" in caplog.messages
+    assert run.path("training", 0).read_bytes() == trained[1]
+    assert not list(folder.rglob("*.npz"))
+
+
 def test_a_training_killed_again_and_again_ends_the_same(
     run: Run, trained: tuple[Run, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -59,4 +85,30 @@ def test_a_training_killed_again_and_again_ends_the_same(
         except Killed:
             kills += 1
     assert kills >= 5
+    assert run.path("training", 0).read_bytes() == trained[1]
+
+
+@pytest.mark.slow
+def test_a_damaged_checkpoint_counts_as_none(
+    run: Run,
+    trained: tuple[Run, bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Cut short on the disk: the training begins anew and says so."""
+    save = Checkpoints.save
+
+    def saved(self: Checkpoints, name: str, state: dict[str, np.ndarray]) -> None:
+        save(self, name, state)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Checkpoints, "save", saved)
+        train(run, 0, OFTEN)
+    (path,) = (run.root / "checkpoints").rglob("state.npz")
+    path.write_bytes(path.read_bytes()[:-1000])
+    caplog.set_level(logging.INFO)
+    train(run, 0, Compute())
+    assert any("damaged checkpoint" in message for message in caplog.messages)
+    assert not any("resumed" in message for message in caplog.messages)
     assert run.path("training", 0).read_bytes() == trained[1]

@@ -48,8 +48,8 @@ def evaluated(
 
 def bits_per_byte(root: Path, arm: str) -> list[float]:
     """Of every model of an arm, from the files."""
-    found = small.bits_per_byte(root)
-    return [value for name, value in sorted(found.items()) if name.startswith(f"{arm}-seed")]
+    by_model = small.bits_per_byte(root)
+    return [value for name, value in sorted(by_model.items()) if name.startswith(f"{arm}-seed")]
 
 
 def test_arms_of_all_runs_are_compared(evaluated: tuple[Path, Path], tmp_path: Path) -> None:

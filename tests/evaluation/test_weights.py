@@ -9,7 +9,7 @@ import pytest
 
 from datamask.config.evaluation import Arm, Evaluation
 from datamask.errors import RunError
-from datamask.evaluation.results import trained_weights, with_weights
+from datamask.evaluation.weights import trained_weights, with_weights
 from datamask.planning.plan import plan_run
 from datamask.runs.opening import open_run
 from tests.cli.commands import here

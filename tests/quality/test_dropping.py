@@ -23,7 +23,7 @@ def test_deciles_are_those_of_the_documents_in_order(values: list[int]) -> None:
     """The value at each tenth of the documents, rounded up."""
     counts = [(value, values.count(value)) for value in sorted(set(values))]
     ordered = sorted(values)
-    expected = [ordered[max(1, -(-part * len(values) // 10)) - 1] for part in range(1, 10)]
+    expected = [ordered[max(1, -(-tenth * len(values) // 10)) - 1] for tenth in range(1, 10)]
     assert quantiles(counts, 10) == expected
 
 
@@ -46,7 +46,7 @@ def test_neither_shards_nor_threads_change_anything(tmp_path: Path, hold_out: fl
         column("rank", missing="drop"),
         {**column("z-score", normalise_within="domain"), "name": "other", "column": "other"},
     ]
-    found = []
+    results = []
     for number, (threads, rows) in enumerate(((1, 33), (4, 33), (2, 200))):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -56,14 +56,14 @@ def test_neither_shards_nor_threads_change_anything(tmp_path: Path, hold_out: fl
             given["evaluation"] = {"hold_out": hold_out}
             run = plan_run(folder / "run", parse_settings(given))
         documents = score(run, Compute(duckdb_memory="500MB", workers=threads))
-        found.append((documents, run.receipt("quality", 0).metrics))
+        results.append((documents, run.receipt("quality", 0).metrics))
         reasons = {row["dropped"] for row in documents}
         assert reasons >= {"empty", "missing-score", "duplicate", "pruned"}
         assert ("held_out" in reasons) == bool(hold_out)
-    assert found[0] == found[1]
-    for one, other in zip(found[0][0], found[2][0], strict=True):
-        assert one["dropped"] == other["dropped"]
-        assert (one["quality"] or 0) == pytest.approx(other["quality"] or 0, rel=1e-12)
+    assert results[0] == results[1]
+    for row, other in zip(results[0][0], results[2][0], strict=True):
+        assert row["dropped"] == other["dropped"]
+        assert (row["quality"] or 0) == pytest.approx(other["quality"] or 0, rel=1e-12)
 
 
 def test_receipts_count_what_is_kept(tmp_path: Path) -> None:

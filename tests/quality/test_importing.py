@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from datamask.errors import InputError, RunError
 from datamask.quality.combining import combine
-from datamask.quality.importing import ScoreMoments, import_scores, moments
+from datamask.quality.importing import import_scores, moments
+from datamask.quality.moments import ScoreMoments
 from tests.quality.runs import COMPUTE, column, make_run, score
 
 

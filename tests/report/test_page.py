@@ -8,6 +8,7 @@ import html
 import json
 import re
 import shutil
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from datamask.errors import RunError
 from datamask.publishing.folder import write_folder
 from datamask.report import page as report_page
 from datamask.report import sample
-from datamask.report.answer import answer, report_markdown
+from datamask.report.answer import answer
+from datamask.report.markdown import report_markdown
 from datamask.report.page import write_report
 from datamask.report.rendering import cell, number
 from datamask.runs.files import write_parquet
@@ -34,17 +36,49 @@ from tests.finished import DUMPS, corpus, finish, settings
 pytestmark = pytest.mark.usefixtures("roughly")
 
 
-class Page:
-    """Tables as lists of rows, addresses that a browser would fetch, and scripts."""
+class Page(HTMLParser):
+    """Tables as lists of rows, addresses that a browser would fetch, and tags counted."""
 
-    def __init__(self, text: str) -> None:
-        """Tags of the page are those of its templates: what is not is escaped."""
-        found = re.findall(r"<tr[ >].*?</tr>", text, re.S)
-        cells = [re.findall(r"<t[dh]\b[^>]*>(.*?)</t[dh]>", row, re.S) for row in found]
-        self.rows = [[html.unescape(re.sub("<[^>]*>", "", one)) for one in row] for row in cells]
-        self.fetched = re.findall(r'<[^>]*\ssrc(?:set)?="([^"]*)"', text)
-        self.fetched += re.findall(r'<link\b[^>]*href="([^"]*)"', text)
-        self.scripts = re.findall(r"<script\b[^>]*>(.*?)</script>", text, re.S)
+    def __init__(self) -> None:
+        """Nothing seen."""
+        super().__init__(convert_charrefs=True)
+        self.rows: list[list[str]] = []
+        self.fetched: list[str] = []
+        self.tags: list[str] = []
+        self.scripts: list[str] = []
+        self.labels: list[str] = []
+        self._text: list[str] | None = None
+        self._script = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Cells open, addresses are noted."""
+        self.tags.append(tag)
+        self.labels += [value or "" for name, value in attrs if name == "aria-label"]
+        self.fetched += [value or "" for name, value in attrs if name in ("src", "srcset")]
+        if tag == "link":
+            self.fetched.append(dict(attrs).get("href") or "")
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self._text = []
+        if tag == "script":
+            self._script = True
+            self.scripts.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        """Cells close."""
+        if tag in ("td", "th") and self._text is not None:
+            self.rows[-1].append("".join(self._text))
+            self._text = None
+        if tag == "script":
+            self._script = False
+
+    def handle_data(self, data: str) -> None:
+        """Text of cells and scripts."""
+        if self._text is not None:
+            self._text.append(data)
+        if self._script:
+            self.scripts[-1] += data
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +88,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Page]:
     with pytest.MonkeyPatch.context() as patch:
         measure_roughly(patch)
         run = finish(folder / "run", settings(corpus(folder / "source")), "report")
-    return run, Page(run.path("report").read_text(encoding="utf-8"))
+    page = Page()
+    page.feed(run.path("report").read_text(encoding="utf-8"))
+    return run, page
 
 
 def test_the_page_fetches_nothing_and_carries_its_receipt(made: tuple[Run, Page]) -> None:

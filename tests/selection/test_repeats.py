@@ -18,7 +18,7 @@ from datamask.analysis.composition import query
 from datamask.config.loading import parse_settings
 from datamask.errors import DatamaskError, SettingsError
 from datamask.planning.plan import plan_run
-from datamask.report.answer import report_markdown
+from datamask.report.markdown import report_markdown
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
 from datamask.selection.repeats import DECAY, last_exposure, repeat_column

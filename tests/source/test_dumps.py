@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datamask.runs.run import Piece
-from datamask.source.columns import MOST_COUNTED, count_dumps, dump_names
+from datamask.source.dumps import MOST_COUNTED, count_dumps, dump_names
 from datamask.source.reading import read_footers
 
 

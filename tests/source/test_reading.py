@@ -146,11 +146,11 @@ def test_an_absent_column_is_named(tmp_path: Path) -> None:
 def test_files_with_small_differences_have_one_schema() -> None:
     """Widths, large strings, views, dictionaries and columns without values do not matter."""
     word = pa.dictionary(pa.int32(), pa.string())
-    one = pa.schema([("a", word), ("b", pa.int32()), ("c", pa.null()), ("d", pa.string())])
-    two = pa.schema(
+    first = pa.schema([("a", word), ("b", pa.int32()), ("c", pa.null()), ("d", pa.string())])
+    second = pa.schema(
         [("d", pa.string_view()), ("c", pa.string()), ("b", pa.int64()), ("a", pa.large_string())]
     )
-    unified = unify_schemas([("one", one), ("two", two)])
+    unified = unify_schemas([("first", first), ("second", second)])
     kinds = (pa.large_string(), pa.int64(), pa.string(), pa.large_string())
     assert unified == pa.schema([*zip("abcd", kinds, strict=True)])
 

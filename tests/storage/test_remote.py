@@ -20,6 +20,7 @@ from datamask.execution.status import run_status
 from datamask.execution.verification import verify
 from datamask.planning.plan import plan_run
 from datamask.report.sweep_page import run_sweep
+from datamask.runs.files import replace_file
 from datamask.runs.opening import open_run, run_storage
 from tests import finished
 from tests.storage.conftest import Machine, Store, with_tokens
@@ -242,3 +243,30 @@ def test_no_secret_is_in_the_mirror_or_the_store(
     # The others are those of a run on a disk: test_the_same_bytes_as_on_a_disk.
     for name in filter(lambda name: name.startswith((*TIMED, "receipts/")), s3.names(finished_run)):
         assert b"s3-loopback-secret" not in s3.read(finished_run, name), name
+
+
+@pytest.mark.slow
+@pytest.mark.slow
+def test_a_mirror_keeps_to_its_size_limit(
+    s3: Store, source: Path, machine: Machine, original: Path
+) -> None:
+    """Evicted files are fetched again when needed; the result is the same."""
+    url = "s3://runs/small/mine"
+    finished.finish(url, finished.settings(source), "selection", Compute(mirror_bytes=0))
+    kept = {
+        p.relative_to(run_storage(url).root).as_posix()
+        for p in run_storage(url).root.rglob("*")
+        if p.is_file()
+    }
+    assert kept <= {"run.json", "plan.parquet"}
+    for unit in range(3):
+        name = f"selection/{unit:05d}.parquet"
+        assert s3.read(url, name) == (original / name).read_bytes()
+
+
+def test_a_file_outside_a_run_is_not_put(s3: Store, machine: Machine, tmp_path: Path) -> None:
+    """Only files in a mirror are put into the store."""
+    s3.proxy.requests.clear()
+    with replace_file(tmp_path / "page.html") as temporary:
+        temporary.write_text("page")
+    assert not s3.proxy.requests

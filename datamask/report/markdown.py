@@ -1,0 +1,61 @@
+"""The results of a run as GitHub Markdown, for the dataset card and Prefect's artifact.
+
+All values come from `composition.duckdb`, like those of the report page.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from datamask.analysis.composition import query
+from datamask.analysis.summary import benchmarks, drift, funnel_of, repeats_of
+from datamask.report.page_data import TABS
+from datamask.report.rendering import render
+from datamask.runs.run import Run
+
+
+def score_coverage(run: Run) -> dict[str, float]:
+    """The share of the source's documents that have a score, in [0, 1], by score."""
+    rows = query(
+        run,
+        "SELECT score, 1 - missing / greatest(documents, 1) AS covered FROM score_summary "
+        "JOIN totals USING (selection) WHERE selection = 'source'",
+    )
+    covered = {row["score"]: row["covered"] for row in rows}
+    return {score.name: covered[score.name] for score in run.settings.scores}
+
+
+def moved_groups(run: Run, most: int) -> list[dict[str, Any]]:
+    """Groups whose share of the best tenth changes most with normalisation within groups."""
+    return query(
+        run,
+        "SELECT * FROM score_groups WHERE best_within <> best_whole "
+        f"ORDER BY abs(best_within - best_whole) DESC, kind, name LIMIT {most}",
+    )
+
+
+def report_markdown(run: Run) -> str:
+    """What is left after each step, scores, screening, and the groups that changed most.
+
+    Raises:
+        RunError: the composition is missing.
+    """
+    most_changed = "ORDER BY abs(share_after - share_before) DESC, name LIMIT 10"
+    return render(
+        "results.md",
+        settings=run.settings,
+        funnel=funnel_of(run),
+        benchmarks=benchmarks(run),
+        drift=drift(run),
+        repeats=repeats_of(run),
+        coverage=score_coverage(run),
+        correlations=query(
+            run, "SELECT * FROM score_correlations ORDER BY abs(correlation), score, other"
+        ),
+        explained=query(run, "SELECT * FROM score_explained WHERE score <> 'quality'"),
+        moved=moved_groups(run, 10),
+        groups={
+            title: query(run, f"SELECT * FROM groups WHERE kind = '{kind}' {most_changed}")
+            for kind, title in TABS.items()
+        },
+    )

@@ -1,0 +1,75 @@
+"""Stage `outcome`: the objective of the corpus for its selection and for top quality."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from datamask.config.compute import Compute
+from datamask.learning.data import ShardData
+from datamask.learning.learner import compared
+from datamask.learning.scales import random_subsets
+from datamask.objectives.protocol import MomentObjective
+from datamask.runs import schemas
+from datamask.runs.receipt import Receipt
+from datamask.runs.run import Run
+from datamask.selection import sampling, sums
+from datamask.selection.documents import on_device, read_column, read_documents, read_quality
+from datamask.selection.sums import RoundRow
+
+
+def sum_selected(run: Run, shard: int, compute: Compute) -> Receipt:
+    """Write `outcome/NNNNN.parquet`: moments of what a shard keeps, and a sample of its documents.
+
+    In scope `corpus` also the moments of its part of the corpus's top quality. What is kept follows
+    from thresholds of the corpus, so the sums over shards are the moments of the corpus's selection
+    and of as many documents with the highest quality. The sample says which documents are kept.
+    """
+    selection, documents = run.settings.selection, read_quality(run, shard)
+    kept = read_column(run, "selection", shard, "selected", len(documents.ids))
+    masks = {"selected": kept}
+    if selection.scope == "corpus":
+        least, last = run.receipt("threshold").metrics["top_quality"] or (np.inf, "")
+        ties = (documents.quality == least) & (documents.ids <= last).astype(bool)
+        masks["top_quality"] = (documents.quality > least) | ties
+
+    sampled = sampling.sampled_rows(run, shard)
+    is_needed = np.any([*masks.values()], axis=0)
+    is_needed[sampled] = True
+    places = np.flatnonzero(is_needed)
+    documents = read_documents(run, shard, compute, "outcome", places)
+
+    def add_up(data: ShardData) -> list[dict[str, Any]]:
+        needed = (mask[places] for mask in masks.values())
+        return [sums.moment_row(sums.weighed_moments(run, data, mask)) for mask in needed]
+
+    summed = on_device(shard, documents, compute, add_up)
+    sample = sampling.sample_columns(documents, np.searchsorted(places, sampled))
+    rows = [{"selection": name, **row} for name, row in zip(masks, summed, strict=True)]
+    rows[0] |= sample | {"sample_selected": kept[sampled]}
+    return sums.write_sums(run, "outcome", shard, schemas.OUTCOME, rows, {})
+
+
+def corpus_metrics(run: Run) -> dict[str, Any]:
+    """The objective of the corpus for its selection, random documents and top quality.
+
+    Returns the metrics of a shard's mask: `terms`, `objective`, `scales`. Values are functions of
+    the moments of all shards, scales those of learning. Terms of weight 0 that are not functions of
+    moments are left out.
+    """
+    selected, top_quality = (
+        sums.read_moments(run, "outcome", range(run.num_shards), row) for row in range(2)
+    )
+    totals = sums.read_moments(run, "round_total", [0])
+    if run.settings.selection.num_rounds:  # those are estimated
+        totals = sums.read_moments(run, "round", run.round_units(1), RoundRow.PRESENT)
+    terms = [t for t in sums.scaled_terms(run) if isinstance(t.objective, MomentObjective)]
+    sample = sampling.known_sample(run, Compute())
+    count = float(selected.count)
+    random = random_subsets(terms, totals, sample, count, run.settings.seed)
+    ours, best = (
+        sums.term_values(terms, moments) if count else dict.fromkeys(random, 0.0)
+        for moments in (selected, top_quality)
+    )
+    return compared(terms, ours, random, best, sums.centre_of_quality(run))
