@@ -180,9 +180,9 @@ def read_shard(
         for batch in read_piece(piece, names, inside, text):
             whole = [long_texts.Bounded(0, batch, {})]
             for bounded in long_texts.bounded(batch, source) if text else whole:
-                for place, characters in bounded.long.items():
-                    place += done + bounded.first
-                    row = start + (place if inside is None else int(inside[place]))
+                for number, characters in bounded.long.items():
+                    number += done + bounded.first
+                    row = start + (number if inside is None else int(inside[number]))
                     if source.longer == "refuse":
                         remedy = long_texts.remedy(source)
                         problem = f"a text of {characters:,d} characters; {remedy}"

@@ -72,14 +72,12 @@ def test_a_score_of_few_documents_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, missing: str, matching: int
 ) -> None:
     """Below half of them, with an id of each side, under every policy for missing scores."""
-    found = {f"{'d' if row >= 4 - matching else 'x'}{row:03d}": 1.0 for row in range(4)}
-    path = write_scores(tmp_path / "s.csv", found)
+    given = {f"{'d' if row >= 4 - matching else 'x'}{row:03d}": 1.0 for row in range(4)}
+    path = write_scores(tmp_path / "s.csv", given)
     scores = [column(missing=missing, kind="file", path=str(path), id_column="key", column="mark")]
     with contextlib.suppress(InputError):
         make_run(tmp_path, {"id": [f"d{row:03d}" for row in range(4)]}, scores=scores)
-    few = (
-        "s.csv has the ids of only 1 of 4 documents; its first id is 'x000', that of the source 'd"
-    )
+    few = "has the ids of only 1 of 4 documents; its first id is 'x000', that of the source 'd000'"
     assert (few in caplog.text) == (matching == 1)
 
 

@@ -40,8 +40,8 @@ def test_a_shard_without_documents_selects_nothing(tmp_path: Path) -> None:
     folder = corpus(tmp_path / "source")
     table = pq.read_table(folder / "0.parquet")
     blank = pa.array([" "] * len(table))
-    place = table.schema.get_field_index("text")
-    pq.write_table(table.set_column(place, "text", blank), folder / "0.parquet")
+    text = table.schema.get_field_index("text")
+    pq.write_table(table.set_column(text, "text", blank), folder / "0.parquet")
     chosen = settings(folder, plan={"rows_per_shard": 30})
     receipt = make_mask(finish(tmp_path / "run", chosen, "embeddings"), 0, Compute())
     assert receipt.rows == receipt.metrics["num_selected"] == 0
