@@ -10,10 +10,11 @@ collected, not raised, so that they are reported together.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -93,6 +94,27 @@ def check_rows(
     return problems
 
 
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """Rows as they were read, and the number of the file and of the row of each."""
+
+    table: pa.Table
+    file: np.ndarray
+    row: np.ndarray
+
+    @classmethod
+    def joined(cls, reads: Sequence[_Read]) -> _Read:
+        """All rows of *reads*, in their order."""
+        table = pa.concat_tables([read.table for read in reads])
+        file, row = ([getattr(read, name) for read in reads] for name in ("file", "row"))
+        return cls(table, np.concatenate(file), np.concatenate(row))
+
+    def of_file(self, number: int) -> _Read:
+        """The rows of one file; none, if it has none here."""
+        mask = self.file == number
+        return _Read(self.table.filter(mask), self.file[mask], self.row[mask])
+
+
 class _SourceRows:
     """One pass over the columns that are checked."""
 
@@ -129,12 +151,13 @@ class _SourceRows:
         at_once = min(MOST_FILES_AT_ONCE, len(self.paths) // (8 * threads) + 1)
 
         def load_files(first: int) -> tuple[list[DatamaskError], list[_Missing]]:
-            problems: list[DatamaskError] = []
+            problems: dict[int, DatamaskError] = {}
             missing: list[_Missing] = []
             numbers = range(first, min(first + at_once, len(self.paths)))
             with connection.cursor() as own:
                 own.begin()
-                for rows in _joined(self._rows(numbers, problems, missing)):
+                for read in _joined(self._read(numbers, problems)):
+                    rows = self._sound(read, problems, missing)
                     execute_with(
                         own, rows, "INSERT INTO ids SELECT md5_number(id), file, row FROM arriving"
                     )
@@ -142,23 +165,35 @@ class _SourceRows:
                         counts = "SELECT name, count(*), sum(tokens) FROM arriving GROUP BY 1"
                         execute_with(own, rows, f"INSERT INTO counts {counts}")
                 own.commit()
-            return problems, missing
+            return [problems[number] for number in sorted(problems)], missing
 
         groups = range(0, len(self.paths), at_once)
         for problems, missing in each_in_turn(load_files, groups, threads, "groups of files"):
             yield from problems
             self.missing += missing
 
-    def _rows(
-        self, numbers: range, problems: list[DatamaskError], missing: list[_Missing]
-    ) -> Iterator[pa.Table]:
-        """The rows of several files, with the number of their file; adds problems to the lists."""
+    def _read(self, numbers: range, problems: dict[int, DatamaskError]) -> Iterator[_Read]:
+        """The checked columns of several files, batch by batch."""
         for number in numbers:
-            with gathering(problems):
-                self._check_vectors(self.paths[number])
-                for batch in self._file(self.paths[number], missing):
-                    file = pa.array(np.full(len(batch), number, np.int32))
-                    yield batch.append_column("file", file)
+            path = self.paths[number]
+            try:
+                self._check_vectors(path)
+                with open_parquet(path, planned=self.files[path]) as file:
+                    self._check_lengths(path, file.metadata)
+                    # Absent columns and those of other types were reported from the footers.
+                    numeric = {field.name for field in file.schema_arrow if is_numeric(field.type)}
+                    scores = sorted(numeric & {score.column for score in self.scores})
+                    names = [self.settings.source.id_column, *scores, *self.counted.values()]
+                    row = 0
+                    for batch in file.iter_batches(
+                        ROWS_AT_ONCE, columns=list(dict.fromkeys(names)), use_threads=False
+                    ):
+                        rows = np.arange(row, row + len(batch))
+                        row += len(batch)
+                        table = pa.Table.from_batches([batch])
+                        yield _Read(table, np.full(len(batch), number, np.int32), rows)
+            except DatamaskError as error:
+                problems.setdefault(number, error)
 
     def id_at(self, file: int, row: int) -> str:
         """The id of a row, read again."""
@@ -168,33 +203,42 @@ class _SourceRows:
             ids = (value for batch in batches for value in batch.column(0).cast(pa.string()))
             return str(next(islice(ids, row, None)))
 
-    def _file(self, path: str, missing: list[_Missing]) -> Iterator[pa.Table]:
-        """Ids of a file as text, and their rows, batch by batch."""
-        column = self.settings.source.id_column
-        row = 0
-        with open_parquet(path, planned=self.files[path]) as file:
-            self._check_lengths(path, file.metadata)
-            # Absent columns and those of other types were reported from the footers.
-            numbers = {field.name for field in file.schema_arrow if is_numeric(field.type)}
-            scores = sorted(numbers & {score.column for score in self.scores})
-            names = list(dict.fromkeys([column, *scores, *self.counted.values()]))
-            for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=names):
-                ids = batch.column(column).cast(pa.string())
-                if (first := invalid_text(ids)) is not None:
-                    problem = "not valid UTF-8; re-encode it"
-                    raise InputError(problem, path=path, row=row + first, column=column)
-                absent = pc.fill_null(pc.equal(pc.binary_length(ids), 0), True)
-                if (first := pc.index(absent, True).as_py()) >= 0:
-                    problem = "null or empty; give every document an id"
-                    raise InputError(problem, path=path, row=row + first, column=column)
-                for name in scores:
-                    lacking = pc.invert(usable(batch.column(name)))
-                    if count := pc.sum(lacking).as_py():
-                        first = row + pc.index(lacking, True).as_py()
-                        missing.append((name, count, path, first))
-                table = {"id": ids, "row": np.arange(row, row + len(ids))}
-                yield pa.table(table | self._counts(batch))
-                row += len(ids)
+    def _sound(
+        self, read: _Read, problems: dict[int, DatamaskError], missing: list[_Missing]
+    ) -> pa.Table:
+        """The rows of the files that have no problem; the first problem of each other is added."""
+        try:
+            return self._checked(read, missing)
+        except InputError:
+            sound = [self._checked(read.of_file(-1), missing)]
+        for number in np.unique(read.file).tolist():
+            try:
+                sound.append(self._checked(read.of_file(number), missing))
+            except InputError as error:
+                problems.setdefault(number, error)
+        return pa.concat_tables(sound)
+
+    def _checked(self, read: _Read, missing: list[_Missing]) -> pa.Table:
+        """Ids as text, with file and row; adds to *missing* which documents lack a score."""
+        column, table = self.settings.source.id_column, read.table
+        ids = table[column].cast(pa.string())
+
+        def refuse(problem: str, at: int) -> NoReturn:
+            path = self.paths[read.file[at]]
+            raise InputError(problem, path=path, row=int(read.row[at]), column=column)
+
+        if (first := invalid_text(ids)) is not None:
+            refuse("not valid UTF-8; re-encode it", first)
+        absent = pc.fill_null(pc.equal(pc.binary_length(ids), 0), True)
+        if (first := pc.index(absent, True).as_py()) >= 0:
+            refuse("null or empty; give every document an id", first)
+        for name in sorted({score.column for score in self.scores} & {*table.column_names}):
+            lacking = pc.invert(usable(table[name]))
+            if count := pc.sum(lacking).as_py():
+                first = pc.index(lacking, True).as_py()
+                missing.append((name, count, self.paths[read.file[first]], int(read.row[first])))
+        columns = {"id": ids, "file": read.file, "row": read.row}
+        return pa.table(columns | self._counts(table))
 
     def _check_lengths(self, path: str, footer: pq.FileMetaData) -> None:
         """Refuse what a footer says of texts, before a worker takes memory for them."""
@@ -207,7 +251,7 @@ class _SourceRows:
             problem = f"a text that is too long{where}; {remedy(source)}"
             raise InputError(problem, path=path, row=first, column=source.columns.text)
 
-    def _counts(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    def _counts(self, batch: pa.Table) -> dict[str, pa.Array]:
         """Group and tokens of each document, as stage `scores` reads them; unknown tokens are 0."""
         if not self.counted:
             return {}
@@ -245,16 +289,20 @@ class _SourceRows:
                 yield missing_score(score, sum(count for _, count, _, _ in here), path, row)
 
 
-def _joined(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """The same rows in fewer tables: a statement of DuckDB costs more than a small file."""
-    waiting: list[pa.Table] = []
-    for table in tables:
-        waiting.append(table)
-        if sum(map(len, waiting)) >= ROWS_AT_ONCE:
-            yield pa.concat_tables(waiting)
+def _joined(reads: Iterator[_Read]) -> Iterator[_Read]:
+    """The same rows, of several files at once: a call for each small file takes most of the time.
+
+    Columns have the same types in all files of a table.
+    """
+    waiting: list[_Read] = []
+    for read in reads:
+        same = not waiting or waiting[0].table.schema == read.table.schema
+        if not same or sum(len(other.row) for other in waiting) >= ROWS_AT_ONCE:
+            yield _Read.joined(waiting)
             waiting = []
+        waiting.append(read)
     if waiting:
-        yield pa.concat_tables(waiting)
+        yield _Read.joined(waiting)
 
 
 def _repeated_ids(connection: Any, rows: _SourceRows) -> Iterator[InputError]:

@@ -47,23 +47,22 @@ class PinnedParquet(pq.ParquetFile):  # type: ignore[misc]  # pyarrow has no typ
     `size` is in bytes; `digest` identifies the file by size and footer.
     """
 
-    def __init__(self, raw: IO[bytes], path: str, shard: int | None, text: str | None) -> None:
-        self.path, self.shard = path, shard
-        remote = is_remote(path)
-        self._state: State | None = None if remote else state_of(os.fstat(raw.fileno()))
+    def __init__(
+        self, raw: Any, path: str, shard: int | None, text: str | None, state: State | None
+    ) -> None:
+        self.path, self.shard, self._state = path, shard, state
         self.size, footer = _read_footer(raw, path, shard)
         whole = hashlib.sha256(f"{self.size}/".encode() + footer[:-8])
         self.digest = whole.hexdigest()[:DIGITS]
-        # Arrow reads local files faster than through a Python file, and buffered ahead, all that is
-        # asked for would stay in memory.
         metadata = pq.read_metadata(pa.BufferReader(footer))
         if len(footer) - 8 - metadata.serialized_size == SIGNATURE_BYTES:
             # PyArrow aborts the whole process when it reads an encrypted column.
             raise InputError("has encrypted columns; decrypt it", path=path, shard=shard)
-        options = {"pre_buffer": remote, "metadata": metadata}
+        # Of a local file, all that is buffered ahead would stay in memory.
+        options = {"pre_buffer": state is None, "metadata": metadata}
         if text and may_expand(metadata, text):
             options["read_dictionary"] = [text]
-        super().__init__(raw if remote else path, **options)
+        super().__init__(raw, **options)
 
     def check(self) -> None:
         """Refuse a local file that is not, or not any more, the one that was opened."""
@@ -97,12 +96,10 @@ def open_parquet(
     Raises:
         InputError: missing, truncated, encrypted, not a Parquet file, or not the planned one.
     """
-    # fsspec would read ahead past the requested columns; Arrow joins neighbours itself.
-    exact = {"cache_type": "none"} if path.startswith(("hf://", "s3://")) else {}
     with (
         naming(path, shard),
-        open_binary(path, shard, **exact) as raw,
-        PinnedParquet(raw, path, shard, text) as file,
+        _opened(path, shard) as (raw, state),
+        PinnedParquet(raw, path, shard, text, state) as file,
     ):
         if planned not in (None, file.digest):
             raise not_as_planned(path, shard)
@@ -110,7 +107,22 @@ def open_parquet(
         file.check()
 
 
-def _read_footer(file: IO[bytes], path: str, shard: int | None) -> tuple[int, bytes]:
+@contextlib.contextmanager
+def _opened(path: str, shard: int | None) -> Iterator[tuple[Any, State | None]]:
+    """A file and, if it is local, its state before it was opened."""
+    if is_remote(path):
+        # fsspec would read ahead past the requested columns; Arrow joins neighbours itself.
+        exact = {"cache_type": "none"} if path.startswith(("hf://", "s3://")) else {}
+        with open_binary(path, shard, **exact) as raw:
+            yield raw, None
+        return
+    state = state_of(os.stat(path))
+    # Arrow reads its own files faster than those of Python.
+    with pa.OSFile(path) as raw:
+        yield raw, state
+
+
+def _read_footer(file: Any, path: str, shard: int | None) -> tuple[int, bytes]:
     """The size of a Parquet file, and its footer with the eight bytes that end the file."""
     size = file.seek(0, 2)
     file.seek(max(0, size - TAIL_BYTES))
