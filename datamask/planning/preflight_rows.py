@@ -38,6 +38,7 @@ from datamask.source.columns import (
     usable,
 )
 from datamask.source.long_texts import remedy, surely_long
+from datamask.source.opening import naming
 from datamask.source.pinned import open_parquet
 from datamask.source.reading import invalid_text
 from datamask.source.rows import read_all_scores
@@ -209,12 +210,13 @@ class _SourceRows:
         """The rows of the files that have no problem; the first problem of each other is added."""
         try:
             return self._checked(read, missing)
-        except InputError:
+        except (InputError, pa.ArrowException):
             sound = [self._checked(read.of_file(-1), missing)]
         for number in np.unique(read.file).tolist():
             try:
-                sound.append(self._checked(read.of_file(number), missing))
-            except InputError as error:
+                with naming(self.paths[number]):
+                    sound.append(self._checked(read.of_file(number), missing))
+            except DatamaskError as error:
                 problems.setdefault(number, error)
         return pa.concat_tables(sound)
 
@@ -295,12 +297,14 @@ def _joined(reads: Iterator[_Read]) -> Iterator[_Read]:
     Columns have the same types in all files of a table.
     """
     waiting: list[_Read] = []
+    count = 0
     for read in reads:
         same = not waiting or waiting[0].table.schema == read.table.schema
-        if not same or sum(len(other.row) for other in waiting) >= ROWS_AT_ONCE:
+        if not same or count >= ROWS_AT_ONCE:
             yield _Read.joined(waiting)
-            waiting = []
+            waiting, count = [], 0
         waiting.append(read)
+        count += len(read.row)
     if waiting:
         yield _Read.joined(waiting)
 

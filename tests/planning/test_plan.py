@@ -164,6 +164,8 @@ def test_problems_are_in_the_order_of_files(tmp_path: Path, workers: int) -> Non
         table = pq.read_table(path).add_column(0, "mark", pa.array(marks))
         if number < 3:
             names = [*table["id"].to_pylist()[:-1], None]
+            if size > 200_000:  # one more, in an earlier batch: a file has one problem
+                names[200_000] = None
             table = table.set_column(1, "id", pa.array(names, pa.string()))
         pq.write_table(table, path)
     settings = parse_settings(
@@ -175,13 +177,26 @@ def test_problems_are_in_the_order_of_files(tmp_path: Path, workers: int) -> Non
     paths = sorted(map(str, source.iterdir()))
     files = {file.path: file.digest for file in read_footers(paths)[0]}
     problems = check_rows(tmp_path, files, settings, Compute(workers=workers), [], {})
-    rows = [399_999, 4, 4]
+    rows = [200_000, 4, 4]
     expected = [f"file {path}, row {row}, " for path, row in zip(paths, rows, strict=False)]
     found = [str(problem) for problem in problems]
     assert [a.startswith(b) for a, b in zip(found, expected, strict=False)] == [True] * 3
     # The only batch of the small files ends with their problem.
     assert found[3].startswith(f"file {paths[0]}, row 0, column mark: score missing")
     assert "in 2 documents" in found[3] and len(found) == 4
+
+
+def test_a_file_whose_languages_are_not_text_is_named(tmp_path: Path) -> None:
+    """Rows of several files are checked together, so the file has to be found again."""
+    source = write(tmp_path / "in", [3, 3], language=pa.array(["fi"] * 3))
+    bytes_of_names = pa.array([b"fi", b"\xff", b"fi"])
+    names = pa.Array.from_buffers(pa.string(), 3, bytes_of_names.buffers())
+    path = write(tmp_path / "other", [3], start=6, language=names) / "000.parquet"
+    path.rename(source / "001.parquet")
+    limits = [{"column": "language", "value": "fi", "cap": 0.5}]
+    with pytest.raises(InputError) as caught:
+        plan(tmp_path, source, selection={"limits": limits})
+    assert f"file {source / '001.parquet'}: " in str(caught.value)
 
 
 def test_a_score_that_may_be_missing_is_no_problem_beside_one_that_may_not(tmp_path: Path) -> None:
