@@ -40,7 +40,8 @@ def open_run_database(run: Run, sql: str = "") -> Iterator[Any]:
             if path.exists():
                 connection.register(name, read_columns(path))
         if re.search(r"\barms\b", sql, re.IGNORECASE):
-            connection.register("arms", _arms(run))
+            arms = [arm_documents(run, unit) for unit in range(run.num_units("arms"))]
+            connection.register("arms", pa.concat_tables([_ARMS.empty_table(), *arms]))
         if re.search(r"\bverdicts\b", sql, re.IGNORECASE):
             path, none = run.path("evaluation"), schemas.EVALUATION.empty_table()
             connection.register("verdicts", read_columns(path) if path.exists() else none)
@@ -51,17 +52,17 @@ def open_run_database(run: Run, sql: str = "") -> Iterator[Any]:
         yield connection
 
 
-def _arms(run: Run) -> pa.Table:
-    """The documents of the arms of an evaluation; none without one."""
-    names, tables = [], [schemas.ARM.empty_table()]
-    for unit, arm in enumerate(run.settings.evaluation.arms):
-        if (path := run.path("arms", unit)).exists():
-            tables.append(read_columns(path))
-            names += [arm.name] * len(tables[-1])
-    table = pa.concat_tables(tables)
-    numbers = pc.list_value_length(table["tokens"])
-    table = table.set_column(table.column_names.index("tokens"), "tokens", numbers)
-    return table.add_column(0, "arm", pa.array(names, pa.string()))
+_ARMS = schemas.ARM.set(3, pa.field("tokens", pa.int32())).insert(0, pa.field("arm", pa.string()))
+
+
+def arm_documents(run: Run, unit: int) -> pa.Table:
+    """The documents of an arm with its name, and with how many tokens they have; none before it."""
+    if not (path := run.path("arms", unit)).exists():
+        return _ARMS.empty_table()
+    table = read_columns(path)
+    names = pa.repeat(run.settings.evaluation.arms[unit].name, len(table))
+    columns = [names, *table.columns[:3], pc.list_value_length(table["tokens"])]
+    return pa.table(columns, schema=_ARMS)
 
 
 _SEEN = """

@@ -51,10 +51,10 @@ EVALUATION = (
     ),
     Stage(
         "evaluation",
-        2,
+        3,
         "datamask.evaluation.results:evaluate",
         settings=of.verdicts,
-        after_all=("arms", "training"),
+        after_all=("embeddings", "arms", "training"),
         file="evaluation.parquet",
         where=of.evaluates,
     ),

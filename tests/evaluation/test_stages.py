@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
 from tokenizers import Tokenizer
 
 from datamask.config.compute import Compute
-from datamask.evaluation import training
+from datamask.evaluation import results, training
 from datamask.evaluation.results import read_results
 from datamask.execution.pipeline import run_stage
 from datamask.runs.opening import open_run
@@ -105,6 +107,41 @@ def test_held_out_are_those_that_the_rule_draws_and_their_equals(source: Path, r
     assert {row["id"] for row in scored if row["set"] == "(other groups)"} == german
     for name in ARMS:
         assert not ids(run, name) & expected, name
+
+
+def test_the_mean_vector_of_an_arm_is_weighted_by_tokens(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As added up document by document; pairs have none, and pruned documents count for nothing.
+
+    The mean does not depend on the size of row groups.
+    """
+    vectors = {
+        row["chunk_id"]: np.array(row["feature_arr"], np.float64)
+        for shard in range(run.num_shards)
+        for row in pq.read_table(run.path("embeddings", shard)).to_pylist()
+    }
+    unseen = 0
+    for row in read_results(run):
+        if row["other"]:
+            assert row["mean_vector"] is None
+            continue
+        rows = arm_rows(run, row["arm"])
+        weighed = [(len(r["tokens"]), vectors[r["id"]]) for r in rows if r["id"] in vectors]
+        unseen += len(rows) - len(weighed)
+        mean = sum(tokens * vector for tokens, vector in weighed) / sum(t for t, _ in weighed)
+        assert row["mean_vector"] == pytest.approx(mean, rel=1e-6, abs=1e-8)
+    assert unseen
+    kind = pq.read_schema(run.path("evaluation")).field("mean_vector").type
+    assert kind == pa.list_(pa.float32(), 32)
+    whole, read = results.mean_vectors(run), results.row_groups
+
+    def in_pieces(path: Path, dimension: int) -> Iterator[np.ndarray]:
+        for block in read(path, dimension):
+            yield from np.split(block, [7, 20])
+
+    monkeypatch.setattr(results, "row_groups", in_pieces)
+    assert np.allclose(results.mean_vectors(run), whole, rtol=1e-12)
 
 
 def test_seeds_are_trained_on_different_text(run: Run) -> None:
