@@ -3,11 +3,13 @@
 Selections that differ in what they contain are drawn at random from the documents that pruning
 left, and an n-gram model is fitted to each. Its loss on half of the held-out texts is regressed on
 the selections' properties (`evaluation.effects`); the other half judges what was fitted. No output
-of the run is changed. The command takes minutes, so an interrupted call begins again.
+of the run is changed. The losses of each selection are kept as a checkpoint until all is written,
+so a call that was killed goes on.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +26,7 @@ from datamask.evaluation.ngram import Trigrams, bits_by_text
 from datamask.evaluation.pinning import NOTHING_HELD_OUT
 from datamask.evaluation.texts import copy_groups, encode, held_out_texts, read_texts, tokenizer_of
 from datamask.evaluation.units import sets_of
+from datamask.runs.checkpoints import Checkpoints, State
 from datamask.runs.files import read_columns, write_parquet
 from datamask.runs.run import Run
 from datamask.selection.documents import read_documents
@@ -181,7 +184,8 @@ def learn(run: Run, draws: int, folder: Path, compute: Compute) -> Learned:
 
     In *folder*, `scores.parquet` has the columns `id` and `learned` (bits per byte that a selection
     of such documents would save, of documents with vectors), `draws.parquet` has the losses of each
-    selection on both halves of the held-out texts and the means of its properties.
+    selection on both halves of the held-out texts and the means of its properties. A killed call
+    goes on with the selections that had no losses, if all that they depend on is as before.
 
     Raises:
         SettingsError: nothing is held out, there are too few draws or held-out texts, or the run
@@ -197,13 +201,23 @@ def learn(run: Run, draws: int, folder: Path, compute: Compute) -> Learned:
     costs = np.array([len(ids) for ids in sample.tokens])
     judge = _Judge(sample, int(costs.sum() * share))
 
-    def draw(number: int) -> tuple[Floats, Floats]:
+    # The number is that of the way in which a selection is drawn and judged: raise it to change it.
+    how = [1, judge.budget, hashlib.sha256(values).hexdigest()]
+    how += map(run.fingerprint_all, ("documents", "tokenizer", "held_out"))
+    kept = Checkpoints(run, "learn", 0, how, 0)
+
+    def draw(number: int) -> State:
+        if drawn := kept.load(f"{number:05d}"):
+            return drawn
         rows = effects.drawn(values, costs, judge.budget, (run.settings.seed, number))
-        return effects.moments_of(values, costs, rows), judge.losses(rows)
+        moments = effects.moments_of(values, costs, rows)
+        drawn = {"moments": moments, "losses": judge.losses(rows)}
+        kept.save(f"{number:05d}", drawn)
+        return drawn
 
     with stoppable_threads(compute.workers) as pool:
         drawn = list(pool.map(draw, range(draws)))
-    moments, losses = (np.array(column) for column in zip(*drawn, strict=True))
+    moments, losses = (np.array([one[name] for one in drawn]) for name in ("moments", "losses"))
     fitted = effects.fit(moments, losses[:, 0])
 
     def scores_of(table: pa.Table, vectors: np.ndarray, is_copy: Floats) -> Floats:
@@ -233,6 +247,7 @@ def learn(run: Run, draws: int, folder: Path, compute: Compute) -> Learned:
         "random": float(np.mean(random)),
     }
     correlation = effects.cross_validated(moments, *losses.T)
+    kept.clear()
     shape = (len(costs), sample.held_out.num_rows // 2, judge.budget, sample.set_name)
     return Learned(names, fitted, correlation, arms, *shape, folder / "scores.parquet")
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from datamask.runs.files import replace_file
 from datamask.runs.run import Run, digest
+from datamask.runs.stages import STAGES
 from datamask.storage import stopping
 from datamask.storage.names import inside
 
@@ -28,12 +29,14 @@ State = Mapping[str, np.ndarray]
 class Checkpoints:
     """The checkpoints of one unit of work, by name.
 
-    *how*, plain values, must be equal too to resume. A save is due after *every* seconds.
+    *how*, plain values, must be equal too to resume. It determines all of the work of a command
+    that is no stage. A save is due after *every* seconds.
     """
 
     def __init__(self, run: Run, stage: str, unit: int, how: object, every: float) -> None:
         self.home = inside(run.root, f"checkpoints/{stage}/{unit:05d}")
-        self.folder = self.home / digest(run.fingerprint(stage, unit), how)
+        due = run.fingerprint(stage, unit) if stage in STAGES else stage
+        self.folder = self.home / digest(due, how)
         self.every = every
         self._saved = time.monotonic()
 

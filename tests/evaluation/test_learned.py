@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +20,8 @@ from sklearn.linear_model import Ridge
 from datamask.config.compute import Compute
 from datamask.errors import SettingsError
 from datamask.evaluation import effects
-from datamask.evaluation.learn import Learned, learn
+from datamask.evaluation.effects import Floats, Integers
+from datamask.evaluation.learn import RANDOM_DRAWS, Learned, _Judge, learn
 from datamask.runs.opening import open_run
 from tests import finished
 from tests.cli.commands import here
@@ -100,6 +104,54 @@ def test_any_number_of_workers_gives_the_same_bytes(
     for name in ("scores.parquet", "draws.parquet"):
         assert (tmp_path / name).read_bytes() == (learned.scores.parent / name).read_bytes()
     assert again.arms == learned.arms
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from datamask.config.compute import Compute
+from datamask.evaluation.learn import learn
+from datamask.runs.checkpoints import Checkpoints
+from datamask.runs.opening import open_run
+save = Checkpoints.save
+def saved(self, name, state):
+    save(self, name, state)
+    if name == "00039":
+        os.kill(os.getpid(), signal.SIGKILL)
+Checkpoints.save = saved
+learn(open_run(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), Compute(workers=1))
+"""
+
+
+def test_a_killed_call_goes_on_where_it_was(
+    learned: Learned, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after 40 of 48 draws: the next one fits 8 and the arms, and writes the same bytes.
+
+    For 52 draws there is a property more, so none of the 40 is used.
+    """
+    root = Path(shutil.copytree(run, tmp_path / "run"))
+    command = [sys.executable, "-c", KILLED, str(root), "48", str(tmp_path / "scores")]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    assert not (tmp_path / "scores").exists()
+    real, fitted = _Judge.losses, []
+
+    def counted(judge: _Judge, rows: Integers) -> Floats:
+        fitted.append(rows)
+        return real(judge, rows)
+
+    monkeypatch.setattr(_Judge, "losses", counted)
+    other = Path(shutil.copytree(root, tmp_path / "other"))
+    learn(open_run(other), 52, tmp_path / "more", Compute(workers=1))
+    assert len(fitted) == 52 + 2 + RANDOM_DRAWS
+    fitted.clear()
+    again = learn(open_run(root), 48, tmp_path / "scores", Compute(workers=1))
+    assert len(fitted) == 8 + 2 + RANDOM_DRAWS
+    for name in ("scores.parquet", "draws.parquet"):
+        written = (tmp_path / "scores" / name).read_bytes()
+        assert written == learned.scores.with_name(name).read_bytes()
+    assert again.arms == learned.arms
+    assert not list(root.rglob("*.npz"))
 
 
 def test_the_regression_is_that_of_other_computations() -> None:
