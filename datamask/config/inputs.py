@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from datamask.config import recipe
 from datamask.config.group import EarlyGroup, Group, Model, Place, SourceGroup, known_or_own
@@ -130,6 +130,16 @@ class Score(Group):
     """policy for documents whose score is absent, null, NaN or infinite"""
     fill_value: float = Field(0.0, ge=-LARGEST, le=LARGEST)
     """raw score for `missing: fill`"""
+
+    @field_validator("normalise_within", mode="before")
+    @classmethod
+    def _is_known_early(cls, value: object) -> object:
+        if value == "topic":
+            raise ValueError(
+                "topics follow from vectors, which are made after scores have pruned; use "
+                "selection.limits, or the term group_balance, with column `topic`"
+            )
+        return value
 
     @property
     def reads_text(self) -> bool:
