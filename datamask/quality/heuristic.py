@@ -44,7 +44,13 @@ def heuristic_scores(
 
 
 def score_text(text: str) -> float:
-    """The mean of five parts, each in [0, 1]; 0 for a text without words.
+    """The mean of `parts_of` a text, in [0, 1]."""
+    parts = parts_of(text)
+    return sum(parts) / len(parts)
+
+
+def parts_of(text: str) -> tuple[float, float, float, float, float]:
+    """Five scores of a text, each in [0, 1]; 0 for a text without words.
 
     With `w` words (split at white space, lower case), `b` bytes of UTF-8, and `clip` to [0, 1]:
 
@@ -58,7 +64,7 @@ def score_text(text: str) -> float:
     """
     words = text.lower().split()
     if not words:
-        return 0.0
+        return 0.0, 0.0, 0.0, 0.0, 0.0
     raw = text.encode("utf-8", "surrogatepass")
     symbols = 1 - len(raw.translate(None, _SYMBOLS)) / len(raw)
     digits = 1 - len(raw.translate(None, _DIGITS)) / len(raw)
@@ -67,14 +73,13 @@ def score_text(text: str) -> float:
     if num_triples > 0:
         repetition = len(set(zip(words, words[1:], words[2:], strict=False))) / num_triples
     stops = sum(map(STOP_WORDS.__contains__, words)) / len(words)
-    parts = (
+    return (
         len(words) / (len(words) + 100),
         _clip(1 - (symbols - 0.05) / 0.25),
         _clip(1 - (digits - 0.02) / 0.20),
         repetition,
         _clip(stops / 0.3),
     )
-    return sum(parts) / len(parts)
 
 
 def _clip(value: float) -> float:
