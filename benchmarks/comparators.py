@@ -1,4 +1,4 @@
-"""All comparators on real texts with semantic vectors: quality, diversity, near-copies, time.
+"""All comparators on real texts: quality, diversity, near-copies, time.
 
 A tenth is selected by each method. CPU seconds are of the whole call, with scales and figures.
 `gain` is that of the objective of DiSF and quality at lambda
@@ -7,9 +7,10 @@ used. DSIR's target are as many of the best other documents of the corpus as are
 samples within the four domains of the corpus. ODiS has the five parts of the heuristic as scores,
 of which quality is the mean. Near-copies are selected documents whose word 5-grams
 overlap with those of an earlier selected one (Jaccard similarity of at least 0.8, exact). Groups
-are packages and Debian's sections.
+are packages and Debian's sections. Data `text` is at hand everywhere: docstrings of installed
+packages with lexical vectors, without domains, other texts to aim at, or a picture.
 
-    python -m benchmarks.comparators [--rows 20000]
+    python -m benchmarks.comparators [--rows 20000] [--data text]
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ import json
 import time
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import torch
 
-from benchmarks.inputs import best_other_texts, load, semantic_documents
+from benchmarks.inputs import best_other_texts, docstrings, load, semantic_documents
 from benchmarks.learner import RATIO, coverage
 from benchmarks.near_copies import OVERLAP, kept_copies, ngrams_of, overlapping
 from benchmarks.text_sampling import dsir, quadmix
@@ -58,11 +60,31 @@ HEADING = """\
 |:--|--:|--:|--:|--:|--:|--:|--:|--:|--:|:--|"""
 
 
-def select(folder: Path, rows: int, name: str) -> tuple[np.ndarray, float]:
+class Corpus(NamedTuple):
+    """The first *rows* documents of `semantic` or `text`, with their files in a folder."""
+
+    folder: Path
+    data: str
+    rows: int
+
+    @property
+    def vectors(self) -> tuple[np.ndarray, np.ndarray]:
+        """Unit vectors and quality."""
+        return load(*self)
+
+    @property
+    def documents(self) -> pa.Table:
+        """Text, domain and dump."""
+        if self.data == "semantic":
+            return semantic_documents(self.folder, self.rows)
+        return docstrings(self.folder, self.rows, np.random.default_rng(0))
+
+
+def select(corpus: Corpus, name: str) -> tuple[np.ndarray, float]:
     """The mask of a method, and its CPU seconds without loading."""
-    features, quality = load(folder, "semantic", rows)
-    count = round(RATIO * rows)
-    documents = semantic_documents(folder, rows)
+    features, quality = corpus.vectors
+    count = round(RATIO * corpus.rows)
+    documents = corpus.documents
     texts = documents["text"].to_pylist()
     if name not in SAMPLING:
         parts = np.array([parts_of(text) for text in texts]).T if name == "ODiS" else ()
@@ -72,22 +94,22 @@ def select(folder: Path, rows: int, name: str) -> tuple[np.ndarray, float]:
         start = time.process_time()
         learned = learn_mask(*given, seed=0, scores=scores, compute=Compute(device="cpu"))
         return learned.selected, time.process_time() - start
-    target = best_other_texts(folder, rows, count) if name == "DSIR" else []
+    target = best_other_texts(corpus.folder, corpus.rows, count) if name == "DSIR" else []
     generator = np.random.default_rng(0)
     start = time.process_time()
     if name == "DSIR":
         weights = dsir(texts, target, generator)
     else:
         weights = quadmix(quality, documents["domain"].to_numpy(), RATIO, generator)
-    selected = np.zeros(rows, bool)
+    selected = np.zeros(corpus.rows, bool)
     selected[np.argsort(-weights)[:count]] = True
     return selected, time.process_time() - start
 
 
-def measure(folder: Path, rows: int, name: str) -> dict[str, Any]:
+def measure(corpus: Corpus, name: str) -> dict[str, Any]:
     """One line of the table."""
-    features, quality = load(folder, "semantic", rows)
-    selected, seconds = select(folder, rows, name)
+    features, quality = corpus.vectors
+    selected, seconds = select(corpus, name)
     data = shard_data(features, quality, {}, Compute(device="cpu"))
     terms = [build_terms(Selection(metric=metric))[1] for metric in METRICS]
     values = raw_values(terms, data, torch.from_numpy(selected))
@@ -102,13 +124,13 @@ def measure(folder: Path, rows: int, name: str) -> dict[str, Any]:
     }
 
 
-def table(folder: Path, rows: int, found: list[dict[str, Any]]) -> str:
+def table(corpus: Corpus, found: list[dict[str, Any]]) -> str:
     """The measured methods as Markdown."""
-    documents = semantic_documents(folder, rows)
+    documents, rows = corpus.documents, corpus.rows
     pairs = overlapping(ngrams_of(documents["text"]), OVERLAP)
     domains, groups = documents["domain"].to_numpy(), documents["dump"].to_numpy()
     names = sorted(set(domains))
-    gains = _gains(folder, rows, found)
+    gains = _gains(corpus, found)
     total = len(np.unique(groups))
     lines = [
         f"{date.today()}, {rows} documents of {total} groups, {round(RATIO * rows)} selected; "
@@ -129,12 +151,13 @@ def table(folder: Path, rows: int, found: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _gains(folder: Path, rows: int, found: list[dict[str, Any]]) -> list[float]:
+def _gains(corpus: Corpus, found: list[dict[str, Any]]) -> list[float]:
     """The joint objective of each method, 0 for random and 1 for the mask learned by it."""
-    features, quality = load(folder, "semantic", rows)
+    features, quality = corpus.vectors
     # The scales follow from the seed, so any method gives them.
     given = Selection(method="random", metric="disf")
-    scales = learn_mask(features, quality, given, round(RATIO * rows), seed=0).metrics["scales"]
+    count = round(RATIO * corpus.rows)
+    scales = learn_mask(features, quality, given, count, seed=0).metrics["scales"]
     values = {
         row["name"]: row["quality"] / scales["quality"] - row["disf"] / scales["disf"]
         for row in found
@@ -143,21 +166,21 @@ def _gains(folder: Path, rows: int, found: list[dict[str, Any]]) -> list[float]:
     return [(value - zero) / (one - zero) for value in values.values()]
 
 
-def picture(folder: Path, rows: int, found: list[dict[str, Any]], path: Path) -> None:
+def picture(corpus: Corpus, found: list[dict[str, Any]], path: Path) -> None:
     """t-SNE of all documents and of those that some methods select, coloured by domain."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    places_file = folder / f"semantic-{rows}-map.npy"
+    places_file = corpus.folder / f"semantic-{corpus.rows}-map.npy"
     if not places_file.exists():
-        features, _ = load(folder, "semantic", rows)
+        features, _ = corpus.vectors
         np.save(places_file, embedding_map(np.asarray(features, np.float32), seed=0))
     places = np.load(places_file)
-    domains = semantic_documents(folder, rows)["domain"].to_numpy()
+    domains = corpus.documents["domain"].to_numpy()
     masks = {row["name"]: np.array(row["selected"]) for row in found}
-    shown = {"all": np.arange(rows)}
+    shown = {"all": np.arange(corpus.rows)}
     shown |= {name: masks[name] for name in ("random", "top quality", "DATAMASK, DiSF")}
     figure, axes = pyplot.subplots(1, len(shown), figsize=(13, 3.6), layout="constrained")
     for axis, (name, rows_shown) in zip(axes, shown.items(), strict=True):
@@ -177,21 +200,24 @@ def main() -> None:
     """Measure what is missing, then write table and picture."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rows", type=int, default=20_000)
+    parser.add_argument("--data", choices=("semantic", "text"), default="semantic")
     parser.add_argument("--folder", type=Path, default=Path("runs/bench"))
     arguments = parser.parse_args()
-    folder: Path = arguments.folder
-    kept = folder / f"comparators-{arguments.rows}.jsonl"
+    corpus = Corpus(arguments.folder, arguments.data, arguments.rows)
+    is_semantic = corpus.data == "semantic"
+    kept = corpus.folder / f"comparators-{corpus.data}-{corpus.rows}.jsonl"
     found = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
-    for name in (*METHODS, *SAMPLING):
+    for name in (*METHODS, *(SAMPLING if is_semantic else ())):
         if name not in {row["name"] for row in found}:
-            found.append(measure(folder, arguments.rows, name))
+            found.append(measure(corpus, name))
             with kept.open("a") as file:
                 file.write(json.dumps(found[-1]) + "\n")
             print(f"{name}: {found[-1]['seconds']:.1f} s", flush=True)
-    text = table(folder, arguments.rows, found)
-    (folder / "comparators.md").write_text(text + "\n")
-    picture(folder, arguments.rows, found, folder / "comparators.png")
-    print(f"{text}\n{folder / 'comparators.md'}, {folder / 'comparators.png'}")
+    text, written = table(corpus, found), corpus.folder / f"comparators-{corpus.data}.md"
+    written.write_text(text + "\n")
+    print(f"{text}\n{written}")
+    if is_semantic:
+        picture(corpus, found, corpus.folder / "comparators.png")
 
 
 if __name__ == "__main__":

@@ -51,6 +51,17 @@ def semantic_documents(folder: Path, rows: int) -> pa.Table:
     return corpus.take(pc.index_in(_drawn(folder, rows), corpus["id"]))
 
 
+def docstrings(folder: Path, rows: int, generator: np.random.Generator) -> pa.Table:
+    """The docstrings of `text` with text, domain and dump; at most as many as there are."""
+    from examples.demo_corpus import write_corpus
+
+    if not (folder / "docstrings").exists():
+        write_corpus(folder / "docstrings")
+    corpus = pq.read_table(folder / "docstrings", columns=["text", "dump"])
+    chosen = corpus.take(generator.permutation(len(corpus))[:rows])
+    return chosen.append_column("domain", pa.repeat("docstrings", len(chosen)))
+
+
 def best_other_texts(folder: Path, rows: int, count: int) -> list[str]:
     """The texts of highest quality in the corpus that are not among `semantic`."""
     run = _semantic_run(folder)
@@ -113,15 +124,9 @@ def _text(folder: Path, rows: int) -> tuple[np.ndarray, np.ndarray]:
     """Docstrings with the lexical embedder; additional rows are noisy copies."""
     from datamask.embedding import lexical
     from datamask.quality.heuristic import heuristic_scores
-    from examples.demo_corpus import write_corpus
 
-    corpus = folder / "docstrings"
-    if not corpus.exists():
-        write_corpus(corpus)
-    texts = pq.read_table(corpus, columns=["text"])["text"].to_pylist()
     generator = np.random.default_rng(0)
-    chosen = generator.permutation(len(texts))[: min(rows, len(texts))]
-    texts = [texts[row] for row in chosen]
+    texts = docstrings(folder, rows, generator)["text"].to_pylist()
     parts = [lexical.embed(texts[at : at + 1024], DIMENSION) for at in range(0, len(texts), 1024)]
     whole = np.concatenate(parts)
     scores = heuristic_scores(texts)[0]
