@@ -202,7 +202,7 @@ def learn(run: Run, draws: int, folder: Path, compute: Compute) -> Learned:
     judge = _Judge(sample, int(costs.sum() * share))
 
     # The number is that of the way in which a selection is drawn and judged: raise it to change it.
-    how = [1, judge.budget, hashlib.sha256(values).hexdigest()]
+    how = [1, judge.budget, hashlib.sha256(values.tobytes()).hexdigest()]
     how += map(run.fingerprint_all, ("documents", "tokenizer", "held_out"))
     kept = Checkpoints(run, "learn", 0, how, 0)
 
