@@ -115,6 +115,7 @@ WAYS: dict[str, Select] = {
     "5 random blocks": in_blocks(5, "random"),
     "2 random blocks": in_blocks(2, "random"),
     "20 blocks of similar documents": in_blocks(BLOCKS, "similar"),
+    "5 blocks of similar documents": in_blocks(5, "similar"),
     "20 shards exchange coverage of centroids": exchanging(own=False),
     "the same, and cover their own documents": exchanging(own=True),
 }
