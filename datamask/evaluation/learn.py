@@ -217,7 +217,7 @@ def learn(run: Run, draws: int, folder: Path, compute: Compute) -> Learned:
 
     with stoppable_threads(compute.workers) as pool:
         drawn = list(pool.map(draw, range(draws)))
-    moments, losses = (np.array([one[name] for one in drawn]) for name in ("moments", "losses"))
+    moments, losses = (np.array([state[name] for state in drawn]) for name in ("moments", "losses"))
     fitted = effects.fit(moments, losses[:, 0])
 
     def scores_of(table: pa.Table, vectors: np.ndarray, is_copy: Floats) -> Floats:
