@@ -4,6 +4,8 @@ All methods embed the same docstrings with the same model. Every round runs all 
 minimum time of each counts, because the machine may be shared. `encode` sorts texts by characters,
 at several batch sizes; the stage's path sorts by tokens, at several numbers of tokens per batch,
 and tokenises ahead in another thread. The cosine is the smallest to the vectors of `encode`.
+Runtimes other than PyTorch are compared if they are installed: openvino, or onnxruntime with onnx
+and onnxscript. They get the batches of the stage's default.
 
     python -m benchmarks.embedding                     # a small model with random weights
     python -m benchmarks.embedding --model runs/all-MiniLM-L6-v2 --max-tokens 128
@@ -12,12 +14,15 @@ and tokenises ahead in another thread. The cosine is the smallest to the vectors
 from __future__ import annotations
 
 import argparse
+import functools
+import importlib.util
 import os
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -25,6 +30,7 @@ import pyarrow.parquet as pq
 from benchmarks.models import random_bert
 
 TEXTS_PER_BATCH = (8, 16, 32, 64)
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 TOKENS_PER_BATCH = (512, 1024, 4096, 16_384)
 
 
@@ -130,7 +136,105 @@ def _methods(path: Path, texts: list[str], arguments: argparse.Namespace) -> dic
     }
     methods |= {f"float32, {most} tokens": staged("float32", most) for most in TOKENS_PER_BATCH}
     methods[f"bfloat16, {best} tokens"] = staged("bfloat16", best)
+    settings = Embedding(
+        model=str(path), dimension=width, prefix="", max_tokens=arguments.max_tokens
+    )
+    for name, run in _runtimes(library, arguments.threads).items():
+        encoder = Encoder(Exported(library, run))
+        methods[name] = functools.partial(stage, encoder, settings, best)
     return methods
+
+
+class Exported:
+    """A model whose forward pass another runtime computes."""
+
+    def __init__(self, model: Any, run: Callable[[list[np.ndarray]], np.ndarray]) -> None:
+        self.model, self.run = model, run
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
+
+    def __call__(self, features: dict[str, Any]) -> dict[str, Any]:
+        """The embeddings of a batch, as the model gives them."""
+        import torch
+
+        arrays = [features[name].numpy() for name in INPUTS if name in features]
+        return {"sentence_embedding": torch.from_numpy(self.run(arrays))}
+
+
+def _runtimes(model: Any, threads: int) -> dict[str, Callable[[list[np.ndarray]], np.ndarray]]:
+    """What OpenVINO and ONNX Runtime make of a model, by name; those that are installed."""
+    import torch
+
+    class Positional(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, *tensors: Any) -> Any:
+            return self.model(dict(zip(names, tensors, strict=True)))["sentence_embedding"]
+
+    # Texts of two lengths: without padding, transformers traces no mask.
+    texts = ["two texts", "of other numbers of tokens"]
+    example = model.tokenizer(texts, padding=True, return_tensors="pt")
+    names = [name for name in INPUTS if name in example]
+    traced, tensors = Positional().eval(), tuple(example[name] for name in names)
+    made: dict[str, Callable[[list[np.ndarray]], np.ndarray]] = {}
+    if importlib.util.find_spec("openvino"):
+        made["OpenVINO, float32"] = _openvino(traced, tensors, threads)
+    if importlib.util.find_spec("onnxruntime"):
+        made |= _onnxruntime(traced, tensors, names, threads)
+    return made
+
+
+def _openvino(
+    traced: Any, tensors: tuple[Any, ...], threads: int
+) -> Callable[[list[np.ndarray]], np.ndarray]:
+    openvino: Any = importlib.import_module("openvino")
+    frontend: Any = importlib.import_module("openvino.frontend")
+    decoders: Any = importlib.import_module("openvino.frontend.pytorch.ts_decoder")
+    # `openvino.convert_model` does the same, and sends telemetry.
+    pytorch = frontend.FrontEndManager().load_by_framework("pytorch")
+    decoder = decoders.TorchScriptPythonDecoder(traced, example_input=tensors)
+    options = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"}
+    converted = pytorch.convert(pytorch.load(decoder))
+    compiled = openvino.Core().compile_model(converted, "CPU", options)
+    return lambda arrays: compiled(arrays)[0].copy()
+
+
+def _onnxruntime(
+    traced: Any, tensors: tuple[Any, ...], names: list[str], threads: int
+) -> dict[str, Callable[[list[np.ndarray]], np.ndarray]]:
+    import torch
+
+    runtime: Any = importlib.import_module("onnxruntime")
+    quantization: Any = importlib.import_module("onnxruntime.quantization")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = threads
+
+    def loaded(file: Path) -> Callable[[list[np.ndarray]], np.ndarray]:
+        session = runtime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+        return lambda arrays: session.run(None, dict(zip(names, arrays, strict=True)))[0]
+
+    with tempfile.TemporaryDirectory() as folder:
+        exact, small = Path(folder) / "float32.onnx", Path(folder) / "int8.onnx"
+        sizes = {name: {0: "texts", 1: "tokens"} for name in names} | {"vectors": {0: "texts"}}
+        torch.onnx.export(
+            traced,
+            tensors,
+            str(exact),
+            input_names=names,
+            output_names=["vectors"],
+            dynamic_axes=sizes,
+            dynamo=False,
+        )
+        traced.eval()  # the export leaves the model in training mode
+        kind = quantization.QuantType.QInt8
+        quantization.quantize_dynamic(exact, small, weight_type=kind, per_channel=True)
+        return {
+            "ONNX Runtime, float32": loaded(exact),
+            "ONNX Runtime, int8 weights": loaded(small),
+        }
 
 
 def _print(found: dict[str, Measured], rows: int) -> None:
