@@ -230,6 +230,8 @@ def _work(run: Run, stage: str, unit: int | None, compute: Compute, force: bool)
             run.storage.remove(run.name(stage, one))
         work(run, compute)
         return
-    on_device = STAGES[stage].on_device
+    # The search for GPUs imports torch, which ranking without vectors does not need.
+    ranks = "embeddings" in STAGES[stage].after and not run.settings.has_vectors
+    on_device = STAGES[stage].on_device and not ranks
     with own_device(compute) if on_device else contextlib.nullcontext(compute) as machine:
         work(run, unit, machine)

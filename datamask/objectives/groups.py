@@ -30,11 +30,6 @@ Shares = Mapping[str, float] | Sequence[str]
 """Target shares by group, in [0, 1]; a list of groups means equal shares."""
 
 
-def balance_name(column: str) -> str:
-    """The name of the term that balances the groups of a column."""
-    return f"{column}_balance"
-
-
 class GroupBalance(MomentObjective):
     """KL divergence of the selection's group shares from target shares, in nats.
 
@@ -65,7 +60,7 @@ class GroupBalance(MomentObjective):
         if min(shares.values()) < 0 or total > 1 + 1e-9:
             raise ValueError(f"shares must be at least 0 and add up to at most 1, got {total:g}")
         self.column = column
-        self.name = balance_name(column)
+        self.name = f"{column}_balance"
         self.shares = dict(shares) | {OTHERS: max(0.0, 1 - total)}
 
     @property

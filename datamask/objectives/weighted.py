@@ -20,11 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from datamask.config.selection import METRICS, WITHOUT_OBJECTIVE, Selection
+from datamask.config.selection import Selection
 from datamask.errors import DatamaskError, SettingsError, one_line
 from datamask.objectives.disf import DiSF
 from datamask.objectives.facility_location import FacilityLocation
-from datamask.objectives.groups import GroupBalance, LengthBalance, balance_name
+from datamask.objectives.groups import GroupBalance, LengthBalance
 from datamask.objectives.pairwise import PairwiseSimilarity
 from datamask.objectives.protocol import Batch, MomentObjective, Objective
 from datamask.objectives.quality import Quality
@@ -163,56 +163,6 @@ class WeightedObjective:
     def join(self, raw: Mapping[str, float]) -> float:
         """The joint objective from the raw values of the terms."""
         return sum(t.factor * raw[t.objective.name] for t in self.terms if t.weight != 0)
-
-
-SIGNS = {name: "+" if BUILT_IN[name].maximise else "−" for name in METRICS}
-"""Signs of the built-in metrics in the objective."""
-
-
-FORMULAS = {
-    "gist": "λ · quality / σ + (1 − λ) · smallest distance",
-    "spokes": "λ · quality + (1 − λ) · log Vendi score of a mixture (SPOKES)",
-    "quality_minus_density": (
-        "λ · quality − (1 − λ) · density (mean cosine to the ten nearest documents), each in "
-        "units of its deviation over the shard's documents"
-    ),
-}
-"""What comparators optimise that weigh quality against something of their own."""
-
-
-def formula(selection: Selection) -> str:
-    """What the method optimises, as Markdown, for the card and the report."""
-    if selection.method in WITHOUT_OBJECTIVE:
-        return f"none: `{selection.method}` optimises no objective"
-    if selection.method == "top_quality":
-        return "quality alone"
-    weight = f"λ = {selection.quality_weight:g}"
-    if selection.method in FORMULAS:
-        return f"{FORMULAS[selection.method]}, {weight}"
-
-    def term(factor: str, name: str) -> str:
-        scale = f" / σ({name})" if selection.scale_terms else ""
-        return f"{factor} · {name}{scale}"
-
-    text = f"{term('λ', 'quality')} {SIGNS.get(selection.metric, '+')} "
-    text += term("(1 − λ)" + ("" if selection.metric in SIGNS else " · s"), selection.metric)
-    names = [selection.metric]
-    for extra in selection.more_terms:
-        sign = "−" if extra.weight < 0 else "+"
-        is_balance = extra.name == "group_balance"
-        names.append(balance_name(extra.options["column"]) if is_balance else extra.name)
-        text += f" {sign} {term(f'{abs(extra.weight):g} · s', names[-1])}"
-    text += f", {weight}"
-    if any(name not in SIGNS for name in names) or selection.more_terms:
-        text += "; s is +1 for terms to maximise and −1 for terms to minimise"
-    if selection.scale_terms:
-        text += (
-            "; σ is the standard deviation over random subsets of the same size, of the "
-            f"{selection.scope}"
-        )
-    if selection.method == "greedy" and "disf" in names:
-        text += "; disf with mean and deviation of each dimension over the shard"
-    return text
 
 
 def build_terms(

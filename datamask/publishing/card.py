@@ -22,7 +22,7 @@ from datamask.config.evaluation import Evaluation
 from datamask.config.outputs import Publication
 from datamask.config.selection import FROM_RECIPE, NO_GROUP, Selection
 from datamask.config.settings import Settings
-from datamask.objectives.weighted import formula
+from datamask.objectives.formula import formula
 from datamask.publishing.configurations import Configuration
 from datamask.quality.examples import example_figures
 from datamask.report.answer import answer_markdown

@@ -20,7 +20,7 @@ from datamask.config.compute import Compute
 from datamask.embedding.embed import encoder_name
 from datamask.embedding.pinning import PIN
 from datamask.embedding.speed import embedding_speed
-from datamask.objectives.weighted import formula
+from datamask.objectives.formula import formula
 from datamask.quality.examples import example_figures
 from datamask.report import chart_data, page_data
 from datamask.report.answer import Answer, answer

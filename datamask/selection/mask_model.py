@@ -27,8 +27,9 @@ from datamask.learning.data import ShardData
 from datamask.learning.exchange import check_scope, gain_over_random
 from datamask.learning.mask_model import Judged, MaskModel, TermGain, mask_model
 from datamask.learning.moment_gradient import along
+from datamask.objectives.formula import formula
 from datamask.objectives.protocol import Moments
-from datamask.objectives.weighted import WeightedTerm, build_terms, formula, is_linear
+from datamask.objectives.weighted import WeightedTerm, build_terms, is_linear
 from datamask.runs import budget
 from datamask.runs.files import read_columns, replace_file
 from datamask.runs.opening import versions

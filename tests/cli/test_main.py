@@ -37,13 +37,14 @@ def test_help_answers_at_once() -> None:
 
 
 def test_what_needs_no_learner_does_not_import_it(finished: tuple[Path, Path, str]) -> None:
-    """A relaunch with nothing to do, `status`, and a dry run, even of a run that is not there.
+    """A relaunch with nothing to do, `status`, a dry run of a new run, and a run without vectors.
 
     A relaunch makes no Arrow arrays either, with which pandas would be imported.
     """
     root, source, _ = finished
     planning = ["plan", f"{root}-new", "--dry-run", *settings(source)]
-    commands = [["rebuild", str(root)], ["status", str(root)], list(map(str, planning))]
+    best = ["rebuild", f"{root}-best", *settings(source, "selection.method=top_quality")]
+    commands = [["rebuild", str(root)], ["status", str(root)], planning, best]
     code = (
         "import json, sys\n"
         "from datamask.cli.main import cli\n"
@@ -56,7 +57,7 @@ def test_what_needs_no_learner_does_not_import_it(finished: tuple[Path, Path, st
     given = [sys.executable, "-c", code, json.dumps(commands)]
     printed = subprocess.run(given, capture_output=True, text=True, check=True).stdout
     lines = [line for line in printed.splitlines() if line.startswith("imported")]
-    assert lines == ["imported []", "imported []", "imported ['pandas']"]
+    assert lines == ["imported []"] * 2 + ["imported ['pandas']"] * 2
 
 
 def test_the_help_lists_twelve_commands_and_one_of_them_the_others() -> None:

@@ -11,11 +11,12 @@ from datamask.errors import SettingsError
 from datamask.learning.data import moments_of
 from datamask.learning.learner import learn_mask, shard_data
 from datamask.learning.moment_gradient import moment_gradient
+from datamask.objectives.formula import SIGNS, formula
 from datamask.objectives.groups import GroupBalance, LengthBalance
 from datamask.objectives.protocol import Batch
 from datamask.objectives.spectrum import LogDeterminant, Vendi
 from datamask.objectives.target import TargetCoverage
-from datamask.objectives.weighted import WeightedTerm, build_terms, formula, load_objective
+from datamask.objectives.weighted import BUILT_IN, WeightedTerm, build_terms, load_objective
 
 pytestmark = pytest.mark.usefixtures("roughly")
 
@@ -170,6 +171,7 @@ def test_the_formula_names_terms_as_tables_do():
     assert names == ["quality", "disf", "language_balance", "dump_balance", "length"]
     shown = formula(selection)
     assert all(f" · {name} / σ({name})" in shown for name in names) and "group_b" not in shown
+    assert {name: "+" if BUILT_IN[name].maximise else "−" for name in METRICS} == SIGNS
 
 
 def test_options_that_make_no_sense_are_refused(tmp_path):
