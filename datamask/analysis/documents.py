@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
+
 from datamask.analysis.composition import SELECTIONS, SOURCE_KINDS
 from datamask.config.compute import Compute
 from datamask.config.selection import NO_GROUP
@@ -27,28 +29,26 @@ from datamask.selection.limits import group_column
 from datamask.selection.repeats import added_repeat
 from datamask.storage.duckdb_scratch import execute, stream, temporary_duckdb
 
+# Rows are joined by their place: all files are in the source's order, and those of masks, topics
+# and vectors have a row per document that is not dropped.
 _DOCUMENTS = """
-CREATE TABLE documents AS WITH joined AS (
+WITH candidates AS (
+    SELECT * FROM (SELECT row FROM read_parquet($quality) WHERE dropped IS NULL)
+    POSITIONAL JOIN read_parquet($selection) {joined}
+), joined AS (
     SELECT $shard::INTEGER AS shard, s.* EXCLUDE (content) REPLACE ({groups}, {read} AS text_read),
-        coalesce({topic}, '{none}') AS topic, q.quality, q.dropped, {added}, m.logit,
-        coalesce(m.selected, false) AS selected
-    FROM read_parquet($scores) s JOIN ({quality}) q ON s.row = q.row AND s.id = q.id
-    LEFT JOIN read_parquet($selection, file_row_number = true) m
-        ON m.file_row_number = if(q.dropped IS NULL, q.place, NULL) {joined}
+        coalesce({topic}, '{none}') AS topic, q.quality, q.dropped, {added}, c.logit,
+        coalesce(c.selected, false) AS selected
+    FROM read_parquet($scores) s POSITIONAL JOIN read_parquet($quality) q
+    LEFT JOIN candidates c ON c.row = q.row WHERE s.row = q.row AND s.id = q.id
 )
 SELECT *, dropped IS NULL AND {best} AS top_quality{repeat} FROM joined ORDER BY row
 """
 
-_JOIN = """LEFT JOIN read_parquet(${0}, file_row_number = true) {0}
-        ON {0}.file_row_number = m.file_row_number"""
+_JOIN = "POSITIONAL JOIN (SELECT {1} FROM read_parquet(${0}))"
 
-# Masks, topics and vectors have a row per document that is not dropped, in order. A running count
-# with a FILTER would take DuckDB 200 CPU seconds for a million documents.
-_QUALITY = """SELECT *, row_number() OVER (PARTITION BY dropped IS NULL ORDER BY row) - 1 AS place
-    FROM read_parquet($quality)"""
-
-_BEST_OF_SHARD = """row IN (SELECT row FROM joined WHERE dropped IS NULL
-    ORDER BY quality DESC, id LIMIT (SELECT count(*) FILTER (selected) FROM joined))"""
+_BEST_OF_SHARD = """row IN (SELECT row FROM read_parquet($quality) WHERE dropped IS NULL
+    ORDER BY quality DESC, id LIMIT (SELECT count(*) FILTER (selected) FROM candidates))"""
 
 
 def tabulate(run: Run, shard: int, compute: Compute) -> Receipt:
@@ -64,9 +64,9 @@ def tabulate(run: Run, shard: int, compute: Compute) -> Receipt:
     names = [score.name for score in run.settings.scores]
     schema = schemas.documents(names, run.settings.selection.max_repeat > 1)
     with temporary_duckdb(run.root, compute) as connection:
-        _join(connection, run, shard)
         # Sums of floats depend on how threads divide the rows.
         connection.execute("SET threads = 1")
+        documents = _join(connection, run, shard)
         metrics = {
             name: _totals(connection, where, ["quality", *names])
             for name, where in SELECTIONS.items()
@@ -74,26 +74,25 @@ def tabulate(run: Run, shard: int, compute: Compute) -> Receipt:
         path = run.root / companions("documents", shard)[0]
         tallies = (batch.cast(schemas.TALLIES) for batch in stream(connection, _TALLIES))
         write_parquet(path, schemas.TALLIES, tallies, storage=run.storage)
-        documents = stream(connection, "FROM documents ORDER BY row")
-        rows = (batch.cast(schema) for batch in documents)
+        rows = [documents.cast(schema)]
         return write_output(run, "documents", shard, schema, rows, {"totals": metrics})
 
 
-def _join(connection: Any, run: Run, shard: int) -> None:
+def _join(connection: Any, run: Run, shard: int) -> pa.Table:
+    """The shard's documents in order, for Python and, as table `documents`, for the connection."""
     best, parameters = _BEST_OF_SHARD, {"shard": shard}
     if run.settings.selection.scope == "corpus":
         best = "false"
         if last := run.receipt("threshold").metrics["top_quality"]:
             best = "(quality > $least OR (quality = $least AND id <= $last))"
             parameters |= {"least": last[0], "last": last[1]}
-    more = ["topics"] if run.settings.topics else []
-    more += ["embeddings"] if run.settings.keeps_vectors else []
+    more = {"topics": "topic"} if run.settings.topics else {}
+    more |= {"embeddings": "text_read"} if run.settings.keeps_vectors else {}
     query = _DOCUMENTS.format(
-        topic="topics.topic" if "topics" in more else "NULL",
-        read="least(s.text_read, embeddings.text_read)" if "embeddings" in more else "s.text_read",
-        joined=" ".join(map(_JOIN.format, more)),
+        topic="c.topic" if "topics" in more else "NULL",
+        read="least(s.text_read, c.text_read)" if "embeddings" in more else "s.text_read",
+        joined=" ".join(_JOIN.format(*item) for item in more.items()),
         none=NO_GROUP,
-        quality=_QUALITY,
         groups=", ".join(f"{group_column(kind, 's')} AS {kind}" for kind in SOURCE_KINDS),
         added=", ".join(
             f"q.{name}" for name in (*schemas.NEAR_DUPLICATE.names, *schemas.CONTAMINATION.names)
@@ -104,7 +103,8 @@ def _join(connection: Any, run: Run, shard: int) -> None:
     names = ("scores", "selection", *more)
     paths = {name: str(run.path(name, shard)) for name in names}
     paths["quality"] = str(run.quality_path(shard))
-    connection.execute(query, parameters | paths).fetchall()
+    documents = connection.sql(query, params=parameters | paths).to_arrow_table()
+    connection.register("documents", documents)
     [[rows, agreeing, selected, of_mask]] = execute(
         connection,
         "SELECT count(*), count(*) FILTER ((dropped IS NULL) = (logit IS NOT NULL)), "
@@ -123,6 +123,7 @@ def _join(connection: Any, run: Run, shard: int) -> None:
             f"{paths['quality']}, and {selected} are selected where {_expected(run, shard)} are "
             "due; delete it and relaunch"
         )
+    return documents
 
 
 def _expected(run: Run, shard: int) -> int:
@@ -136,26 +137,24 @@ def _expected(run: Run, shard: int) -> int:
     return budget.shard_units(selection, run.num_documents, left)
 
 
-_BAND = (
-    "CASE WHEN characters < 64 THEN 'below 64' WHEN characters >= 64 THEN format('{:,} to {:,}', "
-    "1::BIGINT << floor(log2(characters))::INT, "
-    "(2::BIGINT << floor(log2(characters))::INT) - 1) END"
-)
-_GROUPS = {"all": "'all'", **{kind: kind for kind in SOURCE_KINDS}, "length": _BAND}
-_GROUPS["topic"] = f"nullif(topic, '{NO_GROUP}')"
-"""The groups of a document, as SQL, by their kind; null: none."""
-_TALLIES = (
-    " UNION ALL ".join(
-        f"SELECT '{kind}' AS kind, {name} AS name, CASE WHEN selected THEN 'selected' "
-        "ELSE coalesce(dropped, 'left out') END AS fate, count(*) AS documents, "
-        "sum(characters)::BIGINT AS characters, sum(tokens)::BIGINT AS tokens, "
-        "count(quality) AS scored, sum(round(1e6 * quality)::BIGINT)::BIGINT AS quality "
-        f"FROM documents WHERE {name} IS NOT NULL GROUP BY ALL"
-        for kind, name in _GROUPS.items()
-    )
-    + " ORDER BY kind, name, fate"
-)
-"""Sums of whole numbers do not depend on their order, unlike those of floats."""
+_TALLIES = f"""
+SELECT CASE {" ".join(f"WHEN grouping({kind}) = 0 THEN '{kind}'" for kind in SOURCE_KINDS)}
+        WHEN grouping(known_topic) = 0 THEN 'topic'
+        WHEN grouping(octave) = 0 THEN 'length' ELSE 'all' END AS kind,
+    CASE kind WHEN 'all' THEN 'all' WHEN 'length' THEN if(octave < 6, 'below 64',
+        format('{{:,}} to {{:,}}', 1::BIGINT << octave, (2::BIGINT << octave) - 1))
+    ELSE coalesce({", ".join(SOURCE_KINDS)}, known_topic) END AS name,
+    fate, count(*) AS documents, sum(characters)::BIGINT AS characters,
+    sum(tokens)::BIGINT AS tokens, count(quality) AS scored,
+    sum(round(1e6 * quality)::BIGINT)::BIGINT AS quality
+FROM (SELECT *, nullif(topic, '{NO_GROUP}') AS known_topic,
+    if(characters < 64, 5, floor(log2(characters))::INT) AS octave,
+    if(selected, 'selected', coalesce(dropped, 'left out')) AS fate FROM documents)
+GROUP BY fate, GROUPING SETS ((), {", ".join((*SOURCE_KINDS, "known_topic", "octave"))})
+HAVING name IS NOT NULL ORDER BY kind, name, fate
+"""
+"""Documents by kind and name of their group, and fate; those of no topic are in none. Sums of whole
+numbers do not depend on their order, unlike those of floats."""
 
 
 def _totals(connection: Any, where: str, scores: list[str]) -> dict[str, Any]:
