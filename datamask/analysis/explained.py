@@ -44,7 +44,7 @@ SELECT score, CASE {" ".join(f"WHEN grouping({k}) = 0 THEN '{k}'" for k in _KIND
     coalesce({", ".join(_KINDS)}) AS name, fold, count(*) AS n,
     count(*) FILTER (value > border) AS best, sum(q)::HUGEINT AS total,
     sum(q * q)::HUGEINT AS squares, min(q) AS low, max(q) AS high
-FROM (SELECT *, coalesce(round((value - least) / nullif(largest - least, 0) * {STEPS}), 0)::HUGEINT
+FROM (SELECT *, coalesce(round((value - least) / nullif(largest - least, 0) * {STEPS}), 0)::BIGINT
     AS q FROM long JOIN ranges USING (score))
 GROUP BY GROUPING SETS ({", ".join(f"(score, fold, {kind})" for kind in _KINDS)})
 HAVING name IS NOT NULL
@@ -102,7 +102,8 @@ def explained(
         f"CREATE TEMP VIEW compared AS SELECT {named}, dump, language, domain, "
         f"nullif(topic, '{NO_GROUP}') AS topic, "
         "floor(2 * log2(nullif(characters, 0)))::VARCHAR AS length, "
-        f"md5_number_upper(id) % {FOLDS} AS fold FROM {documents} "
+        # The other half of the MD5 than that which samples. `md5_number_upper` is slow.
+        f"(md5_number(id) & {2**64 - 1}::UHUGEINT)::UBIGINT % {FOLDS} AS fold FROM {documents} "
         f"AND (dropped IS NULL OR dropped = 'pruned') AND {is_sampled(number, MOST_DOCUMENTS)}",
     )
     ranges = [_range(connection, score) for score in scores]

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from fractions import Fraction
 
 from datamask.config.settings import Settings
+from datamask.storage.duckdb_scratch import hash_of
 
 
 def is_drawn(settings: Settings) -> str:
@@ -16,7 +17,8 @@ def is_drawn(settings: Settings) -> str:
     """
     if not settings.evaluation.hold_out:
         return "false"
-    return f"md5_number_lower('{settings.seed}/' || id) < {_share(settings)}"
+    text = f"'{settings.seed}/' || id"
+    return f"{hash_of(text)} < {_share(settings)}"
 
 
 def are_drawn(settings: Settings, ids: Iterable[str]) -> list[bool]:

@@ -106,7 +106,15 @@ def is_sampled(documents: int, size: int) -> str:
     *documents*: of the corpus; *size*: of the sample, which has less than twice as many.
     """
     every = documents // size
-    return f"md5_number_lower(id) % {every} = 0" if every > 1 else "true"
+    return f"{hash_of('id')} % {every} = 0" if every > 1 else "true"
+
+
+def hash_of(text: str) -> str:
+    """SQL: the last 8 bytes of a text's MD5, little-endian.
+
+    `md5_number_lower` of DuckDB 2.0 has the same value and takes five times as long.
+    """
+    return f"(md5_number({text}) >> 64)::UBIGINT"
 
 
 def stream(connection: Any, query: str) -> Iterator[Any]:

@@ -26,7 +26,7 @@ from datamask.runs import schemas
 from datamask.runs.output import write_output
 from datamask.runs.run import Run
 from datamask.selection.order import last_within
-from datamask.storage.duckdb_scratch import execute, stream, temporary_duckdb
+from datamask.storage.duckdb_scratch import execute, hash_of, stream, temporary_duckdb
 from datamask.tokens.tokenise import wanted
 
 logger = logging.getLogger(__name__)
@@ -90,13 +90,13 @@ def _load(connection: Any, run: Run) -> int:
         "CREATE TABLE documents (unit INTEGER, id VARCHAR, quality DOUBLE, repeat INTEGER, "
         "start BIGINT, tokens BIGINT, place DOUBLE)",
     )
-    seed = wanted(run.settings).seed
+    key = hash_of(f"'{wanted(run.settings).seed}/' || id")
     for unit in range(run.num_units("tokenised")):
         run.receipt("tokenised", unit)
         execute(
             connection,
-            f"INSERT INTO documents SELECT {unit}, *, "
-            f"md5_number_lower('{seed}/' || id)::DOUBLE / 2::DOUBLE ** 64 FROM read_parquet(?)",
+            f"INSERT INTO documents SELECT {unit}, *, {key}::DOUBLE / 2::DOUBLE ** 64 "
+            "FROM read_parquet(?)",
             [str(run.path("tokenised", unit))],
         )
     [(total,)] = execute(connection, "SELECT sum(repeat * tokens)::BIGINT FROM documents")
