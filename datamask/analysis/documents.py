@@ -66,7 +66,7 @@ def tabulate(run: Run, shard: int, compute: Compute) -> Receipt:
     with temporary_duckdb(run.root, compute) as connection:
         # Sums of floats depend on how threads divide the rows.
         connection.execute("SET threads = 1")
-        documents = _join(connection, run, shard)
+        documents = _join(connection, run, shard).cast(schema)
         metrics = {
             name: _totals(connection, where, ["quality", *names])
             for name, where in SELECTIONS.items()
@@ -74,8 +74,7 @@ def tabulate(run: Run, shard: int, compute: Compute) -> Receipt:
         path = run.root / companions("documents", shard)[0]
         tallies = (batch.cast(schemas.TALLIES) for batch in stream(connection, _TALLIES))
         write_parquet(path, schemas.TALLIES, tallies, storage=run.storage)
-        rows = [documents.cast(schema)]
-        return write_output(run, "documents", shard, schema, rows, {"totals": metrics})
+        return write_output(run, "documents", shard, schema, [documents], {"totals": metrics})
 
 
 def _join(connection: Any, run: Run, shard: int) -> pa.Table:
@@ -100,8 +99,7 @@ def _join(connection: Any, run: Run, shard: int) -> pa.Table:
         best=best,
         repeat=added_repeat(run),
     )
-    names = ("scores", "selection", *more)
-    paths = {name: str(run.path(name, shard)) for name in names}
+    paths = {name: str(run.path(name, shard)) for name in ("scores", "selection", *more)}
     paths["quality"] = str(run.quality_path(shard))
     documents = connection.sql(query, params=parameters | paths).to_arrow_table()
     connection.register("documents", documents)
@@ -143,10 +141,9 @@ SELECT CASE {" ".join(f"WHEN grouping({kind}) = 0 THEN '{kind}'" for kind in SOU
         WHEN grouping(octave) = 0 THEN 'length' ELSE 'all' END AS kind,
     CASE kind WHEN 'all' THEN 'all' WHEN 'length' THEN if(octave < 6, 'below 64',
         format('{{:,}} to {{:,}}', 1::BIGINT << octave, (2::BIGINT << octave) - 1))
-    ELSE coalesce({", ".join(SOURCE_KINDS)}, known_topic) END AS name,
-    fate, count(*) AS documents, sum(characters)::BIGINT AS characters,
-    sum(tokens)::BIGINT AS tokens, count(quality) AS scored,
-    sum(round(1e6 * quality)::BIGINT)::BIGINT AS quality
+    ELSE coalesce({", ".join(SOURCE_KINDS)}, known_topic) END AS name, fate,
+    count(*) AS documents, sum(characters)::BIGINT AS characters, sum(tokens)::BIGINT AS tokens,
+    count(quality) AS scored, sum(round(1e6 * quality)::BIGINT)::BIGINT AS quality
 FROM (SELECT *, nullif(topic, '{NO_GROUP}') AS known_topic,
     if(characters < 64, 5, floor(log2(characters))::INT) AS octave,
     if(selected, 'selected', coalesce(dropped, 'left out')) AS fate FROM documents)

@@ -102,7 +102,6 @@ def explained(
         f"CREATE TEMP VIEW compared AS SELECT {named}, dump, language, domain, "
         f"nullif(topic, '{NO_GROUP}') AS topic, "
         "floor(2 * log2(nullif(characters, 0)))::VARCHAR AS length, "
-        # The other half of the MD5 than that which samples. `md5_number_upper` is slow.
         f"(md5_number(id) & {2**64 - 1}::UHUGEINT)::UBIGINT % {FOLDS} AS fold FROM {documents} "
         f"AND (dropped IS NULL OR dropped = 'pruned') AND {is_sampled(number, MOST_DOCUMENTS)}",
     )

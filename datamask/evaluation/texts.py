@@ -33,7 +33,7 @@ from datamask.runs.output import write_output
 from datamask.runs.run import Run
 from datamask.source.reading import read_shard, take_rows
 from datamask.source.token_counts import load_tokenizer
-from datamask.storage.duckdb_scratch import execute, execute_with, hash_of, temporary_duckdb
+from datamask.storage.duckdb_scratch import execute, execute_with, temporary_duckdb
 
 SAMPLED_CHARACTERS = 20_000_000
 """Text that a tokenizer is trained on."""
@@ -77,8 +77,7 @@ CANDIDATE = "(dropped IS NULL OR dropped = 'pruned') AND characters > 0"
 
 def in_drawn_order(run: Run, purpose: str) -> str:
     """A seeded random order of documents, in SQL."""
-    text = f"'{run.settings.seed}/{purpose}/' || id"
-    return f"{hash_of(text)}, id"
+    return f"md5_number_lower('{run.settings.seed}/{purpose}/' || id), id"
 
 
 def read_texts(

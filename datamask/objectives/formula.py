@@ -44,10 +44,8 @@ def formula(selection: Selection) -> str:
     if any(name not in SIGNS for name in names) or selection.more_terms:
         text += "; s is +1 for terms to maximise and −1 for terms to minimise"
     if selection.scale_terms:
-        text += (
-            "; σ is the standard deviation over random subsets of the same size, of the "
-            f"{selection.scope}"
-        )
+        text += "; σ is the standard deviation over random subsets of the same size, of the "
+        text += selection.scope
     if selection.method == "greedy" and "disf" in names:
         text += "; disf with mean and deviation of each dimension over the shard"
     return text
