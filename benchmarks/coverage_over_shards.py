@@ -97,7 +97,8 @@ def exchanging(own: bool) -> Select:
 
 def _greedy(cosines: np.ndarray, weights: np.ndarray, best: np.ndarray, count: int) -> list[int]:
     """The rows that, one after the other, raise the coverage of the columns most."""
-    best, rows = best.copy(), []
+    rows: list[int] = []
+    best = best.copy()
     for _ in range(count):
         gains = np.maximum(cosines - best, 0) @ weights
         gains[rows] = -1

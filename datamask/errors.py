@@ -185,8 +185,9 @@ class InputError(TerminalError):
     ) -> None:
         self.problem, self.row, self.column = problem, row, column
         number = None if shard is None else f"{shard:05d}"
-        places = {"file": path, "shard": number, "row": row, "column": column}
-        where = ", ".join(f"{name} {value}" for name, value in places.items() if value is not None)
+        location = {"file": path, "shard": number, "row": row, "column": column}
+        known = {name: value for name, value in location.items() if value is not None}
+        where = ", ".join(f"{name} {value}" for name, value in known.items())
         super().__init__(f"{where}: {problem}" if where else problem)
 
 

@@ -104,8 +104,8 @@ def compare(runs: Sequence[Run]) -> Comparisons:
                 run.receipt("documents", shard)
             connection.execute(f"CREATE TEMP VIEW r{number} AS FROM {documents_of(run)}")
         pairs = [
-            _pair(connection, runs, names, one, other)
-            for one, other in itertools.combinations(range(len(runs)), 2)
+            _pair(connection, runs, names, first, other)
+            for first, other in itertools.combinations(range(len(runs)), 2)
         ]
     return Comparisons(dict(zip(names, runs, strict=True)), pairs, _differences(runs))
 
@@ -114,12 +114,14 @@ def _digests(run: Run) -> Iterable[str]:
     return {piece.path: piece.digest for piece in run.pieces}.values()
 
 
-def _pair(connection: Any, runs: Sequence[Run], names: Sequence[str], one: int, other: int) -> Pair:
+def _pair(
+    connection: Any, runs: Sequence[Run], names: Sequence[str], left: int, right: int
+) -> Pair:
     connection.execute(
         "CREATE OR REPLACE TEMP TABLE matched AS SELECT a.id, a.shard, a.row, a.quality, "
         f"a.characters, {', '.join(f'a.{kind}' for kind in KINDS)}, a.selected AS first, "
         "b.selected AS second "
-        f"FROM r{one} a JOIN r{other} b USING (id)"
+        f"FROM r{left} a JOIN r{right} b USING (id)"
     ).fetchall()
     [(documents, both, first, second)] = execute(
         connection,
@@ -129,23 +131,23 @@ def _pair(connection: Any, runs: Sequence[Run], names: Sequence[str], one: int, 
     )
     if not documents:
         raise RunError(
-            f"{runs[one].address} and {runs[other].address} share no document: compare runs of "
+            f"{runs[left].address} and {runs[right].address} share no document: compare runs of "
             "one source"
         )
     missing = [
-        _missing(connection, runs[one], names[one], "first AND NOT second"),
-        _missing(connection, runs[one], names[other], "second AND NOT first"),
+        _missing(connection, runs[left], names[left], "first AND NOT second"),
+        _missing(connection, runs[left], names[right], "second AND NOT first"),
     ]
-    pair = (names[one], names[other], documents, both, first, second)
+    pair = (names[left], names[right], documents, both, first, second)
     return Pair(*pair, missing)
 
 
 def _missing(connection: Any, run: Run, keeper: str, where: str) -> dict[str, Any]:
-    found = connection.execute(
+    counted = connection.execute(
         "SELECT count(*) AS documents, avg(quality) AS mean_quality, "
         f"avg(characters) AS mean_characters FROM matched WHERE {where}"
     )
-    missing = rows_of(found)[0] | {"keeper": keeper}
+    missing = rows_of(counted)[0] | {"keeper": keeper}
     groups = {
         kind: connection.execute(
             f"SELECT {kind}, count(*) AS n FROM matched WHERE {where} GROUP BY {kind} "
@@ -174,8 +176,8 @@ def _differences(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
     flat = [_flat(run.settings.model_dump(mode="json")) for run in runs]
     for settings in flat:
         settings["source.path"] = Path(settings["source.path"]).name
-    found = dict.fromkeys(key for settings in flat for key in settings)
-    keys = [key for group in _SETTINGS for key in found if key.startswith(group)]
+    known = dict.fromkeys(key for settings in flat for key in settings)
+    keys = [key for group in _SETTINGS for key in known if key.startswith(group)]
     rows = [(key, [settings.get(key, "–") for settings in flat]) for key in keys]
     return [(key, values) for key, values in rows if len(set(values)) > 1]
 
@@ -183,7 +185,7 @@ def _differences(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
 def _flat(value: Any, prefix: str = "") -> dict[str, str]:
     if not isinstance(value, dict) or not value:
         return {prefix: str(value)}
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for name, inner in value.items():
-        found |= _flat(inner, f"{prefix}.{name}" if prefix else name)
-    return found
+        values |= _flat(inner, f"{prefix}.{name}" if prefix else name)
+    return values

@@ -92,8 +92,8 @@ def compose(run: Run, compute: Compute) -> None:
             "rounds": learning_tables.rounds(run),
             "drift": _drift(run),
         }
-        for name, found in rows.items():
-            _fill(connection, f"made.{name}", _TABLES[name], found)
+        for name, rows_of_table in rows.items():
+            _fill(connection, f"made.{name}", _TABLES[name], rows_of_table)
         _views(connection, run)
         receipt = run.make_receipt("composition", 0, run.num_documents)
         connection.execute("CREATE TABLE made.receipt AS SELECT ? AS receipt", [receipt.to_json()])
@@ -179,7 +179,7 @@ def _each_selection(query: str) -> str:
 
 def _totals(connection: Any, scope: str) -> None:
     # The sum over no documents is 0; null means unknown.
-    one = (
+    whole = (
         "SELECT '{name}' AS selection, sum(documents)::DOUBLE AS documents, "
         "if(sum(documents) = 0, 0, sum(characters))::DOUBLE AS characters, "
         "if(sum(documents) = 0, 0, sum(tokens))::DOUBLE AS tokens "
@@ -198,7 +198,7 @@ def _totals(connection: Any, scope: str) -> None:
     connection.execute(
         f"CREATE TABLE made.totals AS SELECT *, characters / nullif(documents, 0) AS "
         f"mean_characters, tokens / nullif(documents, 0) AS mean_tokens "
-        f"FROM ({_each_selection(one)} UNION ALL {random})"
+        f"FROM ({_each_selection(whole)} UNION ALL {random})"
     )
 
 
@@ -210,14 +210,14 @@ def _scores(run: Run, totals: list[dict[str, Any]]) -> list[dict[str, Any]]:
             count = missing = 0
             mean, least, largest = 0.0, math.inf, -math.inf
             for shard in totals:
-                found = shard[selection]["scores"][score]
-                missing += found["missing"]
-                number = shard[selection]["documents"] - found["missing"]
+                summary = shard[selection]["scores"][score]
+                missing += summary["missing"]
+                number = shard[selection]["documents"] - summary["missing"]
                 if not number:
                     continue
                 count += number
-                mean += (found["mean"] - mean) * (number / count)
-                least, largest = min(least, found["least"]), max(largest, found["largest"])
+                mean += (summary["mean"] - mean) * (number / count)
+                least, largest = min(least, summary["least"]), max(largest, summary["largest"])
             values = (mean, least, largest) if count else (None, None, None)
             row = {"score": score, "selection": selection, "missing": missing}
             rows.append(row | dict(zip(("mean", "least", "largest"), values, strict=True)))
@@ -307,8 +307,8 @@ def documents_of(run: Run, folder: str | None = None) -> str:
     """
     for path in run.root.glob("documents/*.parquet"):
         inside(run.root, f"documents/{path.name}")
-    place = Path(run.root.absolute() if folder is None else folder) / "documents" / "*.parquet"
-    quoted = str(place).replace("'", "''")
+    pattern = Path(run.root.absolute() if folder is None else folder) / "documents" / "*.parquet"
+    quoted = str(pattern).replace("'", "''")
     return f"read_parquet('{quoted}') WHERE shard < {run.num_shards}"
 
 
@@ -318,7 +318,7 @@ def query(run: Run, sql: str) -> list[dict[str, Any]]:
         return rows_of(connection.execute(sql))
 
 
-def rows_of(found: Any) -> list[dict[str, Any]]:
+def rows_of(result: Any) -> list[dict[str, Any]]:
     """All rows of a DuckDB result, as dictionaries by column."""
-    names = [column[0] for column in found.description]
-    return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+    names = [column[0] for column in result.description]
+    return [dict(zip(names, row, strict=True)) for row in result.fetchall()]

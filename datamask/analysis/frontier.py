@@ -51,13 +51,13 @@ def frontier(run: Run, sweep: Sweep) -> list[Point]:
     # Imported late: flows import this module, and torch takes seconds to import.
     from datamask.objectives.weighted import load_objective
 
-    found: dict[tuple[str, float], dict[int, list[dict[str, Any]]]] = {}
+    records: dict[tuple[str, float], dict[int, list[dict[str, Any]]]] = {}
     for trial in trials(run, sweep):
         key = (trial.choice.variant, trial.choice.quality_weight)
         record = trial_metrics(run, sweep, trial)
-        found.setdefault(key, {}).setdefault(trial.seed, []).append(record)
+        records.setdefault(key, {}).setdefault(trial.seed, []).append(record)
     metric = load_objective(run.settings.selection.metric).name
-    return [_point(*key, seeds, metric) for key, seeds in found.items()]
+    return [_point(*key, seeds, metric) for key, seeds in records.items()]
 
 
 def _point(
@@ -117,8 +117,8 @@ def knee_by_seed(points: Sequence[Point]) -> list[float]:
     """The lambda that each seed alone recommends."""
     ordered = sorted(points, key=lambda point: -point.quality_weight)
     return [
-        ordered[_knee([point.seeds[place] for point in ordered])].quality_weight
-        for place in range(len(ordered[0].seeds))
+        ordered[_knee([point.seeds[number] for point in ordered])].quality_weight
+        for number in range(len(ordered[0].seeds))
     ]
 
 
@@ -130,5 +130,5 @@ def _knee(gains: Sequence[tuple[float, float]]) -> int:
         scaled.append([(value - low) / width if width else 0.0 for value in values])
     # Points above the line from (1, 0) to (0, 1) have a sum above 1.
     sums = [quality + diversity for quality, diversity in zip(*scaled, strict=True)]
-    best: int = max(range(len(sums)), key=lambda place: (round(sums[place], 9), -place))
+    best: int = max(range(len(sums)), key=lambda index: (round(sums[index], 9), -index))
     return best

@@ -21,14 +21,14 @@ def terms(
     if run.settings.has_vectors:
         from datamask.selection.outcome import corpus_metrics  # imports torch
 
-        found = corpus_metrics(run)
+        compared = corpus_metrics(run)
     else:
-        found = _compared(connection, documents, run.settings.selection.scale_terms)
+        compared = _compared(connection, documents, run.settings.selection.scale_terms)
     rows = [
-        {"term": name, **values, "scale": found["scales"][name]}
-        for name, values in found["terms"].items()
+        {"term": name, **values, "scale": compared["scales"][name]}
+        for name, values in compared["terms"].items()
     ]
-    return [*rows, {"term": "objective", "maximise": True, **found["objective"]}]
+    return [*rows, {"term": "objective", "maximise": True, **compared["objective"]}]
 
 
 def _compared(connection: Any, documents: str, scale_terms: bool) -> dict[str, Any]:

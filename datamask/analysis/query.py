@@ -27,8 +27,8 @@ from datamask.runs.run import Run
 def relations() -> dict[str, str]:
     """Tables and views, with what they contain."""
     text = Path(__file__).with_name("relations.yaml").read_text(encoding="utf-8")
-    found: dict[str, str] = yaml.safe_load(text)
-    return found
+    descriptions: dict[str, str] = yaml.safe_load(text)
+    return descriptions
 
 
 @contextlib.contextmanager
@@ -112,8 +112,8 @@ def run_query(run: Run, sql: str) -> Iterator[tuple[list[str], Iterator[tuple[An
         with open_run_database(run, sql) as connection:
             with contextlib.suppress(duckdb.InvalidInputException):  # locked by another query
                 connection.execute("SET lock_configuration = true")
-            found = connection.execute("FROM query(?)", [sql])
-            names = [column[0] for column in found.description or ()]
-            yield names, iter(found.fetchone, None)
+            result = connection.execute("FROM query(?)", [sql])
+            names = [column[0] for column in result.description or ()]
+            yield names, iter(result.fetchone, None)
     except duckdb.Error as error:
         raise RunError(f"query: {one_line(error)}") from None

@@ -117,7 +117,7 @@ def long_texts(run: Run) -> str:
     """
     done = (shard for shard, state in enumerate(run.states("scores")) if state == "done")
     long = [run.receipt("scores", shard).metrics["long"] for shard in done]
-    if not (count := sum(one["documents"] for one in long)):
+    if not (count := sum(row["documents"] for row in long)):
         return ""
     verb = "cut" if long[0]["policy"] == "cut" else "dropped"
     bound = long[0]["bound"]
@@ -126,12 +126,12 @@ def long_texts(run: Run) -> str:
 
 def near_duplicates(run: Run) -> dict[str, int]:
     """Number of near-duplicates `dropped`, and of those that repeat an `earlier` dataset."""
-    [found] = query(
+    [summary] = query(
         run,
         "SELECT count(*) AS dropped, count(*) FILTER (near_duplicate_of LIKE 'earlier:%') "
         "AS earlier FROM documents WHERE dropped = 'near_duplicate'",
     )
-    return found
+    return summary
 
 
 def benchmarks(run: Run) -> list[dict[str, Any]]:
@@ -155,13 +155,13 @@ def benchmarks(run: Run) -> list[dict[str, Any]]:
         "min_by(contaminated_ngram, (shard, row)) AS example FROM documents "
         "WHERE contaminated_by IS NOT NULL GROUP BY contaminated_by",
     )
-    found = {row["name"]: row for row in rows}
+    by_name = {row["name"]: row for row in rows}
     numbers = ("documents", "covering", "dropped", "selected", "leaks")
     nothing = {**dict.fromkeys(numbers, 0), "example": None}
     sets = run.receipt("benchmark_ngrams").metrics
     common = run.receipt("quality", 0).metrics["common_ngrams"]
     return [
-        {"name": name, **sets[name], "common": common[name], **found.get(name, nothing)}
+        {"name": name, **sets[name], "common": common[name], **by_name.get(name, nothing)}
         for name in (known_set.name for known_set in known.sets)
     ]
 

@@ -92,7 +92,7 @@ def choices(run: Run, sweep: Sweep) -> list[Choice]:
     """
     own = run.settings.selection
     base = own.model_copy(update={"method": "mask", "steps": min(own.steps, STEPS)})
-    found = []
+    chosen = []
     for change in ({}, *sweep.changes):
         variant = ", ".join(f"{key}={value}" for key, value in change.items()) or BASE
         try:
@@ -100,11 +100,11 @@ def choices(run: Run, sweep: Sweep) -> list[Choice]:
         except SettingsError as error:
             raise SettingsError(f"sweep.changes {variant}: {error}") from None
         files = tuple(digest_file(t.path) for t in selection.more_terms if t.path)
-        found += [
+        chosen += [
             Choice(variant, selection.model_copy(update={"quality_weight": weight}), files)
             for weight in sorted(set(sweep.quality_weights))
         ]
-    return found
+    return chosen
 
 
 def chosen_shards(run: Run, sweep: Sweep) -> list[int]:
@@ -251,10 +251,10 @@ def _documents(
     run = open_run(root)
     rows = read_survivors(run, shard, ["row"])["row"]
     generator = np.random.Generator(np.random.PCG64(shard_seed(run.settings.seed, shard)))
-    places = np.sort(generator.permutation(len(rows))[:DOCUMENTS])
-    documents = read_documents(run, shard, Compute(), rows=places)
+    drawn = np.sort(generator.permutation(len(rows))[:DOCUMENTS])
+    documents = read_documents(run, shard, Compute(), rows=drawn)
     facts = read_columns(run.path("scores", shard), ["characters", "tokens"])
-    facts = facts.take(rows.combine_chunks().take(pa.array(places)))
+    facts = facts.take(rows.combine_chunks().take(pa.array(drawn)))
     facts = facts.append_column("quality", pa.array(documents.quality))
     return facts, documents.features, documents.scores
 

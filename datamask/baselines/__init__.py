@@ -94,6 +94,6 @@ def select(
         ranked = np.zeros(len(given))
         ranked[chosen] = np.arange(len(chosen), 0, -1)
     # Ranks, not values: float32 would merge scores that differ in float64.
-    place = np.argsort(np.argsort(-ranked, kind="stable"), kind="stable")
-    place[order] = place.copy()
-    return -place.astype(np.float32) / len(order)
+    rank = np.argsort(np.argsort(-ranked, kind="stable"), kind="stable")
+    rank[order] = rank.copy()
+    return -rank.astype(np.float32) / len(order)

@@ -74,9 +74,9 @@ def cluster_balanced(features: np.ndarray, num_selected: int, seed: int) -> np.n
     labels, centroids = clusters_of(features, num_selected, seed)
     order = np.argsort(labels, kind="stable")
     starts = np.searchsorted(labels[order], np.arange(len(centroids)))
-    places = np.empty(len(features))
-    places[order] = np.arange(len(features)) - starts[labels[order]]
-    return -places
+    ranks = np.empty(len(features))
+    ranks[order] = np.arange(len(features)) - starts[labels[order]]
+    return -ranks
 
 
 def d4(features: np.ndarray, num_selected: int, seed: int) -> np.ndarray:

@@ -27,13 +27,13 @@ def quality_minus_density(
 def density(features: np.ndarray) -> np.ndarray:
     """Mean cosine to the ten nearest other documents; float64, shape N."""
     count = min(NEIGHBOURS, max(len(features) - 1, 1))
-    found = np.zeros(len(features))
+    densities = np.zeros(len(features))
     for start in range(0, len(features), ROWS_AT_ONCE):
         similarity = cosines(features[start : start + ROWS_AT_ONCE], features)
         np.fill_diagonal(similarity[:, start:], -1)
         nearest = np.partition(similarity, -count, axis=1)[:, -count:]
-        found[start : start + ROWS_AT_ONCE] = nearest.mean(axis=1, dtype=np.float64)
-    return found
+        densities[start : start + ROWS_AT_ONCE] = nearest.mean(axis=1, dtype=np.float64)
+    return densities
 
 
 def _standard(values: np.ndarray) -> np.ndarray:

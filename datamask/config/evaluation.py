@@ -124,7 +124,7 @@ class Evaluation(Group):
     @model_validator(mode="after")
     def _check(self) -> Evaluation:
         for what, named in (("arms", self.arms), ("sets", self.sets)):
-            names = [one.name for one in named]
+            names = [item.name for item in named]
             if len(set(names)) != len(names):
                 raise ValueError(f"names of {what} must differ, got {names}")
         if len(self.arms) == 1:
@@ -133,6 +133,6 @@ class Evaluation(Group):
             raise ValueError(f"learning_rates must be in (0, 1), got {self.learning_rates}")
         if len(set(self.learning_rates)) != len(self.learning_rates):
             raise ValueError(f"learning_rates must differ, got {self.learning_rates}")
-        if "all" in {one.name for one in self.sets}:
+        if "all" in {item.name for item in self.sets}:
             raise ValueError("set name `all` is taken by the documents held out of the source")
         return self

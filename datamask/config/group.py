@@ -71,7 +71,7 @@ class Group(BaseModel):
             if isinstance(value, Group):
                 return value.relocated(place, model)
             if isinstance(value, tuple):
-                return tuple(changed(one, marks) for one in value)
+                return tuple(changed(item, marks) for item in value)
             if PLACE in marks:
                 return place(value)
             return model(value) if MODEL in marks else value

@@ -38,10 +38,10 @@ def parse_settings(data: dict[str, Any], model: type[Group] = Settings) -> Any:
         raise together(problems) from None
 
 
-def _walk(model: type[BaseModel], place: tuple[int | str, ...]) -> tuple[type[BaseModel], str]:
+def _walk(model: type[BaseModel], keys: tuple[int | str, ...]) -> tuple[type[BaseModel], str]:
     """The group that a key belongs to, and the key's meaning; numbers are positions in a list."""
     group, text = model, ""
-    for part in place:
+    for part in keys:
         field = model.model_fields.get(str(part))
         if isinstance(part, str):
             group, text = model, ""

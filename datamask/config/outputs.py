@@ -53,7 +53,7 @@ class Sweep(Group):
     def _check(self) -> Sweep:
         if not all(0 <= weight <= 1 for weight in self.quality_weights):
             raise ValueError(f"quality_weights must be in [0, 1], got {self.quality_weights}")
-        fixed = sorted({*NOT_TRIED, *TRAINING} & {key for one in self.changes for key in one})
+        fixed = sorted({*NOT_TRIED, *TRAINING} & {key for change in self.changes for key in change})
         if fixed:
             raise ValueError(f"`changes` has {fixed[0]}, which a trial sets itself or does not use")
         return self

@@ -35,7 +35,7 @@ def _refusal(problem: str, mark: Any) -> yaml.MarkedYAMLError:
     return yaml.composer.ComposerError(problem=problem, problem_mark=mark)
 
 
-def read_yaml(text: str | bytes, place: str) -> Any:
+def read_yaml(text: str | bytes, origin: str) -> Any:
     """Plain data from YAML; dates stay text. Messages begin with *place*.
 
     Raises:
@@ -43,7 +43,7 @@ def read_yaml(text: str | bytes, place: str) -> Any:
     """
     where = ""
     if isinstance(text, str) and not is_utf8(text):
-        raise SettingsError(f"{place}: not UTF-8 in this locale; set PYTHONUTF8=1 if it is")
+        raise SettingsError(f"{origin}: not UTF-8 in this locale; set PYTHONUTF8=1 if it is")
     try:
         value = _PlainYAML(text).get_single_data()
         json.dumps(value, ensure_ascii=False).encode()
@@ -54,4 +54,4 @@ def read_yaml(text: str | bytes, place: str) -> Any:
         reason = str(error.problem)
     except Exception as error:  # YAML's constructors raise errors of many kinds
         reason = str(error)
-    raise SettingsError(f"{place}{where}: not YAML ({one_line(reason)[:200]}); fix it")
+    raise SettingsError(f"{origin}{where}: not YAML ({one_line(reason)[:200]}); fix it")

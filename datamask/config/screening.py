@@ -60,7 +60,7 @@ class Contamination(Group):
 
     @model_validator(mode="after")
     def _check(self) -> Contamination:
-        names = [one.name for one in self.sets]
+        names = [item.name for item in self.sets]
         if len(set(names)) != len(names):
             raise ValueError(f"names of sets must differ, got {names}; give each a name")
         return self

@@ -28,8 +28,8 @@ def read_texts(path: str, column: str) -> list[str]:
     """
     files = list_files(path, ROW_SUFFIXES)
     rows = (row for file in files for row in read_rows(file, (column,)))
-    found = (str(row.get(column) or "") for row in rows)
-    texts = [text for text in found if text.strip()]
+    values = (str(row.get(column) or "") for row in rows)
+    texts = [text for text in values if text.strip()]
     if not texts:
         raise InputError("all texts are blank", path=path, column=column)
     return texts

@@ -128,11 +128,11 @@ def read_vectors(
         matrix: np.ndarray = np.empty((len(rows), dimension), dtype)
         starts = np.searchsorted(rows, bounds)
         for group in np.flatnonzero(np.diff(starts)).tolist():
-            table, place = file.read_row_group(group), slice(*starts[group : group + 2])
-            if place.stop - place.start < table.num_rows:
-                table = table.take(rows[place] - bounds[group])
-            ids[place] = table["chunk_id"].to_pylist()
-            matrix[place] = _from_columns(table, dimension)
+            table, block = file.read_row_group(group), slice(*starts[group : group + 2])
+            if block.stop - block.start < table.num_rows:
+                table = table.take(rows[block] - bounds[group])
+            ids[block] = table["chunk_id"].to_pylist()
+            matrix[block] = _from_columns(table, dimension)
     return ids, matrix
 
 

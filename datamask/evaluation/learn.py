@@ -322,7 +322,7 @@ def _sample(run: Run, starts: Integers, compute: Compute) -> _Sample:
         vectors.append(read_documents(run, shard, compute, rows=ours).features)
     table = pa.concat_tables(tables)
     some = table.select(["shard", "row"]).to_pylist()
-    wanted = [(place["shard"], place["row"]) for place in some]
+    wanted = [(document["shard"], document["row"]) for document in some]
     texts = [text for _, _, read in read_texts(run, wanted) for text in read]
     tokenizer = tokenizer_of(run, texts)
     held_out, _ = held_out_texts(run, tokenizer, compute)

@@ -98,8 +98,8 @@ class _Counts:
 
 def _key(*tokens: npt.NDArray[np.int64]) -> Keys:
     key = np.zeros(len(tokens[0]), np.uint64)
-    for one in tokens:
-        key = (key << np.uint64(_BITS)) | one.astype(np.uint64)
+    for column in tokens:
+        key = (key << np.uint64(_BITS)) | column.astype(np.uint64)
     return key
 
 
@@ -109,5 +109,5 @@ def _low(keys: Keys, tokens: int) -> Keys:
 
 
 def _looked_up(keys: Keys, values: npt.NDArray[np.int64], wanted: Keys) -> npt.NDArray[np.float64]:
-    places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    return np.where(keys[places] == wanted, values[places], 0).astype(np.float64)
+    positions = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return np.where(keys[positions] == wanted, values[positions], 0).astype(np.float64)

@@ -86,8 +86,8 @@ def mean_vectors(run: Run) -> list[list[float] | None]:
         for arm, of_arm, weight in zip(arms, shards, weights, strict=True):
             first, end = np.searchsorted(of_arm, [shard, shard + 1])
             ours = arm.slice(first, end - first)
-            places = pc.index_in(ids, value_set=ours["id"].combine_chunks())
-            weight[:] = pc.fill_null(ours["tokens"].take(places), 0)
+            positions = pc.index_in(ids, value_set=ours["id"].combine_chunks())
+            weight[:] = pc.fill_null(ours["tokens"].take(positions), 0)
         tokens += weights.sum(axis=1)
         for block in row_groups(path, dimension):
             of_block, weights = np.split(weights, [len(block)], axis=1)

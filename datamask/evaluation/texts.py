@@ -92,8 +92,8 @@ def read_texts(
         InputError: the source cannot be read.
     """
     source = run.settings.source
-    for shard, places in itertools.groupby(sorted(wanted), itemgetter(0)):
-        rows = np.array([row for _, row in places], np.int64)
+    for shard, keys in itertools.groupby(sorted(wanted), itemgetter(0)):
+        rows = np.array([row for _, row in keys], np.int64)
         for inside, batch in take_rows(read_shard(run, shard, [source.columns.text]), rows):
             yield shard, inside, [text or "" for text in batch.column(0).to_pylist()]
 
@@ -273,8 +273,8 @@ def _from_source(run: Run, compute: Compute) -> Iterator[dict[str, Any]]:
             f"row_number() OVER (PARTITION BY name ORDER BY {order}) <= {most}",
         )
     known = {(shard, row): rest for shard, row, *rest in rows}
-    for shard, places, texts in read_texts(run, list(known)):
-        for row, text in zip(places.tolist(), texts, strict=True):
+    for shard, rows_read, texts in read_texts(run, list(known)):
+        for row, text in zip(rows_read.tolist(), texts, strict=True):
             name, group, in_all = known[shard, row]
             yield {"set": group, "id": name, "in_all": in_all, "text": text}
 

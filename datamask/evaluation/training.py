@@ -109,8 +109,8 @@ def _sequences(run: Run, trial: Trial, separator: int) -> npt.NDArray[np.int64]:
     stream = drawn_tokens(run, trial.arm, trial.seed, separator)
     width = min(preset(run.settings.evaluation).context, len(stream) - 1)
     number = (len(stream) - 1) // width
-    places = np.arange(number)[:, None] * width + np.arange(width + 1)
-    sequences: npt.NDArray[np.int64] = stream[places]
+    positions = np.arange(number)[:, None] * width + np.arange(width + 1)
+    sequences: npt.NDArray[np.int64] = stream[positions]
     return sequences
 
 

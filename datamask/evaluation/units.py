@@ -117,7 +117,7 @@ def read_bits(run: Run, wanted: list[Trial]) -> tuple[verdict.Bits, dict[str, st
         for trial, name, (reason, _) in zip(wanted, names, read, strict=True)
         if reason
     }
-    left = [place for place, rate in enumerate(rates) if f"{rate:g}" not in diverged]
+    left = [index for index, rate in enumerate(rates) if f"{rate:g}" not in diverged]
     if not left:
         raise RunError(
             f"{run.address}: evaluation: models diverged at every learning rate "

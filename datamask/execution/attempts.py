@@ -156,9 +156,9 @@ def attempt(
         except Exception as error:  # a bug of ours must not stop the other shards either
             failures[unit] = known(error)
             kind = "shard " if STAGES[stage].each == "shard" else ""
-            place = (run.folder_of(stage, unit), kind + run.unit_label(stage, unit))
+            label = (run.folder_of(stage, unit), kind + run.unit_label(stage, unit))
             is_bug = code_of(failures[unit]) == "bug"
-            logger.error("%s: %s failed: %s", *place, describe(failures[unit]), exc_info=is_bug)
+            logger.error("%s: %s failed: %s", *label, describe(failures[unit]), exc_info=is_bug)
             note_failure(run, stage, unit, failures[unit])
         done += 1
         report()
@@ -203,7 +203,7 @@ def run_unit(
     left = run.remaining(stage, units, force=force)
     if not left:
         return
-    for path in (run.root / run.name(stage, one) for one in left):
+    for path in (run.root / run.name(stage, number) for number in left):
         check_no_folder(path)
     whole_run = STAGES[stage].each != "shard"
     with run.storage.lock(run.lock_of(stage, unit)):
@@ -226,8 +226,8 @@ def _work(run: Run, stage: str, unit: int | None, compute: Compute, force: bool)
     # Imported late: torch and DuckDB take seconds to import, which `datamask status` can avoid.
     work: Callable[..., object] = pkgutil.resolve_name(STAGES[stage].work)
     if unit is None:
-        for one in range(run.num_units(stage)) if force else ():
-            run.storage.remove(run.name(stage, one))
+        for number in range(run.num_units(stage)) if force else ():
+            run.storage.remove(run.name(stage, number))
         work(run, compute)
         return
     # The search for GPUs imports torch, which ranking without vectors does not need.

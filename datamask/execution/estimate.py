@@ -13,6 +13,7 @@ import os
 import tempfile
 import time
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -82,13 +83,13 @@ def estimate(plan: PlanPreview, compute: Compute, most: int) -> tuple[list[Stage
         seconds, cpu_seconds, size = (cold[stage] + further * each).tolist()
         stages.append(StageEstimate(stage, more[stage][0], seconds, cpu_seconds, round(size)))
     names = StageEstimate.__slots__[1:]
-    sums: dict[str, Any] = {name: sum(getattr(one, name) for one in stages) for name in names}
+    sums: dict[str, Any] = {name: sum(getattr(cost, name) for cost in stages) for name in names}
     return [*stages, StageEstimate("total", **sums)], sampled
 
 
 def _sample(plan: PlanPreview, most: int) -> list[pa.Table]:
     """The first rows of up to three shards, one of each third of a plan."""
-    shards = [list(pieces) for _, pieces in itertools.groupby(plan.pieces, lambda one: one.shard)]
+    shards = [list(pieces) for _, pieces in itertools.groupby(plan.pieces, attrgetter("shard"))]
     tables = []
     for shard in sorted({len(shards) * third // MOST_SHARDS for third in range(MOST_SHARDS)}):
         batches: list[pa.RecordBatch] = []

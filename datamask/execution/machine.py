@@ -56,11 +56,11 @@ def _device() -> Check:
 
 
 def _disk(folder: Path) -> Check:
-    place = nearest_folder(folder)
-    free = shutil.disk_usage(place).free
-    text = f"{_size(free)} free at {place}"
-    if not os.access(place, os.W_OK):
-        return Check("disk", "failed", f"{place}: not writable; use another folder for runs")
+    existing = nearest_folder(folder)
+    free = shutil.disk_usage(existing).free
+    text = f"{_size(free)} free at {existing}"
+    if not os.access(existing, os.W_OK):
+        return Check("disk", "failed", f"{existing}: not writable; use another folder for runs")
     if free < LEAST_DISK:
         hint = "`datamask plan RUN --dry-run` says what a run needs"
         return Check("disk", "warning", f"{text}; {hint}")

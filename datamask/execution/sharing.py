@@ -38,11 +38,11 @@ def check_sharing(origin: Root, root: Root) -> None:
     Raises:
         RunError: they are the same, or one of them is at a URL.
     """
-    folders = [run_storage(place) for place in (origin, root)]
-    for place in folders:
-        if isinstance(place, RemoteStorage):
+    folders = [run_storage(storage) for storage in (origin, root)]
+    for storage in folders:
+        if isinstance(storage, RemoteStorage):
             raise RunError(
-                f"{place.address}: only folders of this machine can share files, not an object "
+                f"{storage.address}: only folders of this machine can share files, not an object "
                 "store; leave out --from"
             )
     if folders[0].root.resolve() == folders[1].root.resolve():

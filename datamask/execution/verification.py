@@ -70,22 +70,23 @@ def _checked(storage: Storage, files: Iterable[_File]) -> Iterator[tuple[_File, 
         rest = iter(files)
         while portion := list(itertools.islice(rest, 16 * AT_ONCE)):
             problems = pool.map(lambda file: _problem(storage, file), portion)
-            yield from ((file, *one) for file, one in zip(portion, problems, strict=True) if one)
+            pairs = zip(portion, problems, strict=True)
+            yield from ((file, *outcome) for file, outcome in pairs if outcome)
 
 
 def _problem(storage: Storage, file: _File) -> tuple[int, str] | None:
     """A file's size and its problem (empty if it has none); None if there is no such file."""
     noted = storage.noted_sha256(file.name) if file.noted is None else file.noted
     try:
-        found, size = storage.sha256(file.name)
+        digest, size = storage.sha256(file.name)
     except FileNotFoundError:
         return None
     except IsADirectoryError:
         return 0, "a folder is in its place"
     if not noted:
         return size, "its checksum is missing"
-    same = found == noted
-    return size, "" if same else f"SHA-256 is {found[:12]}…, {noted[:12]}… was written"
+    same = digest == noted
+    return size, "" if same else f"SHA-256 is {digest[:12]}…, {noted[:12]}… was written"
 
 
 def _set_aside(run: Run, file: _File) -> str:

@@ -65,10 +65,10 @@ def sketch(signatures: Signatures) -> Sketches:
 def band_width(similarity: float) -> int:
     """Hash values per band: the maximum at which similar pairs share a band (`RECALL`)."""
 
-    def found(width: int) -> float:
+    def recall(width: int) -> float:
         return float(1 - (1 - similarity**width) ** (NUMBERS // width))
 
-    return max((w for w in range(1, NUMBERS + 1) if found(w) >= RECALL), default=1)
+    return max((w for w in range(1, NUMBERS + 1) if recall(w) >= RECALL), default=1)
 
 
 def bands_of(similarity: float) -> list[slice]:
@@ -86,8 +86,8 @@ def cluster(signatures: Signatures, similarity: float) -> Places:
     for band in bands_of(similarity):
         buckets = np.unique(signatures[:, band], axis=0, return_inverse=True)[1].ravel()
         order = np.lexsort((*sketches.T, buckets))
-        found, _ = join_similar(buckets[order], sketches[order], similarity)
-        _join(labels, order, order[found])
+        joined, _ = join_similar(buckets[order], sketches[order], similarity)
+        _join(labels, order, order[joined])
     return _firsts(labels, np.arange(len(labels)))
 
 
@@ -112,10 +112,10 @@ def join_similar(
         sketch of a bucket.
     """
     least = _least_agreeing(similarity)
-    places = np.arange(len(buckets))
+    positions = np.arange(len(buckets))
     ends = np.ones(len(buckets) + 1, bool)
     ends[1:-1] = (buckets[1:] != buckets[:-1]) | (sketches[1:] != sketches[:-1]).any(axis=1)
-    labels = np.maximum.accumulate(np.where(ends[:-1], places, 0))
+    labels = np.maximum.accumulate(np.where(ends[:-1], positions, 0))
     lasts = np.flatnonzero(ends[1:])
     left = np.arange(len(lasts))
     for step in range(1, NEIGHBOURS + 1):
@@ -130,7 +130,7 @@ def join_similar(
         differing |= differing >> 2
         agreeing = NUMBERS - np.bitwise_count(differing & _LOWEST_BITS).sum(axis=1)
         _join(labels, *pairs[:, agreeing >= least])
-    return _firsts(labels, places), lasts
+    return _firsts(labels, positions), lasts
 
 
 def resembled(
@@ -184,20 +184,20 @@ def _shared_buckets(clusters: Places, sketches: Sketches, similarity: float) -> 
     bytes_, bands = np.ascontiguousarray(sketches).view(np.uint8), bands_of(similarity)
     values = np.stack([bytes_ & 15, bytes_ >> 4], axis=2).reshape(-1, NUMBERS)
     keys = (clusters.astype(np.uint64) * len(bands))[:, None] + np.arange(len(bands), dtype="u8")
-    for place in range(bands[0].stop):
-        keys = keys * FACTOR + values[:, [band.start + place for band in bands]]
+    for offset in range(bands[0].stop):
+        keys = keys * FACTOR + values[:, [band.start + offset for band in bands]]
     _, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
     is_shared = counts > 1
     buckets = np.where(is_shared, np.cumsum(is_shared) - 1, -1)
     return buckets[inverse].reshape(keys.shape), int(is_shared.sum())
 
 
-def _firsts(labels: Places, places: Places) -> Places:
+def _firsts(labels: Places, positions: Places) -> Places:
     """The first document of each one's cluster, which becomes its label."""
-    firsts = labels[places]
+    firsts = labels[positions]
     while np.any(firsts != labels[firsts]):
         firsts = labels[firsts]
-    labels[places] = firsts
+    labels[positions] = firsts
     return firsts
 
 

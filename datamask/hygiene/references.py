@@ -25,8 +25,8 @@ def references(settings: Settings) -> Iterator[tuple[str, str, tuple[str, ...]]]
         yield f"benchmark_ngrams:{known_set.name}", known_set.path, known_set.columns
     for path in near.against if near else ():
         yield f"earlier_signatures:{path}", path, _columns(settings.source)
-    for one in settings.evaluation.sets:
-        yield f"held_out:{one.name}", one.path, one.columns
+    for held in settings.evaluation.sets:
+        yield f"held_out:{held.name}", held.path, held.columns
 
 
 def reference_digest(path: str, columns: tuple[str, ...]) -> str:
@@ -80,8 +80,8 @@ def _columns(source: Source) -> tuple[str, ...]:
 def _folder(path: str) -> str:
     """The path itself, or the subset if it is a run folder."""
     with opening(path):
-        filesystem, place = file_system(path)
-        is_run = filesystem.exists(f"{place.rstrip('/')}/run.json")
+        filesystem, name = file_system(path)
+        is_run = filesystem.exists(f"{name.rstrip('/')}/run.json")
     return f"{path.rstrip('/')}/subset" if is_run else path
 
 

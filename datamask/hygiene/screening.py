@@ -36,7 +36,7 @@ def index_benchmarks(run: Run, compute: Compute) -> None:
     """
     known = run.settings.quality.contamination
     assert known is not None
-    metrics = {one.name: dict.fromkeys(("texts", "short", "ngrams"), 0) for one in known.sets}
+    metrics = {item.name: dict.fromkeys(("texts", "short", "ngrams"), 0) for item in known.sets}
 
     def batches() -> Iterator[pa.RecordBatch]:
         for number, known_set in enumerate(known.sets):
@@ -138,8 +138,8 @@ def _signed(words: Words, n: int | None) -> list[pa.Array]:
     is_there = pa.array(np.diff(words.offsets) > 0).buffers()[1]
     numbers = [*np.ascontiguousarray(signatures.view("<u8").T), sketch(signatures)]
     return [
-        pa.Array.from_buffers(kind, texts, [is_there, pa.py_buffer(one)])
-        for kind, one in zip(kinds, numbers, strict=True)
+        pa.Array.from_buffers(kind, texts, [is_there, pa.py_buffer(column)])
+        for kind, column in zip(kinds, numbers, strict=True)
     ]
 
 

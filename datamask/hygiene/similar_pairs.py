@@ -164,8 +164,8 @@ def _similar(connection: Any, similarity: float) -> Iterator[pa.Table]:
         np.minimum.at(first, labels, documents)
         joined = np.flatnonzero(documents != first[labels])
         columns: list[pa.Array] = []
-        for found in (documents[joined], first[labels[joined]]):
-            columns += [pa.array((found >> ROW_BITS) + EARLIER, pa.int32()), found % ours]
+        for numbers in (documents[joined], first[labels[joined]]):
+            columns += [pa.array((numbers >> ROW_BITS) + EARLIER, pa.int32()), numbers % ours]
         yield pa.table(columns, schema=schemas.SIMILAR_PAIRS)
         # The next documents may share the last bucket with these.
         kept = lasts[-NEIGHBOURS:][hashes[lasts[-NEIGHBOURS:]] == hashes[-1]]

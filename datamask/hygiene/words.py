@@ -116,11 +116,11 @@ def hash_ngrams(words: Words, n: int) -> Hashes:
     (of_name,) = hash_functions().hash_token_sets([words.names.to_pylist()])
     # 0 stands for positions after the end of a text.
     of_word = np.array([*of_name, 0], np.uint64)[np.pad(words.codes, (0, n), constant_values=-1)]
-    hashes = _combined(of_word[place : len(words.codes) + place] for place in range(n))[firsts]
+    hashes = _combined(of_word[offset : len(words.codes) + offset] for offset in range(n))[firsts]
     short = np.flatnonzero((lengths > 0) & (lengths < n))
     at, ends = words.offsets[short], words.offsets[short + 1]
     hashes[offsets[short]] = _combined(
-        np.where(at + place < ends, of_word[at + place], np.uint64(0)) for place in range(n)
+        np.where(at + offset < ends, of_word[at + offset], np.uint64(0)) for offset in range(n)
     )
     hashes = (hashes ^ (hashes >> np.uint64(31))) * _MIXER
     return hashes ^ (hashes >> np.uint64(29)), offsets
@@ -137,4 +137,4 @@ def hash_functions() -> Any:
 
 
 def _combined(hashes: Iterable[npt.NDArray[np.uint64]]) -> npt.NDArray[np.uint64]:
-    return reduce(lambda total, one: total * FACTOR + one, hashes)
+    return reduce(lambda total, addend: total * FACTOR + addend, hashes)

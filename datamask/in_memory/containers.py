@@ -41,18 +41,18 @@ def column_of(data: Any, name: str | None = None) -> Any:
             raise InputError(f"a {type(data).__name__} has no columns", column=name)
         return data
     known = data.column_names if is_dataset or is_arrow else data.columns
-    names = {str(one): one for one in known}
+    names = {str(column): column for column in known}
     if name is None:
         schema = data.features.arrow_schema if is_dataset else None
         schema = schema or (data.schema if is_arrow else pa.table(data.head(100)).schema)
-        kinds = {one: plain_type(schema.field(one).type) for one in names}
-        lists = [one for one, kind in kinds.items() if is_list(kind)]
-        texts = [one for one, kind in kinds.items() if is_text(kind)]
-        found = lists or ["text"] * ("text" in texts) or texts
-        if len(found) != 1:
-            problem = f"{len(found)} columns of embeddings or texts; name one with column="
+        kinds = {column: plain_type(schema.field(column).type) for column in names}
+        lists = [column for column, kind in kinds.items() if is_list(kind)]
+        texts = [column for column, kind in kinds.items() if is_text(kind)]
+        fitting = lists or ["text"] * ("text" in texts) or texts
+        if len(fitting) != 1:
+            problem = f"{len(fitting)} columns of embeddings or texts; name one with column="
             raise InputError(f"{problem}; there are {', '.join(names)}")
-        name = found[0]
+        name = fitting[0]
     if name not in names:
         raise InputError(f"absent; there are {', '.join(names)}", column=name)
     if is_dataset:
@@ -111,14 +111,14 @@ def numbers(data: Any, rows: int, name: str, index: Any = None) -> np.ndarray:
         problem = f"shape {values.shape}, needed ({rows},): one number per document"
         raise InputError(problem, column=name)
     try:
-        found = np.asarray(values, np.float64)
+        numbers_N = np.asarray(values, np.float64)
     except (ValueError, TypeError) as error:
         raise InputError(f"not numbers ({one_line(error)})", column=name) from None
-    wrong = np.flatnonzero(~(np.abs(found) <= LARGEST))
+    wrong = np.flatnonzero(~(np.abs(numbers_N) <= LARGEST))
     if len(wrong):
         problem = f"missing, NaN or above {LARGEST:g}; fix it or drop the document"
         raise InputError(problem, row=int(wrong[0]), column=name)
-    return found
+    return numbers_N
 
 
 def unit_rows(matrix: np.ndarray) -> np.ndarray:
@@ -168,10 +168,10 @@ def _numpy_or_arrow(data: Any) -> np.ndarray | pa.ChunkedArray:
         raise InputError(f"a {type(data).__name__} has no length; give a list or an array")
     try:
         if hasattr(data, "__arrow_c_stream__"):
-            found = pa.chunked_array(data)
+            column = pa.chunked_array(data)
         else:
             array = data if isinstance(data, pa.Array) else pa.array(data, from_pandas=True)
-            found = array if isinstance(array, pa.ChunkedArray) else pa.chunked_array([array])
-        return found.cast(plain_type(found.type))
+            column = array if isinstance(array, pa.ChunkedArray) else pa.chunked_array([array])
+        return column.cast(plain_type(column.type))
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise InputError(f"not texts, numbers or lists of numbers ({one_line(error)})") from None

@@ -215,21 +215,22 @@ def select(
     from datamask.learning.learner import learn_mask  # imports torch
 
     compute, note = compute or Compute(), ""
-    found = texts_or_matrix(column_of(data, column))
+    documents = texts_or_matrix(column_of(data, column))
     index = data.index if hasattr(data, "iloc") else None
 
     def named(values: Any, name: str) -> np.ndarray:
         values = column_of(data, values) if isinstance(values, str) else values
-        return numbers(values, len(found), name, index)
+        return numbers(values, len(documents), name, index)
 
     values = None if quality is None else named(quality, "quality")
-    if isinstance(found, list):
+    if isinstance(documents, list):
         if values is None:
-            values, note = heuristic_scores(found)[0], "Quality is a heuristic of the texts' form"
+            values = heuristic_scores(documents)[0]
+            note = "Quality is a heuristic of the texts' form"
             note += ", which does not rank. " if not quality_weight else ". "
         if embedding == "lexical":
             note += "Embeddings are lexical (shared wording, not meaning); name a model."
-        found = embed_texts(found, _embedding(embedding, compute), compute)
+        documents = embed_texts(documents, _embedding(embedding, compute), compute)
     if quality_weight is None:
         quality_weight = 0.0 if quality is None else recipe.UNPRUNED_QUALITY_WEIGHT
     elif quality_weight and values is None:
@@ -245,16 +246,16 @@ def select(
     if num_selected is not None:
         if ratio is not None:
             raise SettingsError("num_selected and ratio: give one of them")
-        if not 1 <= num_selected <= len(found):
-            raise SettingsError(f"num_selected: {num_selected} of {len(found)} documents")
+        if not 1 <= num_selected <= len(documents):
+            raise SettingsError(f"num_selected: {num_selected} of {len(documents)} documents")
     settings |= {"documents": num_selected, "metric": metric, "quality_weight": quality_weight}
     settings |= {} if ratio is None else {"ratio": ratio}
     selection: Selection = parse_settings(settings, Selection)
     learned = learn_mask(
-        found,
-        np.zeros(len(found)) if values is None else values,
+        documents,
+        np.zeros(len(documents)) if values is None else values,
         selection,
-        total_budget(selection, len(found)),
+        total_budget(selection, len(documents)),
         seed=seed,
         scores={name: named(score, name) for name, score in (scores or {}).items()},
         compute=compute,

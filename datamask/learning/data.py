@@ -116,12 +116,12 @@ class ShardData:
         self, rows: Tensor | slice = slice(None), order: int = 1
     ) -> Iterator[tuple[slice, Tensor]]:
         """Parts of some documents, in order, and their embeddings, valid until the next part."""
-        places, size = self._places(rows), self.cached_rows
-        block = self.quality_N.new_empty(min(size, len(places)), self.dimension * (order >= 1))
-        for start in range(0, len(places), size):
-            part = slice(start, min(start + size, len(places)))
+        positions, size = self._places(rows), self.cached_rows
+        block = self.quality_N.new_empty(min(size, len(positions)), self.dimension * (order >= 1))
+        for start in range(0, len(positions), size):
+            part = slice(start, min(start + size, len(positions)))
             if order >= 1:
-                stored = torch.from_numpy(self.features[places[part]])
+                stored = torch.from_numpy(self.features[positions[part]])
                 block[: len(stored)] = stored.to(self.device)
             yield part, block[: part.stop - start]
 
@@ -146,8 +146,8 @@ class ShardData:
     def joined(self, others: ShardData) -> ShardData:
         """A copy of these documents and then those of another shard."""
 
-        def both(one: Tensor, other: Tensor) -> Tensor:
-            return torch.cat([one, other.to(self.device)])
+        def both(first: Tensor, other: Tensor) -> Tensor:
+            return torch.cat([first, other.to(self.device)])
 
         stored = [data.features[data._places()] for data in (self, others)]
         return replace(
@@ -232,10 +232,10 @@ def add_moments(
 
 def _add_squares(total_DD: Tensor, data: ShardData, features_BD: Tensor, weights_B: Tensor) -> None:
     """Add Σ w x xᵀ to the upper triangle; the rest is undefined."""
-    one = data.narrow(features_BD, CACHED_ROWS).T
+    plain = data.narrow(features_BD, CACHED_ROWS).T
     other = data.narrow(features_BD * weights_B[:, None], CACHED_ROWS)
     for start, stop in data.triangle():
-        total_DD[start:stop, start:] += data.product(one[start:stop], other[:, start:])
+        total_DD[start:stop, start:] += data.product(plain[start:stop], other[:, start:])
 
 
 def moments_of(data: ShardData, weights_N: Tensor, order: int, *, exact: bool = True) -> Moments:

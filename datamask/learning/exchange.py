@@ -272,7 +272,7 @@ def agree(
     def value(share: float) -> float:
         return float(joint_value(active, start.mixed(goal, share)))
 
-    share = max((place / SHARES for place in range(SHARES + 1)), key=value)
+    share = max((step / SHARES for step in range(SHARES + 1)), key=value)
     return share, start.mixed(goal, share)
 
 

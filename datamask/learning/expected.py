@@ -323,8 +323,8 @@ class Ascent:
         size = change_B.abs()
         number = int((size > LEAST_CHANGE * self.share).sum())
         number = min(-(-number // ROWS_AT_ONCE) * ROWS_AT_ONCE, len(size))
-        places = size.topk(number).indices.sort().values
-        return places, change_B[places]
+        positions = size.topk(number).indices.sort().values
+        return positions, change_B[positions]
 
     def _with(
         self, rows: Tensor, weights: Tensor, without: Moments | None = None

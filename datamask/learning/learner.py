@@ -343,9 +343,8 @@ def compared(
     }
     return {
         "terms": {
-            one.name: {kind: by_name[one.name] for kind, by_name in values.items()}
-            | {"maximise": one.maximise}
-            for one in (term.objective for term in terms)
+            name: {kind: by_name[name] for kind, by_name in values.items()} | {"maximise": sign}
+            for name, sign in ((t.objective.name, t.objective.maximise) for t in terms)
         },
         "objective": {
             kind: objective.join(values[kind]) for kind in ("selected", "random", "top_quality")

@@ -34,7 +34,7 @@ from datamask.objectives.target import TargetCoverage, curvature_of_distance
 from datamask.objectives.weighted import WeightedTerm
 
 CURVED: Mapping[str, type[MomentObjective]] = {
-    one.name: one for one in (DiSF, PairwiseSimilarity, Vendi, LogDeterminant)
+    term.name: term for term in (DiSF, PairwiseSimilarity, Vendi, LogDeterminant)
 }
 """Built-in terms whose curvature depends on nothing but moments and `options`."""
 
@@ -110,7 +110,7 @@ class MaskModel:
                 own = judged - torch.stack(linear).sum(0)
             parts.append(torch.stack([*linear, own], 1).cpu().numpy())
         by_term = np.concatenate(parts)
-        gains = {term.name: by_term[:, place] for place, term in enumerate(self.terms)}
+        gains = {term.name: by_term[:, index] for index, term in enumerate(self.terms)}
         return Judged(by_term.sum(1) - self.threshold, gains)
 
     def _on(self, device: torch.device) -> MaskModel:

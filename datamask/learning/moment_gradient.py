@@ -97,9 +97,9 @@ def quadratic_form(data: ShardData, matrix_DD: Tensor) -> Callable[[Tensor], Ten
     doubled = data.narrow(both)
 
     def form(features_BD: Tensor) -> Tensor:
-        one, total = data.narrow(features_BD, CACHED_ROWS), torch.zeros_like(features_BD[:, 0])
+        narrow, total = data.narrow(features_BD, CACHED_ROWS), torch.zeros_like(features_BD[:, 0])
         for start, stop in data.triangle():
-            product = data.product(one[:, :stop], doubled[:stop, start:stop])[: len(total)]
+            product = data.product(narrow[:, :stop], doubled[:stop, start:stop])[: len(total)]
             total += product.mul_(features_BD[:, start:stop]).sum(1)
         return total
 

@@ -126,10 +126,10 @@ class Blocks:
             # Along these directions, a document need not be most similar to itself.
             own = torch.searchsorted(self.rows[block], rows)
             products[torch.arange(len(rows), device=rows.device), own] = torch.inf
-            places = _highest(products, min(CANDIDATES * length, len(others)))
-            cosines = _some_products(self.data.rows(rows), features, places)
+            columns = _highest(products, min(CANDIDATES * length, len(others)))
+            cosines = _some_products(self.data.rows(rows), features, columns)
             values, best = cosines.topk(length, dim=1)
-            yield rows.cpu().numpy(), values, others[places.gather(1, best)]
+            yield rows.cpu().numpy(), values, others[columns.gather(1, best)]
 
     def exact_lists(
         self, length: int, probes_P: Tensor, probes_PN: Tensor
@@ -188,12 +188,12 @@ class Neighbours:
         similarity = np.empty((number, length), np.float32)
         columns = np.empty((number, length), np.int32)
         probes_PN = None
-        found: Iterator[tuple[np.ndarray | slice, Tensor, Tensor]] = blocks.lists(length)
+        nearest_lists: Iterator[tuple[np.ndarray | slice, Tensor, Tensor]] = blocks.lists(length)
         if len(blocks.rows) == 1:
             probes_P = torch.arange(0, device=data.device) if probes_P is None else probes_P
             probes_PN = data.quality_N.new_empty(len(probes_P), number)
-            found = blocks.exact_lists(length, probes_P, probes_PN)
-        for at, values, best in found:
+            nearest_lists = blocks.exact_lists(length, probes_P, probes_PN)
+        for at, values, best in nearest_lists:
             similarity[at], columns[at] = values.cpu(), best.cpu()
         starts = np.arange(0, similarity.size + 1, length)
         lists = sparse.csr_array((similarity.ravel(), columns.ravel(), starts), (number, number))

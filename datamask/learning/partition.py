@@ -67,7 +67,7 @@ def _orthonormal(directions: Tensor) -> Tensor:
 def centres(data: ShardData, blocks: list[Tensor]) -> Tensor:
     """The direction of the mean of each block, blocks x D."""
     sums = ([data.rows(part).sum(0) for part in _parts(data, rows)] for rows in blocks)
-    means = torch.stack([torch.stack(one).sum(0) for one in sums])
+    means = torch.stack([torch.stack(vectors).sum(0) for vectors in sums])
     return torch.nn.functional.normalize(means, dim=1)
 
 

@@ -89,7 +89,7 @@ def learn(problem: Problem, logits_N: Tensor, curve: Curve) -> tuple[Tensor, int
         rate = learning_rate(step, selection.steps, selection.initial_lr, selection.final_lr)
         logits_N[rows] += rate * direction(masks, rewards)
         if step % interval == 0 or step == selection.steps - 1:
-            raw = {one.name: float(one.values(masks[:8], batch).mean()) for one in objectives}
+            raw = {each.name: float(each.values(masks[:8], batch).mean()) for each in objectives}
             curve.record(step + 1, raw)
         total += float(rewards.mean())
         if selection.tolerance > 0 and (step + 1) % window == 0:

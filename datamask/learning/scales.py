@@ -132,7 +132,7 @@ def _measured(
             generator.choice(len(slope), size, replace=False, shuffle=False)
             for _ in range(min(more, most - len(rest)))
         ]
-        some = np.array([slope[one].sum() for one in chosen])
+        some = np.array([slope[rows].sum() for rows in chosen])
         linear, rest = np.append(linear, some), np.append(rest, values_of(chosen) - some)
         beyond = rest - rest.mean()
         parts = (2 * shrink**1.5 * linear + shrink**2 * beyond) * beyond
@@ -221,9 +221,9 @@ def _of_coverage(
     # on, and what the k-th adds to it.
     expected = similarity[:, -1].copy()
     added = np.empty_like(similarity)
-    for place in range(similarity.shape[1] - 1, -1, -1):
-        added[:, place] = (1 - share) ** place * (similarity[:, place] - expected)
-        expected = share * similarity[:, place] + (1 - share) * expected
+    for column in range(similarity.shape[1] - 1, -1, -1):
+        added[:, column] = (1 - share) ** column * (similarity[:, column] - expected)
+        expected = share * similarity[:, column] + (1 - share) * expected
     slope = np.bincount(rows.ravel(), added.ravel(), minlength=number) / len(rows)
     slope -= slope.mean()
     centre = float(expected.mean())
@@ -251,7 +251,7 @@ def _of_coverage(
         return float(similarity[every, first].mean())
 
     def values_of(chosen: list[np.ndarray]) -> np.ndarray:
-        return np.array([value(one) for one in chosen]) - centre
+        return np.array([value(rows) for rows in chosen]) - centre
 
     variance = num_selected * (1 - share) * float(slope.var(ddof=1))
     return _measured(values_of, slope, num_selected, generator, centre, variance, most=most)

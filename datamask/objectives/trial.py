@@ -33,18 +33,18 @@ def try_objective(objective: Objective, dimension: int, scores: Iterable[str]) -
     for mask in masks:
         mask[torch.randperm(DOCUMENTS, generator=generator)[: DOCUMENTS // 2]] = True
     try:
-        found = objective.values(masks, Batch(features, quality, named))
+        values = objective.values(masks, Batch(features, quality, named))
     except Exception as error:
         raise failed(objective, error) from error
-    if not isinstance(found, torch.Tensor) or found.shape != (MASKS,):
-        shape = list(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
+    if not isinstance(values, torch.Tensor) or values.shape != (MASKS,):
+        shape = list(values.shape) if isinstance(values, torch.Tensor) else type(values).__name__
         raise SettingsError(
             f"objective `{objective.name}`: values() gave {shape} for {MASKS} masks; it must "
             f"return a tensor of shape [{MASKS}]"
         )
-    if not bool(found.isfinite().all()):
+    if not bool(values.isfinite().all()):
         raise SettingsError(
-            f"objective `{objective.name}`: {found.tolist()} on random documents; it must give "
+            f"objective `{objective.name}`: {values.tolist()} on random documents; it must give "
             "finite numbers"
         )
 

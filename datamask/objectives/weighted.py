@@ -121,8 +121,9 @@ class WeightedTerm:
 
 def is_linear(terms: Sequence[WeightedTerm]) -> bool:
     """Whether every term is linear: a document's gain does not depend on the others."""
-    objectives = [term.objective for term in terms]
-    return all(isinstance(one, MomentObjective) and one.linear for one in objectives)
+    return all(
+        isinstance(term.objective, MomentObjective) and term.objective.linear for term in terms
+    )
 
 
 def coverage_factor(terms: Sequence[WeightedTerm]) -> float:

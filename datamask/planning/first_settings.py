@@ -128,7 +128,7 @@ def _look_at(path: str, paths: Sequence[str]) -> Look:
         "embedding": embedding,
         "selection": {"ratio": 0.1},
     }
-    found = f"{len(files)} files, {rows:,d} documents, {size / 10**6:,.1f} MB uncompressed"
+    total = f"{len(files)} files, {rows:,d} documents, {size / 10**6:,.1f} MB uncompressed"
     plan = "the embeddings of a shard fit in a quarter of this machine's memory; shards: "
     comments = {
         "source": _about_columns(schema, columns, first),
@@ -136,7 +136,7 @@ def _look_at(path: str, paths: Sequence[str]) -> Look:
         "selection": "the worst by score are pruned, and the rest is covered (selection.metric); "
         "quality_weight (lambda, 0 to 1) weighs quality in addition",
     }
-    lines = [found, *comments["source"].split("\n")]
+    lines = [total, *comments["source"].split("\n")]
     parsed: Settings = parse_settings(settings)
     if not has_features:
         about, pruned = _about_scores(scores), parsed.prune_fraction
@@ -149,7 +149,7 @@ def _look_at(path: str, paths: Sequence[str]) -> Look:
     return Look(settings, comments, tuple(lines), problems)
 
 
-def settings_text(found: Look, name: str) -> str:
+def settings_text(look: Look, name: str) -> str:
     """The settings as YAML with comments; the first lines name the file."""
     lines = [
         f"# Settings of DATAMASK, written by `datamask init` {__version__}. Next:",
@@ -157,14 +157,14 @@ def settings_text(found: Look, name: str) -> str:
         f"#   datamask rebuild runs/mine --config {name}",
         "# `datamask settings KEY` explains a key or a group, such as selection.metric; keys that",
         "# are absent have their defaults.",
-        f"# Found: {one_line(found.lines[0])}",
-        *(f"# TO DO: {one_line(problem)}" for problem in found.problems),
+        f"# Found: {one_line(look.lines[0])}",
+        *(f"# TO DO: {one_line(problem)}" for problem in look.problems),
     ]
     for group in ("source", "plan", "quality", "embedding", "selection"):
-        comments = found.comments.get(group, "").split("\n")
+        comments = look.comments.get(group, "").split("\n")
         lines += ["", *(f"# {one_line(line)}" for line in comments if line)]
-        if group in found.settings:
-            written = yaml.safe_dump({group: found.settings[group]}, sort_keys=False)
+        if group in look.settings:
+            written = yaml.safe_dump({group: look.settings[group]}, sort_keys=False)
             lines += written.rstrip().split("\n")
     return "\n".join(lines) + "\n"
 
@@ -188,18 +188,18 @@ def _named(schema: pa.Schema, key: str) -> list[str]:
 def _columns(schema: pa.Schema, first: pa.Table) -> dict[str, str]:
     """The source's column for each of datamask's; by name, and text and id also by content."""
     kinds = {name: plain_type(schema.field(name).type) for name in schema.names}
-    found = {}
+    columns = {}
     for key in NAMES:
         fitting = [name for name in _named(schema, key) if FITS[key][0](kinds[name])]
         if fitting:
-            found[key] = fitting[0]
+            columns[key] = fitting[0]
     texts = [name for name, kind in kinds.items() if is_text(kind)]
-    if "text" not in found and texts:
-        found["text"] = max(texts, key=lambda name: _mean_length(first[name]))
-    if "id" not in found:
+    if "text" not in columns and texts:
+        columns["text"] = max(texts, key=lambda name: _mean_length(first[name]))
+    if "id" not in columns:
         unique = (n for n in schema.names if is_id(kinds[n]) and _is_unique(first[n]))
-        found["id"] = next((name for name in unique if name != found.get("text")), "id")
-    return found
+        columns["id"] = next((name for name in unique if name != columns.get("text")), "id")
+    return columns
 
 
 def _mean_length(column: pa.ChunkedArray) -> float:

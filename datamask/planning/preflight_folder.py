@@ -56,7 +56,7 @@ def _pattern(path: str) -> str:
     # A listing follows links only before the first wildcard.
     static = len(parts)
     if not os.path.exists(path):
-        static = next((place for place, part in enumerate(parts) if glob.has_magic(part)), static)
+        static = next((index for index, part in enumerate(parts) if glob.has_magic(part)), static)
     resolved = glob.escape(os.path.realpath(Path(*parts[:static])))
     rest = ["**"] if os.path.isdir(path) else parts[static:]
     return "/".join([resolved, *rest])

@@ -132,7 +132,7 @@ def _write_sample(run: Run, default: Configuration, share: float, folder: Path) 
     """Write a random sample of the subset in its order; the seed determines the documents."""
     count = min(max(1, round(share * default.rows)), default.rows)
     generator = np.random.default_rng([run.settings.seed, default.rows])
-    places = np.sort(generator.choice(default.rows, count, replace=False, shuffle=False))
+    drawn = np.sort(generator.choice(default.rows, count, replace=False, shuffle=False))
 
     def batches() -> Iterator[pa.RecordBatch]:
         for path in default.files.values():
@@ -141,7 +141,7 @@ def _write_sample(run: Run, default: Configuration, share: float, folder: Path) 
 
     files = -(-int(share * default.stored_bytes) // run.settings.subset.file_bytes)
     made_from = digest("sample", 1, share, run.settings.seed, run.fingerprint_all("subset"))
-    sample = (rows for _, rows in take_rows(batches(), places))
+    sample = (rows for _, rows in take_rows(batches(), drawn))
     return _write(run, folder, default.schema, sample, count, max(1, files), made_from)
 
 

@@ -159,14 +159,14 @@ def _classified(
         return values | dict.fromkeys(map(reads, values), tokenised.share_read())
 
     names = [column for score in scores for column in (score.name, reads(score.name))]
-    found: dict[str, list[np.ndarray]] = {name: [] for name in names}
+    parts_of: dict[str, list[np.ndarray]] = {name: [] for name in names}
     size, total = compute.embedding_chunk, run.shard_rows(shard)
     for _, made in computed_chunks(
         _documents(run, shard), size, total, prepare, outputs, checkpoints
     ):
-        for name, parts in found.items():
+        for name, parts in parts_of.items():
             parts.append(made[name])
-    return {name: np.concatenate([[], *parts]) for name, parts in found.items()}
+    return {name: np.concatenate([[], *parts]) for name, parts in parts_of.items()}
 
 
 def _documents(run: Run, shard: int) -> Iterator[pa.RecordBatch]:

@@ -63,8 +63,8 @@ def fasttext_scores(score: Score, texts: Iterable[str | None], planned: str) -> 
 
     def probability(text: str) -> float:
         labels, probabilities = model.predict(text.replace("\n", " "), k=-1)
-        found = dict(zip(labels, probabilities, strict=True))
+        by_label = dict(zip(labels, probabilities, strict=True))
         # Single precision can round to slightly above 1.
-        return min(float(found.get(score.label, 0.0)), 1.0)
+        return min(float(by_label.get(score.label, 0.0)), 1.0)
 
     return np.asarray([probability(text or "") for text in texts], dtype=np.float64)

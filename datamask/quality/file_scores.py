@@ -43,8 +43,8 @@ def join_scores(run: Run, compute: Compute) -> None:
     schema = schemas.file_scores(score.name for score in scores)
     with temporary_duckdb(run.root, compute) as connection:
         digests = _load_ids(connection, run, remaining)
-        for place, score in enumerate(scores):
-            _join(connection, run, place, score)
+        for index, score in enumerate(scores):
+            _join(connection, run, index, score)
         for shard in remaining:
             columns = [_column(connection, run, shard, *each) for each in enumerate(scores)]
             table = pa.Table.from_arrays(columns, schema=schema)
@@ -78,7 +78,7 @@ def _load_ids(connection: Any, run: Run, shards: list[int]) -> dict[int, str]:
     return digests
 
 
-def _join(connection: Any, run: Run, place: int, score: Score) -> None:
+def _join(connection: Any, run: Run, index: int, score: Score) -> None:
     """Table `joined<place>`: shard, row and value of every row of the files with a known id."""
     failures: list[DatamaskError] = []
     planned = run.pinned_revisions[f"file_scores:{score.name}"]
@@ -93,23 +93,23 @@ def _join(connection: Any, run: Run, place: int, score: Score) -> None:
     execute_with(
         connection,
         pa.RecordBatchReader.from_batches(_GIVEN, batches),
-        f"CREATE TABLE joined{place} AS SELECT shard, row, coalesce(value, 'nan') AS value FROM "
+        f"CREATE TABLE joined{index} AS SELECT shard, row, coalesce(value, 'nan') AS value FROM "
         "(SELECT md5_number(id) AS key, value FROM arriving) JOIN ids USING (key) ORDER BY shard",
     )
     if failures:
         raise together(failures)
 
 
-def _column(connection: Any, run: Run, shard: int, place: int, score: Score) -> pa.Array:
-    found = connection.execute(
-        f"SELECT row, value FROM joined{place} WHERE shard = ?", [shard]
+def _column(connection: Any, run: Run, shard: int, index: int, score: Score) -> pa.Array:
+    joined = connection.execute(
+        f"SELECT row, value FROM joined{index} WHERE shard = ?", [shard]
     ).fetchnumpy()
-    counts = np.bincount(found["row"])
+    counts = np.bincount(joined["row"])
     if repeated := np.flatnonzero(counts > 1).tolist():
         name = read_ids(run, shard)[repeated[0]].as_py()
         times = f"{len(repeated)} ids occur more than once, {name!r} {counts[repeated[0]]} times"
         problem = f"{times}; keep one score of each"
         raise InputError(problem, path=score.path, shard=shard, column=score.id_column)
     values = np.full(run.shard_rows(shard), np.nan)
-    values[found["row"]] = found["value"]
+    values[joined["row"]] = joined["value"]
     return pa.array(values, from_pandas=True)

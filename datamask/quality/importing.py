@@ -56,8 +56,8 @@ def import_scores(run: Run, shard: int, compute: Compute) -> Receipt:
     if source.longer == "drop":  # their lengths tell `quality` which ones they are
         characters = table["characters"].to_numpy().copy()
         characters[list(long)] = list(long.values())
-        place = table.column_names.index("characters")
-        table = table.set_column(place, "characters", pa.array(characters))
+        index = table.column_names.index("characters")
+        table = table.set_column(index, "characters", pa.array(characters))
     scores: dict[str, pa.Array] = {}
     read = [table["text_read"].combine_chunks()]
     for score in settings.scores:
@@ -68,10 +68,10 @@ def import_scores(run: Run, shard: int, compute: Compute) -> Receipt:
             read.append(share)
         else:
             values = table[f"score:{score.name}"].combine_chunks()
-        scores[score.name] = found = _finite(values)
-        if score.missing == "error" and found.null_count:
-            path, row = locate(run, shard, pc.index(found.is_null(), True).as_py())
-            raise missing_score(score, found.null_count, path, row, shard)
+        scores[score.name] = finite = _finite(values)
+        if score.missing == "error" and finite.null_count:
+            path, row = locate(run, shard, pc.index(finite.is_null(), True).as_py())
+            raise missing_score(score, finite.null_count, path, row, shard)
     schema = schemas.scores(scores)
     row = pa.array(np.arange(table.num_rows, dtype=np.int64))
     columns = {"row": row, "text_read": pc.min_element_wise(*read), **scores}
@@ -147,10 +147,10 @@ def _facts(
         return values
 
     tokens = pc.round(_finite(column(columns.token_count, pa.float64())))
-    place = pc.index(pc.greater(pc.abs(tokens), MOST_TOKENS), True).as_py()
-    if place >= 0:
-        problem = f"{tokens[place].as_py():g} tokens in a document; fix it, or name another column"
-        raise row_error(run, shard, first + place, columns.token_count, problem)
+    at = pc.index(pc.greater(pc.abs(tokens), MOST_TOKENS), True).as_py()
+    if at >= 0:
+        problem = f"{tokens[at].as_py():g} tokens in a document; fix it, or name another column"
+        raise row_error(run, shard, first + at, columns.token_count, problem)
     facts = {
         "id": column(source.id_column, pa.string()),
         "characters": pa.nulls(batch.num_rows, pa.int64()),
@@ -216,5 +216,5 @@ def content_hashes(text: pa.Array) -> pa.Array:
 
 def _finite(values: pa.Array) -> pa.Array:
     # Adding zero turns -0.0 into 0.0, so that equal values are equal bits.
-    found = values.to_numpy(zero_copy_only=False) + 0.0
-    return pa.array(np.where(np.isfinite(found), found, np.nan), from_pandas=True)
+    numbers = values.to_numpy(zero_copy_only=False) + 0.0
+    return pa.array(np.where(np.isfinite(numbers), numbers, np.nan), from_pandas=True)

@@ -75,8 +75,8 @@ def _labelled(run: Run, probe: Score, labels: dict[str, float]) -> tuple[np.ndar
         run.receipt("embeddings", shard)
         path = run.path("embeddings", shard)
         ids = read_columns(path, ["chunk_id"])["chunk_id"].combine_chunks()
-        places = np.flatnonzero(pa.compute.is_in(ids, wanted).to_numpy(zero_copy_only=False))
-        names, matrix = read_vectors(path, dimension, places, np.float64)
+        rows = np.flatnonzero(pa.compute.is_in(ids, wanted).to_numpy(zero_copy_only=False))
+        names, matrix = read_vectors(path, dimension, rows, np.float64)
         values += [labels[name] for name in names]
         vectors.append(matrix)
     if len(values) < fitting.LEAST_LABELS:
@@ -151,30 +151,30 @@ def apply_probes(run: Run, shard: int, compute: Compute) -> Receipt:
     for number, row in enumerate(weights):
         curve = np.array([row["predicted"], row["expected"]])
         values[:, number] = fitting.calibrated(values[:, number], curve)
-    columns = {row["probe"]: pa.array(values[:, place]) for place, row in enumerate(weights)}
+    columns = {row["probe"]: pa.array(values[:, index]) for index, row in enumerate(weights)}
     schema = schemas.probe_scores(columns)
     ids = read_columns(path, ["chunk_id"])["chunk_id"]
-    found = {"scores": {name: moments(column) for name, column in columns.items()}}
+    metrics = {"scores": {name: moments(column) for name, column in columns.items()}}
     table = pa.Table.from_arrays([ids, *columns.values()], schema=schema)
-    return write_output(run, "probe_scores", shard, schema, [table], found)
+    return write_output(run, "probe_scores", shard, schema, [table], metrics)
 
 
 def add_probes(run: Run, shard: int, compute: Compute) -> Receipt:
     """Write `probed_quality/NNNNN.parquet`: `quality/` with the weighted probes added."""
     before = run.receipt("quality", shard)
-    receipts = [run.receipt("probe_scores", one) for one in range(run.num_shards)]
+    receipts = [run.receipt("probe_scores", number) for number in range(run.num_shards)]
     table = read_columns(run.path("quality", shard))
     scores = read_columns(run.path("probe_scores", shard))
     goes_on = table["dropped"].is_null()
     if not table["id"].filter(goes_on).equals(scores["chunk_id"]):
         path = run.path("probe_scores", shard)
         raise CorruptFileError(f"{path}: other ids than in quality/; delete it and relaunch")
-    places = np.flatnonzero(goes_on.to_numpy())
+    rows = np.flatnonzero(goes_on.to_numpy())
     quality, centre = table["quality"].to_numpy().copy(), before.metrics["centre"]
     for probe in run.settings.probes:
         merged = merged_moments(run, receipts, probe)
         offset, divisor = merged.scale(probe.normalisation)
-        quality[places] += probe.weight * ((scores[probe.name].to_numpy() - offset) / divisor)
+        quality[rows] += probe.weight * ((scores[probe.name].to_numpy() - offset) / divisor)
         centre += probe.weight * (merged.mean - offset) / divisor
     field = table.schema.field("quality")
     column = pa.array(quality, from_pandas=True)  # NaN as null

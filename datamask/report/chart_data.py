@@ -153,13 +153,13 @@ def training_windows(run: Run) -> list[Chart]:
     with open_run_database(run, "documents exposures") as connection:
         rows = rows_of(connection.execute(_WINDOWS, {"total": total}))
     series = []
-    for place, row in enumerate(rows):
+    for number, row in enumerate(rows):
         hover = [
             f"{row['name']}: {share:.1%} here, {row['share']:.1%} of all" for share in row["shares"]
         ]
         x = [(part + 0.5) / len(hover) for part in range(len(hover))]
         y = [round(share / row["share"], 4) for share in row["shares"]]
-        series.append(Series(name=row["name"], x=x, y=y, hover=hover, **look(place)))
+        series.append(Series(name=row["name"], x=x, y=y, hover=hover, **look(number)))
     return [
         Chart(
             key="training",

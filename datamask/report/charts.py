@@ -99,9 +99,9 @@ class Series:
         return GLYPHS[self.style % len(GLYPHS)]
 
 
-def look(place: int) -> dict[str, Any]:
+def look(number: int) -> dict[str, Any]:
     """Colour and style of the series number *place*."""
-    return {"colour": COLOURS[place % len(COLOURS)], "style": place}
+    return {"colour": COLOURS[number % len(COLOURS)], "style": number}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +155,7 @@ def specification(chart: Chart, theme: Theme, width: int) -> dict[str, Any]:
     *width* is that of the plotting area, in pixels.
     """
     height: int | dict[str, int] = width if chart.equal else 300
-    found: dict[str, Any] = {
+    drawing: dict[str, Any] = {
         "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
         "width": width,
         "height": {"step": 20} if chart.kind == "bars" else height,
@@ -164,16 +164,16 @@ def specification(chart: Chart, theme: Theme, width: int) -> dict[str, Any]:
     }
     if theme.has_legend:
         # Vega draws text with line breaks as a block.
-        found["title"] = {"text": one_line(chart.title), "anchor": "start", "fontSize": 15}
+        drawing["title"] = {"text": one_line(chart.title), "anchor": "start", "fontSize": 15}
     names = {series.name for series in chart.series}
     has_legend = theme.has_legend and 1 < len(names) <= MOST_IN_LEGEND and not chart.is_labelled
-    found["layer"] = [
+    drawing["layer"] = [
         _series(chart, number, theme, has_legend=has_legend) for number in range(len(chart.series))
     ]
     if chart.kind == "bars":
         zero = {"mark": {"type": "rule", "aria": False}, "encoding": {"x": {"datum": 0}}}
-        found["layer"].append(zero)
-    return {key: _printable(part) for key, part in found.items()}
+        drawing["layer"].append(zero)
+    return {key: _printable(part) for key, part in drawing.items()}
 
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -217,13 +217,13 @@ def _series(chart: Chart, number: int, theme: Theme, *, has_legend: bool) -> dic
     if has_legend:
         # Legends of the same names become one, with colour and marker or dash.
         legend = {"orient": "bottom", "title": None, "symbolOpacity": 1, "columns": 4}
-        values: dict[str, list[Any]] = {"color": [one.colour for one in chart.series]}
+        values: dict[str, list[Any]] = {"color": [line.colour for line in chart.series]}
         if chart.kind != "bars":
-            values["shape"] = [one.marker for one in chart.series]
+            values["shape"] = [line.marker for line in chart.series]
         if chart.kind == "lines":
-            values["strokeDash"] = [list(one.dashes) for one in chart.series]
+            values["strokeDash"] = [list(line.dashes) for line in chart.series]
         for channel, choices in values.items():
-            scale = {"domain": [one.name for one in chart.series], "range": choices}
+            scale = {"domain": [line.name for line in chart.series], "range": choices}
             encoding[channel] = {"datum": series.name, "scale": scale, "legend": legend}
         looks = {}
     description = {"description": {"field": "t"}}
@@ -317,7 +317,7 @@ def svg(chart: Chart, width: int) -> str:
     drawn: str = vl_convert.vegalite_to_svg(specification(chart, PAGE, width), vl_version=VEGA_LITE)
     # Hundredths of a pixel are precise enough and halve the size.
     drawn = re.sub(
-        r' (?:d|transform)="[^"]*"', lambda found: re.sub(r"(\.\d\d)\d+", r"\1", found[0]), drawn
+        r' (?:d|transform)="[^"]*"', lambda match: re.sub(r"(\.\d\d)\d+", r"\1", match[0]), drawn
     )
     drawn = drawn.replace(' aria-roledescription="point"', "")
     for colour, variable in ((PAGE.ink, "--ink"), (PAGE.line, "--line")):

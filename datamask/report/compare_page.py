@@ -12,14 +12,14 @@ from datamask.report.redundancy import redundancy
 from datamask.report.rendering import render
 
 
-def term_rows(found: Comparisons) -> list[tuple[str, list[float | None], str]]:
+def term_rows(comparisons: Comparisons) -> list[tuple[str, list[float | None], str]]:
     """Each figure, its value in every run (None if unknown), and what is better.
 
     Terms are gains over random selections of the first run in their standard deviations, so that
     their sizes can be compared. The objective is left out: its unit depends on the weights of each
     run.
     """
-    runs = list(found.runs.values())
+    runs = list(comparisons.runs.values())
     known = [gains(run, runs[0]) for run in runs]
     names = dict.fromkeys(name for run in known for name in run)
     near = [redundancy(run).get("selected", {}).get("near_duplicates") for run in runs]
@@ -34,33 +34,33 @@ def term_rows(found: Comparisons) -> list[tuple[str, list[float | None], str]]:
 NEAR = "near-duplicates"
 
 
-def compare_page(found: Comparisons) -> str:
+def compare_page(comparisons: Comparisons) -> str:
     """The page's HTML."""
-    with _opened(found):
+    with _opened(comparisons):
         return render(
             "compare.html",
-            found=found,
-            totals={name: totals_of(run) for name, run in found.runs.items()},
-            terms=term_rows(found),
+            comparisons=comparisons,
+            totals={name: totals_of(run) for name, run in comparisons.runs.items()},
+            terms=term_rows(comparisons),
             kinds=KINDS,
         )
 
 
-def compare_text(found: Comparisons) -> str:
+def compare_text(comparisons: Comparisons) -> str:
     """Settings that differ, overlap and figures as plain text for a terminal."""
-    with _opened(found):
+    with _opened(comparisons):
         return render(
             "compare.txt",
-            found=found,
-            terms=term_rows(found),
-            wide=max(16, *(len(name) + 2 for name in found.names)),
+            comparisons=comparisons,
+            terms=term_rows(comparisons),
+            wide=max(16, *(len(name) + 2 for name in comparisons.names)),
         ).removesuffix("\n")
 
 
 @contextlib.contextmanager
-def _opened(found: Comparisons) -> Iterator[None]:
+def _opened(comparisons: Comparisons) -> Iterator[None]:
     """DuckDB opens each run's file once for all queries: opening a file takes 20 ms."""
     with contextlib.ExitStack() as opened:
-        for run in found.runs.values():
+        for run in comparisons.runs.values():
             opened.enter_context(open_composition(run, "totals"))
         yield

@@ -100,22 +100,22 @@ def _conditions(run: Run, arms: list[Row], metrics: dict[str, Any]) -> str:
 
 def evaluation_markdown(run: Run) -> str:
     """Verdicts, conditions and tables; empty for a run without an evaluation."""
-    found = findings(run)
-    return render("evaluation.md", found=found) if found else ""
+    results = findings(run)
+    return render("evaluation.md", results=results) if results else ""
 
 
 def write_evaluation_page(run: Run) -> list[Chart]:
     """Write `evaluation.html`, if the run has an evaluation, and return its charts."""
-    found = findings(run)
-    if found is None:
+    results = findings(run)
+    if results is None:
         return []
-    charts = [difference_chart(found), *curves(run)]
+    charts = [difference_chart(results), *curves(run)]
     settings = run.settings.evaluation.model_dump(mode="json")
     page = render(
         "evaluation.html",
         title=run.root.absolute().name,
         charts=charts,
-        found=found,
+        results=results,
         models=models(run),
         level=run.settings.evaluation.level,
         settings=yaml.safe_dump(settings, sort_keys=False),
@@ -149,20 +149,20 @@ def models(run: Run) -> list[dict[str, Any]]:
     rows = []
     for trial in trials:
         arm, rate = names[trial.arm].name, rates[trial.rate]
-        found = values[trial.arm, trial.seed, left.index(rate)] if rate in left else None
-        rows.append({"arm": arm, "seed": trial.seed, "rate": rate, "bits_per_byte": found})
+        value = values[trial.arm, trial.seed, left.index(rate)] if rate in left else None
+        rows.append({"arm": arm, "seed": trial.seed, "rate": rate, "bits_per_byte": value})
     return rows
 
 
-def difference_chart(found: Findings) -> Chart:
+def difference_chart(results: Findings) -> Chart:
     """The difference of every pair of arms, with its interval."""
-    pairs = [f"{pair['arm']} − {pair['other']}" for pair in found.pairs]
+    pairs = [f"{pair['arm']} − {pair['other']}" for pair in results.pairs]
     series = Series(
         name="difference",
         x=pairs,
-        y=[pair["bits_per_byte"] for pair in found.pairs],
-        ranges=[(pair["low"], pair["high"]) for pair in found.pairs],
-        hover=[sentence(pair) for pair in found.pairs],
+        y=[pair["bits_per_byte"] for pair in results.pairs],
+        ranges=[(pair["low"], pair["high"]) for pair in results.pairs],
+        hover=[sentence(pair) for pair in results.pairs],
         **look(0),
     )
     return Chart(
@@ -178,15 +178,15 @@ def difference_chart(found: Findings) -> Chart:
 
 def curves(run: Run) -> list[Chart]:
     """For each learning rate the mean training curve of every arm."""
-    found: dict[tuple[int, int], list[list[list[float]]]] = {}
+    by_rate: dict[tuple[int, int], list[list[list[float]]]] = {}
     for unit, trial in enumerate(trials_of(run)):
         curve = run.receipt("training", unit).metrics["curve"][1:]
-        found.setdefault((trial.rate, trial.arm), []).append(curve)
+        by_rate.setdefault((trial.rate, trial.arm), []).append(curve)
     charts = []
-    for place, rate in enumerate(learning_rates(run.settings.evaluation)):
+    for index, rate in enumerate(learning_rates(run.settings.evaluation)):
         series = []
         for arm, settings in enumerate(run.settings.evaluation.arms):
-            seeds = found[place, arm]
+            seeds = by_rate[index, arm]
             points = np.array([*zip(*seeds, strict=False)], float).reshape(-1, len(seeds), 2)
             x, y = points.mean(axis=1).T.tolist()
             series.append(Series(name=settings.name, x=x, y=y, **look(arm)))

@@ -40,12 +40,12 @@ def redundancy(run: Run) -> dict[str, dict[str, Any]]:
     with open_run_database(run) as connection:
         sql = "SELECT sum(selected) FROM shards"
         ((size,),) = connection.execute(sql).fetchall()
-        found = connection.execute(
+        result = connection.execute(
             "SELECT set, count(*) AS documents, avg(cosine::DOUBLE) AS mean, "
             "avg((cosine >= ?::FLOAT)::INT) AS near_duplicates FROM neighbours GROUP BY set",
             [NEAR_DUPLICATE_COSINE],
         )
-        rows = {row["set"]: row for row in rows_of(found)}
+        rows = {row["set"]: row for row in rows_of(result)}
     for row in rows.values():
         share, drawn = row["near_duplicates"], row["documents"]
         row["error"] = (share * (1 - share) / drawn * (size - drawn) / max(size - 1, 1)) ** 0.5

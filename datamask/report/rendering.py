@@ -115,8 +115,8 @@ def cell(value: object) -> str:
 def explanations() -> dict[str, str]:
     """What the numbers of the pages mean (`templates/explanations.yaml`)."""
     text = (TEMPLATES / "explanations.yaml").read_text(encoding="utf-8")
-    found: dict[str, str] = yaml.safe_load(text)
-    return found
+    texts: dict[str, str] = yaml.safe_load(text)
+    return texts
 
 
 def explained(text: object, table: str = "", key: str = "", *, is_button: bool = False) -> Markup:
@@ -126,8 +126,8 @@ def explained(text: object, table: str = "", key: str = "", *, is_button: bool =
     of its text.
     """
     name, known = key or str(text), explanations()
-    found = known.get(f"{table}: {name}", known.get(name))
-    if found is None:
+    explanation = known.get(f"{table}: {name}", known.get(name))
+    if explanation is None:
         return Markup("{}").format(text)
     focus = Markup("" if is_button else ' tabindex="0"')
-    return Markup('<abbr{} title="{}">{}</abbr>').format(focus, found, text)
+    return Markup('<abbr{} title="{}">{}</abbr>').format(focus, explanation, text)

@@ -83,8 +83,8 @@ def what_if(run: Run) -> dict[str, Any]:
         if not sampled.num_rows:
             return {}
         logits = sampled["logit"].to_numpy().astype(np.float64)
-        places = np.quantile(logits, np.arange(POINTS) / POINTS, method="inverted_cdf")
-        edges = np.unique([-np.inf, 0.0, *places])
+        quantiles = np.quantile(logits, np.arange(POINTS) / POINTS, method="inverted_cdf")
+        edges = np.unique([-np.inf, 0.0, *quantiles])
         connection.register("edges", pa.table({"edge": edges}))
         connection.execute(_counted())
         rows = connection.execute(_BUDGETS).fetchall()

@@ -202,15 +202,15 @@ def file_groups(files: list[SubsetFile]) -> list[int]:
     files before it, and the index of its first file as its number. Parts of a shard are alone,
     because they are mostly in different row groups.
     """
-    found, group, covered, size = list(range(len(files))), 0, set[int](), 0
-    for place in sorted(found, key=lambda place: (files[place].shards[0], place)):
-        shards = files[place].shards
+    groups, group, covered, size = list(range(len(files))), 0, set[int](), 0
+    for index in sorted(groups, key=lambda index: (files[index].shards[0], index)):
+        shards = files[index].shards
         shared = sum(shard in covered for shard in shards)
-        if files[place].parts > 1:
+        if files[index].parts > 1:
             continue
         if size == MOST_OPEN or 2 * shared <= len(shards):
-            group, covered, size = place, set(), 0
-        found[place] = group
+            group, covered, size = index, set(), 0
+        groups[index] = group
         covered.update(shards)
         size += 1
-    return found
+    return groups

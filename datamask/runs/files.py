@@ -114,8 +114,8 @@ def _encodings(schema: pa.Schema) -> dict[str, Any]:
     (unsigned), where hardly a value occurs twice, it makes files larger and reading vectors four
     times as slow; places and counts are smaller as differences.
     """
-    repeated = [one.name for one in schema if one.type in (pa.string(), pa.float64())]
-    whole = (one.name for one in schema if pa.types.is_signed_integer(one.type))
+    repeated = [field.name for field in schema if field.type in (pa.string(), pa.float64())]
+    whole = (field.name for field in schema if pa.types.is_signed_integer(field.type))
     differences = dict.fromkeys(whole, "DELTA_BINARY_PACKED")
     return {"use_dictionary": repeated, "column_encoding": differences}
 

@@ -96,8 +96,8 @@ def advance(
     work.done, work.total, work.what, work.is_bound = done, total, what, is_bound
     if now - work.logged >= SECONDS_BETWEEN_LINES:
         work.logged = now
-        place = f"{work.stage}: {work.label}".rstrip(": ")
-        logger.info("%s: %d of %d %s%s", place, done, total, what, detail)
+        unit = f"{work.stage}: {work.label}".rstrip(": ")
+        logger.info("%s: %d of %d %s%s", unit, done, total, what, detail)
 
 
 def note(**metrics: float) -> None:

@@ -45,8 +45,8 @@ def working_on(run: Run) -> Iterator[None]:
         RunError: another launch has changed them since *run* was planned or opened.
     """
     with working(run.storage):
-        found = open_run(run.address)
-        if (found.settings, found.pinned_revisions) != (run.settings, run.pinned_revisions):
+        current = open_run(run.address)
+        if (current.settings, current.pinned_revisions) != (run.settings, run.pinned_revisions):
             raise RunError(
                 f"{run.address}: another launch has changed the run's settings before this one "
                 "started work; relaunch with the settings that you want"

@@ -75,8 +75,8 @@ def open_run(root: Root, read: ReadFingerprint = fingerprint_in) -> Run:
 def versions() -> dict[str, str]:
     """Versions of this package and of those that affect its outputs."""
     names = ("datamask-pipeline", "torch", "pyarrow", "duckdb", "sentence-transformers", "numpy")
-    found = {}
+    installed = {}
     for name in (*names, "scikit-learn"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+            installed[name] = importlib.metadata.version(name)
+    return installed

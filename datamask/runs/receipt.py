@@ -82,7 +82,7 @@ def fingerprint_at_end(source: Path | str | IO[bytes]) -> str:
 
     Damage elsewhere in the footer is not noticed.
     """
-    found = None
+    match = None
     if isinstance(source, str) and source.endswith(".parquet"):
         file = os.open(source, os.O_RDONLY)
         try:
@@ -92,12 +92,12 @@ def fingerprint_at_end(source: Path | str | IO[bytes]) -> str:
             if tail[-4:] == b"PAR1" and length < size:
                 if length > len(tail):  # most footers are shorter
                     tail = os.pread(file, length, size - length)
-                found = _IN_FOOTER.search(tail[-length:])
+                match = _IN_FOOTER.search(tail[-length:])
         except OSError:
             pass  # a folder, or an unreadable file: reported below
         finally:
             os.close(file)
-    return found[1].decode() if found else fingerprint_in(source)
+    return match[1].decode() if match else fingerprint_in(source)
 
 
 def _receipt_text(path: Path | IO[bytes]) -> str:

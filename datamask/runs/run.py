@@ -98,7 +98,8 @@ class Run:
         table = read_columns(path)
         if not table.num_rows or not table.schema.equals(schemas.PLAN):
             raise CorruptFileError(f"{path}: not a plan of datamask; delete it and relaunch")
-        return tuple(starmap(Piece, zip(*(one.to_pylist() for one in table.columns), strict=True)))
+        columns = (column.to_pylist() for column in table.columns)
+        return tuple(starmap(Piece, zip(*columns, strict=True)))
 
     @cached_property
     def shard_pieces(self) -> tuple[tuple[Piece, ...], ...]:
@@ -137,10 +138,11 @@ class Run:
     def dumps(self) -> list[dict[str, int]]:
         """Documents of each shard by dump (`source.dumps`); empty if the subset has none."""
         assert self.pieces, "the plan has been checked"
-        found = json.loads((pq.read_metadata(self.plan_path).metadata or {}).get(DUMPS_KEY, b"[]"))
-        names = {name for dumps in found for name in dumps}
+        encoded = (pq.read_metadata(self.plan_path).metadata or {}).get(DUMPS_KEY, b"[]")
+        by_shard = json.loads(encoded)
+        names = {name for dumps in by_shard for name in dumps}
         is_split = names - {OTHER_DUMPS} and len(names) <= self.settings.subset.max_dumps
-        return found if is_split else []
+        return by_shard if is_split else []
 
     @property
     def last_round(self) -> int:
@@ -278,7 +280,8 @@ class Run:
             common = canonical_json([stage.settings(self.settings), self.pinned(stage)])
             self._known[stage.name] = common.removeprefix("[").removesuffix("]")
         inputs: list[Any] = self._input_fingerprints(stage, unit)
-        text = "[" + ",".join(f'"{one}"' for one in inputs) + "]"  # JSON, in a tenth of the time
+        # JSON, in a tenth of the time.
+        text = "[" + ",".join(f'"{fingerprint}"' for fingerprint in inputs) + "]"
         if stage.reads_source:
             pieces = self.pieces if stage.file else self.shard_pieces[unit]
             inputs += [[p.digest, p.first_row_group, p.skip_rows, p.rows] for p in pieces]
@@ -304,20 +307,20 @@ class Run:
         if stage.name == "round_total":
             if unit == 0:
                 return [self.fingerprint_all("corpus_statistics")]
-            shards = [self.fingerprint("round", one) for one in self.round_units(unit)]
+            shards = [self.fingerprint("round", number) for number in self.round_units(unit)]
             return [self.fingerprint("round_total", unit - 1), digest(shards)]
         shard, rounds = self.shard_of(stage.name, unit), self.settings.selection.num_rounds
         before = unit // self.num_shards if stage.name == "round" else rounds
-        found = []
+        inputs = []
         for name in filter(self._stages.__contains__, stage.after):
             if name != "round":
-                found.append(self.fingerprint(name, shard))
+                inputs.append(self.fingerprint(name, shard))
             elif before:
-                found.append(self.fingerprint(name, self.round_units(before)[shard]))
+                inputs.append(self.fingerprint(name, self.round_units(before)[shard]))
         for name in filter(self._stages.__contains__, stage.after_all):
             total = name == "round_total"
-            found.append(self.fingerprint(name, before) if total else self.fingerprint_all(name))
-        return [*found, *map(self.fingerprint_all, stage.more_inputs(self.settings))]
+            inputs.append(self.fingerprint(name, before) if total else self.fingerprint_all(name))
+        return [*inputs, *map(self.fingerprint_all, stage.more_inputs(self.settings))]
 
     def fingerprint_all(self, stage: str) -> str:
         """One fingerprint for all outputs of a stage, except of extra units."""
@@ -340,20 +343,23 @@ class Run:
         wanted = list(range(self.num_units(stage)) if units is None else units)
         if STAGES[stage].units:
             listed = self.units(stage)
-            return self.states_of(stage, [listed[place] for place in wanted])
+            return self.states_of(stage, [listed[index] for index in wanted])
         names = [self.name(stage, unit) for unit in wanted]
         return self._compared(names, (self.fingerprint(stage, unit) for unit in wanted))
 
     def states_of(self, stage: str, units: list[Unit]) -> list[str]:
         """The current state of units that are no shards, whether or not they are due."""
         names = [f"{unit.name}{STAGES[stage].suffix}" for unit in units]
-        return self._compared(names, (self._unit_fingerprint(STAGES[stage], one) for one in units))
+        due = (self._unit_fingerprint(STAGES[stage], unit) for unit in units)
+        return self._compared(names, due)
 
     def _compared(self, names: list[str], due: Iterable[str]) -> list[str]:
         """The states of files, given the fingerprints that are due."""
-        found = self.storage.fingerprints(names)
-        pairs = zip(map(found.get, names), due, strict=True)
-        return ["done" if has == one else "stale" if has else "missing" for has, one in pairs]
+        noted = self.storage.fingerprints(names)
+        return [
+            "done" if noted.get(name) == fingerprint else "stale" if noted.get(name) else "missing"
+            for name, fingerprint in zip(names, due, strict=True)
+        ]
 
     def remaining(
         self, stage: str, units: Iterable[int] | None = None, *, force: bool = False

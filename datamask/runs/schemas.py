@@ -116,7 +116,7 @@ LAST_EXPOSURE = pa.schema(_never_null(value=_DOUBLE, logit=_FLOAT, quality=_DOUB
 `datamask.selection.repeats`); an infinite value if every document is seen once."""
 
 SIGNATURE_BYTES, SKETCH_BYTES = 256, 64
-_FOURS = ((f"signature_{place:02d}", pa.uint64()) for place in range(SIGNATURE_BYTES // 8))
+_FOURS = ((f"signature_{number:02d}", pa.uint64()) for number in range(SIGNATURE_BYTES // 8))
 SIGNED = pa.schema([*_FOURS, ("sketch", pa.binary(SKETCH_BYTES))])
 """A MinHash signature, 128 unsigned 16-bit numbers, in columns of four (the first in the low bits),
 so that a band is read without the others; `sketch`: the low 4 bits of each, packed likewise."""

@@ -54,8 +54,8 @@ def drift(run: Run) -> list[dict[str, Any]]:
     for term in about["terms"]:
         gains = [(r.rows, r.metrics["gains"][term["name"]]) for r in receipts if r.rows]
         total = sum(count for count, _ in gains)
-        mean = sum(count * one["mean"] for count, one in gains) / max(total, 1)
-        square = sum(n * (one["deviation"] ** 2 + one["mean"] ** 2) for n, one in gains)
+        mean = sum(count * gain["mean"] for count, gain in gains) / max(total, 1)
+        square = sum(n * (gain["deviation"] ** 2 + gain["mean"] ** 2) for n, gain in gains)
         rows.append(
             {
                 "term": term["name"],

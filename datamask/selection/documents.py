@@ -126,9 +126,9 @@ def check_tokens(run: Run, shard: int, rows: pa.Array, tokens: pa.Array) -> None
         InputError: one has none, or a negative one.
     """
     is_unknown = pc.fill_null(pc.less(tokens, 0), True)
-    if (place := pc.index(is_unknown, True).as_py()) < 0:
+    if (at := pc.index(is_unknown, True).as_py()) < 0:
         return
-    row, path = rows[place].as_py(), run.path("scores", shard)
+    row, path = rows[at].as_py(), run.path("scores", shard)
     name = read_columns(path, ["id"])["id"][row].as_py()
     raise InputError(
         f"document {name} has no number of tokens, and "

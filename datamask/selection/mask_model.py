@@ -56,20 +56,20 @@ def make_mask_model(run: Run, compute: Compute) -> None:
     if run.settings.topics is not None:
         run.receipt("topic_model")
         topics = read_columns(run.path("topic_model"))
-    place = run.local_path("mask_model")
+    path = run.local_path("mask_model")
     if not about["unavailable"]:
         model, facts, about["unavailable"] = _build(run, compute)
     if not about["unavailable"]:
         tensors = _to_bytes(model, topics)
         about |= {"topics": topics["topic"].to_pylist()} if topics else {}
         about |= facts | {"tensors_sha256": hashlib.sha256(tensors).hexdigest()}
-        with replace_file(place.with_name(TENSORS), run.storage) as temporary:
+        with replace_file(path.with_name(TENSORS), run.storage) as temporary:
             temporary.write_bytes(tensors)
     rows = about.get("documents", 0)
     metrics = {"unavailable": about["unavailable"]}
     about["receipt"] = asdict(run.make_receipt("mask_model", 0, rows, metrics))
     text = json.dumps(about | {"digest": digest(about)}, indent=1, sort_keys=True) + "\n"
-    with replace_file(place, run.storage) as temporary:
+    with replace_file(path, run.storage) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
@@ -259,7 +259,7 @@ def _unpack(tensors: Mapping[str, np.ndarray], name: str, names: list[str]) -> M
 def _to_bytes(model: MaskModel, topics: pa.Table | None) -> bytes:
     from safetensors.numpy import save
 
-    parts = {f"term{place}": term.slope for place, term in enumerate(model.terms)}
+    parts = {f"term{index}": term.slope for index, term in enumerate(model.terms)}
     parts |= {"moments": model.moments} | ({"learned": model.learned} if model.learned else {})
     tensors = {}
     for name, moments in parts.items():
@@ -289,9 +289,9 @@ def read_model(folder: str, about: dict[str, Any]) -> MaskModel:
         gains = (
             TermGain(
                 **{name: term[name] for name in ("name", "kind", "options", "factor")},
-                slope=_unpack(tensors, f"term{place}", names),
+                slope=_unpack(tensors, f"term{index}", names),
             )
-            for place, term in enumerate(about["terms"])
+            for index, term in enumerate(about["terms"])
         )
         moments = _unpack(tensors, "moments", names)
         learned = _unpack(tensors, "learned", names) if "learned.sums" in tensors else None

@@ -37,15 +37,15 @@ def sum_selected(run: Run, shard: int, compute: Compute) -> Receipt:
     sampled = sampling.sampled_rows(run, shard)
     is_needed = np.any([*masks.values()], axis=0)
     is_needed[sampled] = True
-    places = np.flatnonzero(is_needed)
-    documents = read_documents(run, shard, compute, "outcome", places)
+    needed_rows = np.flatnonzero(is_needed)
+    documents = read_documents(run, shard, compute, "outcome", needed_rows)
 
     def add_up(data: ShardData) -> list[dict[str, Any]]:
-        needed = (mask[places] for mask in masks.values())
+        needed = (mask[needed_rows] for mask in masks.values())
         return [sums.moment_row(sums.weighed_moments(run, data, mask)) for mask in needed]
 
     summed = on_device(shard, documents, compute, add_up)
-    sample = sampling.sample_columns(documents, np.searchsorted(places, sampled))
+    sample = sampling.sample_columns(documents, np.searchsorted(needed_rows, sampled))
     rows = [{"selection": name, **row} for name, row in zip(masks, summed, strict=True)]
     rows[0] |= sample | {"sample_selected": kept[sampled]}
     return sums.write_sums(run, "outcome", shard, schemas.OUTCOME, rows, {})

@@ -156,8 +156,8 @@ def read_moments(run: Run, stage: str, units: Iterable[int], row: int = 0) -> Mo
     total: dict[str, np.ndarray] = {}
     for unit in units:
         run.receipt(stage, unit)
-        one = read_lists(run, stage, tuple(schemas.MOMENTS.names), unit, row)
-        total = {name: total[name] + one[name] for name in one} if total else one
+        added = read_lists(run, stage, tuple(schemas.MOMENTS.names), unit, row)
+        total = {name: total[name] + added[name] for name in added} if total else added
     sums = np.concatenate([total[name] for name in ("count", "quality", "scores")])
     return moments_from(score_names(run), sums, total["first"], total["second"])
 
@@ -223,7 +223,7 @@ def write_sums(
 
     A list that a row lacks is empty.
     """
-    columns = [pa.array([row.get(one.name, ()) for row in rows], one.type) for one in schema]
+    columns = [pa.array([row.get(field.name, ()) for row in rows], field.type) for field in schema]
     receipt = write_output(run, stage, unit, schema, [pa.table(columns, schema=schema)], metrics)
     Checkpoints(run, stage, run.shard_of(stage, unit), None, 0).clear()
     return receipt

@@ -123,8 +123,8 @@ def list_files(path: str, suffixes: tuple[str, ...] = (".parquet",)) -> tuple[st
             is_glob = any(character in urlpath for character in "*?[") and not filesystem.isdir(
                 urlpath
             )
-            found = filesystem.glob(urlpath) if is_glob else filesystem.find(urlpath)
-            names = [name for name in found if name.lower().endswith(suffixes)]
+            listed = filesystem.glob(urlpath) if is_glob else filesystem.find(urlpath)
+            names = [name for name in listed if name.lower().endswith(suffixes)]
             names = [name for name in names if not name.rpartition("/")[2].startswith(".")]
     odd = [InputError(NOT_UTF8, path=n) for n in names if not is_utf8(n)]
     if odd:
@@ -155,9 +155,9 @@ def pin_source(source: Source) -> dict[str, str]:
     from huggingface_hub import HfApi, HfFileSystem
 
     with opening(source.path):
-        place: Any = HfFileSystem().resolve_path(source.path)
-        found = HfApi().repo_info(place.repo_id, repo_type=place.repo_type, revision=place.revision)
-    return {SOURCE_PIN: str(found.sha)}
+        at: Any = HfFileSystem().resolve_path(source.path)
+        facts = HfApi().repo_info(at.repo_id, repo_type=at.repo_type, revision=at.revision)
+    return {SOURCE_PIN: str(facts.sha)}
 
 
 def pinned_path(path: str, pinned_revisions: dict[str, str]) -> str:
@@ -167,7 +167,7 @@ def pinned_path(path: str, pinned_revisions: dict[str, str]) -> str:
         return path
     from huggingface_hub import HfFileSystem
 
-    place: Any = HfFileSystem().resolve_path(path)
-    kind = "" if place.repo_type == "model" else f"{place.repo_type}s/"
-    tail = f"/{place.path_in_repo}" if place.path_in_repo else ""
-    return f"hf://{kind}{place.repo_id}@{commit}{tail}"
+    at: Any = HfFileSystem().resolve_path(path)
+    kind = "" if at.repo_type == "model" else f"{at.repo_type}s/"
+    tail = f"/{at.path_in_repo}" if at.path_in_repo else ""
+    return f"hf://{kind}{at.repo_id}@{commit}{tail}"

@@ -132,11 +132,11 @@ def invalid_text(values: pa.Array) -> int | None:
         values.validate(full=True)
         return None
     except pa.ArrowInvalid:
-        for place, value in enumerate(values.cast(pa.large_binary()).to_pylist()):
+        for position, value in enumerate(values.cast(pa.large_binary()).to_pylist()):
             try:
                 (value or b"").decode()
             except UnicodeDecodeError:
-                return place
+                return position
         raise
 
 
@@ -216,8 +216,8 @@ def read_piece(
     groups = range(piece.first_row_group, piece.first_row_group + piece.num_row_groups)
     with open_parquet(piece.path, piece.shard, piece.digest, text) as file:
         if rows is not None:
-            some_groups, places = _places_among(file, piece, rows)
-            for _, taken in take_rows(_batches(file, some_groups, names), places):
+            some_groups, wanted = _places_among(file, piece, rows)
+            for _, taken in take_rows(_batches(file, some_groups, names), wanted):
                 yield taken
             return
         for batch in _batches(file, groups, names):
@@ -251,12 +251,12 @@ def _places_among(
     file: pq.ParquetFile, piece: Piece, rows: np.ndarray
 ) -> tuple[list[int], np.ndarray]:
     """The row groups that hold some of a piece's *rows*, and these rows' places among theirs."""
-    found, places, before = [], [rows[:0]], 0
+    groups, positions, before = [], [rows[:0]], 0
     for group, start, inside in groups_with(file, piece, rows):
-        found.append(group)
-        places.append(inside - start + before)
+        groups.append(group)
+        positions.append(inside - start + before)
         before += file.metadata.row_group(group).num_rows
-    return found, np.concatenate(places)
+    return groups, np.concatenate(positions)
 
 
 def take_rows(
@@ -305,8 +305,8 @@ def _cast(batch: pa.RecordBatch, schema: pa.Schema, piece: Piece) -> pa.RecordBa
 
 def check_text(run: Run, shard: int, first: int, values: pa.Array, column: str) -> None:
     """Refuse a text that is not UTF-8 among a shard's rows from *first* on; names its file, row."""
-    if (place := invalid_text(values)) is not None:
-        raise row_error(run, shard, first + place, column, "not valid UTF-8; re-encode it")
+    if (at := invalid_text(values)) is not None:
+        raise row_error(run, shard, first + at, column, "not valid UTF-8; re-encode it")
 
 
 def row_error(run: Run, shard: int, row: int, column: str, problem: str) -> InputError:

@@ -44,7 +44,7 @@ def beginnings(run: Run, wanted: Sequence[tuple[int, int]]) -> dict[tuple[int, i
     if run.settings.source.layout == "features":
         return {}
     column = run.settings.source.columns.text
-    found: dict[tuple[int, int], str] = {}
+    text_at: dict[tuple[int, int], str] = {}
     spent, unread = 0, 0
     for shard in dict.fromkeys(shard for shard, _ in wanted):
         rows = np.array(sorted({row for other, row in wanted if other == shard}), dtype=np.int64)
@@ -63,12 +63,12 @@ def beginnings(run: Run, wanted: Sequence[tuple[int, int]]) -> dict[tuple[int, i
                         texts = file.read_row_group(group, columns=[column])[column]
                         taken = texts.cast(pa.large_string()).take(pa.array(held - first))
                         lines = _beginnings(taken, MOST_CHARACTERS)
-                        places = ((shard, start + int(row)) for row in held)
-                        found |= dict(zip(places, lines, strict=True))
+                        keys = ((shard, start + int(row)) for row in held)
+                        text_at |= dict(zip(keys, lines, strict=True))
             start += piece.rows
     if unread:
         logger.info("%d documents are shown without text (above %d bytes)", unread, MOST_TEXT_BYTES)
-    return found
+    return text_at
 
 
 def _beginnings(texts: pa.ChunkedArray, length: int) -> Iterator[str]:

@@ -161,5 +161,5 @@ class Cache:
 
 
 def _stamp(path: Path, entry: Entry) -> str:
-    found = path.stat()
-    return f"{entry.version}\n{found.st_size} {found.st_mtime_ns}"
+    facts = path.stat()
+    return f"{entry.version}\n{facts.st_size} {facts.st_mtime_ns}"

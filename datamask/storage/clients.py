@@ -69,10 +69,10 @@ def file_system(url: str, **options: Any) -> tuple[Any, str]:
 
 
 @contextlib.contextmanager
-def waiting(place: str) -> Iterator[None]:
+def waiting(address: str) -> Iterator[None]:
     """Log what is waited for if the block takes longer than `SECONDS_BEFORE_LINE`."""
     line = "%s: not finished after %g seconds; waiting for the store"
-    timer = threading.Timer(SECONDS_BEFORE_LINE, logger.info, (line, place, SECONDS_BEFORE_LINE))
+    timer = threading.Timer(SECONDS_BEFORE_LINE, logger.info, (line, address, SECONDS_BEFORE_LINE))
     timer.daemon = True
     timer.start()
     try:

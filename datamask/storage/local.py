@@ -89,7 +89,7 @@ class Storage:
 
     def fingerprints(self, names: Iterable[str]) -> dict[str, str]:
         """The fingerprints of those files that now exist and are readable, by name."""
-        found: dict[str, str] = {}
+        fingerprints: dict[str, str] = {}
         here = functools.partial(inside, self.root)
         is_there = functools.cache(lambda name: os.path.isdir(here(name) if name else self.root))
         for name in names:
@@ -100,12 +100,12 @@ class Storage:
                 path = f"{self.root}/{name}"
                 if os.path.islink(path):
                     here(name)
-                found[name] = self._fingerprint_in(path)
+                fingerprints[name] = self._fingerprint_in(path)
             except FileNotFoundError:
                 continue
             except CorruptFileError as error:
                 logger.warning("%s; it will be made again", error)
-        return found
+        return fingerprints
 
     def sha256(self, name: str) -> tuple[str, int]:
         """The SHA-256 and the number of a file's bytes, read from the storage itself.
@@ -153,10 +153,10 @@ class Storage:
 
 def nearest_folder(path: Path) -> Path:
     """The path itself, or its nearest parent, that exists."""
-    place = path.absolute()
-    while not place.exists():
-        place = place.parent
-    return place
+    folder = path.absolute()
+    while not folder.exists():
+        folder = folder.parent
+    return folder
 
 
 def check_no_folder(path: Path) -> None:

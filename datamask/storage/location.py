@@ -43,7 +43,7 @@ def open_storage(root: Root, contents: Contents) -> Storage:
         path = Path(text).absolute() if ":" in text else Path(text)
         return Storage(path, contents)
     url = text.rstrip("/")
-    protocol, _, place = url.partition("://")
+    protocol, _, rest = url.partition("://")
     if without_secrets(url) != url:
         raise RunError(
             f"{url}: a user, password, token or signature would be recorded; give it in the "
@@ -51,7 +51,7 @@ def open_storage(root: Root, contents: Contents) -> Storage:
         )
     if protocol in READ_ONLY:
         raise RunError(f"{url}: a run needs an object store, such as s3:// or gs://, or a folder")
-    names = place.split("/")
+    names = rest.split("/")
     if not all(names) or {".", ".."} & {*names} or any(c in url for c in "*?[]#\\\0\n"):
         raise RunError(f"{url}: not a bucket and a prefix of plain names")
     return RemoteStorage(url, contents)

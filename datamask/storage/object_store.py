@@ -72,63 +72,63 @@ class ObjectStore:
     @contextlib.contextmanager
     def _naming(self, name: str = "") -> Iterator[None]:
         """Turn a client's errors into one line; FileNotFoundError passes unchanged."""
-        place = f"{self.url}/{name}" if name else self.url
+        address = f"{self.url}/{name}" if name else self.url
         try:
-            with waiting(place):
+            with waiting(address):
                 yield
         except (FileNotFoundError, FileExistsError, DatamaskError):
             raise
         except ImportError as error:
             extra = EXTRAS.get(self.protocol)
             how = f"pip install 'datamask-pipeline[{extra}]'" if extra else f"{error}"
-            raise RunError(f"{place}: needs a package that is not installed; {how}") from None
+            raise RunError(f"{address}: needs a package that is not installed; {how}") from None
         except Exception as error:
             reason = one_line(error) or type(error).__name__
             if is_refused(error):
-                raise RunError(f"{place}: refused ({reason}); {CREDENTIALS}") from None
+                raise RunError(f"{address}: refused ({reason}); {CREDENTIALS}") from None
             if isinstance(error, ValueError | NotImplementedError):
-                raise RunError(f"{place}: not a place for a run ({reason})") from None
-            raise StorageError(f"{place}: {reason}; try again") from error
+                raise RunError(f"{address}: not a place for a run ({reason})") from None
+            raise StorageError(f"{address}: {reason}; try again") from error
 
     def list(self, folder: str, prefix: str = "") -> dict[str, Entry]:
         """All objects in a folder and below whose own name begins with *prefix*, by name."""
         options = {"prefix": prefix} if prefix and self.protocol in EXTRAS else {}
-        with self._at(folder) as (filesystem, place):
+        with self._at(folder) as (filesystem, key):
             try:
-                found = filesystem.find(place, detail=True, **options)
+                listed = filesystem.find(key, detail=True, **options)
             except FileNotFoundError:
                 return {}
         start = len(self._place[1]) + 1
         head = f"{folder}/{prefix}" if folder else prefix
-        entries = {name[start:]: _entry(info) for name, info in found.items()}
+        entries = {name[start:]: _entry(info) for name, info in listed.items()}
         return {name: e for name, e in entries.items() if name.startswith(head) and is_plain(name)}
 
     def find(self, name: str) -> Entry | None:
         """An object, or None."""
-        with self._at(name) as (filesystem, place):
+        with self._at(name) as (filesystem, key):
             try:
-                info = filesystem.info(place)
+                info = filesystem.info(key)
             except FileNotFoundError:
                 return None
         return _entry(info) if info["type"] == "file" else None
 
     def get(self, name: str, path: Path) -> None:
         """Write an object's bytes to a local file."""
-        with self._at(name) as (filesystem, place):
-            filesystem.get_file(place, str(path))
+        with self._at(name) as (filesystem, key):
+            filesystem.get_file(key, str(path))
 
     def read(self, name: str) -> bytes:
         """The bytes of a small object."""
-        with self._at(name) as (filesystem, place):
-            content: bytes = filesystem.cat_file(place)
+        with self._at(name) as (filesystem, key):
+            content: bytes = filesystem.cat_file(key)
         return content
 
     @contextlib.contextmanager
     def open(self, name: str, **options: Any) -> Iterator[Any]:
         """An object to read ranges of, as a file."""
         with (
-            self._at(name) as (filesystem, place),
-            filesystem.open(place, "rb", **options) as file,
+            self._at(name) as (filesystem, key),
+            filesystem.open(key, "rb", **options) as file,
         ):
             yield file
 
@@ -136,14 +136,14 @@ class ObjectStore:
         """Store a local file under a name, whole or not at all."""
         if path.stat().st_size <= SMALL_BYTES:
             return self.write(name, path.read_bytes())
-        with self._at(name) as (filesystem, place), self._existing_bucket():
-            filesystem.put_file(str(path), place)
+        with self._at(name) as (filesystem, key), self._existing_bucket():
+            filesystem.put_file(str(path), key)
         return self._written(name, path.stat().st_size, None)
 
     def write(self, name: str, content: bytes) -> Entry:
         """Store a small object under a name, whole or not at all."""
-        with self._at(name) as (filesystem, place), self._existing_bucket():
-            answer = filesystem.pipe_file(place, content)
+        with self._at(name) as (filesystem, key), self._existing_bucket():
+            answer = filesystem.pipe_file(key, content)
         return self._written(name, len(content), answer)
 
     def _written(self, name: str, size: int, answer: object) -> Entry:
@@ -163,13 +163,13 @@ class ObjectStore:
 
     def remove(self, name: str) -> None:
         """Delete an object if it exists."""
-        with self._at(name) as (filesystem, place), contextlib.suppress(FileNotFoundError):
-            filesystem.rm_file(place)
+        with self._at(name) as (filesystem, key), contextlib.suppress(FileNotFoundError):
+            filesystem.rm_file(key)
 
     def copy(self, name: str, to: str) -> None:
         """Store an object under another name too."""
-        with self._at(name) as (filesystem, place):
-            filesystem.cp_file(place, f"{self._place[1]}/{to}")
+        with self._at(name) as (filesystem, key):
+            filesystem.cp_file(key, f"{self._place[1]}/{to}")
 
     def replace(self, name: str, content: bytes, seen: Entry | None) -> Entry | None:
         """Store a small object if it still is what was seen (None: absent); None if it is not.
@@ -177,14 +177,14 @@ class ObjectStore:
         Raises:
             NoConditionsError: the store does not support the condition.
         """
-        with self._at(name) as (filesystem, place):
+        with self._at(name) as (filesystem, key):
             try:
                 if seen is None:
-                    answer = filesystem.pipe_file(place, content, mode="create")
+                    answer = filesystem.pipe_file(key, content, mode="create")
                 elif EXTRAS[self.protocol] == "s3":
-                    answer = filesystem.pipe_file(place, content, IfMatch=seen.version)
+                    answer = filesystem.pipe_file(key, content, IfMatch=seen.version)
                 else:
-                    answer = _replace_generation(filesystem, place, content, seen.version)
+                    answer = _replace_generation(filesystem, key, content, seen.version)
             except (FileExistsError, FileNotFoundError):
                 if seen is None and not filesystem.exists(self._place[1].partition("/")[0]):
                     raise RunError(f"{self.url}: no such bucket; make it first") from None
@@ -230,11 +230,11 @@ def _try_conditions(store: ObjectStore) -> bool:
         store.remove(name)
 
 
-def _replace_generation(filesystem: Any, place: str, content: bytes, generation: str) -> Any:
+def _replace_generation(filesystem: Any, key: str, content: bytes, generation: str) -> Any:
     """Google Cloud Storage's conditional upload, for which gcsfs has no public function."""
     from fsspec.asyn import sync
 
-    bucket, name, _ = filesystem.split_path(place)
+    bucket, name, _ = filesystem.split_path(key)
     return sync(
         filesystem.loop,
         filesystem._call,

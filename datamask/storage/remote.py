@@ -82,8 +82,8 @@ class RemoteStorage(Storage):
 
     def _list(self, folder: str) -> dict[str, Entry]:
         known = {name for name in list(self._versions) if _folder_of(name) == folder}
-        found = self.store.list(folder)
-        entries = {name: entry for name, entry in found.items() if _folder_of(name) == folder}
+        listed = self.store.list(folder)
+        entries = {name: entry for name, entry in listed.items() if _folder_of(name) == folder}
         for name in known - entries.keys():
             self._versions.pop(name, None)
         self._versions |= entries
@@ -213,11 +213,11 @@ class RemoteStorage(Storage):
             else:
                 entries += [(name, self._find(name, anew=True)) for name in names]
         there = [(name, entry) for name, entry in entries if entry is not None]
-        found = self._fingerprints
-        self._read_notes(dict(item for item in there if item not in found))
+        learned = self._fingerprints
+        self._read_notes(dict(item for item in there if item not in learned))
         with ThreadPoolExecutor(REQUESTS) as pool:
-            list(pool.map(self._read_receipt, (item for item in there if item not in found)))
-        return known | {item[0]: found[item] for item in there if item in found}
+            list(pool.map(self._read_receipt, (item for item in there if item not in learned)))
+        return known | {item[0]: learned[item] for item in there if item in learned}
 
     def _read_notes(self, entries: dict[str, Entry]) -> None:
         """Learn fingerprints from the names of notes, in one listing of a folder."""
@@ -237,19 +237,19 @@ class RemoteStorage(Storage):
         is_here = self.cache.use(name, entry)
         try:
             if is_here or not name.endswith(".parquet"):
-                found = self._fingerprint_in(self.fetch(name))
+                fingerprint = self._fingerprint_in(self.fetch(name))
             else:
                 with self.store.open(name, cache_type="none") as file:
-                    found = self._fingerprint_in(file)
+                    fingerprint = self._fingerprint_in(file)
         except FileNotFoundError:
             return
         except CorruptFileError as error:
             logger.warning("%s: %s; it will be made again", self.address, error)
             return
-        self._fingerprints[item] = found
+        self._fingerprints[item] = fingerprint
         if not is_here:
             with contextlib.suppress(DatamaskError):
-                self._note(name, entry, found)
+                self._note(name, entry, fingerprint)
 
     @contextlib.contextmanager
     def lock(self, name: str, *, shared: bool | None = None) -> Iterator[None]:

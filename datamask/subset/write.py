@@ -97,7 +97,7 @@ def write_subset(run: Run, unit: int, compute: Compute) -> None:
         StorageError: the disk is full.
     """
     group = run.subset_groups[unit]
-    others = [one for one, other in enumerate(run.subset_groups) if other == group]
+    others = [index for index, other in enumerate(run.subset_groups) if other == group]
     units = sorted({unit, *run.remaining("subset", others)})
     files = {unit: run.subset_files[unit] for unit in units}
     # The source's columns in their order, then quality, logit, shard and any repeat.
@@ -118,8 +118,8 @@ def write_subset(run: Run, unit: int, compute: Compute) -> None:
             }
             wanted = np.unique(np.concatenate([*parts.values()]))
             for first, batch in _selected_rows(run, shard, chosen, wanted, schema):
-                for unit, places in parts.items():
-                    rows = np.flatnonzero(np.isin(wanted[first : first + len(batch)], places))
+                for unit, rows_of_unit in parts.items():
+                    rows = np.flatnonzero(np.isin(wanted[first : first + len(batch)], rows_of_unit))
                     if len(rows):
                         outputs[unit].add(batch.take(pa.array(rows)))
             for unit in parts:
@@ -129,11 +129,11 @@ def write_subset(run: Run, unit: int, compute: Compute) -> None:
 
 def _places(chosen: pa.Table, file: budget.SubsetFile) -> np.ndarray:
     """The documents of a file among the selected documents of a shard."""
-    places = np.arange(len(chosen))
+    rows = np.arange(len(chosen))
     if file.dump:
-        places = places[pc.equal(chosen["dump"], file.dump).to_numpy()]
-    start = len(places) * file.part // file.parts
-    return places[start : len(places) * (file.part + 1) // file.parts]
+        rows = rows[pc.equal(chosen["dump"], file.dump).to_numpy()]
+    start = len(rows) * file.part // file.parts
+    return rows[start : len(rows) * (file.part + 1) // file.parts]
 
 
 @contextlib.contextmanager

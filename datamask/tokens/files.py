@@ -82,11 +82,11 @@ def gather(rows: pa.Table, paths: dict[int, Path], kind: np.dtype) -> npt.NDArra
     ends = np.cumsum(lengths)
     order = np.lexsort((start, unit))  # files are read from their beginning to their end
     borders = np.flatnonzero(np.diff(unit[order], prepend=-1, append=-1))
-    places = np.stack([(ends - lengths) * size, ends * size, start * size], axis=1)
+    spans = np.stack([(ends - lengths) * size, ends * size, start * size], axis=1)
     for begin, end in itertools.pairwise(borders):
         path = paths[int(unit[order[begin]])]
         with path.open("rb", buffering=0) as file:
-            for first, last, offset in places[order[begin:end]].tolist():
+            for first, last, offset in spans[order[begin:end]].tolist():
                 if os.preadv(file.fileno(), [view[first:last]], offset) != last - first:
                     raise CorruptFileError(f"{path}: tokens are missing; delete it and relaunch")
     return gathered
