@@ -90,12 +90,12 @@ def read_ahead(items: Iterable[Given], make: Callable[[Given], Made]) -> Iterato
 
         waiting = deque(thread.submit(context.run, next_one) for _ in range(AHEAD))
         try:
-            while found := waiting.popleft().result():
+            while following := waiting.popleft().result():
                 waiting.append(thread.submit(context.run, next_one))
-                yield found[0]
+                yield following[0]
         finally:
-            for one in waiting:
-                one.cancel()
+            for future in waiting:
+                future.cancel()
             # A generator must be closed by the thread that ran it.
             thread.submit(getattr(items, "close", lambda: None))
 

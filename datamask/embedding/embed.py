@@ -66,21 +66,21 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
 
 
 def embed_unkept(
-    run: Run, shard: int, compute: Compute, stage: str, places: np.ndarray | None = None
+    run: Run, shard: int, compute: Compute, stage: str, survivors: np.ndarray | None = None
 ) -> np.ndarray:
     """The vectors that a run which keeps none would have written; float16, N x D.
 
-    Their checkpoints are those of *stage*, or none. *places*: of which survivors, ascending.
+    Their checkpoints are those of *stage*, or none. *survivors*: of which of them, ascending.
     """
     ids, is_wanted = _survivors(run, shard)
-    if places is not None:
-        is_wanted = _some(is_wanted, places)
-    found = np.empty((int(is_wanted.sum()), run.settings.embedding.dimension), np.float16)
+    if survivors is not None:
+        is_wanted = _some(is_wanted, survivors)
+    vectors = np.empty((int(is_wanted.sum()), run.settings.embedding.dimension), np.float16)
     start = 0
     for _, matrix, _ in _embedded(run, shard, ids, is_wanted, compute, stage):
-        found[start : start + len(matrix)] = matrix
+        vectors[start : start + len(matrix)] = matrix
         start += len(matrix)
-    return found
+    return vectors
 
 
 def _survivors(run: Run, shard: int) -> tuple[pa.Array, np.ndarray]:

@@ -136,7 +136,7 @@ def tokenise_windows(
         held = _characters_held(rest, later, ahead, max_tokens)
         characters = np.concatenate([characters, held])
         others, more, added = _pad_batches(tokenizer, rest, batch, 1, max_tokens, device)
-        batches += [places + len(texts) for places in others]
+        batches += [rows + len(texts) for rows in others]
         features += more
         counts |= {name: counts[name] + added[name] for name in ("tokens", "padded_tokens")}
     return Tokenised(windows, characters, batches, features, counts)
@@ -189,7 +189,7 @@ def _whole_counts(tokenizer: Any, columns: Mapping[str, Any], counts: np.ndarray
     if not encodings:
         return counts
     special = tokenizer.num_special_tokens_to_add()
-    rest = [sum(len(part) - special for part in one.overflowing) for one in encodings]
+    rest = [sum(len(part) - special for part in encoding.overflowing) for encoding in encodings]
     whole: np.ndarray = counts + np.asarray(rest)
     return whole
 
@@ -210,13 +210,13 @@ def compute_batches(
     import torch
 
     rows: list[np.ndarray] = []
-    found: list[torch.Tensor] = []
+    outputs: list[torch.Tensor] = []
     waiting = list(zip(tokenised.batches, tokenised.features, strict=True))[::-1]
     while waiting:
         batch, features = waiting.pop()
         try:
             with torch.inference_mode():
-                found.append(forward(_on_device(features, device))[:, :width])
+                outputs.append(forward(_on_device(features, device))[:, :width])
             rows.append(batch)
         except torch.OutOfMemoryError:
             torch.cuda.empty_cache()
@@ -229,7 +229,7 @@ def compute_batches(
             for part in (slice(half, None), slice(None, half)):
                 waiting.append((batch[part], _part(features, part, len(batch))))
     matrix = np.empty((len(tokenised.windows.texts), width), dtype=np.float32)
-    matrix[np.concatenate(rows)] = torch.cat(found).float().cpu().numpy()
+    matrix[np.concatenate(rows)] = torch.cat(outputs).float().cpu().numpy()
     return matrix
 
 

@@ -48,12 +48,12 @@ def embed_texts(
         raise InputError("no texts")
     revision = pin_model(embedding)[PIN] if embedding.has_model else ""
     tokenise, encode = text_embedder(embedding, revision, compute, windows)
-    found = []
+    vectors = []
     for start in range(0, len(texts), TEXTS_AT_ONCE):
         part = texts[start : start + TEXTS_AT_ONCE]
         names = [f"text {start + row}" for row in range(len(part))]
-        found.append(encode(tokenise(part), names))
-    return np.concatenate(found)
+        vectors.append(encode(tokenise(part), names))
+    return np.concatenate(vectors)
 
 
 def text_embedder(

@@ -67,8 +67,8 @@ def earlier_rows(run: Run, shard: int, ids: pa.Array) -> np.ndarray:
     if not has_same_vectors(read_receipt(path), run, shard):
         return none
     stored = read_columns(path, ["chunk_id"])["chunk_id"].combine_chunks()
-    found = pc.index_in(ids, value_set=stored).fill_null(-1)
-    rows: np.ndarray = found.to_numpy(zero_copy_only=False).astype(np.int64)
+    positions = pc.index_in(ids, value_set=stored).fill_null(-1)
+    rows: np.ndarray = positions.to_numpy(zero_copy_only=False).astype(np.int64)
     return rows
 
 
