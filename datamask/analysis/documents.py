@@ -27,7 +27,7 @@ from datamask.runs.run import Run
 from datamask.runs.stages import companions
 from datamask.selection.limits import group_column
 from datamask.selection.repeats import added_repeat
-from datamask.storage.duckdb_scratch import execute, stream, temporary_duckdb
+from datamask.storage.duckdb_scratch import ROWS_AT_ONCE, execute, stream, temporary_duckdb
 
 # Rows are joined by their place: all files are in the source's order, and those of masks, topics
 # and vectors have a row per document that is not dropped.
@@ -74,7 +74,8 @@ def tabulate(run: Run, shard: int, compute: Compute) -> Receipt:
         path = run.root / companions("documents", shard)[0]
         tallies = (batch.cast(schemas.TALLIES) for batch in stream(connection, _TALLIES))
         write_parquet(path, schemas.TALLIES, tallies, storage=run.storage)
-        return write_output(run, "documents", shard, schema, [documents], {"totals": metrics})
+        rows = documents.to_batches(ROWS_AT_ONCE)
+        return write_output(run, "documents", shard, schema, rows, {"totals": metrics})
 
 
 def _join(connection: Any, run: Run, shard: int) -> pa.Table:
@@ -162,10 +163,9 @@ def _totals(connection: Any, where: str, scores: list[str]) -> dict[str, Any]:
         'missing': count(*) - count("{name}")}}"""
         for name in scores
     )
-    [[found]] = execute(
+    [[totals]] = execute(
         connection,
         "SELECT {'documents': count(*), 'characters': sum(characters)::BIGINT, "
         f"'tokens': sum(tokens)::BIGINT, 'scores': {{{of_scores}}}}} FROM documents WHERE {where}",
     )
-    totals: dict[str, Any] = found
-    return totals
+    return dict(totals)
