@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 FIRST_VECTORS = 256
 """Vectors checked per file; the import checks the others."""
 
-MOST_FILES_AT_ONCE = 256
+MOST_FILES_AT_ONCE = 1024
 """Files whose rows go to DuckDB in one transaction."""
 
 _GIVEN = pa.schema([("id", pa.string()), ("usable", pa.bool_())])
@@ -175,6 +175,7 @@ class _SourceRows:
 
     def _read(self, numbers: range, problems: dict[int, DatamaskError]) -> Iterator[_Read]:
         """The checked columns of several files, batch by batch."""
+        wanted = sorted({score.column for score in self.scores})
         for number in numbers:
             path = self.paths[number]
             try:
@@ -182,8 +183,8 @@ class _SourceRows:
                 with open_parquet(path, planned=self.files[path]) as file:
                     self._check_lengths(path, file.metadata)
                     # Absent columns and those of other types were reported from the footers.
-                    numeric = {field.name for field in file.schema_arrow if is_numeric(field.type)}
-                    scores = sorted(numeric & {score.column for score in self.scores})
+                    kinds = {field.name: field.type for field in file.schema_arrow}
+                    scores = [name for name in wanted if name in kinds and is_numeric(kinds[name])]
                     names = [self.settings.source.id_column, *scores, *self.counted.values()]
                     row = 0
                     for batch in file.iter_batches(
@@ -223,7 +224,7 @@ class _SourceRows:
     def _checked(self, read: _Read, missing: list[_Missing]) -> pa.Table:
         """Ids as text, with file and row; adds to *missing* which documents lack a score."""
         column, table = self.settings.source.id_column, read.table
-        ids = table[column].cast(pa.string())
+        ids = table[column].cast(pa.string()).combine_chunks()  # DuckDB reads chunks one by one
 
         def refuse(problem: str, at: int) -> NoReturn:
             path = self.paths[read.file[at]]
