@@ -102,6 +102,7 @@ def explained(
         f"CREATE TEMP VIEW compared AS SELECT {named}, dump, language, domain, "
         f"nullif(topic, '{NO_GROUP}') AS topic, "
         "floor(2 * log2(nullif(characters, 0)))::VARCHAR AS length, "
+        # The half of the hash that does not decide what is sampled.
         f"(md5_number(id) & {2**64 - 1}::UHUGEINT)::UBIGINT % {FOLDS} AS fold FROM {documents} "
         f"AND (dropped IS NULL OR dropped = 'pruned') AND {is_sampled(number, MOST_DOCUMENTS)}",
     )

@@ -136,8 +136,8 @@ class Score(Group):
     def _is_known_early(cls, value: object) -> object:
         if value == "topic":
             raise ValueError(
-                "topics follow from vectors, which are made after scores have pruned; use "
-                "selection.limits, or the term group_balance, with column `topic`"
+                "topics are clusters of vectors, which are made after the scores have pruned; "
+                "limit topics by selection.limits, or balance them by the term group_balance"
             )
         return value
 

@@ -36,7 +36,7 @@ def _refusal(problem: str, mark: Any) -> yaml.MarkedYAMLError:
 
 
 def read_yaml(text: str | bytes, origin: str) -> Any:
-    """Plain data from YAML; dates stay text. Messages begin with *place*.
+    """Plain data from YAML; dates stay text. Messages begin with *origin*.
 
     Raises:
         SettingsError: it is not YAML, gives a key twice, has an alias, or holds what JSON cannot.

@@ -60,7 +60,7 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
         VECTORS_OF: vectors_of(run, shard),
     }
     made = write_output(run, "embeddings", shard, schema, tables, metrics)
-    Checkpoints(run, "embeddings", shard, None, 0).clear()
+    Checkpoints(run, "embeddings", shard).clear()
     note(reused=reused)
     return made
 
@@ -70,7 +70,8 @@ def embed_unkept(
 ) -> np.ndarray:
     """The vectors that a run which keeps none would have written; float16, N x D.
 
-    Their checkpoints are those of *stage*, or none. *survivors*: of which of them, ascending.
+    Their checkpoints are those of *stage*, or none. *survivors*: the positions of those
+    that are embedded, ascending; None for all.
     """
     ids, is_wanted = _survivors(run, shard)
     if survivors is not None:
@@ -104,10 +105,10 @@ def _embedded(
     if not is_wanted.any():
         return
     prepare, embed = _embedder(run, shard, compute)
-    how = [compute.device_kind, compute.embedding_batch, compute.embedding_chunk]
+    batches = [compute.device_kind, compute.embedding_batch, compute.embedding_chunk]
     checkpoints = None
     if stage and run.settings.source.layout != "features":
-        checkpoints = Checkpoints(run, stage, shard, how, 0)
+        checkpoints = Checkpoints(run, stage, shard, (run.fingerprint(stage, shard), batches))
 
     def arrays(batch: pa.RecordBatch, prepared: Any) -> State:
         read = prepared.share_read() if prepared else np.full(len(batch), np.nan)

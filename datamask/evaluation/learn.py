@@ -201,10 +201,10 @@ def learn(run: Run, draws: int, folder: Path, compute: Compute) -> Learned:
     costs = np.array([len(ids) for ids in sample.tokens])
     judge = _Judge(sample, int(costs.sum() * share))
 
-    # The number is that of the way in which a selection is drawn and judged: raise it to change it.
+    # Raise the first number when the code draws or judges selections in another way.
     how = [1, judge.budget, hashlib.sha256(values.tobytes()).hexdigest()]
     how += map(run.fingerprint_all, ("documents", "tokenizer", "held_out"))
-    kept = Checkpoints(run, "learn", 0, how, 0)
+    kept = Checkpoints(run, "learn", 0, how)
 
     def draw(number: int) -> State:
         if drawn := kept.load(f"{number:05d}"):

@@ -68,7 +68,8 @@ def train(run: Run, unit: int, compute: Compute) -> Receipt:
     name = run.unit_label("training", unit)
     sequences = _sequences(run, trial, separator)
     device = torch.device(device_name(compute))
-    how = [device.type, compute.working_set_bytes, torch.get_num_threads()]
+    machine = [device.type, compute.working_set_bytes, torch.get_num_threads()]
+    how = (run.fingerprint("training", unit), machine)
     checkpoints = Checkpoints(run, "training", unit, how, compute.checkpoint_seconds)
     planned = run.pinned_revisions.get("training:model")
     path = f"{evaluation.model}/config.json"

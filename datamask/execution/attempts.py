@@ -230,8 +230,7 @@ def _work(run: Run, stage: str, unit: int | None, compute: Compute, force: bool)
             run.storage.remove(run.name(stage, number))
         work(run, compute)
         return
-    # The search for GPUs imports torch, which ranking without vectors does not need.
-    ranks = "embeddings" in STAGES[stage].after and not run.settings.has_vectors
-    on_device = STAGES[stage].on_device and not ranks
-    with own_device(compute) if on_device else contextlib.nullcontext(compute) as machine:
+    # The search for GPUs imports torch.
+    uses_device = STAGES[stage].uses_device(run.settings)
+    with own_device(compute) if uses_device else contextlib.nullcontext(compute) as machine:
         work(run, unit, machine)

@@ -26,13 +26,13 @@ def put_together(rows: Sequence[int], least_rows: int, most: int | None = None) 
     A batch ends with the shard that reaches *least_rows*, or with *most* shards; the last batch may
     have less.
     """
-    batches, first, held = [], 0, 0
+    ranges, first, held = [], 0, 0
     for end, number in enumerate(rows, 1):
         held += number
         if held >= least_rows or end - first == most or end == len(rows):
-            batches.append(range(first, end))
+            ranges.append(range(first, end))
             first, held = end, 0
-    return batches
+    return ranges
 
 
 def batches(

@@ -9,6 +9,7 @@ collected, not raised, so that they are reported together.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -110,9 +111,8 @@ class _Read:
         file, row = ([getattr(read, name) for read in reads] for name in ("file", "row"))
         return cls(table, np.concatenate(file), np.concatenate(row))
 
-    def of_file(self, number: int) -> _Read:
-        """The rows of one file; none, if it has none here."""
-        mask = self.file == number
+    def where(self, mask: np.ndarray) -> _Read:
+        """Those of the rows that a mask has."""
         return _Read(self.table.filter(mask), self.file[mask], self.row[mask])
 
 
@@ -208,21 +208,22 @@ class _SourceRows:
     def _sound(
         self, read: _Read, problems: dict[int, DatamaskError], missing: list[_Missing]
     ) -> pa.Table:
-        """The rows of the files that have no problem; the first problem of each other is added."""
-        try:
+        """The rows of files without a problem; *problems* gets the first one of each other file."""
+        with contextlib.suppress(InputError, pa.ArrowException):
             return self._checked(read, missing)
-        except (InputError, pa.ArrowException):
-            sound = [self._checked(read.of_file(-1), missing)]
+        is_sound = np.ones(len(read.file), bool)
         for number in np.unique(read.file).tolist():
+            of_file = read.file == number
             try:
                 with naming(self.paths[number]):
-                    sound.append(self._checked(read.of_file(number), missing))
+                    self._checked(read.where(of_file), [])
             except DatamaskError as error:
                 problems.setdefault(number, error)
-        return pa.concat_tables(sound)
+                is_sound &= ~of_file
+        return self._checked(read.where(is_sound), missing)
 
     def _checked(self, read: _Read, missing: list[_Missing]) -> pa.Table:
-        """Ids as text, with file and row; adds to *missing* which documents lack a score."""
+        """Ids as text, with file and row; *missing* gets the documents that lack a score."""
         column, table = self.settings.source.id_column, read.table
         ids = table[column].cast(pa.string()).combine_chunks()  # DuckDB reads chunks one by one
 

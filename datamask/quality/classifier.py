@@ -63,14 +63,15 @@ def classify_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     how = [compute.device_kind, compute.embedding_batch, compute.embedding_chunk]
     left = sorted((s for s in scores if s.name not in columns), key=lambda s: _model_key(run, s))
     for model_key, group in groupby(left, key=lambda s: _model_key(run, s)):
-        checkpoints = Checkpoints(run, "classifier_scores", shard, [*how, model_key], 0)
+        of_model = (run.fingerprint("classifier_scores", shard), [*how, model_key])
+        checkpoints = Checkpoints(run, "classifier_scores", shard, of_model)
         columns |= _classified(run, shard, list(group), compute, checkpoints)
     schema = schemas.classifier_scores(keys)
     values = (pa.array(columns[name], from_pandas=True) for name in schema.names[1:])
     table = pa.Table.from_arrays([read_ids(run, shard), *values], schema=schema)
     metrics = {"made_from": keys}
     receipt = write_output(run, "classifier_scores", shard, table.schema, [table], metrics)
-    Checkpoints(run, "classifier_scores", shard, how, 0).clear()
+    Checkpoints(run, "classifier_scores", shard).clear()
     return receipt
 
 

@@ -79,7 +79,7 @@ def _load_ids(connection: Any, run: Run, shards: list[int]) -> dict[int, str]:
 
 
 def _join(connection: Any, run: Run, index: int, score: Score) -> None:
-    """Table `joined<place>`: shard, row and value of every row of the files with a known id."""
+    """Table `joined<index>`: shard, row and value of every row of the files with a known id."""
     failures: list[DatamaskError] = []
     planned = run.pinned_revisions[f"file_scores:{score.name}"]
     batches = (

@@ -100,7 +100,7 @@ class Series:
 
 
 def look(number: int) -> dict[str, Any]:
-    """Colour and style of the series number *place*."""
+    """Colour and style of a series by its *number*, from 0."""
     return {"colour": COLOURS[number % len(COLOURS)], "style": number}
 
 

@@ -1,7 +1,7 @@
 """Unfinished work that survives a kill: `RUN/checkpoints`, removed when the unit's output exists.
 
-A checkpoint carries the fingerprint of its output and of how it is computed, so that work never
-resumes from a checkpoint of other settings. Arrays are kept as .npz without pickle, whose checksums
+A checkpoint carries a digest of all that determines the work, so that work never resumes from a
+checkpoint of other settings. Arrays are kept as .npz without pickle, whose checksums
 reveal damage; a damaged checkpoint counts as none.
 """
 
@@ -11,13 +11,12 @@ import logging
 import shutil
 import time
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from datamask.runs.files import replace_file
 from datamask.runs.run import Run, digest
-from datamask.runs.stages import STAGES
 from datamask.storage import stopping
 from datamask.storage.names import inside
 
@@ -29,14 +28,15 @@ State = Mapping[str, np.ndarray]
 class Checkpoints:
     """The checkpoints of one unit of work, by name.
 
-    *how*, plain values, must be equal too to resume. It determines all of the work of a command
-    that is no stage. A save is due after *every* seconds.
+    *how* are plain values that determine the work, such as the fingerprint of its output; work goes
+    on only from checkpoints of equal ones. A save is due after *every* seconds.
     """
 
-    def __init__(self, run: Run, stage: str, unit: int, how: object, every: float) -> None:
-        self.home = inside(run.root, f"checkpoints/{stage}/{unit:05d}")
-        due = run.fingerprint(stage, unit) if stage in STAGES else stage
-        self.folder = self.home / digest(due, how)
+    def __init__(
+        self, run: Run, work: str, unit: int, how: Iterable[object] = (), every: float = 0
+    ) -> None:
+        self.home = inside(run.root, f"checkpoints/{work}/{unit:05d}")
+        self.folder = self.home / digest(*how)
         self.every = every
         self._saved = time.monotonic()
 

@@ -50,6 +50,10 @@ class Stage:
     reads_source: bool = False
     pinned_with: tuple[str, ...] = ()
 
+    def uses_device(self, settings: Settings) -> bool:
+        """Whether the work uses a GPU under these settings: ranks without vectors do not."""
+        return self.on_device and (settings.has_vectors or "embeddings" not in self.after)
+
     @property
     def in_parallel(self) -> bool:
         """Whether its units can be made at the same time, by several workers."""

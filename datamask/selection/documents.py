@@ -247,5 +247,5 @@ def write_rows(
     table = pa.table(columns, schema)
     parts = table.to_batches(max_chunksize=ROWS_PER_BATCH) or [table]
     receipt = write_output(run, stage, shard, schema, parts, metrics)
-    Checkpoints(run, stage, shard, None, 0).clear()
+    Checkpoints(run, stage, shard).clear()
     return receipt

@@ -132,7 +132,7 @@ def selected_alone(run: Run, shard: int, compute: Compute) -> np.ndarray:
     """
     documents = read_documents(run, shard, compute)
     learned, logits = _learn_to_budget(run, shard, documents, compute)
-    Checkpoints(run, "learning", shard, None, 0).clear()
+    Checkpoints(run, "learning", shard).clear()
     is_met = run.settings.selection.tokens is None
     selected: np.ndarray = documents.ids[learned.selected if is_met else logits > 0]
     return selected
@@ -172,7 +172,8 @@ def _learn(
         return select_ranked(documents.quality, documents.ids, selection, num_selected, seed)
     from datamask.learning.learner import learn_mask
 
-    how = [compute.device_kind, compute.matmul, compute.working_set_bytes, attempt]
+    machine = [compute.device_kind, compute.matmul, compute.working_set_bytes, attempt]
+    how = (run.fingerprint(stage, shard), machine)
     checkpoints = Checkpoints(run, stage, shard, how, compute.checkpoint_seconds)
 
     def learn(compute: Compute) -> LearnedMask:

@@ -225,5 +225,5 @@ def write_sums(
     """
     columns = [pa.array([row.get(field.name, ()) for row in rows], field.type) for field in schema]
     receipt = write_output(run, stage, unit, schema, [pa.table(columns, schema=schema)], metrics)
-    Checkpoints(run, stage, run.shard_of(stage, unit), None, 0).clear()
+    Checkpoints(run, stage, run.shard_of(stage, unit)).clear()
     return receipt

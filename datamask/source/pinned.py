@@ -54,7 +54,8 @@ class PinnedParquet(pq.ParquetFile):  # type: ignore[misc]  # pyarrow has no typ
         self.size, footer = _read_footer(raw, path, shard)
         whole = hashlib.sha256(f"{self.size}/".encode() + footer[:-8])
         self.digest = whole.hexdigest()[:DIGITS]
-        # A remote footer is not fetched again. What is buffered ahead would stay in memory.
+        # A remote footer is not fetched again. Of a local file, all that is buffered ahead would
+        # stay in memory.
         metadata = None if state else pq.read_metadata(pa.BufferReader(footer))
         super().__init__(raw, pre_buffer=state is None, metadata=metadata)
         if len(footer) - 8 - self.metadata.serialized_size == SIGNATURE_BYTES:

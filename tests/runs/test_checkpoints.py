@@ -70,6 +70,29 @@ def test_learning_goes_on_after_a_kill_at_any_step(
     assert not list((run.root / "checkpoints").rglob("*.npz"))
 
 
+def test_a_checkpoint_of_other_settings_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed while it learned with one lambda, then planned with another: as if never begun."""
+    selection = {"estimator": "policy_gradient", "steps": 40, "rollouts": 16, "swap_refinement": 0}
+    other = {"selection": {**selection, "quality_weight": 0.2}}
+    expected = learnt(make_run(tmp_path / "other", "embeddings", **other))
+    run = make_run(tmp_path / "killed", "embeddings", selection={**selection, "quality_weight": 1})
+    save = Checkpoints.save
+
+    def saved(self: Checkpoints, name: str, state: dict[str, np.ndarray]) -> None:
+        save(self, name, state)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "save", saved)
+        for _ in range(5):
+            with pytest.raises(Killed):
+                learnt(run)
+    assert list((run.root / "checkpoints").rglob("*.npz"))
+    assert learnt(make_run(tmp_path / "killed", "embeddings", **other)) == expected
+
+
 def test_chunks_that_are_embedded_are_not_embedded_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,11 +128,11 @@ def test_a_damaged_or_foreign_checkpoint_counts_as_none(tmp_path: Path) -> None:
     """A flipped bit, half a file, and other settings."""
     run = make_run(tmp_path, "quality")
     state = {"logits": np.arange(100, dtype=np.float32)}
-    kept = Checkpoints(run, "selection", 0, ["cpu"], 0)
+    kept = Checkpoints(run, "selection", 0, ["cpu"])
     kept.save("learner", state)
     found = kept.load("learner")
     assert found is not None and (found["logits"] == state["logits"]).all()
-    assert Checkpoints(run, "selection", 0, ["cuda"], 0).load("learner") is None
+    assert Checkpoints(run, "selection", 0, ["cuda"]).load("learner") is None
     path = kept.folder / "learner.npz"
     data = path.read_bytes()
     # In an array, and in the directory of the archive: the version and the flags of the entry.
@@ -173,7 +196,7 @@ def test_a_unit_saves_while_another_one_is_cleared(
 ) -> None:
     """Another worker finishes between the two folders that a save makes."""
     run = make_run(tmp_path, "quality")
-    other, own = (Checkpoints(run, "selection", unit, [], 0) for unit in (0, 1))
+    other, own = (Checkpoints(run, "selection", unit) for unit in (0, 1))
     other.save("state", {"steps": np.arange(3)})
     made = Path.mkdir
 

@@ -246,7 +246,6 @@ def test_no_secret_is_in_the_mirror_or_the_store(
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_a_mirror_keeps_to_its_size_limit(
     s3: Store, source: Path, machine: Machine, original: Path
 ) -> None:
