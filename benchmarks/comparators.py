@@ -1,14 +1,15 @@
 """All comparators on real texts: quality, diversity, near-copies, time.
 
 A tenth is selected by each method. CPU seconds are of the whole call, with scales and figures.
-`gain` is that of the objective of DiSF and quality at lambda
-0.5 over random, as a share of DATAMASK's; coverage is facility location on probes that no method
-used. DSIR's target are as many of the best other documents of the corpus as are selected; QuaDMix
-samples within the four domains of the corpus. ODiS has the five parts of the heuristic as scores,
-of which quality is the mean. Near-copies are selected documents whose word 5-grams
-overlap with those of an earlier selected one (Jaccard similarity of at least 0.8, exact). Groups
-are packages and Debian's sections. Data `text` is at hand everywhere: docstrings of installed
-packages with lexical vectors, without domains, other texts to aim at, or a picture.
+`gain` is that of the objective of DiSF and quality at lambda 0.5 over random, as a share of
+DATAMASK's; coverage is facility location on probes that no method used. DSIR's target are as many
+of the best other documents of the corpus as are selected; QuaDMix samples within the four domains
+of the corpus. ODiS has the five parts of the heuristic as scores, of which quality is the mean.
+Near-copies are selected documents whose word 5-grams overlap with those of an earlier selected one
+(Jaccard similarity of at least 0.8, exact). Groups are packages and Debian's sections.
+
+Data `text` need no download: docstrings of installed packages and their lexical vectors. They have
+one domain, so that QuaDMix and DSIR are left out, as is the picture.
 
     python -m benchmarks.comparators [--rows 20000] [--data text]
 """

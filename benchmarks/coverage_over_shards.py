@@ -107,16 +107,19 @@ def _greedy(cosines: np.ndarray, weights: np.ndarray, best: np.ndarray, count: i
     return rows
 
 
+ORDERS = {
+    "source": ("shards in the order of the source", (5, 20, 50, 100)),
+    "random": ("random blocks", (2, 5, 10, 20)),
+    "similar": ("blocks of similar documents", (5, 20, 50, 100)),
+}
 WAYS: dict[str, Select] = {
     "random subset": drawn,
     "one learner": alone,
-    "20 shards, in the order of the source": in_blocks(BLOCKS, "source"),
-    "20 random blocks": in_blocks(20, "random"),
-    "10 random blocks": in_blocks(10, "random"),
-    "5 random blocks": in_blocks(5, "random"),
-    "2 random blocks": in_blocks(2, "random"),
-    "20 blocks of similar documents": in_blocks(BLOCKS, "similar"),
-    "5 blocks of similar documents": in_blocks(5, "similar"),
+    **{
+        f"{number} {name}": in_blocks(number, order)
+        for order, (name, numbers) in ORDERS.items()
+        for number in numbers
+    },
     "20 shards exchange coverage of centroids": exchanging(own=False),
     "the same, and cover their own documents": exchanging(own=True),
 }

@@ -1,9 +1,9 @@
 """Registers everything that runs need on a Prefect server: pools, limits, deployments, automations.
 
-The deployments are those of `deployments/prefect.yaml`, which `prefect deploy` reads, and the
-automations those beside it, which `prefect automation create` reads. These two commands would start
-a process for every entry. `deploy` may be repeated: pools, limits, schedules and the switches of
-automations stay as the operator left them. New schedules are switched off.
+`deploy` registers the deployments in `deployments/prefect.yaml` and the automations in the files
+beside it. Prefect's own commands `prefect deploy` and `prefect automation create` read the same
+files, but they start a process for each entry. `deploy` may be repeated: pools, limits, schedules
+and the switches of automations stay as the operator left them. New schedules are switched off.
 """
 
 from __future__ import annotations
