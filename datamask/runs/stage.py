@@ -52,7 +52,7 @@ class Stage:
 
     def uses_device(self, settings: Settings) -> bool:
         """Whether the work uses a GPU under these settings: ranks without vectors do not."""
-        return self.on_device and (settings.has_vectors or "embeddings" not in self.after)
+        return self.on_device and ("embeddings" not in self.after or settings.has_vectors)
 
     @property
     def in_parallel(self) -> bool:
