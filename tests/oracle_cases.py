@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from tests import oracle
 
 FUZZ = int(os.environ.get("DATAMASK_FUZZ", 0))
-"""Examples of `make fuzz`, half of them in each test; 0 for the 24 that CI always draws."""
+"""Examples of `make fuzz`, half of them in each test; 0 for the 16 that CI always draws."""
 
 drawn = hypothesis.settings(
-    max_examples=FUZZ // 2 or 12,
+    max_examples=FUZZ // 2 or 8,
     derandomize=not FUZZ,
     deadline=None,
     # Shrinking takes minutes; the corpora are small as they are.

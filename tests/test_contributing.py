@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
@@ -40,8 +41,6 @@ def test_the_toxicity_term_keeps_toxicity_low(
     estimator: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the third term the selection is less toxic than without, by either estimator."""
-    import yaml
-
     (tmp_path / "my_terms.py").write_text(code_block("python"))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "my_terms", raising=False)
@@ -67,8 +66,6 @@ def test_the_embedder_of_the_example_makes_a_runs_vectors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Counts of letters, worked out again for each text, are the run's embeddings."""
-    import yaml
-
     (tmp_path / "my_embedder.py").write_text(code_block("python", "Add an embedder"))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "my_embedder", raising=False)

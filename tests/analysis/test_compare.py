@@ -102,6 +102,7 @@ def test_terms_and_settings_side_by_side(runs: list[Run]) -> None:
         assert f"{pair.jaccard:.2%}" in page
 
 
+@pytest.mark.slow
 def test_gains_are_over_random_selections_of_the_first_run(tmp_path: Path) -> None:
     """The higher mean quality is the larger gain, whichever gains more over its own random."""
     source, made = corpus(tmp_path / "source"), []

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -94,8 +95,6 @@ def test_the_queries_of_the_documentation_run(made: Made) -> None:
 
 def test_a_sweep_ends_with_its_table_and_page(made: Made, tmp_path: Path) -> None:
     """The recommendation is in the table; lambda and gains are numbers."""
-    import shutil
-
     root = shutil.copytree(made.run.root, tmp_path / "run")
     given = ("sweep.quality_weights=[0.3,0.9]", "sweep.seeds=[1]")
     printed = command("sweep", root, *(part for item in given for part in ("--set", item)))

@@ -50,6 +50,7 @@ def line_with(process: subprocess.Popen[str], words: str) -> str:
     return next(line for line in process.stderr if words in line)
 
 
+@pytest.mark.slow
 def test_shards_stop_at_their_next_checkpoint(tmp_path: Path) -> None:
     """Two masks that would be learned for hours are saved and given up, and go on from there."""
     selection = {"estimator": "policy_gradient", "steps": 10**6, "rollouts": 4, "tolerance": 0}

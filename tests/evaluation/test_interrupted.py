@@ -23,7 +23,7 @@ OFTEN = Compute(checkpoint_seconds=0)
 def trained(source: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, bytes]:
     """A run whose arms are done, and the bytes of its first model, trained without a break."""
     root = tmp_path_factory.mktemp("interrupted") / "run"
-    run = finished.finish(root, small.settings(source, epochs=8), "arms")
+    run = finished.finish(root, small.settings(source, epochs=3), "arms")
     train(run, 0, Compute())
     return run, run.path("training", 0).read_bytes()
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import subprocess
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -25,35 +27,34 @@ MOST_TOLD = 2
 """Launches that may end with the damage that they found: that of the file, that of its copy."""
 CASES = [
     pytest.param(scope, stage, marks=[] if stage in often else [pytest.mark.slow])
-    for scope, often in (
-        ("shard", ("scores", "documents")),
-        ("corpus", ("round",)),
-    )
+    for scope, often in (("shard", ("scores", "documents")), ("corpus", ()))
     for stage in STAGES
     if stage not in ("report", "publication")
 ]
 
 
 @pytest.fixture(scope="module")
-def originals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Finished runs by scope."""
+def original(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of the finished run of a scope, made when it is first asked for."""
     folder = tmp_path_factory.mktemp("damage")
     source = finished.corpus(folder / "source")
-    runs = {}
-    for scope, selection in SELECTIONS.items():
+
+    @cache
+    def made(scope: str) -> Path:
         screened = {"near_duplicates": {}}
-        settings = finished.settings(source, quality=screened, selection=selection)
-        runs[scope] = rebuild(folder / scope / "run", settings).root
-    return runs
+        settings = finished.settings(source, quality=screened, selection=SELECTIONS[scope])
+        return rebuild(folder / scope / "run", settings).root
+
+    return made
 
 
 @pytest.mark.parametrize(("scope", "stage"), CASES)
 def test_no_stage_makes_anything_from_a_flipped_bit(
-    originals: dict[str, Path], scope: str, stage: str, tmp_path: Path
+    original: Callable[[str], Path], scope: str, stage: str, tmp_path: Path
 ) -> None:
     """A file rots before all that read it are made: launches end as an undisturbed run."""
     root, draw = tmp_path / "run", random.Random(f"{scope} {stage}")
-    subprocess.run(["cp", "-a", originals[scope], root], check=True)
+    subprocess.run(["cp", "-a", original(scope), root], check=True)
     run = open_run(root)
     if stage not in stages_of(run.settings):
         pytest.skip("not a stage of this run")
@@ -76,7 +77,7 @@ def test_no_stage_makes_anything_from_a_flipped_bit(
         except DatamaskError as error:
             told.append(str(error))
     assert len(told) <= MOST_TOLD, told
-    assert contents(root) == contents(originals[scope])
+    assert contents(root) == contents(original(scope))
 
 
 @pytest.mark.parametrize(
@@ -89,10 +90,10 @@ def test_no_stage_makes_anything_from_a_flipped_bit(
     ],
 )
 def test_a_read_that_finds_damage_names_the_file_and_makes_its_output_count_as_missing(
-    originals: dict[str, Path], name: str, stage: str, unit: int, tmp_path: Path
+    original: Callable[[str], Path], name: str, stage: str, unit: int, tmp_path: Path
 ) -> None:
     """Whatever else a unit of work wrote, one damaged file of it is enough."""
-    subprocess.run(["cp", "-a", originals["shard"], tmp_path / "run"], check=True)
+    subprocess.run(["cp", "-a", original("shard"), tmp_path / "run"], check=True)
     run = open_run(tmp_path / "run")
     path = run.fetch(name)
     data = path.read_bytes()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -182,10 +183,9 @@ def test_the_command_names_what_is_corrupt_and_what_to_do(
     assert [line.split()[0] for line in left[2:]] == ["00000", "00001"]
 
 
+@pytest.mark.slow
 def test_two_launches_in_one_folder_share_the_work(original: Path, tmp_path: Path) -> None:
     """Two processes at once: both succeed, nothing is made twice, the bytes are those of one."""
-    import threading
-
     alone = open_run(original)
     root = tmp_path / "run"
     rebuild_command = ("rebuild", root)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextvars
+import subprocess
+import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from datamask.config.compute import Compute
 from datamask.execution.pipeline import run_stage
@@ -176,8 +180,6 @@ def test_a_lost_part_is_begun_again_but_not_for_ever(
 
 def automations(**trigger: object) -> list[Any]:
     """What deployments/automations.yaml has, with these values in every trigger."""
-    import yaml
-
     from tests.flows.server import DEPLOYMENTS
 
     text = (DEPLOYMENTS / "automations.yaml").read_text(encoding="utf-8")
@@ -235,8 +237,6 @@ def test_the_server_ends_lost_flow_runs_and_no_others() -> None:
 
     Heartbeats of flow runs that have ended arrive after their end.
     """
-    import time
-
     from prefect import flow
     from prefect.client.orchestration import get_client
     from prefect.events import emit_event
@@ -293,9 +293,6 @@ def test_the_server_ends_lost_flow_runs_and_no_others() -> None:
 @contextmanager
 def busy(processes: int) -> Iterator[None]:
     """So many processes that compute without a pause."""
-    import subprocess
-    import sys
-
     started = [subprocess.Popen([sys.executable, "-c", "while 1: pass"]) for _ in range(processes)]
     try:
         yield

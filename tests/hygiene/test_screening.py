@@ -24,6 +24,7 @@ from tests.hygiene.screened import SIMILARITY, prose, texts_of, write
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
 
+@pytest.mark.slow
 def test_workers_order_and_lost_files_change_no_byte(
     tmp_path: Path, copies: Any, benchmarks: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,7 +93,7 @@ def test_a_shard_in_one_block_selects_what_greedy_does(num_documents, seed):
     assert np.flatnonzero(found.selected).tolist() == sorted(chosen)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.integers(1, 400), st.integers(2, 60), st.integers(0, 99))
 def test_blocks_are_a_partition(num_documents, size, seed):
     """Every document in one block, none of more than twice the size."""

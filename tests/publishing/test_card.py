@@ -53,6 +53,7 @@ def test_the_header_is_what_the_hub_indexes(make_run: MakeRun) -> None:
     assert (sample["config_name"], "default" in sample) == ("sample", False)
 
 
+@pytest.mark.slow
 def test_languages_are_not_guessed(make_run: MakeRun) -> None:
     """Those of the source's column with their shares, else those that were set, else none."""
     run = make_run()

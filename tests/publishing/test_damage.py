@@ -113,9 +113,7 @@ def published(hub: Hub) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     ("name", "kind"),
     mostly_nightly(
-        [
-            *((PUBLISHED[1], "store"), (PUBLISHED[0], "copy")),
-        ],
+        [(PUBLISHED[1], "store")],
         itertools.product(PUBLISHED, ("disk", "store", "copy")),
     ),
 )

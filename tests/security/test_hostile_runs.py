@@ -127,6 +127,7 @@ def note(run: Path, name: str) -> None:
 CHANGES = {change.__name__: change for change in (published, dump, score, link)}
 
 
+@pytest.mark.slow
 @settings(
     max_examples=8,
     deadline=None,

@@ -111,6 +111,7 @@ def test_no_command_sends_names_to_be_obeyed(config: Path) -> None:
     assert not hidden
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_data_in_a_file_is_unchanged(config: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """CSV and JSON that a program reads have the characters of the source."""

@@ -27,7 +27,7 @@ FACTORS = st.builds(lambda a, power: a * 10.0**power, st.floats(1, 10), st.integ
 LEVELS = st.builds(lambda b, power: b * 10.0**power, st.floats(-1, 1), st.integers(-3, 8))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(factor=FACTORS, level=LEVELS, metric=st.sampled_from(["disf", "pairwise", "vendi"]))
 def test_scale_and_level_of_quality_change_no_selection(
     factor: float, level: float, metric: str

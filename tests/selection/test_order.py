@@ -75,7 +75,7 @@ class Files:
         return SimpleNamespace(metrics=self.metrics, rows=rows)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.lists(DOCUMENT, min_size=1, max_size=40), st.data())
 def test_the_best_documents_are_kept_until_the_budget_is_met(
     documents: list[dict[str, Any]], data: st.DataObject

@@ -62,7 +62,7 @@ def found(rows: list, max_repeat: int, total: int) -> list[int]:
     return [repeats[row[2]] for row in rows]
 
 
-@hypothesis_settings(max_examples=40, deadline=None)
+@hypothesis_settings(max_examples=15, deadline=None)
 @given(st.lists(KEPT, min_size=1, max_size=25), st.integers(2, 6), st.booleans(), st.data())
 def test_repeats_are_the_most_valuable_exposures(
     kept: list, max_repeat: int, in_tokens: bool, data: st.DataObject

@@ -54,7 +54,7 @@ def order(rows):
     return sorted(rows, key=lambda row: (-row[2], -row[3], row[4]))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.lists(DOCUMENT, min_size=3, max_size=30), st.data())
 def test_limits_give_the_best_selection_that_respects_them(documents, data):
     """Against all numbers of kept documents per group, by the sum of places in the order."""
@@ -132,7 +132,7 @@ def walk(rows, limits, total):
     return sorted(row[0] for row in kept), units, max(skipped)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.lists(DOCUMENT, min_size=3, max_size=30), st.data())
 def test_what_does_not_fit_into_a_cap_of_tokens_is_skipped(documents, data):
     """Against the rules a document at a time; a shard needs nothing but the table."""

@@ -60,6 +60,7 @@ def unkept(learnt: tuple[Run, Path], tmp_path_factory: pytest.TempPathFactory) -
     return open_run(root)
 
 
+@pytest.mark.slow
 def test_masks_are_those_of_kept_embeddings(unkept: Run, kept: Run) -> None:
     """To the number; nothing of the vectors is left on the disk."""
     for shard in range(unkept.num_shards):
@@ -76,6 +77,7 @@ def test_masks_are_those_of_kept_embeddings(unkept: Run, kept: Run) -> None:
     assert not any("keeps no embeddings" in line for line in answer(kept).warnings)
 
 
+@pytest.mark.slow
 def test_the_report_compares_sampled_documents(unkept: Run, kept: Run) -> None:
     """A document's neighbour is the nearest of those drawn from the same set."""
     vectors = {}
@@ -97,6 +99,7 @@ def test_the_report_compares_sampled_documents(unkept: Run, kept: Run) -> None:
     assert sampled[0]["id"].equals(sampled[1]["id"])
 
 
+@pytest.mark.slow
 def test_what_needs_embeddings_is_refused(unkept: Run) -> None:
     """Arms that learn, and a sweep, each with the reason."""
     result = CliRunner().invoke(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 import uuid
@@ -119,9 +121,6 @@ def test_a_folder_on_another_disk_gets_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stage's folder may be another file system than the run's: the file still appears whole."""
-    import errno
-    import os
-
     from datamask.runs.files import replace_file
 
     real = os.replace
