@@ -92,10 +92,6 @@ class SourceGroup(Group):
     """the group's domain, language or dump"""
 
 
-EarlyGroup = Literal["none", "domain", "language", "dump", "source"]
-"""What defines groups that are known before documents are embedded."""
-
-
 def group_in(annotation: Any) -> type[BaseModel] | None:
     """The settings group in a field's annotation, alone or in a tuple or union; None if none is."""
     kinds = (annotation, *typing.get_args(annotation))

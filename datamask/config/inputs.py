@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from datamask.config import recipe
-from datamask.config.group import EarlyGroup, Group, Model, Place, SourceGroup, known_or_own
+from datamask.config.group import Group, Model, Place, SourceGroup, known_or_own
 from datamask.config.screening import Contamination, NearDuplicates
 
 WINDOWS, MOST_WINDOWS = 3, 1000
@@ -122,24 +122,15 @@ class Score(Group):
     least_correlation: float = Field(0.3, ge=-1, le=1)
     """kinds `probe` and `examples`: minimum of Spearman's correlation of labels and cross-validated
     predictions (of two kinds of text 2 AUC - 1); below it, the run fails"""
-    normalise_within: EarlyGroup = "none"
-    """normalise within groups (`source`: the file's folder), small ones less so"""
+    normalise_within: Literal["none", "domain", "language", "dump", "source", "topic"] = "none"
+    """normalise within groups (`source`: the file's folder), small ones less so; topics are known
+    after pruning, so a score within topics cannot prune"""
     weight: float = Field(1.0, gt=-1e6, lt=1e6)
     """weight in the combined quality"""
     missing: Literal["error", "drop", "fill"] = "error"
     """policy for documents whose score is absent, null, NaN or infinite"""
     fill_value: float = Field(0.0, ge=-LARGEST, le=LARGEST)
     """raw score for `missing: fill`"""
-
-    @field_validator("normalise_within", mode="before")
-    @classmethod
-    def _is_known_early(cls, value: object) -> object:
-        if value == "topic":
-            raise ValueError(
-                "topics are clusters of vectors, which are made after the scores have pruned; "
-                "limit topics by selection.limits, or balance them by the term group_balance"
-            )
-        return value
 
     @property
     def reads_text(self) -> bool:

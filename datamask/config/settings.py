@@ -55,12 +55,14 @@ class Settings(Group):
             raise ValueError("publication.tokens needs tokens.tokenizer")
         if self.evaluation.hold_out_by == "topic" and self.topics is None:
             raise ValueError("evaluation.hold_out_by: the run has no topics; set `topics`")
+        self._check_scores_within_topics()
         methods = [selection.method, *(arm.change.get("method") for arm in self.evaluation.arms)]
         if "odis" in methods and len(self.scores) < 2:
             raise ValueError("selection.method: odis needs two scores or more in quality.scores")
         of_sums = selection.scope == "corpus" or selection.method == "greedy"
         of_sums |= bool(selection.mask_model or (publication and publication.mask_model))
-        pruned = self.has_heuristic_alone or (self.prune_fraction and not self.probes)
+        is_known_later = bool(self.probes or self.scores_within_topics)
+        pruned = self.has_heuristic_alone or (self.prune_fraction and not is_known_later)
         metric = recipe.CORPUS_METRIC if of_sums else recipe.METRIC
         filled = selection.filled_in(
             metric=metric if self._needs_vectors() else "",
@@ -68,6 +70,19 @@ class Settings(Group):
         )
         object.__setattr__(self, "selection", filled)  # settings are frozen
         return self
+
+    def _check_scores_within_topics(self) -> None:
+        within = self.scores_within_topics
+        problem = ""
+        if within and self.topics is None:
+            problem = "the run has no topics; set `topics`"
+        elif within and self.selection.mask_model:
+            problem = "a mask model is of scores without groups; unset it"
+        elif within and len(within) == len(self.scores) and self.prune_fraction:
+            problem = "topics are known after pruning; set quality.prune_fraction to 0, or add a "
+            problem += "score to prune by"
+        if problem:
+            raise ValueError(f"score {within[0].name}: normalise_within: topic: {problem}")
 
     def given(self) -> dict[str, Any]:
         """These settings as plain data, without values that were filled in."""
@@ -148,6 +163,20 @@ class Settings(Group):
             return tuple(score for score in self.quality.scores if score.kind != "probe")
         is_imported = self.source.layout == "features"
         return _default_scores(self.source.columns.quality_score if is_imported else "")
+
+    @property
+    def scores_within_topics(self) -> tuple[Score, ...]:
+        """Of these, the scores that are normalised within topics, after embedding."""
+        return tuple(score for score in self.scores if score.normalise_within == "topic")
+
+    @property
+    def pruning_scores(self) -> tuple[Score, ...]:
+        """The scores as documents are pruned by them: those within topics have weight 0."""
+        whole = {"normalise_within": "none", "weight": 0.0}
+        return tuple(
+            score.model_copy(update=whole) if score.normalise_within == "topic" else score
+            for score in self.scores
+        )
 
     @property
     def probes(self) -> tuple[Score, ...]:

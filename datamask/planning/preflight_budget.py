@@ -32,7 +32,7 @@ def counted_problems(run: Run, compute: Compute) -> list[DatamaskError] | None:
             with temporary_duckdb(run.root, compute) as connection:
                 load_epoch(connection, run)
         with temporary_duckdb(run.root, compute) as connection:
-            load_documents(connection, run)
+            load_documents(connection, run, [])
             paths = [str(run.path("quality", shard)) for shard in range(run.num_shards)]
             execute(connection, "SET VARIABLE quality = ?", [paths])
             execute(

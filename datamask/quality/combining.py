@@ -61,12 +61,12 @@ def join_documents(connection: Any, run: Run) -> Scales:
     Returns the scales, of the run or of the mask model by which it is judged. Refuses a score that
     is missing and whose policy is `error`, and values that are too large.
     """
-    scores = run.settings.scores
+    scores = run.settings.pruning_scores
     receipts = [run.receipt("scores", shard) for shard in range(run.num_shards)]
     _refuse_missing(run, receipts)
     about = judged_by(run)
     known = about["normalisation"] if about else {}
-    load_documents(connection, run)
+    load_documents(connection, run, group_kinds(scores))
     scales: Scales = {}
     wholes: list[str] = []
     for index, score in enumerate(scores):
@@ -79,7 +79,7 @@ def join_documents(connection: Any, run: Run) -> Scales:
         )
         if score.normalisation != "none":
             scales[score.name] = [offset, divisor]
-        wholes.append(f"({value_of(score)} - {_double(offset)}) / {_double(divisor)}")
+        wholes.append(f"({value_of(score)} - {double(offset)}) / {double(divisor)}")
     _find_copies(connection, run)
     find_contaminated(connection, run)
     _join(connection, run, wholes)
@@ -109,10 +109,11 @@ def value_of(score: Score) -> str:
     # Score names match [a-z][a-z0-9_]* (config.Score), so they are safe as identifiers.
     if score.missing != "fill":
         return f's."{score.name}"'
-    return f'coalesce(s."{score.name}", {_double(score.fill_value + 0.0)})'
+    return f'coalesce(s."{score.name}", {double(score.fill_value + 0.0)})'
 
 
-def _double(value: float) -> str:
+def double(value: float) -> str:
+    """SQL: a number, exactly."""
     return f"'{value!r}'::DOUBLE"
 
 
@@ -124,7 +125,7 @@ def _refuse_missing(run: Run, receipts: list[Receipt]) -> None:
             raise missing_score(score, missing, path, None, receipt.unit)
 
 
-def load_documents(connection: Any, run: Run) -> None:
+def load_documents(connection: Any, run: Run, kinds: list[str]) -> None:
     """View `documents`: the `scores` of all shards, with shard and the groups g_<kind>."""
     paths = [str(run.path("scores", shard)) for shard in range(run.num_shards)]
     execute(connection, "SET VARIABLE scores = ?", [paths])
@@ -132,7 +133,7 @@ def load_documents(connection: Any, run: Run) -> None:
         f"SELECT {SHARD_OF_FILE} AS shard, * FROM "
         "read_parquet(getvariable('scores'), filename = true)"
     )
-    columns, joins = group_columns(connection, run)
+    columns, joins = group_columns(connection, run, kinds)
     execute(connection, f"CREATE VIEW documents AS SELECT s.*{columns} FROM ({query}) s {joins}")
 
 
@@ -201,14 +202,15 @@ def _find_copies(connection: Any, run: Run) -> None:
 
 def _join(connection: Any, run: Run, wholes: list[str]) -> None:
     """Table `joined`; *wholes* are SQL: the scores normalised over the corpus."""
-    settings, kinds = run.settings, group_kinds(run.settings.scores)
+    settings, scores = run.settings, run.settings.pruning_scores
+    kinds = group_kinds(scores)
     columns = ["s.shard", "s.row", "s.id", "s.characters", "s.tokens"]
     joins = [
         f"LEFT JOIN {table} ON {table}.shard = s.shard AND {table}.row = s.row"
         for table in ("copies", "contaminated")
     ]
     total = whole_total = "0.0"
-    for index, (score, whole) in enumerate(zip(settings.scores, wholes, strict=True)):
+    for index, (score, whole) in enumerate(zip(scores, wholes, strict=True)):
         normalised, value = whole, value_of(score)
         if score.normalisation == "rank":
             joins.append(f"LEFT JOIN rank{index} ON rank{index}.value = {value}")
@@ -217,8 +219,8 @@ def _join(connection: Any, run: Run, wholes: list[str]) -> None:
             normalised, joined = mixed_with_groups(index, score, value, whole)
             joins += joined
         columns.append(f'{normalised} AS "{score.name}"')
-        total += f" + {_double(score.weight)} * ({normalised})"
-        whole_total += f" + {_double(score.weight)} * ({whole})"
+        total += f" + {double(score.weight)} * ({normalised})"
+        whole_total += f" + {double(score.weight)} * ({whole})"
     columns.append(f"{total} + 0.0 AS quality")
     if kinds:
         columns.append(f"{whole_total} + 0.0 AS whole_quality")
@@ -229,7 +231,7 @@ def _join(connection: Any, run: Run, wholes: list[str]) -> None:
     if contamination and contamination.action == "drop":
         drops = "contaminated_by IS NOT NULL"
     elif contamination and contamination.action == "drop_covered":
-        drops = f"contaminated_share >= {_double(contamination.covered)}"
+        drops = f"contaminated_share >= {double(contamination.covered)}"
     long = run.receipt("scores", 0).metrics["long"]
     too_long = f"s.characters > {long['bound']}" if long["policy"] == "drop" else "false"
     columns.append(

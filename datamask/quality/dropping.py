@@ -60,7 +60,7 @@ def drop(run: Run, compute: Compute) -> None:
         counted = _counted(counts, run.num_shards)
         of_all = {
             "length_edges": about["length_edges"] if about else _length_edges(connection),
-            "centre": about.get("centre", 0.0) if about else _centre(connection),
+            "centre": about.get("centre", 0.0) if about else median_quality(connection),
         }
         of_first = {**_compared(connection, run), "normalisation": scales}
 
@@ -114,7 +114,7 @@ def _compared(connection: Any, run: Run) -> dict[str, Any]:
             f"WHERE {is_sampled(run.num_documents, SAMPLE_DOCUMENTS)} ORDER BY shard, row"
         )
         metrics["score_correlations"] = _correlations(sample.to_arrow_table())
-    if kinds := group_kinds(run.settings.scores):
+    if kinds := group_kinds(run.settings.pruning_scores):
         metrics["score_groups"] = group_shares(connection, kinds)
     return metrics
 
@@ -135,8 +135,8 @@ def _correlations(table: pa.Table) -> list[dict[str, Any]]:
     return pairs
 
 
-def _centre(connection: Any) -> float:
-    """The lower median of the quality that is left (`objectives.quality.centre_of`)."""
+def median_quality(connection: Any) -> float:
+    """The lower median of the quality that is left in `result` (`objectives.quality.centre_of`)."""
     rows = "result WHERE dropped IS NULL"
     number = execute(connection, f"SELECT count(*) FROM {rows}")[0][0]
     return value_at(connection, "quality", rows, (number - 1) // 2) if number else 0.0

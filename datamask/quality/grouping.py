@@ -36,10 +36,14 @@ def group_kinds(scores: tuple[Score, ...]) -> list[str]:
     return list(dict.fromkeys(kinds))
 
 
-def group_columns(connection: Any, run: Run) -> tuple[str, str]:
-    """SQL of the groups g_<kind> of a row of `scores` (named s, with shard), and joins for them."""
-    kinds = group_kinds(run.settings.scores)
-    columns = {kind: group_column(kind, "s") for kind in kinds if kind != "source"}
+def group_columns(connection: Any, run: Run, kinds: list[str]) -> tuple[str, str]:
+    """SQL of the groups g_<kind> of a row of `scores` (named s, with shard), and joins for them.
+
+    The table `topics` (shard, row, topic) is there if topics are among the kinds; a document that
+    is not in it is in no group.
+    """
+    columns = {kind: group_column(kind, "s") for kind in kinds}
+    joins = ""
     if "source" in kinds:
         parents = [PurePosixPath(piece.path).parent for piece in run.pieces]
         above, rows, first, shard = commonpath(map(str, parents)), [], 0, 0
@@ -53,9 +57,11 @@ def group_columns(connection: Any, run: Run) -> tuple[str, str]:
             connection, pa.Table.from_pylist(rows), "CREATE TABLE folders AS FROM arriving"
         )
         columns["source"] = "folders.folder"
-    joins = "JOIN folders ON folders.shard = s.shard AND row >= first AND row < beyond"
-    named = "".join(f", {columns[kind]} AS g_{kind}" for kind in kinds)
-    return named, joins if "source" in kinds else ""
+        joins = "JOIN folders ON folders.shard = s.shard AND row >= first AND row < beyond"
+    if "topic" in kinds:
+        columns["topic"] = "topics.topic"
+        joins = "LEFT JOIN topics ON topics.shard = s.shard AND topics.row = s.row"
+    return "".join(f", {columns[kind]} AS g_{kind}" for kind in kinds), joins
 
 
 def create_groups(connection: Any, index: int, score: Score, value: str) -> None:

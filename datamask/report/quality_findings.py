@@ -97,7 +97,8 @@ def _remedy(run: Run, name: str, kind: str) -> str:
     """The command that keeps a score from deciding between groups."""
     if kind == "length":
         return "datamask rebuild RUN --set 'selection.more_terms=[{name: length, weight: 1}]'"
-    if kind == "topic":
+    others = [s for s in run.settings.scores if s.name != name and s.normalise_within != "topic"]
+    if kind == "topic" and run.settings.prune_fraction and not others:
         return "datamask rebuild RUN --set 'selection.limits=[{column: topic, cap: 0.2}]'"
     chosen = []
     for score in run.settings.quality.scores or run.settings.scores:

@@ -26,7 +26,7 @@ from datamask.runs import budget, schemas
 from datamask.runs.files import read_columns
 from datamask.runs.receipt import Receipt, canonical_json, read_receipt
 from datamask.runs.stage import Stage, Unit
-from datamask.runs.stages import STAGES, owner_of, stages_of
+from datamask.runs.stages import QUALITY_STAGES, STAGES, owner_of, stages_of
 from datamask.storage.local import Storage
 from datamask.storage.names import inside
 
@@ -209,8 +209,8 @@ class Run:
 
     @property
     def quality_stage(self) -> str:
-        """The stage whose quality is learnt from: with probes, if there are any."""
-        return "probed_quality" if self.settings.probes else "quality"
+        """The stage whose quality is learnt from."""
+        return next(stage for stage in reversed(QUALITY_STAGES) if stage in self._stages)
 
     def quality_path(self, shard: int) -> Path:
         """The quality that is learnt from, for reading."""

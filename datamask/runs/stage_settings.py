@@ -96,12 +96,18 @@ screening = reads_texts(
 def combined(settings: Settings) -> list[Any]:
     """What normalised scores, and documents dropped before pruning, depend on."""
     names = ("name", "kind", "missing", "normalisation", "normalise_within", "weight")
-    of_scores = [f"scores.{name}" for name in names]
+    of_scores = [f"pruning_scores.{name}" for name in names]
     of_benchmarks = [f"quality.contamination.{name}" for name in ("action", "covered", "common")]
     every = reads(*of_scores, "quality.duplicates", *of_benchmarks)(settings)
     filled = [score.fill_value for score in settings.scores if score.missing == "fill"]
     held_out = settings.evaluation.hold_out and [settings.evaluation.hold_out, settings.seed]
     return [*every, filled, held_out]
+
+
+def pruned(settings: Settings) -> list[Any]:
+    """What quality, and all documents dropped before embedding, depend on."""
+    fraction = None if settings.selection.mask_model else settings.prune_fraction
+    return [*combined(settings), fraction, settings.quality.contamination is not None]
 
 
 def embedding(settings: Settings) -> Any:

@@ -12,6 +12,9 @@ from datamask.runs.stage import Stage
 from datamask.runs.stages_of_evaluation import EVALUATION
 from datamask.runs.stages_of_tokens import TOKENS
 
+QUALITY_STAGES = ("quality", "probed_quality", "topic_quality")
+"""Stages that add scores to the quality; the last of them that a run has is learnt from."""
+
 STAGES = {
     stage.name: stage
     for stage in (
@@ -100,11 +103,7 @@ STAGES = {
             "quality",
             8,
             "datamask.quality.dropping:drop",
-            settings=lambda s: [
-                *of.combined(s),
-                None if s.selection.mask_model else s.prune_fraction,
-                s.quality.contamination is not None,
-            ],
+            settings=of.pruned,
             after_all=(
                 *("scores", "benchmark_ngrams", "screening"),
                 *("earlier_signatures", "similar_pairs"),
@@ -170,13 +169,21 @@ STAGES = {
             where=lambda s: s.topics is not None,
         ),
         Stage(
+            "topic_quality",
+            1,
+            "datamask.quality.within_topics:normalise_within_topics",
+            settings=of.reads("scores_within_topics.name", "scores_within_topics.weight"),
+            after_all=("scores", "quality", "probed_quality", "topics"),
+            where=lambda s: bool(s.scores_within_topics),
+        ),
+        Stage(
             "corpus_statistics",
             9,
             "datamask.selection.totals:shard_statistics",
             "shard",
             settings=of.statistics,
             on_device=True,
-            after=("quality", "probed_quality", "embeddings"),
+            after=(*QUALITY_STAGES, "embeddings"),
             where=of.exchanges,
             more_inputs=of.balanced_topics,
             pinned_with=("embeddings",),
@@ -187,7 +194,7 @@ STAGES = {
             "datamask.selection.rounds:learn_round",
             "shard",
             on_device=True,
-            after=("quality", "probed_quality", "embeddings", "corpus_statistics", "round"),
+            after=(*QUALITY_STAGES, "embeddings", "corpus_statistics", "round"),
             after_all=("round_total",),
             where=of.exchanges,
         ),
@@ -208,7 +215,7 @@ STAGES = {
             "shard",
             settings=of.reads("selection.swap_refinement"),
             on_device=True,
-            after=("quality", "probed_quality", "embeddings", "round"),
+            after=(*QUALITY_STAGES, "embeddings", "round"),
             after_all=("round_total",),
             where=of.swaps_together,
         ),
@@ -227,7 +234,7 @@ STAGES = {
             "shard",
             settings=of.learning,
             on_device=True,
-            after=("quality", "probed_quality", "embeddings", "round", "swaps"),
+            after=(*QUALITY_STAGES, "embeddings", "round", "swaps"),
             after_all=("round_total", "swaps_total"),
             where=lambda s: s.selection.has_cut,
             more_inputs=of.balanced_topics,
@@ -237,7 +244,7 @@ STAGES = {
             3,
             "datamask.selection.threshold:cut",
             settings=of.cut,
-            after_all=("quality", "probed_quality", "learning"),
+            after_all=(*QUALITY_STAGES, "learning"),
             file="threshold.parquet",
             where=lambda s: s.selection.has_cut,
             more_inputs=of.limited_topics,
@@ -249,7 +256,7 @@ STAGES = {
             "shard",
             settings=of.mask,
             on_device=True,
-            after=("quality", "probed_quality", "embeddings", "learning"),
+            after=(*QUALITY_STAGES, "embeddings", "learning"),
             after_all=("threshold",),
             more_inputs=of.balanced_topics,
         ),
@@ -260,7 +267,7 @@ STAGES = {
             "shard",
             settings=lambda s: s.seed,
             on_device=True,
-            after=("quality", "probed_quality", "embeddings", "selection"),
+            after=(*QUALITY_STAGES, "embeddings", "selection"),
             after_all=("threshold",),
             where=lambda s: of.exchanges(s) or of.makes_model(s),
         ),
@@ -288,7 +295,7 @@ STAGES = {
             "datamask.analysis.documents:tabulate",
             "shard",
             settings=lambda s: [s.topics is not None, s.keeps_vectors],
-            after=("scores", "quality", "probed_quality", "embeddings", "topics", "selection"),
+            after=("scores", *QUALITY_STAGES, "embeddings", "topics", "selection"),
             after_all=("repeats",),
         ),
         Stage(

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 from datamask.baselines.clustered import k_means
@@ -29,7 +30,6 @@ from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run, shard_seed
-from datamask.selection.documents import read_survivors
 from datamask.selection.mask_model import read_topics
 from datamask.selection.model_file import judged_by
 from datamask.source.texts import beginnings
@@ -94,7 +94,9 @@ def _sample(
             rows = np.sort(generator.permutation(kept[shard])[:wanted])
         path, dimension = run.path("embeddings", shard), run.settings.embedding.dimension
         vectors.append(read_vectors(path, dimension, rows, np.float32)[1])
-        of_source = read_survivors(run, shard, ["row"])["row"].take(pa.array(rows))
+        # The quality that is learnt from may be normalised within these topics.
+        quality = read_columns(run.path("quality", shard), ["row", "dropped"])
+        of_source = quality.filter(pc.is_null(quality["dropped"]))["row"].take(pa.array(rows))
         sampled += [(shard, row) for row in of_source.to_pylist()]
     return np.concatenate(vectors), sampled
 

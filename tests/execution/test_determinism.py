@@ -23,6 +23,7 @@ SELECTIONS = (
     pytest.param({"method": "random"}, marks=pytest.mark.slow),
 )
 
+EDU = {"name": "edu", "kind": "column", "column": "edu"}
 
 pytestmark = pytest.mark.usefixtures("roughly")
 
@@ -67,6 +68,7 @@ def test_workers_and_order_change_no_byte(
             selection={**selection, "steps": 10},
             plan={"rows_per_shard": 24},
             topics={"number": 3},
+            quality={"scores": [{**EDU, "normalise_within": "topic"}, {"name": "form"}]},
         )
         run = plan_run(tmp_path / way.__name__, chosen)
         for stage in finished.up_to(run, "composition"):

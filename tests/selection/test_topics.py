@@ -176,7 +176,6 @@ def test_a_mask_model_without_topics_gives_none(source: Path, tmp_path: Path) ->
             {"selection": {"limits": [{"column": "topic", "cap": 0.5}]}},
             "limits: the run has no",
         ),
-        ({"quality": {"scores": [{"normalise_within": "topic"}]}}, "by selection.limits"),
         (
             {"topics": TOPICS, "embedding": {"keep": False}, "selection": {"scope": "corpus"}},
             "embedding.keep: false, but topics",

@@ -1,0 +1,150 @@
+"""Scores normalised within topics through real runs, against numpy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from datamask.analysis.composition import query
+from datamask.config.loading import parse_settings
+from datamask.errors import SettingsError
+from datamask.planning.plan import plan_run
+from datamask.runs.run import Run
+from datamask.runs.stages import stages_of
+from tests.finished import finish, settings
+from tests.quality.runs import read
+
+pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
+
+LEVELS = {"onion garlic": 5.0, "court judge": -3.0, "goal match": 0.0}
+FORM = {"name": "form", "kind": "column", "column": "form"}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ninety documents of three subjects, whose grades differ; one has no grade."""
+    folder = tmp_path_factory.mktemp("corpus") / "source"
+    folder.mkdir()
+    generator = np.random.default_rng(4)
+    subjects = [[*LEVELS][row % 3] for row in range(90)]
+    grades = [LEVELS[subject] + round(generator.normal(), 1) for subject in subjects]
+    columns = {
+        "id": [f"d{row:02d}" for row in range(90)],
+        "text": [f"{subject} " * 5 + str(row) for row, subject in enumerate(subjects)],
+        "edu": [None if row == 7 else grade for row, grade in enumerate(grades)],
+        "form": generator.standard_normal(90),
+    }
+    pq.write_table(pa.table(columns), folder / "a.parquet", row_group_size=30)
+    return folder
+
+
+def within_topics(source: Path, normalisation: str = "z-score", **groups: Any) -> Any:
+    """Settings of a score within topics, and of one that prunes a fifth."""
+    edu = {"name": "edu", "kind": "column", "column": "edu", "missing": "drop", "weight": 2.0}
+    edu |= {"normalisation": normalisation, "normalise_within": "topic"}
+    given = {"topics": {"number": 3}, "plan": {"rows_per_shard": 30}, **groups}
+    given["quality"] = {"scores": [edu, FORM], **given.get("quality", {})}
+    return settings(source, **given)
+
+
+def plainly(values: np.ndarray, normalisation: str) -> np.ndarray:
+    """Values normalised among themselves, from the definitions."""
+    if normalisation == "z-score":
+        return (values - values.mean()) / values.std()
+    smaller = (values[None] < values[:, None]).sum(1)
+    return (smaller + ((values[None] == values[:, None]).sum(1) - 1) / 2) / len(values)
+
+
+@pytest.mark.parametrize("normalisation", ["z-score", "rank"])
+def test_quality_is_normalised_within_topics(
+    source: Path, tmp_path: Path, normalisation: str
+) -> None:
+    """The other score alone prunes; then each value is a mix of its places in topic and corpus."""
+    run = finish(tmp_path / "run", within_topics(source, normalisation), "composition")
+    columns = pq.read_table(source / "a.parquet").to_pydict()
+    edu = np.array(columns["edu"], np.float64)
+    has_edu = ~np.isnan(edu)
+    whole = np.full(90, np.nan)
+    whole[has_edu] = plainly(edu[has_edu], normalisation)
+    form = plainly(np.array(columns["form"]), "z-score")
+    candidates = np.flatnonzero(has_edu)
+    kept = np.sort(candidates[np.argsort(form[candidates])][len(candidates) // 5 :])
+    expected = whole.copy()
+    for subject in range(3):
+        rows = kept[kept % 3 == subject]
+        weight = len(rows) / (len(rows) + 10)
+        within = plainly(edu[rows], normalisation)
+        expected[rows] = weight * within + (1 - weight) * whole[rows]
+    rows = read(run, "topic_quality")
+    assert [place for place, row in enumerate(rows) if row["dropped"] is None] == kept.tolist()
+    assert read_column(rows, "edu") == pytest.approx(expected, abs=1e-6, nan_ok=True)
+    quality = form + 2 * expected
+    assert read_column(rows, "quality") == pytest.approx(quality, abs=1e-6, nan_ok=True)
+    centre = np.sort(quality[kept])[(len(kept) - 1) // 2]
+    assert run.receipt("topic_quality", 2).metrics["centre"] == pytest.approx(centre, abs=1e-6)
+    told = query(run, "SELECT id, quality, topic FROM documents")
+    assert read_column(told, "quality") == pytest.approx(quality, abs=1e-6, nan_ok=True)
+    changed = query(run, "SELECT * FROM score_groups")
+    assert len(changed) == 4 and {row["kind"] for row in changed} == {"topic"}
+    compared = np.flatnonzero(has_edu)
+    for key, values in (("best_whole", form + 2 * whole), ("best_within", quality)):
+        best = compared[np.argsort(-values[compared])[: len(compared) // 10]]
+        of_topics = {row["name"]: row[key] for row in changed}
+        names = [told[place]["topic"] for place in best]
+        assert of_topics == {name: names.count(name) for name in of_topics}
+
+
+def read_column(rows: list[dict[str, Any]], name: str) -> list[float]:
+    """A column of numbers, NaN where null."""
+    return [np.nan if row[name] is None else row[name] for row in rows]
+
+
+def states(run: Run, chosen: Any) -> dict[str, str]:
+    """The state of each stage of a run up to the masks if it had other settings."""
+    again = plan_run(run.root, chosen)
+    order = stages_of(again.settings, "scores", "selection")
+    return {stage: min(again.states(stage)) for stage in order}
+
+
+def test_only_what_depends_on_a_change_is_made_again(source: Path, tmp_path: Path) -> None:
+    """Other topics and another weight change the last quality, but neither what is pruned."""
+    chosen = within_topics(source, selection={"scope": "corpus", "rounds": 2})
+    run = finish(tmp_path / "run", chosen, "selection")
+    first = read(run, "topic_quality")
+    data = chosen.given()
+    data["quality"]["scores"][0]["weight"] = 3.0
+    heavier = states(run, parse_settings(data))
+    early = {"scores", "quality", "embeddings", "topic_model", "topics"}
+    assert {stage for stage, state in heavier.items() if state == "done"} == early
+    fewer = parse_settings({**chosen.given(), "topics": {"number": 2}})
+    left = {stage for stage, state in states(run, fewer).items() if state == "done"}
+    assert left == {"scores", "quality", "embeddings"}
+    run = finish(run.root, fewer, "selection")
+    assert read(run, "topic_quality") != first
+    other = finish(tmp_path / "other", fewer, "selection")
+    for shard in range(run.num_shards):
+        for stage in ("topic_quality", "selection"):
+            assert run.path(stage, shard).read_bytes() == other.path(stage, shard).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("groups", "setting"),
+    [
+        ({"topics": None}, "topics"),
+        ({"quality": {"scores": [{"normalise_within": "topic"}]}}, "prune_fraction"),
+        ({"selection": {"mask_model": "somewhere"}}, "mask model"),
+    ],
+)
+def test_what_cannot_be_normalised_within_topics_is_refused(
+    source: Path, groups: dict[str, Any], setting: str
+) -> None:
+    """Without topics, without another score to prune by, by a model that knows no groups."""
+    data = {**within_topics(source).given(), **groups}
+    with pytest.raises(SettingsError, match=f"normalise_within.*{setting}") as refused:
+        parse_settings(data)
+    assert "\n" not in str(refused.value)
