@@ -12,7 +12,7 @@ import contextlib
 import json
 import logging
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,7 +30,6 @@ from datamask.runs.files import write_parquet
 from datamask.runs.opening import create_run, open_run, run_exists, run_storage
 from datamask.runs.run import DUMPS_KEY, Run, digest
 from datamask.source.convert import FOLDER, convert
-from datamask.source.dumps import count_dumps
 from datamask.source.opening import is_remote
 from datamask.source.reading import SCHEMA_KEY
 from datamask.storage.local import Storage, nearest_folder
@@ -171,11 +170,11 @@ def _write(
     if planned is not None and checked and (planned.settings, planned.pinned_revisions) == now:
         return create_run(storage.address, *now)
     with locks.alone(storage):
-        _check_rows(storage.root, plan, compute, checked)
+        dumps = _check_rows(storage.root, plan, compute, checked)
         if plan.problems:
             raise together(plan.problems)
         if planned is None or checked is None:
-            _write_plan(Run(storage, *now), plan)
+            _write_plan(Run(storage, *now), plan, dumps)
         return create_run(storage.address, *now)
 
 
@@ -203,8 +202,14 @@ def _is_checked(plan: PlanPreview, planned: Run) -> bool:
     """Whether *planned* has this plan, and its rows were checked for the new settings."""
     if not planned.plan_path.exists():
         return False
-    made_for = (pq.read_metadata(planned.plan_path).metadata or {}).get(MADE_FOR_KEY, b"")
+    made_for = _note(planned, MADE_FOR_KEY)
     return made_for == _rows_matter(plan).encode() and planned.pieces == plan.pieces
+
+
+def _note(planned: Run, key: bytes) -> bytes:
+    """What plan.parquet keeps under a key; empty if there is nothing."""
+    note: bytes = (pq.read_metadata(planned.plan_path).metadata or {}).get(key, b"")
+    return note
 
 
 def _rows_matter(plan: PlanPreview) -> str:
@@ -216,25 +221,33 @@ def _rows_matter(plan: PlanPreview) -> str:
     return digest([source.layout, source.columns, settings.scores, width, pinned_revisions])
 
 
-def _check_rows(folder: Path, plan: PlanPreview, compute: Compute, checked: Run | None) -> None:
+def _check_rows(
+    folder: Path, plan: PlanPreview, compute: Compute, checked: Run | None
+) -> Sequence[Mapping[str, int]]:
     """Add problems in rows of files whose columns can be read, and of an impossible budget.
 
-    *checked* is a run whose rows are these and were checked. DuckDB spills to *folder*.
+    *checked* is a run whose rows are these and were checked. DuckDB spills to *folder*. Returns the
+    documents of each shard by dump; none if there are problems.
     """
     settings, selection, problems = plan.settings, plan.settings.selection, plan.problems
     if checked is not None:
         counted = [] if problems else _counted_problems(plan, compute, checked)
         if counted is not None or not (selection.limits or selection.needs_tokens):
             problems += counted or []
-            return
+            dumps: list[dict[str, int]] = json.loads(_note(checked, DUMPS_KEY) or "[]")
+            return dumps
     id_column = settings.source.id_column
     if all(getattr(problem, "column", None) != id_column for problem in problems):
         names = [] if problems else plan.schema.names
-        files = {piece.path: piece.digest for piece in plan.pieces}
         kinds = [(key.partition(":"), of) for key, of in plan.pinned_revisions.items()]
         score_files = {name: of for (kind, _, name), of in kinds if kind == "file_scores"}
         with gathering(problems):
-            problems += check_rows(folder, files, settings, compute, names, score_files)
+            in_rows, by_dump = check_rows(
+                folder, plan.pieces, settings, compute, names, score_files
+            )
+            problems += in_rows
+            return by_dump
+    return []
 
 
 def _counted_problems(
@@ -251,9 +264,8 @@ def _counted_problems(
     return counted_problems(now, compute)
 
 
-def _write_plan(run: Run, plan: PlanPreview) -> None:
+def _write_plan(run: Run, plan: PlanPreview, dumps: Sequence[Mapping[str, int]]) -> None:
     encoded = plan.schema.serialize().to_pybytes().hex()
-    dumps = count_dumps(plan.pieces, plan.settings.source.columns.dump, plan.schema)
     notes = {SCHEMA_KEY: encoded, DUMPS_KEY: json.dumps(dumps), MADE_FOR_KEY: _rows_matter(plan)}
     schema = schemas.PLAN.with_metadata(notes)
     names = schema.names  # column by column: there may be a million pieces

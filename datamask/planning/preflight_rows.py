@@ -1,18 +1,18 @@
 """Checks that need the rows: absent or repeated ids, and missing scores.
 
 Joins, ties and the published subset need unique ids, and a missing score would stop a run after
-hours. Planning therefore checks both before any expensive work. It reads only the columns of ids
-and scores and the first vectors of each file, several files at once. DuckDB compares 128-bit hashes
-of ids out of core; an id itself is read again from its file if a message shows it. Problems are
-collected, not raised, so that they are reported together.
+hours. Planning therefore checks both before any expensive work. It reads only the columns of ids,
+scores and dumps and the first vectors of each file, several files at once. DuckDB compares 128-bit
+hashes of ids out of core; an id itself is read again from its file if a message shows it. Problems
+are collected, not raised, so that they are reported together.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
@@ -28,7 +28,9 @@ from datamask.config.selection import NO_GROUP
 from datamask.config.settings import Settings
 from datamask.embedding.vectors import normalise, to_matrix
 from datamask.errors import DatamaskError, InputError, gathering
+from datamask.planning.reads import Read, joined
 from datamask.runs.in_progress import each_in_turn
+from datamask.runs.run import Piece
 from datamask.selection.limits import COUNTS, check_bounds
 from datamask.source.columns import (
     domains,
@@ -38,6 +40,7 @@ from datamask.source.columns import (
     named,
     usable,
 )
+from datamask.source.dumps import Counted, DumpCounts
 from datamask.source.long_texts import remedy, surely_long
 from datamask.source.opening import naming
 from datamask.source.pinned import open_parquet
@@ -58,32 +61,36 @@ _GIVEN = pa.schema([("id", pa.string()), ("usable", pa.bool_())])
 _Missing = tuple[str, int, str, int]
 """A column, how many documents of a batch lack its score, and the file and row of the first."""
 
+_Loaded = tuple[list[DatamaskError], list[_Missing], list[Counted | None]]
+"""What is known of a group of files, and what `DumpCounts.count` returns of their rows."""
+
 
 def check_rows(
     root: Path,
-    files: Mapping[str, str],
+    pieces: Sequence[Piece],
     settings: Settings,
     compute: Compute,
     columns: Collection[str],
     score_files: Mapping[str, str],
-) -> list[DatamaskError]:
+) -> tuple[list[DatamaskError], list[Counter[str]]]:
     """Find unreadable files, absent and repeated ids, and missing scores that are not allowed.
 
-    If there are none, also budgets and limits that all documents of the source cannot meet.
+    If there are none, also budgets and limits that all documents of the source cannot meet. Returns
+    the problems, and the documents of each shard by dump (`DumpCounts.by_shard`).
 
     Args:
         root: the run's folder, which exists; DuckDB spills there.
-        files: the digest of each of the source's files, by path.
+        pieces: the plan.
         settings: names the columns and the scores.
-        compute: files read at once (`workers`); DuckDB's memory and threads.
-        columns: names of the source's columns; empty: the budget is not checked.
+        compute: files read at once (`workers`, at least two); DuckDB's memory and threads.
+        columns: names of the source's columns; empty: budget and dumps do not matter.
         score_files: the digest of each score of kind `file`, by name, whose files exist.
     """
-    rows = _SourceRows(files, settings, columns)
+    rows = _SourceRows(pieces, settings, columns)
     with temporary_duckdb(root, compute) as connection:
         execute(connection, "CREATE TABLE ids (key UHUGEINT, file INTEGER, row BIGINT)")
         execute(connection, COUNTS)
-        problems = list(rows.load(connection, compute.workers))
+        problems = list(rows.load(connection, max(2, compute.workers)))
         problems += rows.missing_scores()
         problems += _repeated_ids(connection, rows)
         if rows.counted and not problems:
@@ -93,36 +100,17 @@ def check_rows(
         for score in settings.scores:
             if score.kind == "file" and score.name in score_files:
                 problems += _unmatched(connection, rows, score, score_files[score.name])
-    return problems
-
-
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """Rows as they were read, and the number of the file and of the row of each."""
-
-    table: pa.Table
-    file: np.ndarray
-    row: np.ndarray
-
-    @classmethod
-    def joined(cls, reads: Sequence[_Read]) -> _Read:
-        """All rows of *reads*, in their order."""
-        table = pa.concat_tables([read.table for read in reads])
-        file, row = ([getattr(read, name) for read in reads] for name in ("file", "row"))
-        return cls(table, np.concatenate(file), np.concatenate(row))
-
-    def where(self, mask: np.ndarray) -> _Read:
-        """Those of the rows that a mask has."""
-        return _Read(self.table.filter(mask), self.file[mask], self.row[mask])
+    return problems, rows.dumps.by_shard
 
 
 class _SourceRows:
     """One pass over the columns that are checked."""
 
     def __init__(
-        self, files: Mapping[str, str], settings: Settings, columns: Collection[str]
+        self, pieces: Sequence[Piece], settings: Settings, columns: Collection[str]
     ) -> None:
-        self.files, self.paths, self.settings = files, [*files], settings
+        self.files = {piece.path: piece.digest for piece in pieces}
+        self.paths, self.settings = [*self.files], settings
         self.scores = [
             score
             for score in settings.scores
@@ -130,6 +118,8 @@ class _SourceRows:
         ]
         self.missing: list[_Missing] = []
         self.counted = self._counted(columns)
+        self.dump = [name for name in [settings.source.columns.dump] if name in columns]
+        self.dumps = DumpCounts(pieces if self.dump else ())
 
     def _counted(self, columns: Collection[str]) -> dict[str, str]:
         """The column whose groups have limits (`name`) and that of `tokens`, if they matter.
@@ -151,14 +141,18 @@ class _SourceRows:
         """Fill the table `ids`; problems in the order of files. A problem ends its file."""
         at_once = min(MOST_FILES_AT_ONCE, len(self.paths) // (8 * threads) + 1)
 
-        def load_files(first: int) -> tuple[list[DatamaskError], list[_Missing]]:
+        def load_files(first: int) -> _Loaded:
             problems: dict[int, DatamaskError] = {}
             missing: list[_Missing] = []
+            dumps = []
             numbers = range(first, min(first + at_once, len(self.paths)))
             with connection.cursor() as own:
                 own.begin()
-                for read in _joined(self._read(numbers, problems)):
+                for read in joined(self._read(numbers, problems)):
                     rows = self._sound(read, problems, missing)
+                    if self.dumps.by_shard:
+                        values = read.table[self.dump[0]]
+                        dumps.append(self.dumps.count(read.file, read.row, values))
                     execute_with(
                         own, rows, "INSERT INTO ids SELECT md5_number(id), file, row FROM arriving"
                     )
@@ -166,14 +160,18 @@ class _SourceRows:
                         counts = "SELECT name, count(*), sum(tokens) FROM arriving GROUP BY 1"
                         execute_with(own, rows, f"INSERT INTO counts {counts}")
                 own.commit()
-            return [problems[number] for number in sorted(problems)], missing
+            return [problems[number] for number in sorted(problems)], missing, dumps
 
         groups = range(0, len(self.paths), at_once)
-        for problems, missing in each_in_turn(load_files, groups, threads, "groups of files"):
+        for problems, missing, dumps in each_in_turn(
+            load_files, groups, threads, "groups of files"
+        ):
             yield from problems
             self.missing += missing
+            for counted in dumps:
+                self.dumps.add(counted)
 
-    def _read(self, numbers: range, problems: dict[int, DatamaskError]) -> Iterator[_Read]:
+    def _read(self, numbers: range, problems: dict[int, DatamaskError]) -> Iterator[Read]:
         """The checked columns of several files, batch by batch."""
         wanted = sorted({score.column for score in self.scores})
         for number in numbers:
@@ -183,9 +181,11 @@ class _SourceRows:
                 with open_parquet(path, planned=self.files[path]) as file:
                     self._check_lengths(path, file.metadata)
                     # Absent columns and those of other types were reported from the footers.
-                    kinds = {field.name: field.type for field in file.schema_arrow}
+                    fields = file.schema_arrow if wanted else ()
+                    kinds = {field.name: field.type for field in fields}
                     scores = [name for name in wanted if name in kinds and is_numeric(kinds[name])]
                     names = [self.settings.source.id_column, *scores, *self.counted.values()]
+                    names += self.dump
                     row = 0
                     for batch in file.iter_batches(
                         ROWS_AT_ONCE, columns=list(dict.fromkeys(names)), use_threads=False
@@ -193,7 +193,7 @@ class _SourceRows:
                         rows = np.arange(row, row + len(batch))
                         row += len(batch)
                         table = pa.Table.from_batches([batch])
-                        yield _Read(table, np.full(len(batch), number, np.int32), rows)
+                        yield Read(table, np.full(len(batch), number, np.int32), rows)
             except DatamaskError as error:
                 problems.setdefault(number, error)
 
@@ -206,7 +206,7 @@ class _SourceRows:
             return str(next(islice(ids, row, None)))
 
     def _sound(
-        self, read: _Read, problems: dict[int, DatamaskError], missing: list[_Missing]
+        self, read: Read, problems: dict[int, DatamaskError], missing: list[_Missing]
     ) -> pa.Table:
         """The rows of files without a problem; *problems* gets the first one of each other file."""
         with contextlib.suppress(InputError, pa.ArrowException):
@@ -222,7 +222,7 @@ class _SourceRows:
                 is_sound &= ~of_file
         return self._checked(read.where(is_sound), missing)
 
-    def _checked(self, read: _Read, missing: list[_Missing]) -> pa.Table:
+    def _checked(self, read: Read, missing: list[_Missing]) -> pa.Table:
         """Ids as text, with file and row; *missing* gets the documents that lack a score."""
         column, table = self.settings.source.id_column, read.table
         ids = table[column].cast(pa.string()).combine_chunks()  # DuckDB reads chunks one by one
@@ -291,24 +291,6 @@ class _SourceRows:
             if here:
                 _, _, path, row = here[0]
                 yield missing_score(score, sum(count for _, count, _, _ in here), path, row)
-
-
-def _joined(reads: Iterator[_Read]) -> Iterator[_Read]:
-    """The same rows, of several files at once: a call for each small file takes most of the time.
-
-    Columns have the same types in all files of a table.
-    """
-    waiting: list[_Read] = []
-    count = 0
-    for read in reads:
-        same = not waiting or waiting[0].table.schema == read.table.schema
-        if not same or count >= ROWS_AT_ONCE:
-            yield _Read.joined(waiting)
-            waiting, count = [], 0
-        waiting.append(read)
-        count += len(read.row)
-    if waiting:
-        yield _Read.joined(waiting)
 
 
 def _repeated_ids(connection: Any, rows: _SourceRows) -> Iterator[InputError]:

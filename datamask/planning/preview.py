@@ -129,9 +129,9 @@ def _cut_after(
     before: Run | None, files: list[SourceFile], settings: Settings
 ) -> tuple[Piece, ...]:
     """Cut files; if those of a planned run are among them, its shards come first, unchanged."""
-    paths = {(_without_commit(file.path), file.digest): file.path for file in files}
     planned: tuple[Piece, ...] = ()
     if before is not None and before.settings.plan == settings.plan and before.plan_path.exists():
+        paths = {(_without_commit(file.path), file.digest): file.path for file in files}
         pairs = [((_without_commit(piece.path), piece.digest), piece) for piece in before.pieces]
         if all(key in paths for key, _ in pairs):
             planned = tuple(replace(piece, path=paths[key]) for key, piece in pairs)

@@ -9,9 +9,11 @@ AWS_*).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -42,6 +44,7 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     return views.get(kind, kind)
 
 
+@functools.lru_cache(maxsize=64)  # most files of a source have the same schema
 def plain_schema(schema: pa.Schema) -> pa.Schema:
     """A schema without metadata and encodings, which may differ between equal files."""
     return pa.schema([pa.field(field.name, plain_type(field.type)) for field in schema])
@@ -62,6 +65,8 @@ def unify_schemas(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
 
     for path, schema in schemas:
         plain = plain_schema(schema)
+        if plain is unified:
+            continue  # as most of 100,000 small files
         if repeated := sorted(name for name in {*plain.names} if plain.names.count(name) > 1):
             problem = "occurs more than once in the file; give every column its own name"
             refuse(problem, path, repeated[0])
@@ -118,8 +123,11 @@ def read_footers(paths: Sequence[str]) -> tuple[list[SourceFile], list[DatamaskE
         except DatamaskError as error:
             return error
 
-    with ThreadPoolExecutor(16 if any(map(is_remote, paths)) else 2) as pool:
-        results = list(pool.map(read, paths))
+    threads = 16 if any(map(is_remote, paths)) else 2
+    at_once = min(256, len(paths) // (8 * threads) + 1)  # handing over one file takes longer
+    groups = [paths[first : first + at_once] for first in range(0, len(paths), at_once)]
+    with ThreadPoolExecutor(threads) as pool:
+        results = [*chain.from_iterable(pool.map(lambda group: [*map(read, group)], groups))]
     return (
         [result for result in results if isinstance(result, SourceFile)],
         [result for result in results if isinstance(result, DatamaskError)],

@@ -175,8 +175,8 @@ def test_problems_are_in_the_order_of_files(tmp_path: Path, workers: int) -> Non
         }
     )
     paths = sorted(map(str, source.iterdir()))
-    files = {file.path: file.digest for file in read_footers(paths)[0]}
-    problems = check_rows(tmp_path, files, settings, Compute(workers=workers), [], {})
+    pieces = cut(read_footers(paths)[0], 10**6, 2**30)
+    problems, _ = check_rows(tmp_path, pieces, settings, Compute(workers=workers), [], {})
     rows = [200_000, 4, 4]
     expected = [f"file {path}, row {row}, " for path, row in zip(paths, rows, strict=False)]
     found = [str(problem) for problem in problems]

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datamask.runs.run import Piece
-from datamask.source.dumps import MOST_COUNTED, count_dumps, dump_names
-from datamask.source.reading import read_footers
+from datamask.source.dumps import MOST_COUNTED, DumpCounts, dump_names
 
 
 @given(st.lists(st.text(max_size=100) | st.none()))
@@ -45,37 +44,43 @@ def test_names(value: str | None, name: str) -> None:
     assert dump_names(pa.array([value], pa.string())).to_pylist() == [name]
 
 
-def pieces_of(path: Path, dumps: pa.Array) -> list[Piece]:
-    """A file of ten rows in two row groups, cut into shards of 4 and 6."""
-    pq.write_table(pa.table({"id": range(10), "dump": dumps}), path, row_group_size=5)
-    parts = ((0, 1, 0, 4), (0, 2, 4, 6))
-    [file], _ = read_footers([str(path)])
-    return [
-        Piece(shard, str(path), first, count, skip, rows, 0, file.digest)
-        for shard, (first, count, skip, rows) in enumerate(parts)
+def piece(shard: int, path: str, rows: int) -> Piece:
+    """The next rows of a file in a shard."""
+    return Piece(shard, path, 0, 1, 0, rows, 0, "")
+
+
+def counted(pieces: list[Piece], reads: list[tuple[list[int], list[int], pa.Array]]) -> list:
+    """The dumps of each shard, after rows were read in several batches."""
+    counts = DumpCounts(pieces)
+    made = [counts.count(np.array(f), np.array(r), pa.chunked_array([d])) for f, r, d in reads]
+    for each in made:
+        counts.add(each)
+    return counts.by_shard
+
+
+@given(st.lists(st.sampled_from(["b", "a", None, "c", "x/y"]), min_size=12, max_size=12))
+@settings(deadline=None)
+def test_dumps_are_counted_by_shard_in_their_order(values: list[str | None]) -> None:
+    """Against a plain count: a file in two shards, two files in one, batches across both."""
+    pieces = [piece(0, "z", 4), piece(1, "z", 3), piece(1, "a", 5)]
+    files, rows = [0] * 7 + [1] * 5, [*range(7), *range(5)]
+    column = pa.array(values, pa.string()).dictionary_encode()
+    reads = [(files[i:j], rows[i:j], column[i:j]) for i, j in ((0, 3), (3, 9), (9, 12))]
+    found = counted(pieces, reads)
+    named = ["other" if value in (None, "x/y") else value for value in values]
+    assert found == [Counter(named[:4]), Counter(named[4:])]
+    assert [list(shard) for shard in found] == [
+        list(dict.fromkeys(named[:4])),
+        list(dict.fromkeys(named[4:])),
     ]
 
 
-def test_dumps_are_counted_by_shard_in_their_order(tmp_path: Path) -> None:
-    """Against a plain count of the same rows, and dictionaries keep the order of the source."""
-    values = ["b", "a", None, "b", "c", "c", "a", "x/y", "c", "a"]
-    column = pa.array(values).dictionary_encode()
-    pieces = pieces_of(tmp_path / "0.parquet", column)
-    found = count_dumps(pieces, "dump", pq.read_schema(tmp_path / "0.parquet"))
-    named = ["other" if value in (None, "x/y") else value for value in values]
-    assert found == [Counter(named[:4]), Counter(named[4:])]
-    assert list(found[0]) == ["b", "a", "other"]
-
-
-def test_without_a_usable_column_there_are_no_dumps(tmp_path: Path) -> None:
-    """No column, one that is no text, or more dumps than anyone would publish apart."""
-    pieces = pieces_of(tmp_path / "0.parquet", pa.array([b"\xff"] * 10))
-    schema = pq.read_schema(tmp_path / "0.parquet")
-    assert count_dumps(pieces, "dump", schema) == []
-    assert count_dumps(pieces, "nothing", schema) == []
-    many = pa.table({"dump": [f"d{row}" for row in range(MOST_COUNTED + 1)]})
-    pq.write_table(many, tmp_path / "1.parquet")
-    path = str(tmp_path / "1.parquet")
-    [file], _ = read_footers([path])
-    piece = Piece(0, path, 0, 1, 0, many.num_rows, 0, file.digest)
-    assert count_dumps([piece], "dump", many.schema) == []
+def test_dumps_that_cannot_be_published_apart_are_not_counted() -> None:
+    """A column that is no text, or more dumps than anyone would publish apart."""
+    bad = ([0], [1], pa.array([b"\xff"]))
+    good = ([0], [0], pa.array(["a"]))
+    assert counted([piece(0, "a", 2)], [good, bad]) == []
+    for number, known in ((MOST_COUNTED, 1), (MOST_COUNTED + 1, 0)):
+        names = pa.array([f"d{row}" for row in range(number)])
+        rows = list(range(number))
+        assert len(counted([piece(0, "a", number)], [([0] * number, rows, names)])) == known
