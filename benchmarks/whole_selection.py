@@ -5,7 +5,10 @@ are of CPU on one thread: for ours, all of `datamask.select`, with scales, swaps
 greedy algorithm (incremental for DiSF, lazy for facility location), its choice alone. The gain over
 random subsets is a share of greedy's: values in float64, of all documents, in the same scales.
 
-    python -m benchmarks.whole_selection [--rows 10000] [--draws 3]
+`exact` and `near` are corpora of which half the documents copy the other half, exactly or with a
+noise of `NOISE` times the length of the vector.
+
+    python -m benchmarks.whole_selection [--rows 10000] [--draws 3] [--metric facility_location]
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ import platform
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -28,17 +33,24 @@ from benchmarks.inputs import load
 from benchmarks.learner import coverage
 from datamask.baselines.greedy import choose, choose_covering
 from datamask.config.selection import Selection
+from datamask.learning import learner
 from datamask.objectives.disf import DIVISOR
 from datamask.objectives.weighted import build_terms
 
 CASES = [
-    ("disf", 0.5, 0.1),
-    ("disf", 0.0, 0.1),
-    ("facility_location", 0.5, 0.1),
-    ("facility_location", 0.1, 0.1),
-    ("facility_location", 0.0, 0.1),
-    ("facility_location", 0.5, 0.5),
+    ("disf", 0.5, 0.1, "text"),
+    ("disf", 0.0, 0.1, "text"),
+    *(
+        ("facility_location", weight, ratio, "text")
+        for ratio in (0.1, 0.5)
+        for weight in (0.0, 0.1, 0.5)
+    ),
+    ("facility_location", 0.5, 0.1, "exact"),
+    ("facility_location", 0.0, 0.1, "exact"),
+    ("facility_location", 0.5, 0.1, "near"),
+    ("facility_location", 0.0, 0.1, "near"),
 ]
+NOISE = 0.1
 SUBSETS = 8
 """Random subsets whose mean value is gain 0."""
 
@@ -51,20 +63,33 @@ def correlation(features: np.ndarray) -> float:
     return -float((products**2).sum() - (np.diag(products) ** 2).sum()) / DIVISOR
 
 
-def select(folder: Path, rows: int, draw: int, case: tuple[str, float, float]) -> dict[str, Any]:
+def corpus(folder: Path, rows: int, draw: int, kind: str) -> tuple[np.ndarray, np.ndarray]:
+    """Vectors and quality of one draw."""
+    generator = np.random.default_rng(draw)
+    features, quality = load(folder, "text", 2 * rows)
+    drawn = np.sort(generator.choice(2 * rows, rows, replace=False))
+    if kind != "text":
+        drawn[rows // 2 :] = drawn[: rows - rows // 2]
+    vectors = features[drawn].astype(np.float32)
+    if kind == "near":
+        noise = generator.standard_normal(vectors.shape, dtype=np.float32)[rows // 2 :]
+        vectors[rows // 2 :] += NOISE / np.sqrt(vectors.shape[1]) * noise
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True), quality[drawn]
+
+
+def select(
+    folder: Path, rows: int, draw: int, case: tuple[str, float, float, str]
+) -> dict[str, Any]:
     """CPU seconds and gains of both on one draw."""
     import datamask
 
-    metric, weight, ratio = case
+    metric, weight, ratio, kind = case
     torch.set_num_threads(1)
-    features, quality = load(folder, "text", 2 * rows)
-    drawn = np.sort(np.random.default_rng(draw).choice(2 * rows, rows, replace=False))
-    vectors = features[drawn].astype(np.float32)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    score = quality[drawn]
-    start = time.process_time()
-    ours = datamask.select(vectors, score, ratio=ratio, metric=metric, quality_weight=weight)
-    seconds = time.process_time() - start
+    vectors, score = corpus(folder, rows, draw, kind)
+    with timed(learner, "_scaled") as scales_took:
+        start = time.process_time()
+        ours = datamask.select(vectors, score, ratio=ratio, metric=metric, quality_weight=weight)
+        seconds = time.process_time() - start
 
     count, scales = len(ours.indices), ours.metrics["scales"]
     terms = build_terms(Selection(metric=metric, quality_weight=weight))
@@ -85,7 +110,32 @@ def select(folder: Path, rows: int, draw: int, case: tuple[str, float, float]) -
     units = scales.get("quality", 1.0), scales.get(metric, 1.0)
     joint = weight * table[:, 0] / units[0] + (1 - weight) * table[:, 1] / units[1]
     gains = joint - joint[2:].mean()
-    return {"ours": seconds, "greedy": rival, "gain": gains[0] / gains[1]}
+    return {
+        "ours": seconds,
+        "scales": 100 * sum(scales_took) / seconds,
+        "greedy": rival,
+        "gain": 100 * gains[0] / gains[1],
+    }
+
+
+@contextmanager
+def timed(module: Any, name: str) -> Iterator[list[float]]:
+    """CPU seconds of each call of a function of a module."""
+    seconds: list[float] = []
+    function = getattr(module, name)
+
+    def call(*given: Any, **named: Any) -> Any:
+        start = time.process_time()
+        try:
+            return function(*given, **named)
+        finally:
+            seconds.append(time.process_time() - start)
+
+    setattr(module, name, call)
+    try:
+        yield seconds
+    finally:
+        setattr(module, name, function)
 
 
 def main() -> None:
@@ -93,6 +143,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rows", type=int, default=10_000)
     parser.add_argument("--draws", type=int, default=3)
+    parser.add_argument("--metric", default="", help="only lines of this metric")
     parser.add_argument("--folder", type=Path, default=Path("runs/bench"))
     parser.add_argument("--case", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -103,9 +154,12 @@ def main() -> None:
     load(arguments.folder, "text", 2 * arguments.rows)
     kind = torch.backends.cpu.get_cpu_capability()
     print(f"{date.today()}, {arguments.rows} documents, {platform.machine()} with {kind}\n")
-    print("| metric | lambda | share | `select`, CPU s | greedy, CPU s | gain, % of greedy's |")
-    print("|:--|--:|--:|--:|--:|--:|")
-    for number, (metric, weight, ratio) in enumerate(CASES):
+    print("| metric | lambda | share | corpus | `select` | of it scales | greedy | gain |")
+    print("|:--|--:|--:|:--|--:|--:|--:|--:|")
+    units = {"ours": " s", "scales": " %", "greedy": " s", "gain": " %"}
+    for number, case in enumerate(CASES):
+        if arguments.metric not in ("", case[0]):
+            continue
         results = []
         for draw in range(arguments.draws):
             command = [sys.executable, "-m", "benchmarks.whole_selection"]
@@ -113,15 +167,11 @@ def main() -> None:
             command += ["--case", f"{draw},{number}"]
             output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
             results.append(json.loads(output.splitlines()[-1]))
-        cells = [
-            f"{min(values):.1f} to {max(values):.1f}"
-            for values in (
-                [result["ours"] for result in results],
-                [result["greedy"] for result in results],
-                [100 * result["gain"] for result in results],
-            )
-        ]
-        print(f"| {metric} | {weight} | {ratio} | {' | '.join(cells)} |", flush=True)
+        cells = [*map(str, case)]
+        for name, unit in units.items():
+            values = [result[name] for result in results]
+            cells.append(f"{min(values):.1f} to {max(values):.1f}{unit}")
+        print(f"| {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":
