@@ -42,6 +42,8 @@ class ShardData:
         centre: subtracted from quality, so that a large mean takes no precision; what is reported
             includes it (`WeightedObjective.at_level`).
         probes_PN: cosines of the probes of facility location with all documents, if known.
+        by_document: whether second moments are the weights of the documents in Σ w x xᵀ, a number
+            for each row of *features*, and not that matrix.
     """
 
     features: np.ndarray
@@ -53,6 +55,7 @@ class ShardData:
     places: np.ndarray | None = None
     centre: float = 0.0
     probes_PN: Tensor | None = None
+    by_document: bool = False
 
     def product(self, left: Tensor, right: Tensor) -> Tensor:
         """Multiply two matrices in the precision of `matmul`; float32. Only to steer learning."""
@@ -125,6 +128,10 @@ class ShardData:
                 block[: len(stored)] = stored.to(self.device)
             yield part, block[: part.stop - start]
 
+    def places_of(self, rows: Tensor | slice) -> Tensor:
+        """Rows of some documents in `features`, on the device."""
+        return torch.from_numpy(self._places(rows)).to(self.device)
+
     def _places(self, rows: Tensor | slice = slice(None)) -> np.ndarray:
         if isinstance(rows, slice):
             rows = torch.arange(*rows.indices(self.num_documents))
@@ -186,10 +193,9 @@ def zero_moments(data: ShardData, order: int) -> Moments:
     """Moments of the empty selection, float64."""
     zero = torch.zeros((), dtype=torch.float64, device=data.device)
     first = zero.new_zeros(data.dimension if order >= 1 else 0)
-    width = data.dimension if order >= 2 else 0
-    return Moments(
-        zero, zero, dict.fromkeys(data.scores, zero), first, zero.new_zeros(width, width)
-    )
+    width = (len(data.features) if data.by_document else data.dimension) if order >= 2 else 0
+    second = zero.new_zeros((width,) if data.by_document else (width, width))
+    return Moments(zero, zero, dict.fromkeys(data.scores, zero), first, second)
 
 
 def add_moments(
@@ -210,6 +216,7 @@ def add_moments(
         torch.zeros_like(total, dtype=torch.float32)
         for total in (moments.first_D, moments.second_DD)
     )
+    is_matrix = second.dim() == 2 and len(second) > 0
 
     def weighed(values_N: Tensor) -> Tensor:
         # A dot product would round differently with each number of threads.
@@ -218,9 +225,13 @@ def add_moments(
     if len(first):
         for part, features in data.blocks(rows):
             first += times_vector(features.T, weights_B[part])
-            if len(second):
+            if is_matrix:
                 _add_squares(second, data, features, weights_B[part])
-        second = second.triu_().add_(second.triu(1).T).to(torch.float64)
+    if is_matrix:
+        second = second.triu_().add_(second.triu(1).T)
+    second = second.to(torch.float64)
+    if data.by_document and len(second):
+        second[data.places_of(rows)] = wide
     return Moments(
         moments.count + wide.sum(),
         moments.quality + weighed(data.quality_N),

@@ -30,7 +30,9 @@ from datamask.learning.problem import Curve, Keeper, Problem
 from datamask.learning.ranked import LearnedMask
 from datamask.learning.scales import FEWEST_SUBSETS, MOST_SUBSETS, random_subsets, scaled
 from datamask.learning.swap_refinement import refine_by_swaps
+from datamask.objectives.disf import DiSF, DiSFOfFew
 from datamask.objectives.facility_location import FacilityLocation
+from datamask.objectives.protocol import MomentObjective
 from datamask.objectives.quality import centre_of
 from datamask.objectives.weighted import (
     WeightedObjective,
@@ -128,6 +130,7 @@ def scale(
     terms = build_terms(selection) if terms is None else terms
     neighbours = None
     if learns and selection.method == "mask" and 0 < num_selected < len(values):
+        data, terms = _by_document(data, terms)
         unscaled = WeightedObjective(tuple(terms))
         covers = [t.objective for t in unscaled.active if isinstance(t.objective, FacilityLocation)]
         if covers and estimator_of(selection, unscaled) == "expected":
@@ -298,6 +301,21 @@ def estimator_of(selection: Selection, objective: WeightedObjective) -> str:
             "auto or policy_gradient"
         )
     return selection.estimator
+
+
+def _by_document(
+    data: ShardData, terms: Sequence[WeightedTerm]
+) -> tuple[ShardData, Sequence[WeightedTerm]]:
+    """With DiSF as a function of N x N products if N < D and no other term reads Σ x xᵀ."""
+    squares = [isinstance(t.objective, MomentObjective) and t.objective.order == 2 for t in terms]
+    disf = [type(t.objective) is DiSF for t in terms]
+    if data.num_documents >= data.dimension or not any(squares) or squares != disf:
+        return data, terms
+    few = DiSFOfFew(data.rows(slice(None)))
+    terms = [
+        replace(t, objective=few) if is_disf else t for t, is_disf in zip(terms, disf, strict=True)
+    ]
+    return replace(data, by_document=True), terms
 
 
 def _scaled(

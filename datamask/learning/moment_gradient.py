@@ -55,13 +55,17 @@ def raw_slope(objective: MomentObjective, moments: Moments) -> Moments:
     The moments may be of a higher order; what is not read would cost a product with zeros.
     """
     slope = slopes([WeightedTerm(objective, 1.0)], moments)
-    sign = 1.0 if objective.maximise else -1.0
+    sign, second = 1.0 if objective.maximise else -1.0, slope.second_DD
+    if objective.order < 2:
+        second = second[:0]
+    elif second.dim() == 2:
+        second = (second + second.T) / 2
     return Moments(
         slope.count,
         sign * slope.quality,
         {name: sign * value for name, value in slope.scores.items()},
         sign * slope.first_D[: None if objective.order >= 1 else 0],
-        sign * (slope.second_DD + slope.second_DD.T)[: None if objective.order == 2 else 0] / 2,
+        sign * second,
     )
 
 
@@ -79,7 +83,11 @@ def along_and(
         total = total + value.to(torch.float32) * data.scores[name][rows]
     values = torch.stack([total, *(torch.zeros_like(total) for _ in others)])
     first = slope.first_D.to(torch.float32)
-    form = quadratic_form(data, slope.second_DD) if len(slope.second_DD) else None
+    form = None
+    if len(slope.second_DD) and data.by_document:
+        values[0] += slope.second_DD[data.places_of(rows)]
+    elif len(slope.second_DD):
+        form = quadratic_form(data, slope.second_DD)
     for block, features in data.blocks(rows, slope.order):
         if len(first):
             values[0, block] += times_vector(features, first)

@@ -176,7 +176,7 @@ def _of_moments(
         ones = torch.ones_like(data.quality_N)
         reference = moments_of(data, ones, totals.order).scaled(size)
         shrink = (1 / num_selected - 1 / number) / (1 / size - 1 / data.num_documents)
-    slope = _gradient(objective, reference, data)
+    slope = gradient if reference is expected else _gradient(objective, reference, data)
     slope -= slope.mean()
     at = float(tried(objective, objective.of_moments, reference))
 

@@ -63,7 +63,8 @@ class Moments:
         quality: sum of the combined quality, each minus the median (see `Batch`).
         scores: sums of the named scores.
         first_D: sum of x.
-        second_DD: sum of x xᵀ; zeros of shape 0 x 0 for objectives of a lower order.
+        second_DD: sum of x xᵀ; zeros of shape 0 x 0 for objectives of a lower order. In a shard
+            with fewer documents than dimensions, `DiSFOfFew` has a weight of each document instead.
     """
 
     count: Tensor

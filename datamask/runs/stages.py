@@ -229,7 +229,7 @@ STAGES = {
         ),
         Stage(
             "learning",
-            15,
+            16,
             "datamask.selection.per_shard:learn_logits",
             "shard",
             settings=of.learning,
@@ -251,7 +251,7 @@ STAGES = {
         ),
         Stage(
             "selection",
-            18,
+            19,
             "datamask.selection.per_shard:make_mask",
             "shard",
             settings=of.mask,

@@ -49,6 +49,7 @@ def learned(selection: Selection, threads: int, rows: int, width: int) -> Learne
     ("settings", "shape"),
     [
         ({"metric": "disf"}, SHAPES[0]),
+        ({"metric": "disf"}, (500, 700)),  # fewer documents than dimensions
         *nightly(({"metric": "disf"}, SHAPES[1])),
         *(pytest.param({"metric": "vendi", "steps": 3}, x, marks=pytest.mark.slow) for x in SHAPES),
         *nightly(({"metric": "disf", "estimator": "policy_gradient", "steps": 3}, SHAPES[1])),
