@@ -7,7 +7,7 @@ from prefect import flow
 from datamask.config.compute import Compute
 from datamask.config.evaluation import Evaluation
 from datamask.config.inputs import Embedding, Plan, Quality, Source
-from datamask.config.outputs import Publication, Report, Subset
+from datamask.config.outputs import Publication, Subset
 from datamask.config.selection import Selection, Topics
 from datamask.config.tokens import Tokens
 from datamask.planning.applying import check_source, settings_to_apply
@@ -32,7 +32,6 @@ def rebuild(
     subset: Subset | None = None,
     tokens: Tokens | None = None,
     evaluation: Evaluation | None = None,
-    report: Report | None = None,
     seed: int | None = None,
     publication: Publication | None = None,
     compute: Compute = Compute(),  # noqa: B008 - immutable
@@ -53,7 +52,6 @@ def rebuild(
         subset: how the subset's files are written.
         tokens: what trainers read; none: as in run.json, or no tokens.
         evaluation: training on selections, to compare them.
-        report: sizes of samples and examples.
         seed: every random choice follows from it.
         publication: where the subset goes; none: as in run.json, or nowhere.
         compute: how the work is done; never changes the result.
@@ -62,7 +60,7 @@ def rebuild(
     check_deployments(partitions)
     groups = {
         **{"source": source, "plan": plan, "quality": quality, "embedding": embedding},
-        **{"selection": selection, "subset": subset, "report": report, "seed": seed},
+        **{"selection": selection, "subset": subset, "seed": seed},
         **{"tokens": tokens, "evaluation": evaluation, "publication": publication},
         "topics": topics,
     }

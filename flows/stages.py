@@ -15,7 +15,7 @@ from datamask.config.compute import Compute
 from datamask.config.evaluation import Evaluation
 from datamask.config.group import Group
 from datamask.config.inputs import Embedding, Quality
-from datamask.config.outputs import Publication, Report, Subset
+from datamask.config.outputs import Publication, Subset
 from datamask.config.selection import Selection
 from datamask.config.settings import Settings
 from datamask.errors import SettingsError
@@ -53,7 +53,7 @@ PARAMETERS: dict[str, tuple[Any, Any, str]] = {
 def _flow_of(
     name: str,
     work: str,
-    kind: type[Group],
+    kind: type[Group] | None,
     stages: Callable[[Settings], list[str]],
     about: str,
     parameters: tuple[str, ...],
@@ -64,22 +64,25 @@ def _flow_of(
     Args:
         name: of the flow.
         work: what its runs are named by.
-        kind: the group of settings that it takes, as a parameter of the group's name.
+        kind: the group of settings that it takes, as a parameter of the group's name, if any.
         stages: what is done with the settings of the run.
         about: what users read of the flow.
         parameters: which of `PARAMETERS` it has, besides `root` and `compute`.
         show: adds artifacts of the finished run.
     """
-    key = kind.__name__.lower()
+    key = kind.__name__.lower() if kind else ""
 
     def do(root: Any, compute: Compute, **given: Any) -> None:
-        run = with_settings(root, compute, **{key: given.pop(key, None)})
+        run = with_settings(root, compute, **({key: given.pop(key, None)} if key else {}))
         fan_out(run, stages(run.settings), compute, **given)
         show(run)
 
-    group = (kind | None, None, f"the settings of group `{key}`; none means as in run.json.")
-    known = {key: group, **PARAMETERS}
-    known = {name: known[name] for name in ("root", key, "compute", *parameters)}
+    known, names = dict(PARAMETERS), ["root", "compute", *parameters]
+    if kind:
+        meaning = f"the settings of group `{key}`; none means as in run.json."
+        known[key] = (kind | None, None, meaning)
+        names.insert(1, key)
+    known = {name: known[name] for name in names}
     do.__name__ = do.__qualname__ = name.replace("-", "_")
     do.__doc__ = f"{about}\n\nArgs:\n" + "\n".join(f"    {n}: {of[2]}" for n, of in known.items())
     positional, keyword = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
@@ -167,7 +170,7 @@ evaluate = _flow_of(
 report = _flow_of(
     "report",
     "report",
-    Report,
+    None,
     lambda settings: ["report"],
     "Write the run's page and pictures, and show them as artifacts of the flow run.",
     ("force",),

@@ -223,11 +223,10 @@ def extend(root: Root, overrides: tuple[str, ...]) -> None:
 def report(root: Root, overrides: tuple[str, ...]) -> None:
     """Write report and pictures of RUN again: report.html, pictures/*.png.
 
-    Accepts report.* and compute.* in --set, for example --set report.map_documents=5000.
+    Accepts compute.* in --set.
     """
-    accept_only(("report.", "compute."), overrides)
-    settings, compute = asked_for(root, None, overrides)
-    run = rewrite_report(root, compute, settings if callable(settings) else None)
+    accept_only(("compute.",), overrides)
+    run = rewrite_report(root, asked_for(root, None, overrides)[1])
     click.echo(f"report    {run.address}/report.html")
     click.echo(f"pictures  {run.address}/pictures")
     if run.address != str(run.root):

@@ -17,19 +17,6 @@ class Subset(Group):
     """approximate size of a published file"""
     column_prefix: str = Field("", pattern=r"^[A-Za-z0-9_]*$")
     """prefix of the added columns (quality, logit, shard, repeat): letters, digits and _"""
-    max_dumps: int = Field(200, ge=0, le=1000)
-    """most dumps that get files and a configuration of their own; 0: none"""
-
-
-class Report(Group):
-    """Sizes of the report's samples. Counts and means always cover every document."""
-
-    sample_documents: int = Field(5000, ge=10, le=100_000)
-    """random documents for map and diversity; for neighbours, a fifth of each selection"""
-    map_documents: int = Field(3000, ge=10, le=20_000)
-    """of these, points on the map"""
-    examples: int = Field(20, ge=0, le=200)
-    """documents of each kind shown as examples"""
 
 
 class Sweep(Group):
@@ -72,8 +59,6 @@ class Publication(Group):
     """write the same folder, show what would change"""
     overwrite: bool = False
     """publish even if the repository has files of another origin"""
-    sample: float = Field(0.01, ge=0, le=1)
-    """share of the subset in configuration `sample`, seeded"""
     scores: bool = False
     """publish configuration `scores`: id, scores and logit of every document"""
     tokens: bool = False
@@ -84,8 +69,6 @@ class Publication(Group):
     """tag set after verification (letters, digits, `_`, `.`, `-`)"""
     languages: tuple[str, ...] = ()
     """language codes for the card; none: those of at least 1 % of the subset"""
-    source_datasets: tuple[str, ...] = ()
-    """Hub datasets this derives from"""
     citation: str = ""
     """BibTeX of the source, quoted in the card"""
 
@@ -101,8 +84,9 @@ class Publication(Group):
         return self
 
 
-SAMPLED_SHARDS = 32
-"""Shards that the sample is drawn from."""
+SAMPLED_DOCUMENTS, SAMPLED_SHARDS = 5000, 32
+"""Random documents of the report's sample, which bound its time and size, and the shards that they
+are drawn from. Counts and means always cover every document."""
 
 LOOKS_CLOSER = ("report",)
 """Stages whose cost is bounded by the size of that sample."""

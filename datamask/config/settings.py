@@ -12,7 +12,7 @@ from datamask.config import recipe
 from datamask.config.evaluation import Evaluation
 from datamask.config.group import Group
 from datamask.config.inputs import Embedding, Plan, Quality, Score, Source
-from datamask.config.outputs import Publication, Report, Subset
+from datamask.config.outputs import Publication, Subset
 from datamask.config.selection import FROM_RECIPE, WITHOUT_VECTORS, Selection, Topics
 from datamask.config.tokens import Tokens
 
@@ -40,8 +40,6 @@ class Settings(Group):
     """what trainers read; none: no tokens"""
     evaluation: Evaluation = Field(default_factory=Evaluation)
     """training on selections, to compare them"""
-    report: Report = Field(default_factory=Report)
-    """sizes of samples and examples"""
     publication: Publication | None = None
     """repository and card; none: neither"""
 

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datamask.config.compute import Compute
-from datamask.config.outputs import LOOKS_CLOSER
+from datamask.config.outputs import LOOKS_CLOSER, SAMPLED_DOCUMENTS
 from datamask.config.settings import Settings
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
@@ -75,7 +75,7 @@ def estimate(plan: PlanPreview, compute: Compute, most: int) -> tuple[list[Stage
     stages = []
     for stage in cold:
         # The report looks at a sample of the documents.
-        limit = plan.settings.report.sample_documents if stage in LOOKS_CLOSER else plan.documents
+        limit = SAMPLED_DOCUMENTS if stage in LOOKS_CLOSER else plan.documents
         further = max(sampled, min(plan.documents, limit)) - begun
         each = np.maximum(0, more[stage] - warm[stage]) / max(1, sampled - begun)
         # Fixed costs are not negative; more shards may need more rounds than one.

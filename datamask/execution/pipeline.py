@@ -6,10 +6,8 @@ both, the run's files alone say what is left, so one may finish what the other b
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from datamask.config.compute import Compute
@@ -19,7 +17,7 @@ from datamask.execution.attempts import Progress, attempt, steps
 from datamask.execution.devices import check_device
 from datamask.runs import locks
 from datamask.runs.in_progress import working
-from datamask.runs.opening import create_run, open_run, run_storage
+from datamask.runs.opening import open_run
 from datamask.runs.retrying import retried
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
@@ -113,27 +111,10 @@ def rebuild(
     return run
 
 
-def rewrite_report(root: Root, compute: Compute, change: Change | None = None) -> Run:
-    """Write the report again.
-
-    *change* makes new settings from the run's own; run.json gets them after the report is written.
-
-    Raises:
-        RunError: settings would change while another process works in the run.
-        DatamaskError: any other failure; run.json is unchanged.
-    """
-    with contextlib.ExitStack() as held:
-        if change is None:
-            run = open_run(root)
-            held.enter_context(locks.working_on(run))
-        else:
-            storage = run_storage(root)
-            held.enter_context(locks.settings(storage))
-            held.enter_context(locks.alone(storage))
-            run = open_run(root)
-            run = replace(run, settings=change(run.settings))
+def rewrite_report(root: Root, compute: Compute) -> Run:
+    """Write the report of a run again. Raises as its stages."""
+    run = open_run(root)
+    with locks.working_on(run):
         for stage in ("documents", "composition", "report"):
             run_stage(run, stage, compute, force=stage == "report")
-        if change is not None:
-            create_run(root, run.settings, run.pinned_revisions)
     return run

@@ -30,7 +30,7 @@ from datamask.report.charts import read_captions
 from datamask.report.evaluation import evaluation_markdown
 from datamask.report.markdown import report_markdown
 from datamask.report.rendering import cell, render
-from datamask.runs.run import Run
+from datamask.runs.run import MOST_DUMPS, Run
 from datamask.runs.schemas import added_columns
 from datamask.source.opening import SOURCE_PIN
 
@@ -74,6 +74,7 @@ def card_text(
     title = publication.repository.rpartition("/")[2] or "Subset"
     repository = publication.repository or "owner/name"
     quality, logit, shard, *repeat = added_columns(settings).names
+    dataset = "".join(re.findall(r"^hf://datasets/([^/@]+/[^/@]+)", settings.source.path))
     last, is_text = configs[-1].name, settings.source.layout == "documents"
     count_dumps = f"SELECT count(DISTINCT dump) AS n FROM documents WHERE dump <> '{NO_GROUP}'"
     with open_composition(run, "totals"):  # DuckDB opens the file once for all queries
@@ -81,13 +82,15 @@ def card_text(
         return render(
             "card.md",
             TEMPLATES,
-            metadata=_metadata(publication, configs, languages, title),
+            metadata=_metadata(publication, configs, languages, title, dataset),
             title=title,
             run=run,
             selection=settings.selection,
             publication=publication,
             documents=configs[0].rows,
             source=shown_path(settings.source.path) or "its source",
+            dataset=dataset,
+            most_dumps=MOST_DUMPS,
             quality=quality,
             logit=logit,
             shard=shard,
@@ -158,6 +161,7 @@ def _metadata(
     configs: Sequence[Configuration],
     languages: Mapping[str, float],
     title: str,
+    dataset: str,
 ) -> str:
     """The YAML header."""
     # The Hub accepts codes of ISO 639 alone.
@@ -168,7 +172,7 @@ def _metadata(
         license=publication.license,
         pretty_name=title,
         size_categories=[size_category(configs[0].rows)],
-        source_datasets=list(publication.source_datasets) or None,
+        source_datasets=[dataset] if dataset else None,
         task_categories=["text-generation"],
         tags=["data-selection", TAG, "arxiv:2512.24265"],
         configs=[

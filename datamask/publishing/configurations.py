@@ -35,6 +35,9 @@ from datamask.source.token_counts import TEXTS_AT_ONCE
 from datamask.storage.local import sha256_of
 from datamask.subset.write import PARQUET_OPTIONS, ROW_GROUP_BYTES, Output
 
+SAMPLE = 0.01
+"""Share of the subset in configuration `sample`: enough to look at before a large download."""
+
 SCORES_PER_FILE = 5_000_000
 """Documents per file of `scores`: a few hundred megabytes."""
 
@@ -102,10 +105,9 @@ def configurations(run: Run, publication: Publication, folder: Path) -> list[Con
         files = {name: path for dump in dumps for name, path in dump.files.items()}
         dumps.sort(key=lambda dump: dump.name)
         made = [Configuration("default", "data/*/train-*.parquet", about, files), *dumps]
-    if publication.sample:
-        paths = _write_sample(run, made[0], publication.sample, folder / "sample")
-        about = f"{100 * publication.sample:.3g} % of them, chosen at random"
-        made.append(_configuration("sample", "sample", paths, about))
+    paths = _write_sample(run, made[0], folder / "sample")
+    about = f"{100 * SAMPLE:.3g} % of them, chosen at random"
+    made.append(_configuration("sample", "sample", paths, about))
     if publication.scores:
         paths = _write_scores(run, folder / "scores")
         about = "scores of every document of the source, without text"
@@ -128,9 +130,9 @@ def _names(count: int) -> list[str]:
     return [f"train-{number:05d}-of-{count:05d}.parquet" for number in range(count)]
 
 
-def _write_sample(run: Run, default: Configuration, share: float, folder: Path) -> list[Path]:
+def _write_sample(run: Run, default: Configuration, folder: Path) -> list[Path]:
     """Write a random sample of the subset in its order; the seed determines the documents."""
-    count = min(max(1, round(share * default.rows)), default.rows)
+    count = min(max(1, round(SAMPLE * default.rows)), default.rows)
     generator = np.random.default_rng([run.settings.seed, default.rows])
     drawn = np.sort(generator.choice(default.rows, count, replace=False, shuffle=False))
 
@@ -139,8 +141,8 @@ def _write_sample(run: Run, default: Configuration, share: float, folder: Path) 
             with pq.ParquetFile(path, pre_buffer=False) as file:
                 yield from file.iter_batches(BATCH_ROWS)
 
-    files = -(-int(share * default.stored_bytes) // run.settings.subset.file_bytes)
-    made_from = digest("sample", 1, share, run.settings.seed, run.fingerprint_all("subset"))
+    files = -(-int(SAMPLE * default.stored_bytes) // run.settings.subset.file_bytes)
+    made_from = digest("sample", 1, SAMPLE, run.settings.seed, run.fingerprint_all("subset"))
     sample = (rows for _, rows in take_rows(batches(), drawn))
     return _write(run, folder, default.schema, sample, count, max(1, files), made_from)
 

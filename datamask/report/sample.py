@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from datamask.analysis.composition import query
 from datamask.config.compute import Compute
-from datamask.config.outputs import SAMPLED_SHARDS
+from datamask.config.outputs import SAMPLED_DOCUMENTS, SAMPLED_SHARDS
 from datamask.learning.published import unit
 from datamask.report.redundancy import (
     NEAR_COPY,
@@ -47,6 +47,12 @@ MOST_STEPS = 200
 
 MOST_PAIRS = 1000
 """Documents whose nearest document has its text in the sample (docs/log.md#report)."""
+
+MAPPED_DOCUMENTS = 3000
+"""Random documents on the map: more hide one another, and t-SNE compares all pairs."""
+
+EXTREMES = 20
+"""Documents of each kind besides random ones: the best, the nearest to the threshold, ..."""
 
 ASKED = 5
 """Of so many sampled documents, one of each selection is asked for its nearest neighbour
@@ -111,7 +117,6 @@ def write_sample(run: Run, compute: Compute) -> None:
         RunError: the composition is missing.
         CorruptFileError: an embeddings file does not hold the documents of the composition.
     """
-    settings = run.settings.report
     sql = "SELECT shard, candidates FROM shards WHERE candidates > 0 ORDER BY shard"
     shards = [(row["shard"], row["candidates"]) for row in query(run, sql)]
     if len(shards) > SAMPLED_SHARDS:
@@ -120,9 +125,9 @@ def write_sample(run: Run, compute: Compute) -> None:
         shards = [shards[number] for number in sorted(drawn)]
     sizes = [candidates for _, candidates in shards]
     has_vectors = run.settings.has_vectors
-    counts = _shares(sizes, settings.sample_documents if has_vectors else settings.map_documents)
-    queries = _shares(sizes, settings.sample_documents // ASKED if has_vectors else 0)
-    extremes = -(-settings.examples // max(len(shards), 1))
+    counts = _shares(sizes, SAMPLED_DOCUMENTS if has_vectors else MAPPED_DOCUMENTS)
+    queries = _shares(sizes, SAMPLED_DOCUMENTS // ASKED if has_vectors else 0)
+    extremes = -(-EXTREMES // max(len(shards), 1))
     sampled = [
         _sample_shard(run, shard, count, asked, extremes, compute)
         for (shard, _), count, asked in zip(shards, counts, queries, strict=True)
@@ -346,7 +351,7 @@ def _sample_table(
     is_random, diverse = kinds == RANDOM, np.zeros(len(kinds), bool)
     random, gain = np.flatnonzero(is_random), dict[str, float]()
     generator = np.random.Generator(np.random.PCG64(run.settings.seed))
-    mapped = np.sort(generator.permutation(len(random))[: run.settings.report.map_documents])
+    mapped = np.sort(generator.permutation(len(random))[:MAPPED_DOCUMENTS])
     points = np.full((len(kinds), 2), np.nan, dtype=np.float32)
     if run.settings.has_vectors:
         points[random[mapped]] = embedding_map(features[mapped], run.settings.seed)

@@ -36,6 +36,9 @@ DUMPS_KEY = b"datamask-dumps"
 OTHER_DUMPS = "other"
 """The dump of documents without one, or with one whose name cannot name a folder."""
 
+MOST_DUMPS = 200
+"""Most dumps that get files and a configuration of their own: one needs a file, however small."""
+
 
 def digest(*parts: Any) -> str:
     """Hash plain values, models or fingerprints into 32 hexadecimal digits."""
@@ -141,7 +144,7 @@ class Run:
         encoded = (pq.read_metadata(self.plan_path).metadata or {}).get(DUMPS_KEY, b"[]")
         by_shard = json.loads(encoded)
         names = {name for dumps in by_shard for name in dumps}
-        is_split = names - {OTHER_DUMPS} and len(names) <= self.settings.subset.max_dumps
+        is_split = names - {OTHER_DUMPS} and len(names) <= MOST_DUMPS
         return by_shard if is_split else []
 
     @property

@@ -74,7 +74,7 @@ def text_corpus(folder: Path, rows: int = 120, files: int = 3) -> Path:
 
 
 SMALL = ("embedding.method=lexical", "plan.rows_per_shard=40", "selection.steps=20")
-SMALL += ("embedding.dimension=32", "report.map_documents=20")
+SMALL += ("embedding.dimension=32",)
 
 
 def settings(source: Path, *more: str) -> list[str]:

@@ -36,7 +36,8 @@ def test_costs_are_in_proportion_to_documents(
     source: Path, monkeypatch: pytest.MonkeyPatch, rows: int, most: int, measured: int
 ) -> None:
     """A start of 7, a fixed cost and one per document give that of 120; a report has an end."""
-    chosen = settings(source, plan={"rows_per_shard": rows}, report={"sample_documents": 50})
+    chosen = settings(source, plan={"rows_per_shard": rows})
+    monkeypatch.setattr(module, "SAMPLED_DOCUMENTS", 50)
     laws = {"embeddings": (2.0, 0.5), "report": (3.0, 0.25), "pruning": (1.0, 0.0)}
     starts: list[int] = []
 
@@ -74,7 +75,7 @@ def test_an_estimate_is_of_the_real_stages_and_leaves_nothing(
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     monkeypatch.setattr("datamask.report.page.write_pictures", lambda *_: None)
-    chosen = settings(source, plan={"rows_per_shard": 20}, report={"sample_documents": 20})
+    chosen = settings(source, plan={"rows_per_shard": 20})
     stages, sampled = estimate(preview(chosen), Compute(), 50)
     assert not list((tmp_path / "temporary").iterdir())
     assert 0 < sampled < 60

@@ -29,18 +29,17 @@ REPOSITORY = Path(__file__).parents[2]
 BASE = (
     *("embedding.method=lexical", "embedding.dimension=16", "plan.rows_per_shard=30"),
     *("selection.steps=5", "selection.documents=10", "subset.file_bytes=1000000"),
-    *("report.map_documents=20", "report.sample_documents=50"),
 )
 COMMANDS = {
     "rebuild-6": ("rebuild", "selection.documents=6"),
     "rebuild-14": ("rebuild", "selection.documents=14"),
     "plan-8": ("plan", "selection.documents=8"),
-    "report": ("report", "report.map_documents=12"),
+    "report": ("report",),
     "sweep": ("sweep", "sweep.quality_weights=[0.5]", "sweep.seeds=[0]", "sweep.shards=1"),
     "verify": ("verify",),
     "status": ("status",),
 }
-"""Each changes a setting of its own, so that run.json says which of them came last."""
+"""Each of the first three changes the budget, so that run.json says which of them came last."""
 
 Ask = Callable[..., dict[str, Any]]
 
@@ -54,7 +53,7 @@ def arguments(name: str, root: Path) -> list[str]:
 def changed(name: str, settings: Settings) -> Settings:
     """What a command makes of a run's settings when it succeeds."""
     command, *changes = COMMANDS[name]
-    if command in ("rebuild", "plan", "report"):
+    if command in ("rebuild", "plan"):
         group, _, rest = changes[0].partition(".")
         key, _, value = rest.partition("=")
         update = {group: getattr(settings, group).model_copy(update={key: int(value)})}
@@ -104,11 +103,11 @@ def rebuilt(ask: Ask, root: Path, *changes: str) -> Path:
 
 def fresh(ask: Ask, base: Path, settings: Settings) -> dict[str, str]:
     """What a run with these settings holds that had no others before."""
-    documents, closer = settings.selection.documents, settings.report.map_documents
-    root = base.parents[1] / f"fresh-{documents}-{closer}" / "run"
+    documents = settings.selection.documents
+    root = base.parents[1] / f"fresh-{documents}" / "run"
     if not root.exists():
-        more = (f"selection.documents={documents}", f"report.map_documents={closer}")
-        rebuilt(ask, root, f"source.path={settings.source.path}", *BASE, *more)
+        more = f"selection.documents={documents}"
+        rebuilt(ask, root, f"source.path={settings.source.path}", *BASE, more)
     return held(root)
 
 
@@ -194,7 +193,7 @@ PAIRS = [
     ("rebuild-14", "verify", "rename selection/00000.parquet"),
     ("rebuild-6", "rebuild-14", "lock settings.lock"),
     ("plan-8", "rebuild-14", "rename run/run.json"),
-    ("report", "rebuild-6", "rename run/run.json"),
+    ("report", "rebuild-6", "lock run.lock"),
     ("sweep", "rebuild-6", "lock run.lock"),
 ]
 

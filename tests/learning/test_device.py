@@ -187,7 +187,7 @@ def test_a_round_between_shards(make_shard: Any, metric: str) -> None:
 def test_the_report_compares_on_the_device(tmp_path: Path) -> None:
     """Its sample, the most diverse documents of it and their neighbours."""
     source = finished.corpus(tmp_path / "source")
-    chosen = finished.settings(source, report={"map_documents": 10}, selection={"steps": 3})
+    chosen = finished.settings(source, selection={"steps": 3})
     run = finished.finish(tmp_path / "run", chosen, "composition")
     paths = (sample_path(run), neighbours_path(run))
     write_sample(run, COMPUTE)

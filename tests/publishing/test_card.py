@@ -34,11 +34,12 @@ def text_of(run: Run) -> str:
 
 def test_the_header_is_what_the_hub_indexes(make_run: MakeRun) -> None:
     """License, languages, size, tags and data files; the source's citation is below it."""
-    asked = {"languages": ["en", "de"], "source_datasets": ["a/b"], "citation": "@misc{mine}"}
-    run = make_run(**asked)
+    asked = {"languages": ["en", "de"], "citation": "@misc{mine}"}
+    path = {"source": {"path": "hf://datasets/a/b/data"}}
+    run = make_run(path, **asked)
     text = text_of(run)
     assert "@misc{mine}" in text
-    assert text == text_of(make_run(**asked)), "nothing in it depends on time or folder"
+    assert text == text_of(make_run(path, **asked)), "nothing in it depends on time or folder"
     data = DatasetCard(text).data.to_dict()
     assert data["license"] == "odc-by"
     assert data["language"] == ["en", "de"]
@@ -162,7 +163,6 @@ def test_a_hub_source_is_told_at_its_commit(make_run: MakeRun, revision: str) ->
     run = make_run(
         {"source": {"path": path}},
         pinned_revisions={"scores:source": "c0ffee"},
-        source_datasets=["org/corpus"],
     )
     text = text_of(run)
     assert f"| Source | `{path}` at `c0ffee` |" in text

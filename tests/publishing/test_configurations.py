@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -30,8 +31,16 @@ from tests.finished import corpus, finish, rows_of, settings
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
-TO = {"repository": "ada/subset", "license": "odc-by", "scores": True, "sample": 0.2}
+TO = {"repository": "ada/subset", "license": "odc-by", "scores": True}
 DUMPS = {"plain", "other"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _a_fifth() -> Iterator[None]:
+    """Configuration `sample` is a fifth of these few documents."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("datamask.publishing.configurations.SAMPLE", 0.2)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -14,12 +14,13 @@ import pytest
 from datamask.analysis.compare import compare
 from datamask.config.compute import Compute
 from datamask.config.outputs import Sweep
+from datamask.report import sample
 from datamask.report.compare_page import compare_page
 from datamask.report.sweep_page import run_sweep
 from datamask.runs.run import Run
 from tests.conftest import leave_out_charts, measure_roughly
 from tests.finished import corpus, finish, settings, word_tokenizer
-from tests.report.figures import REPORT, documents_of
+from tests.report.figures import SIZES, documents_of
 
 HOSTILE = (
     "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"> "
@@ -66,8 +67,9 @@ def make(folder: Path) -> Made:
         table = table.set_column(table.schema.get_field_index("text"), "text", [texts])
         pq.write_table(table, path, row_group_size=12)
     tokens = {"tokenizer": word_tokenizer(folder / "tokenizer.json"), "tokens_per_file": 500}
-    chosen = settings(source, report={"sample_documents": 100}, tokens=tokens)
-    run = finish(folder / "run", chosen)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sample, "SAMPLED_DOCUMENTS", 100)
+        run = finish(folder / "run", settings(source, tokens=tokens))
     other = finish(
         folder / "other", settings(source, selection={"quality_weight": 1.0}), "composition"
     )
@@ -87,11 +89,12 @@ def make(folder: Path) -> Made:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A finished run whose report looks at a part of the documents; its charts are not drawn."""
     folder = tmp_path_factory.mktemp("metrics")
-    chosen = settings(corpus(folder / "source"), report=REPORT)
     with pytest.MonkeyPatch.context() as patch:
         leave_out_charts(patch)
         measure_roughly(patch)
-        return finish(folder / "run", chosen)
+        for name, size in SIZES.items():
+            patch.setattr(sample, name, size)
+        return finish(folder / "run", settings(corpus(folder / "source")))
 
 
 @pytest.fixture(scope="session")

@@ -10,11 +10,8 @@ import pyarrow.parquet as pq
 from datamask.runs.run import Run
 from tests.finished import rows_of
 
-REPORT = {
-    "sample_documents": 70,
-    "map_documents": 50,
-    "examples": 5,
-}
+SIZES = {"SAMPLED_DOCUMENTS": 70, "MAPPED_DOCUMENTS": 50, "EXTREMES": 5}
+"""Of the sample, in place of those of `report.sample`."""
 
 
 def documents_of(run: Run) -> list[dict[str, Any]]:

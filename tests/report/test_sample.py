@@ -21,7 +21,7 @@ from datamask.runs.run import Run
 from datamask.source.texts import MOST_CHARACTERS
 from tests.conftest import nightly
 from tests.finished import finish
-from tests.report.figures import REPORT, by_place, candidates, texts
+from tests.report.figures import SIZES, by_place, candidates, texts
 
 
 def test_the_sample_is_of_candidates_in_proportion(
@@ -31,14 +31,14 @@ def test_the_sample_is_of_candidates_in_proportion(
     rows = [row for row in pq.read_table(sample_path(run)).to_pylist() if row["kind"] == "random"]
     places = [(row["shard"], row["row"]) for row in rows]
     known = by_place(documents)
-    assert len(set(places)) == len(places) == REPORT["sample_documents"]
+    assert len(set(places)) == len(places) == SIZES["SAMPLED_DOCUMENTS"]
     assert all(known[place]["dropped"] is None for place in places)
     assert [known[place]["id"] for place in places] == [row["id"] for row in rows]
     total = sum(row["dropped"] is None for row in documents)
     for shard in range(run.num_shards):
         share = len(candidates(documents, shard)) / total * len(rows)
         assert abs(sum(place[0] == shard for place in places) - share) <= 1
-    assert sum(row["x"] is not None for row in rows) == REPORT["map_documents"]
+    assert sum(row["x"] is not None for row in rows) == SIZES["MAPPED_DOCUMENTS"]
     kept = sum(row["selected"] for row in documents)
     assert sum(row["diverse"] for row in rows) == len(rows) * kept // total
 
@@ -46,7 +46,7 @@ def test_the_sample_is_of_candidates_in_proportion(
 def test_extremes_are_those_of_the_shard(run: Run, documents: list[dict[str, Any]]) -> None:
     """Nearest to the threshold on both sides, surest, best left out, and dropped by reason."""
     rows = [row for row in pq.read_table(sample_path(run)).to_pylist() if row["kind"] != "random"]
-    most = -(-REPORT["examples"] // run.num_shards)
+    most = -(-SIZES["EXTREMES"] // run.num_shards)
     known = by_place(documents)
     for shard in range(run.num_shards):
         kept = [row for row in candidates(documents, shard) if row["selected"]]

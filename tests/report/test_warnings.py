@@ -93,7 +93,6 @@ def published(folder: Path, **groups: dict[str, Any]) -> Run:
         **groups,
         "source": {"path": str(folder / "source"), **groups.get("source", {})},
         "selection": {"ratio": 0.25, "steps": 5, **groups.get("selection", {})},
-        "report": {"map_documents": 10, **groups.get("report", {})},
     }
     return rebuild(folder / "run", parse_settings(settings))
 

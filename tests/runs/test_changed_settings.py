@@ -76,14 +76,12 @@ CHANGES: dict[str, tuple[str, Any]] = {
     "selection.swap_refinement": ("selection.swap_refinement", 0),
     "subset.column_prefix": ("subset.column_prefix", "dm_"),
     "subset.file_bytes": ("subset.file_bytes", 1024),
-    "subset.max_dumps": ("subset.max_dumps", 1),
     "evaluation.hold_out": ("evaluation.hold_out", 0.1),
-    "report.examples": ("report.examples", 1),
 }
 """For each setting, which one is changed to what."""
 
 ELSEWHERE = (
-    *("source.", "plan", "compute.", "sweep.", "publication", "evaluation", "report"),
+    *("source.", "plan", "compute.", "sweep.", "publication", "evaluation"),
     *("quality.scores[]", "quality.near_duplicates.", "quality.contamination"),
     *("embedding.", "selection.mask_model", "selection.training_documents"),
     *("selection.limits[]", "selection.more_terms[]"),

@@ -52,7 +52,6 @@ def unkept(learnt: tuple[Run, Path], tmp_path_factory: pytest.TempPathFactory) -
         f"source.path={learnt[1]}",
         "embedding.keep=false",
         "compute.embedding_chunk=7",
-        "report.sample_documents=100",
     ):
         arguments += ["--set", one]
     result = CliRunner().invoke(cli, arguments)
