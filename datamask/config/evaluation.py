@@ -10,8 +10,6 @@ from pydantic import ConfigDict, Field, model_validator
 from datamask.config.group import Group, Model, Place, or_text
 from datamask.config.selection import Selection
 
-MOST_SEEDS = 100
-
 METHODS = typing.get_args(Selection.model_fields["method"].annotation)
 
 
@@ -95,14 +93,8 @@ class Evaluation(Group):
     """times that a model sees them"""
     learning_rates: tuple[float, ...] = Field((), max_length=9)
     """every arm is trained with each of them; none: two that suit the model"""
-    seeds: int = Field(3, ge=2, le=MOST_SEEDS)
-    """repetitions: initial weights and draw of text"""
-    most_seeds: int | None = Field(None, ge=2, le=MOST_SEEDS)
-    """add seeds up to this number until `resolution` is reached; none: `seeds`"""
-    resolution: float = Field(0.0, ge=0)
-    """half the width, in bits per byte, that every interval should have at most"""
-    level: float = Field(0.05, gt=0, le=0.5)
-    """probability of a wrong verdict among all pairs of equal arms (Holm)"""
+    seeds: int = Field(3, ge=2, le=100)
+    """repetitions: initial weights and draw of text; more train only what is new"""
 
     @property
     def question(self) -> str:
@@ -115,11 +107,6 @@ class Evaluation(Group):
             )
         rest = f" For set `all`, text like the source, {best}." if self.hold_out else ""
         return f"The verdict says which selection serves set `{self.sets[0].name}`.{rest}"
-
-    @property
-    def last_seed(self) -> int:
-        """The largest number of seeds."""
-        return max(self.seeds, self.most_seeds or 0)
 
     @model_validator(mode="after")
     def _check(self) -> Evaluation:

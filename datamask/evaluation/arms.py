@@ -59,7 +59,7 @@ def make_arm(run: Run, unit: int, compute: Compute) -> Receipt:
     arm = run.settings.evaluation.arms[unit]
     wanted = budget_tokens(run.settings.evaluation)
     per_token = run.receipt("tokenizer").metrics["characters_per_token"]
-    enough = wanted * run.settings.evaluation.last_seed * per_token * MARGIN
+    enough = wanted * run.settings.evaluation.seeds * per_token * MARGIN
     with temporary_duckdb(run.root, compute) as connection:
         load_documents(connection, run)
         _choose(connection, run, arm, compute)

@@ -111,7 +111,7 @@ def compare_arms(
         bits: by arm, seed, learning rate and held-out document.
         held_out: columns `set`, `in_all` and `bytes`.
         ngram: by set, bits per byte of the n-gram model by arm.
-        evaluation: its sets and level.
+        evaluation: its sets.
     """
     rows: list[dict[str, Any]] = []
     for name, is_member in sets_of(held_out, evaluation):
@@ -123,7 +123,7 @@ def compare_arms(
         for arm, mean in enumerate(means):
             measured = {"bits_per_byte": mean, "ngram": ngram[name][arm], "seeds": seeds[arm]}
             rows.append({**common, "arm": names[arm], **measured})
-        for compared in verdict.compare(of_set, sizes, evaluation.level):
+        for compared in verdict.compare(of_set, sizes):
             pair = asdict(compared)
             pair |= {"arm": names[compared.arm], "other": names[compared.other]}
             ngrams = ngram[name][compared.arm] - ngram[name][compared.other]

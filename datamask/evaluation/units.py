@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,27 +64,12 @@ def arm_units(run: Run) -> list[Unit]:
 
 
 def trials_of(run: Run) -> list[Trial]:
-    """The models to train, as far as is known now: those of all seeds first come seed by seed.
-
-    After the first `evaluation.seeds`, a seed is added while an interval is wider than asked for,
-    and only for arms that have not shown to be worse (`verdict.race`).
-    """
+    """The models to train, seed by seed."""
     evaluation = run.settings.evaluation
-    arms = list(range(len(evaluation.arms)))
-    trials: list[Trial] = []
-    for seed in range(evaluation.last_seed):
-        if seed >= evaluation.seeds:
-            units = [unit_of(run, trial) for trial in trials]
-            if any(state != "done" for state in run.states_of("training", units)):
-                break
-            bits, sizes, _ = read_main_bits(run, trials)
-            looks = evaluation.last_seed - evaluation.seeds
-            arms = verdict.race(bits, sizes, evaluation.level, looks, evaluation.resolution)
-            if not arms:
-                break
-        rates = range(len(learning_rates(evaluation)))
-        trials += [Trial(arm, seed, rate) for arm in arms for rate in rates]
-    return trials
+    arms, rates = range(len(evaluation.arms)), range(len(learning_rates(evaluation)))
+    return [
+        Trial(arm, seed, rate) for seed in range(evaluation.seeds) for arm in arms for rate in rates
+    ]
 
 
 def training_units(run: Run) -> list[Unit]:
@@ -99,7 +83,7 @@ def unit_of(run: Run, trial: Trial) -> Unit:
     rate = learning_rates(evaluation)[trial.rate]
     name = f"evaluation/training/{evaluation.arms[trial.arm].name}-seed{trial.seed}-rate{rate:g}"
     settings = [trial.seed, rate, run.settings.seed]
-    return Unit(name, settings, (("arms", trial.arm),), is_extra=trial.seed >= evaluation.seeds)
+    return Unit(name, settings, (("arms", trial.arm),))
 
 
 def read_bits(run: Run, wanted: list[Trial]) -> tuple[verdict.Bits, dict[str, str]]:
@@ -110,8 +94,7 @@ def read_bits(run: Run, wanted: list[Trial]) -> tuple[verdict.Bits, dict[str, st
     """
     rates = learning_rates(run.settings.evaluation)
     names = [unit_of(run, trial).name for trial in wanted]
-    paths = [run.fetch(f"{name}.parquet") for name in names]
-    read = [_trial_bits(str(path), read_receipt(path).fingerprint) for path in paths]
+    read = [_trial_bits(run.fetch(f"{name}.parquet")) for name in names]
     diverged = {
         f"{rates[trial.rate]:g}": f"{Path(name).name}: {reason}"
         for trial, name, (reason, _) in zip(wanted, names, read, strict=True)
@@ -143,11 +126,10 @@ def read_main_bits(
     return bits[..., is_member], held_out["bytes"].to_numpy()[is_member], diverged
 
 
-@functools.lru_cache(maxsize=4096)
-def _trial_bits(path: str, fingerprint: str) -> tuple[str | None, npt.NDArray[np.float64]]:
-    """Why a trial diverged, and its bits; the fingerprint is part of the key of the cache."""
-    bits = read_columns(Path(path), ["bits"])["bits"].to_numpy()
-    return read_receipt(Path(path)).metrics["diverged"], bits
+def _trial_bits(path: Path) -> tuple[str | None, npt.NDArray[np.float64]]:
+    """Why a trial diverged, and its bits."""
+    bits = read_columns(path, ["bits"])["bits"].to_numpy()
+    return read_receipt(path).metrics["diverged"], bits
 
 
 def sets_of(

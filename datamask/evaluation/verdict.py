@@ -23,6 +23,9 @@ import numpy.typing as npt
 Bits = npt.NDArray[np.float64]
 """Bits by arm, seed, learning rate and document; NaN where a model was not trained."""
 
+LEVEL = 0.05
+"""Probability of a wrong verdict among all pairs of equal arms (Holm), as customary."""
+
 POWER = 0.8
 """Probability with which the least detectable difference would be detected."""
 
@@ -82,7 +85,7 @@ def seed_variance(values: npt.NDArray[np.float64]) -> tuple[float, int]:
     return float(left @ left) / freedom, freedom
 
 
-def compare(bits: Bits, sizes: npt.NDArray[np.int64], level: float) -> list[Comparison]:
+def compare(bits: Bits, sizes: npt.NDArray[np.int64], level: float = LEVEL) -> list[Comparison]:
     """Compare all pairs of arms.
 
     Args:
@@ -155,33 +158,3 @@ def holm(p_values: npt.NDArray[np.float64]) -> list[float]:
     corrected = np.empty_like(p_values)
     corrected[order] = np.minimum(1, np.maximum.accumulate(left * p_values[order]))
     return [float(value) for value in corrected]
-
-
-def race(
-    bits: Bits, sizes: npt.NDArray[np.int64], level: float, looks: int, resolution: float
-) -> list[int]:
-    """The arms that get another seed: those not shown to be worse, while an interval is too wide.
-
-    An arm is left out for good if another arm is better at level / *looks* (Bonferroni), so that
-    the probability of leaving out an arm that is not worse is at most *level* over all looks. Seeds
-    stop where the error seems small: 95 % intervals then cover in 92 to 94 % of simulated cases.
-
-    Args:
-        bits: of the seeds so far.
-        sizes: bytes of each document.
-        level: see above.
-        looks: how many times this may be asked.
-        resolution: half the width, in bits per byte, that intervals shall have.
-    """
-    latest = np.isfinite(bits[:, -1]).all(axis=(1, 2))
-    running = [int(arm) for arm in np.flatnonzero(latest)]
-    pairs = compare(bits, sizes, level / looks)
-    worse = {pair.arm for pair in pairs if pair.verdict == "worse" and pair.other in running}
-    worse |= {pair.other for pair in pairs if pair.verdict == "better" and pair.arm in running}
-    left = [arm for arm in running if arm not in worse]
-    wide = [
-        pair
-        for pair in pairs
-        if {pair.arm, pair.other} <= {*left} and (pair.high - pair.low) / 2 > resolution
-    ]
-    return left if wide else []

@@ -11,7 +11,7 @@ import yaml
 from datamask.evaluation.models import learning_rates
 from datamask.evaluation.results import read_results
 from datamask.evaluation.units import read_main_bits, trials_of
-from datamask.evaluation.verdict import bits_per_byte
+from datamask.evaluation.verdict import LEVEL, bits_per_byte
 from datamask.report.charts import Chart, Series, look
 from datamask.report.rendering import render
 from datamask.runs.files import replace_file
@@ -117,7 +117,7 @@ def write_evaluation_page(run: Run) -> list[Chart]:
         charts=charts,
         results=results,
         models=models(run),
-        level=run.settings.evaluation.level,
+        level=LEVEL,
         settings=yaml.safe_dump(settings, sort_keys=False),
     )
     with replace_file(run.root / "evaluation.html", run.storage) as temporary:

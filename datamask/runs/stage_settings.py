@@ -228,10 +228,8 @@ def evaluates(settings: Settings) -> bool:
 
 def verdicts(settings: Settings) -> list[Any]:
     """What the comparison of trained models depends on."""
-    evaluation = settings.evaluation
-    names = ("arms.name", "tokens", "epochs", "learning_rates", "level", "seeds", "most_seeds")
-    chosen = reads(*(f"evaluation.{name}" for name in names))(settings)
-    return [*chosen, evaluation.most_seeds and evaluation.resolution]
+    names = ("arms.name", "tokens", "epochs", "learning_rates", "seeds")
+    return reads(*(f"evaluation.{name}" for name in names))(settings)
 
 
 def makes_model(settings: Settings) -> bool:

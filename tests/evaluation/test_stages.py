@@ -304,7 +304,7 @@ def test_more_arms_rates_and_seeds_train_only_what_is_new(source: Path, root: Pa
         ({"arms": ["ours", "random", "top_quality"]}, 2),
         ({"learning_rates": [0.008, 0.004]}, 6),
         ({"seeds": 3}, 6),
-        ({"sets": [], "level": 0.1, "resolution": 0.5}, 0),
+        ({"sets": []}, 0),
     ):
         more |= change
         run = finish(root, small.settings(source, **more))
@@ -316,23 +316,6 @@ def test_more_arms_rates_and_seeds_train_only_what_is_new(source: Path, root: Pa
     fewer = finish(root, small.settings(source))
     assert small.files(fewer, "training").items() <= known.items()
     assert {row["seeds"] for row in read_results(fewer)} == {2}
-
-
-@pytest.mark.parametrize(
-    ("resolution", "seeds"), [pytest.param(0, 4, marks=pytest.mark.slow), (100, 2)]
-)
-def test_seeds_are_added_until_intervals_are_narrow(
-    source: Path, root: Path, resolution: float, seeds: int
-) -> None:
-    """Up to the largest number where they never are, and none where they are at once."""
-    same = {"name": "changed", "change": {"method": "random"}}
-    chosen = small.settings(
-        source, arms=["random", same], most_seeds=4, resolution=resolution, level=1e-6
-    )
-    run = finish(root, chosen)
-    assert {row["seeds"] for row in read_results(run)} == {seeds}
-    assert len(small.contents(run)) == 2 * seeds
-    assert all(state == "done" for state in run.states("training"))
 
 
 def test_nothing_held_out_and_no_arms_change_nothing(source: Path, tmp_path: Path) -> None:

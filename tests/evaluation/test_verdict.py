@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from datamask.evaluation.verdict import SMALLEST_P_VALUE, compare, race, seed_variance
+from datamask.evaluation.verdict import SMALLEST_P_VALUE, compare, seed_variance
 
 DOCUMENTS = 300
 DOCUMENT_NOISE = 0.1
@@ -185,34 +185,3 @@ def test_seed_variance_of_an_arm_without_the_last_seeds() -> None:
     freedom = 11 - 7
     expected = ((found - design @ effects) ** 2).sum() / freedom
     assert seed_variance(values) == pytest.approx((expected, freedom))
-
-
-def test_a_race_drops_the_worse_and_stops_at_the_resolution() -> None:
-    """An arm far worse gets no more seeds, now or later; equal arms do until intervals suffice."""
-    rng = np.random.default_rng(9)
-    bits, sizes = simulated(rng, 3, 4, effects=(0, 0, 0.5))
-    assert race(bits, sizes, 0.05, 4, resolution=0.0) == [0, 1]
-    assert race(bits[::-1], sizes, 0.05, 4, resolution=0.0) == [1, 2]
-    width = compare(bits, sizes, 0.05)[0]
-    half = (width.high - width.low) / 2
-    assert race(bits, sizes, 0.05, 4, resolution=half * 1.01) == []
-    assert race(bits, sizes, 0.05, 4, resolution=half * 0.99) == [0, 1]
-    bits[2, 3:] = np.nan
-    assert race(bits, sizes, 0.05, 4, resolution=0.0) == [0, 1]
-    bits[0, 3:] = np.nan
-    assert race(bits, sizes, 0.05, 4, resolution=0.0) == []
-    equal, sizes = simulated(rng, 3, 4)
-    assert race(equal, sizes, 0.05, 4, resolution=0.0) == [0, 1, 2]
-
-
-def test_a_race_seldom_drops_an_arm_that_is_not_worse() -> None:
-    """Over all looks of a race, as often as the level at most."""
-    rng, cases, level = np.random.default_rng(10), 200, 0.1
-    dropped = 0
-    for _ in range(cases):
-        bits, sizes = simulated(rng, 2, 10, ratio=20)
-        looks = range(2, 10)
-        dropped += any(
-            race(bits[:, :seeds], sizes, level, len(looks), 0.0) != [0, 1] for seeds in looks
-        )
-    assert stats.binom.sf(dropped - 1, cases, level) > 0.01, dropped
