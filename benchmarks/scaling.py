@@ -89,7 +89,7 @@ def measure() -> None:
                 root = folder / case
                 shutil.copytree(run.root, root)
                 parameters = {"root": str(root), "partitions": partitions}
-                parameters |= {"compute": {"shards_per_task": 1, **compute}}
+                parameters |= {"compute": compute}
                 begun = time.time()
                 command = [sys.executable, "-m", "benchmarks.scaling", "learn"]
                 command.append(json.dumps(parameters))
@@ -161,7 +161,7 @@ def cost_of_tasks(name: str) -> dict[str, float]:
 
     @flow
     def many() -> tuple[float, list[tuple[int, float]]]:
-        compute = parse_settings({"engine": name, "task_gpus": 0}, Compute)
+        compute = parse_settings({"engine": name, "device": "cpu"}, Compute)
         with task_runner("scores", Path.cwd(), compute) as (runner, _):
             runner.submit(nothing, {}).result()
             before, told, pending = time.process_time(), [], []

@@ -16,22 +16,11 @@ class Compute(Group):
     """auto, cpu, cuda, cuda:1"""
     workers: int = Field(1, ge=1, le=1024)
     """shards and files at once in this process, and DuckDB's threads (at least 2)"""
-    gpus: int | None = Field(None, ge=1)
-    """GPUs used at once, one shard on each; none: all that are visible"""
     engine: Literal["threads", "ray"] = "threads"
-    """what runs a stage's tasks: `threads` of the flow run's process, or the cluster at
-    `ray_address` (needs datamask-pipeline[ray]; Prefect flows only)"""
-    ray_address: str = ""
-    """engine `ray`: `auto` (this machine's cluster) or an address; empty starts Ray here"""
+    """what runs a stage's tasks: `threads` of the flow run's process, or Ray: the cluster at
+    RAY_ADDRESS, else one started here (needs datamask-pipeline[ray]; Prefect flows only)"""
     task_cpus: float = Field(1, gt=0, le=1024)
-    """engine `ray`: CPUs requested per task"""
-    task_gpus: int | None = Field(None, ge=0, le=16)
-    """engine `ray`: GPUs requested per task of a stage that uses a device; none: 1 with device
-    `cuda`, or with `auto` if a node has a GPU, else 0"""
-    task_memory_bytes: int | None = Field(None, ge=2**20)
-    """engine `ray`: memory requested per task; none: no request"""
-    shards_per_task: int | None = Field(None, ge=1, le=1_000_000)
-    """consecutive shards per task; none: enough for minutes, while all workers work"""
+    """engine `ray`: CPUs requested per task; more where tasks need more of a node's memory"""
     checkpoint_seconds: float = Field(60, ge=0)
     """seconds between checkpoints within a shard, to resume after a kill"""
     stall_minutes: float | None = Field(30, gt=0, le=10_080)
@@ -42,8 +31,6 @@ class Compute(Group):
     embedding_batch: int | None = Field(None, ge=1)
     """texts of embedding.max_tokens tokens per forward pass, or as many tokens of shorter ones;
     none: 1,024 tokens on a CPU, 16,384 on a GPU"""
-    embedding_chunk: int = Field(4096, ge=1)
-    """texts tokenised and sorted by length together"""
     matmul: Literal["auto", "float32", "tf32", "bfloat16"] = "float32"
     """precision of the products that guide `expected`: tf32 only on CUDA, bfloat16 only where the
     device has it, auto the fastest of the device; machines with different ones select slightly

@@ -25,13 +25,16 @@ from datamask.runs.run import digest
 Given = TypeVar("Given")
 Made = TypeVar("Made")
 
+CHUNK = 4096
+"""Texts tokenised and sorted by length together: batches of one length need many; results do not
+depend on it."""
+
 AHEAD = 2
 """Items that are finished or being made."""
 
 
 def computed_chunks(
     batches: Iterable[pa.RecordBatch],
-    size: int,
     total: int,
     prepare: Callable[[pa.RecordBatch], Any],
     compute: Callable[[pa.RecordBatch, Any], State],
@@ -55,7 +58,7 @@ def computed_chunks(
 
     start = waiting = time.monotonic()
     done = 0
-    tables = regrouped((pa.Table.from_batches([batch]) for batch in batches), size)
+    tables = regrouped((pa.Table.from_batches([batch]) for batch in batches), CHUNK)
     for batch, name, kept, ready in read_ahead(tables, prepared):
         metrics["waited_seconds"] += time.monotonic() - waiting
         if kept is None:

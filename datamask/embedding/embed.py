@@ -105,7 +105,7 @@ def _embedded(
     if not is_wanted.any():
         return
     prepare, embed = _embedder(run, shard, compute)
-    batches = [compute.device_kind, compute.embedding_batch, compute.embedding_chunk]
+    batches = [compute.device_kind, compute.embedding_batch]
     checkpoints = None
     if stage and run.settings.source.layout != "features":
         checkpoints = Checkpoints(run, stage, shard, (run.fingerprint(stage, shard), batches))
@@ -117,7 +117,6 @@ def _embedded(
 
     for batch, made in computed_chunks(
         _wanted(run, shard, ids, is_wanted),
-        min(compute.embedding_chunk, ROWS_PER_GROUP),
         int(is_wanted.sum()),
         prepare,
         arrays,

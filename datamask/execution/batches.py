@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from datamask.config.compute import Compute
 from datamask.runs.run import Run
 from datamask.runs.stages import STAGES
 
@@ -20,34 +19,25 @@ TASKS_PER_SLOT = 16
 """Minimum number of tasks per slot, if there are enough shards."""
 
 
-def put_together(rows: Sequence[int], least_rows: int, most: int | None = None) -> list[range]:
+def put_together(rows: Sequence[int], least_rows: int) -> list[range]:
     """Cut consecutive shards, with these numbers of *rows*, into batches: ranges of their places.
 
-    A batch ends with the shard that reaches *least_rows*, or with *most* shards; the last batch may
-    have less.
+    A batch ends with the shard that reaches *least_rows*; the last batch may have less.
     """
     ranges, first, held = [], 0, 0
     for end, number in enumerate(rows, 1):
         held += number
-        if held >= least_rows or end - first == most or end == len(rows):
+        if held >= least_rows or end == len(rows):
             ranges.append(range(first, end))
             first, held = end, 0
     return ranges
 
 
-def batches(
-    run: Run, stage: str, units: Sequence[int], compute: Compute, slots: int
-) -> list[list[int]]:
-    """The batches of a stage's units: of `compute.shards_per_task`, or of enough documents.
-
-    *slots* tasks can run at once.
-    """
+def batches(run: Run, stage: str, units: Sequence[int], slots: int) -> list[list[int]]:
+    """The batches of a stage's units, of enough documents; *slots* tasks can run at once."""
     if STAGES[stage].each in ("unit", "file"):
         return [[unit] for unit in units]
     rows = [run.shard_rows(run.shard_of(stage, unit)) for unit in units]
-    if compute.shards_per_task is not None:
-        cut = put_together(rows, sum(rows) + 1, compute.shards_per_task)
-    else:
-        enough = DOCUMENTS_PER_TASK.get(stage, DOCUMENTS_OTHERWISE)
-        cut = put_together(rows, min(enough, sum(rows) // (TASKS_PER_SLOT * slots)))
+    enough = DOCUMENTS_PER_TASK.get(stage, DOCUMENTS_OTHERWISE)
+    cut = put_together(rows, min(enough, sum(rows) // (TASKS_PER_SLOT * slots)))
     return [[units[position] for position in batch] for batch in cut]

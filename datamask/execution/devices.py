@@ -1,4 +1,4 @@
-"""The GPU of a unit of work: one GPU per unit, at most `compute.gpus` at once.
+"""The GPU of a unit of work: one GPU per unit.
 
 With device `cuda` (or `auto` if there is CUDA) every shard takes the first free GPU that this
 process sees, and waits while none is free. Processes of one machine share these slots, and the
@@ -30,7 +30,7 @@ def own_device(compute: Compute) -> Iterator[Compute]:
     if not names:
         yield compute.model_copy(update={"device": "cpu"})
         return
-    with gpu_slot(names[: compute.gpus]) as index:
+    with gpu_slot(names) as index:
         yield compute.model_copy(update={"device": f"cuda:{index}"})
 
 

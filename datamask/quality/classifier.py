@@ -60,7 +60,7 @@ def classify_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     scores = [score for score in run.settings.scores if score.kind == "classifier"]
     keys = {score.name: _key(run, shard, score) for score in scores}
     columns = _finished_columns(run, shard, keys)
-    how = [compute.device_kind, compute.embedding_batch, compute.embedding_chunk]
+    how = [compute.device_kind, compute.embedding_batch]
     left = sorted((s for s in scores if s.name not in columns), key=lambda s: _model_key(run, s))
     for model_key, group in groupby(left, key=lambda s: _model_key(run, s)):
         of_model = (run.fingerprint("classifier_scores", shard), [*how, model_key])
@@ -161,10 +161,8 @@ def _classified(
 
     names = [column for score in scores for column in (score.name, reads(score.name))]
     parts_of: dict[str, list[np.ndarray]] = {name: [] for name in names}
-    size, total = compute.embedding_chunk, run.shard_rows(shard)
-    for _, made in computed_chunks(
-        _documents(run, shard), size, total, prepare, outputs, checkpoints
-    ):
+    total = run.shard_rows(shard)
+    for _, made in computed_chunks(_documents(run, shard), total, prepare, outputs, checkpoints):
         for name, parts in parts_of.items():
             parts.append(made[name])
     return {name: np.concatenate([[], *parts]) for name, parts in parts_of.items()}

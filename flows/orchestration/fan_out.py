@@ -145,7 +145,7 @@ def run_units(
         with task_runner(stage, run.address, compute) as (runner, slots):
             calls = (
                 (batch, task_of(run, stage, batch), {**shared, "units": batch})
-                for batch in batches(run, stage, units, compute, slots)
+                for batch in batches(run, stage, units, slots)
             )
             reasons = failures_of(runner, calls, Progress(stage, len(units)))
     failures = failures_on_record(run, stage, units, reasons, force=force)

@@ -82,16 +82,17 @@ def _ray(stage: str, root: Root, compute: Compute) -> Iterator[tuple[TaskRunner[
             'compute.engine: ray needs `pip install "datamask-pipeline[ray]"` where the flow runs '
             f"and on every node ({error})"
         ) from None
-    if compute.ray_address and "://" not in str(root) and not Path(root).is_absolute():
+    address = os.environ.get("RAY_ADDRESS", "")
+    if address and "://" not in str(root) and not Path(root).is_absolute():
         raise SettingsError(f"root: {root} is relative, and nodes differ; give an absolute path")
-    _check_address(compute.ray_address)
+    _check_address(address)
     options: dict[str, Any] = {
-        "address": compute.ray_address or "local",
+        "address": address or "local",
         "log_to_driver": False,
         # Worker processes import flows and tasks from the same place as this process.
         "runtime_env": {"env_vars": {"PYTHONPATH": str(PACKAGES)}},
     }
-    if not compute.ray_address:
+    if not address:
         options["include_dashboard"] = False
     runner: TaskRunner[Any] = RayTaskRunner(init_kwargs=options)
     with contextlib.ExitStack() as stack:
@@ -99,8 +100,7 @@ def _ray(stage: str, root: Root, compute: Compute) -> Iterator[tuple[TaskRunner[
             stack.enter_context(runner)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise SettingsError(
-                f"compute.ray_address: {compute.ray_address or 'no address'}: no Ray there "
-                f"({one_line(error)[:200]})"
+                f"RAY_ADDRESS: {address or 'none'}: no Ray there ({one_line(error)[:200]})"
             ) from None
         known: Any = ray
         nodes = [node["Resources"] for node in known.nodes() if node["Alive"]]
@@ -108,8 +108,8 @@ def _ray(stage: str, root: Root, compute: Compute) -> Iterator[tuple[TaskRunner[
         slots = sum(slots_of(node, request) for node in nodes)
         if not slots:
             problem = f"{stage}: no node of the Ray cluster has what a task requests: {request}"
-            if not compute.ray_address:
-                raise SettingsError(f"{problem}; lower compute.task_* or name a cluster")
+            if not address:
+                raise SettingsError(f"{problem}; lower compute.task_cpus or set RAY_ADDRESS")
             logger.warning("%s; waiting until the cluster grows", problem)
         logger.info("%s: %d nodes of Ray, %d tasks at once", stage, len(nodes), slots)
         stack.enter_context(remote_options(**request, max_retries=MOST_RETRIES))
@@ -124,7 +124,7 @@ def _check_address(address: str) -> None:
     try:
         socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
     except (OSError, ValueError) as error:
-        raise SettingsError(f"compute.ray_address: {address}: no Ray there ({error})") from None
+        raise SettingsError(f"RAY_ADDRESS: {address}: no Ray there ({error})") from None
 
 
 def ray_request(
@@ -132,25 +132,19 @@ def ray_request(
 ) -> dict[str, int | float]:
     """The resources that a task of a stage requests from Ray's scheduler.
 
-    It gets GPUs if the stage uses a device: with `device: auto`, if one of the living *nodes*, of
+    It gets a GPU if the stage uses a device: with `device: auto`, if one of the living *nodes*, of
     which these are the resources, has one.
     """
-    gpus = compute.task_gpus
-    if gpus is None:
-        there = any(node.get("GPU", 0) >= 1 for node in nodes)
-        wanted = compute.device_kind == "cuda" or (compute.device == "auto" and there)
-        gpus = int(wanted)
-    request: dict[str, int | float] = {
+    there = any(node.get("GPU", 0) >= 1 for node in nodes)
+    wanted = compute.device_kind == "cuda" or (compute.device == "auto" and there)
+    return {
         "num_cpus": compute.task_cpus,
-        "num_gpus": gpus if STAGES[stage].on_device else 0,
+        "num_gpus": int(wanted and STAGES[stage].on_device),
     }
-    if compute.task_memory_bytes is not None:
-        request["memory"] = compute.task_memory_bytes
-    return request
 
 
 def slots_of(node: dict[str, float], request: dict[str, int | float]) -> int:
     """How many such tasks a node runs at once."""
-    names = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
+    names = {"num_cpus": "CPU", "num_gpus": "GPU"}
     fits = [int(node.get(names[key], 0) // asked) for key, asked in request.items() if asked]
     return min(fits) if fits else 1

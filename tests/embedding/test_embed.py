@@ -13,7 +13,7 @@ import pytest
 from benchmarks.models import random_bert
 from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
-from datamask.embedding import lexical
+from datamask.embedding import chunked, lexical
 from datamask.embedding.embed import embed_shard
 from datamask.embedding.forward import Tokenised
 from datamask.embedding.vectors import read_vectors
@@ -53,13 +53,16 @@ def test_every_survivor_has_its_own_vector(made: tuple[Run, Path]) -> None:
         assert run.receipt("embeddings", shard).metrics["encoder"] == "lexical"
 
 
-def test_the_bytes_do_not_depend_on_the_chunk(made: tuple[Run, Path], tmp_path: Path) -> None:
+def test_the_bytes_do_not_depend_on_the_chunk(
+    made: tuple[Run, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Chunks of 7 and of 4096 texts give the same file."""
     shutil.copytree(made[0].root, tmp_path / "run")
     run = open_run(tmp_path / "run")
     before = run.path("embeddings", 1).read_bytes()
     run.path("embeddings", 1).unlink()
-    embed_shard(run, 1, Compute(embedding_chunk=7))
+    monkeypatch.setattr(chunked, "CHUNK", 7)
+    embed_shard(run, 1, Compute())
     assert run.path("embeddings", 1).read_bytes() == before
 
 
@@ -173,7 +176,8 @@ def test_a_model_s_shard_goes_on_to_the_same_bytes_and_tells_its_speed(
     texts = pq.read_table(source, columns=["text"])["text"].to_pylist()
     model = random_bert(tmp_path / "model", texts, hidden=32, layers=1)
     run = model_run(tmp_path / "run", source, model)
-    compute = Compute(device="cpu", embedding_chunk=8, embedding_batch=2)
+    monkeypatch.setattr(chunked, "CHUNK", 8)
+    compute = Compute(device="cpu", embedding_batch=2)
     run_stage(run, "embeddings", compute, shards=[0])
     undisturbed = run.path("embeddings", 0).read_bytes()
     record = read_record(run, "embeddings", 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import torch
 from benchmarks.models import random_bert
 from datamask.config.compute import Compute
 from datamask.config.inputs import Score
-from datamask.embedding import forward
+from datamask.embedding import chunked, forward
 from datamask.errors import SettingsError
 from datamask.execution.attempts import ShardsFailedError
 from datamask.execution.pipeline import run_stage
@@ -30,7 +30,15 @@ from tests import windows
 from tests.finished import WORDS, corpus, finish, settings
 
 GRADES = ["bad", "fair", "good"]
-ON_CPU = Compute(device="cpu", embedding_chunk=8, embedding_batch=2)
+ON_CPU = Compute(device="cpu", embedding_batch=2)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small_chunks() -> Iterator[None]:
+    """Eight texts are tokenised together."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chunked, "CHUNK", 8)
+        yield
 
 
 def random_classifier(folder: Path, bert: Path, labels: list[str], kind: str | None = None) -> str:

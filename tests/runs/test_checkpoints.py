@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from datamask.config.compute import Compute
+from datamask.embedding import chunked
 from datamask.embedding.embed import embed_shard
 from datamask.learning import learner
 from datamask.runs import checkpoints
@@ -19,7 +21,15 @@ from tests import finished
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
-OFTEN = Compute(checkpoint_seconds=0, embedding_chunk=8)
+OFTEN = Compute(checkpoint_seconds=0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small_chunks() -> Iterator[None]:
+    """Eight texts are tokenised together."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chunked, "CHUNK", 8)
+        yield
 
 
 class Killed(BaseException):

@@ -54,7 +54,8 @@ def test_a_pickle_in_a_checkpoint_is_refused_and_not_run(
     """Arrays of objects where a killed shard left vectors: the shard is embedded as if new."""
     source = finished.corpus(tmp_path / "source")
     run, plain = (planned(tmp_path / name, source) for name in ("run", "plain"))
-    compute = Compute(embedding_chunk=8)
+    monkeypatch.setattr("datamask.embedding.chunked.CHUNK", 8)
+    compute = Compute()
     pipeline.run_stage(plain, "embeddings", compute)
     mark = tmp_path / "mark"
     poison = np.array([Payload(mark)] * 2, dtype=object)

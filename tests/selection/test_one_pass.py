@@ -212,6 +212,7 @@ KILLED = """
 import os, signal, sys
 from datamask.execution.pipeline import rebuild
 from datamask.config.compute import Compute
+from datamask.embedding import chunked
 from datamask.runs.checkpoints import Checkpoints
 left = int(sys.argv[3])
 real = Checkpoints.save
@@ -222,16 +223,20 @@ def save(checkpoints, name, state):
         os.kill(os.getpid(), signal.SIGKILL)
     real(checkpoints, name, state)
 Checkpoints.save = save
-rebuild(sys.argv[1], None, Compute(embedding_chunk=3))
+chunked.CHUNK = 3
+rebuild(sys.argv[1], None, Compute())
 """
 
 
 @pytest.mark.slow
-def test_killed_runs_resume_to_the_same_bytes(tmp_path: Path, source: Path) -> None:
+def test_killed_runs_resume_to_the_same_bytes(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Killed in stages that embed and in a later round; no chunk is embedded twice."""
     selection = {"scope": "corpus", "rounds": 2, "sample_documents": 16}
     chosen = settings(source, selection=selection, embedding=UNKEPT)
-    compute = Compute(embedding_chunk=3)
+    monkeypatch.setattr("datamask.embedding.chunked.CHUNK", 3)
+    compute = Compute()
     whole = finish(tmp_path / "whole", chosen, "mask_model", compute)
     finish(tmp_path / "run", chosen, "quality", compute)
     given = [sys.executable, "-c", KILLED, str(tmp_path / "run")]

@@ -48,13 +48,11 @@ def unkept(learnt: tuple[Run, Path], tmp_path_factory: pytest.TempPathFactory) -
     """The documents judged by the command without keeping embeddings, in small chunks."""
     root = tmp_path_factory.mktemp("unkept") / "run"
     arguments = ["apply", str(learnt[0].root), str(root)]
-    for one in (
-        f"source.path={learnt[1]}",
-        "embedding.keep=false",
-        "compute.embedding_chunk=7",
-    ):
+    for one in (f"source.path={learnt[1]}", "embedding.keep=false"):
         arguments += ["--set", one]
-    result = CliRunner().invoke(cli, arguments)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("datamask.embedding.chunked.CHUNK", 7)
+        result = CliRunner().invoke(cli, arguments)
     assert result.exit_code == 0, result.output
     return open_run(root)
 
