@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 SCORE = {"kind": "column", "column": "score", "id_column": "id", "normalisation": "z-score"}
-SCORE |= {"weight": 1.0, "missing": "error", "fill_value": 0.0}
+SCORE |= {"weight": 1.0, "missing": "error"}
 NO_GROUP = "(none)"
 
 
@@ -203,7 +203,7 @@ def budget(settings: dict, documents: int) -> int:
 
 def normalise(score: dict, raw: pd.Series) -> np.ndarray:
     """A score on its common scale; NaN where it is missing."""
-    gap = score["fill_value"] if score["missing"] == "fill" else math.nan
+    gap = math.nan if score["missing"] in ("error", "drop") else score["missing"]
     numbers = np.array([gap if number is None else number for number in raw])
     there = numbers[~np.isnan(numbers)]
     if score["normalisation"] == "none" or not len(there):

@@ -110,8 +110,7 @@ def score(draw, number: int, is_text_id: bool) -> dict:
         "column": draw(st.sampled_from(["score", "Ünïcode score"])),
         "normalisation": draw(st.sampled_from(["rank", "z-score", "min-max", "none"])),
         "weight": draw(st.sampled_from([1.0, 0.5, -2.0, 0.0])),
-        "missing": draw(st.sampled_from(["error", "drop", "fill", "fill"])),
-        "fill_value": draw(st.sampled_from([0.0, -3.5, 2.0])),
+        "missing": draw(st.sampled_from(["error", "drop", 0.0, -3.5, 2.0])),
     }
 
 

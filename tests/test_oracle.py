@@ -69,7 +69,7 @@ def long_best_documents() -> Case:
 def ids_like(ids: list, kind: pa.DataType) -> Case:
     """Scores in JSON lines, by ids that a reader may take for something else."""
     columns = documents(len(ids)) | {"id": (ids, kind)}
-    score = {"name": "edu", "kind": "file", "missing": "fill", "fill_value": -9.0}
+    score = {"name": "edu", "kind": "file", "missing": -9.0}
     files = [("0.jsonl", ids, [float(place % 7) for place in range(len(ids))])]
     return known({"quality": {"prune_fraction": 0, "scores": [score]}}, columns, {"edu": files})
 

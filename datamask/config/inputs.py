@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -92,7 +92,7 @@ class Score(Group):
     transformers model; `fasttext`: a fastText model; `probe`: a linear model of the embeddings,
     fitted to labels, which cannot prune"""
     column: str = "score"
-    """column of the score or label"""
+    """column of the score or label; kind `examples` with `path`: of the texts (default `text`)"""
     path: Place = ""
     """file, folder, glob or URL of scores or labels (kinds `file` and `probe`: Parquet, CSV, JSONL)
     or texts (`examples`: Parquet, JSONL, .txt); `fasttext`: a .bin file"""
@@ -100,8 +100,6 @@ class Score(Group):
     """kind `examples`, instead of `path`: Parquet, CSV or JSONL of ids and numbers"""
     where: SourceGroup | None = None
     """kind `examples`, instead of `path`: a group of the source's documents"""
-    text_column: str = "text"
-    """kind `examples`: the column of texts in `path`"""
     id_column: str = "id"
     """kinds `file`, `probe`, `examples`: the column of ids, compared as text"""
     model: Model = ""
@@ -112,11 +110,10 @@ class Score(Group):
     """kind `classifier`: model tokens of a window of the text (source.windows)"""
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"
     """kind `classifier`: precision of the model's arithmetic"""
-    head: str = ""
-    """kind `classifier`: the class (label or number) whose probability is the score, or
-    `expected_value`, the mean class number; empty: the model's only output"""
     label: str = ""
-    """kind `fasttext`: the label, such as `__label__hq`"""
+    """the label whose probability is the score; kind `fasttext`: such as `__label__hq`; kind
+    `classifier`: a class (name or number), `expected_value`, the mean class number, or empty, the
+    model's only output"""
     normalisation: Literal["rank", "z-score", "min-max", "none"] = "z-score"
     """over the whole corpus"""
     least_correlation: float = Field(0.3, ge=-1, le=1)
@@ -127,10 +124,21 @@ class Score(Group):
     after pruning, so a score within topics cannot prune"""
     weight: float = Field(1.0, gt=-1e6, lt=1e6)
     """weight in the combined quality"""
-    missing: Literal["error", "drop", "fill"] = "error"
-    """policy for documents whose score is absent, null, NaN or infinite"""
-    fill_value: float = Field(0.0, ge=-LARGEST, le=LARGEST)
-    """raw score for `missing: fill`"""
+    missing: Literal["error", "drop"] | Annotated[float, Field(ge=-LARGEST, le=LARGEST)] = "error"
+    """documents whose score is absent, null, NaN or infinite: `error` refuses the run, `drop`
+    leaves them out, a number is their raw score"""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_texts(cls, data: Any) -> Any:
+        """Files of examples hold texts, in column `text` by default."""
+        is_texts = isinstance(data, dict) and data.get("kind") == "examples" and data.get("path")
+        return {"column": "text", **data} if is_texts else data
+
+    @property
+    def filled(self) -> float | None:
+        """What a missing score is replaced with, if anything."""
+        return None if isinstance(self.missing, str) else self.missing
 
     @property
     def reads_text(self) -> bool:
@@ -175,11 +183,9 @@ OF_KINDS = {
     "path": ("file", "fasttext", "probe", "examples"),
     "labels": ("examples",),
     "where": ("examples",),
-    "text_column": ("examples",),
     "model": ("classifier",),
     "revision": ("classifier",),
-    "head": ("classifier",),
-    "label": ("fasttext",),
+    "label": ("classifier", "fasttext"),
     "least_correlation": ("probe", "examples"),
 }
 """The kinds of a score that use a setting."""

@@ -14,8 +14,6 @@ class NearDuplicates(Group):
 
     similarity: float = Field(0.8, ge=0.5, le=1)
     """minimum estimated Jaccard similarity (standard error 0.037 at 0.8)"""
-    ngram: int = Field(5, ge=1, le=50)
-    """words in an n-gram"""
     against: Annotated[tuple[str, ...], PLACE] = ()
     """earlier datasets, of whose documents near-duplicates are dropped: run folders, or Parquet or
     JSON lines with the source's columns of text and id (local, hf://, s3://)"""

@@ -25,6 +25,9 @@ from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.source.reading import check_text, read_shard
 
+WORDS = 5
+"""Words in an n-gram of near-duplicates, as in FineWeb and datatrove."""
+
 TEXTS_AT_ONCE = 1024
 
 
@@ -91,7 +94,7 @@ def sign_earlier(run: Run, compute: Compute) -> None:
     def batches() -> Iterator[pa.RecordBatch]:
         for path in near.against:
             for ids, texts in earlier_documents(run, path):
-                columns = _signed(split_words(texts), near.ngram)
+                columns = _signed(split_words(texts), WORDS)
                 yield pa.RecordBatch.from_arrays([ids, *columns], schema=schema)
 
     write_output(run, "earlier_signatures", 0, schema, batches(), {})
@@ -116,7 +119,7 @@ def screen_shard(run: Run, shard: int, compute: Compute) -> Receipt:
                 check_text(run, shard, done, texts, source.columns.text)
                 words = split_words(texts)
                 rows = pa.array(np.arange(done, done + len(texts)))
-                signed = _signed(words, near.ngram if near else None)
+                signed = _signed(words, WORDS if near else None)
                 shared = _shared(words, known.ngram if known else None, hashes)
                 done += len(texts)
                 advance(done, run.shard_rows(shard))

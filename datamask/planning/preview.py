@@ -308,7 +308,7 @@ def _score_pin(score: Score, settings: Settings, before: Run | None) -> dict[str
     key = f"classifier_scores:{score.name}"
     if before is not None:
         was = [other for other in before.settings.scores if other.name == score.name]
-        if planned := _kept_pins(before, key, score, was, "head"):
+        if planned := _kept_pins(before, key, score, was, "label"):
             return planned
     return {key: pin_classifier(score)}
 

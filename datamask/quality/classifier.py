@@ -106,7 +106,7 @@ def _key(run: Run, shard: int, score: Score) -> str:
     source = run.settings.source
     rows = [[p.digest, p.first_row_group, p.skip_rows, p.rows] for p in run.shard_pieces[shard]]
     read = [source.id_column, source.columns.text, rows]
-    return digest(_model_key(run, score), score.head, read)
+    return digest(_model_key(run, score), score.label, read)
 
 
 def _finished_columns(run: Run, shard: int, keys: dict[str, str]) -> dict[str, np.ndarray]:
@@ -226,21 +226,21 @@ def labels_of(config: Any) -> tuple[list[str], bool]:
 def head_values(score: Score, config: Any, outputs: np.ndarray) -> np.ndarray:
     """A score from a model's outputs (logits, N x outputs): float64, shape N.
 
-    Without a head: the only output, unchanged. With a class: its probability (softmax, or the
+    Without a label: the only output, unchanged. With a class: its probability (softmax, or the
     logistic function if a text may have several labels or the model has one output). With
     `expected_value`: the mean class number.
     """
     labels, is_exclusive = labels_of(config)
     values = outputs.astype(np.float64)
-    if not score.head:
+    if not score.label:
         return values[:, 0]
     from scipy.special import expit, softmax
 
     probabilities: np.ndarray = softmax(values, axis=1) if is_exclusive else expit(values)
-    if score.head == EXPECTED_VALUE:
+    if score.label == EXPECTED_VALUE:
         mean: np.ndarray = (probabilities * np.arange(len(labels))).sum(axis=1)
         return mean
-    index = labels.index(score.head) if score.head in labels else int(score.head)
+    index = labels.index(score.label) if score.label in labels else int(score.label)
     return probabilities[:, index]
 
 
@@ -249,15 +249,15 @@ def check_head(score: Score, config: Any) -> None:
     labels, is_exclusive = labels_of(config)
     known = f"its classes are {', '.join(labels[:10])}{', …' if labels[10:] else ''}"
     problem = ""
-    if not score.head and len(labels) > 1:
-        problem = f"{score.model} has {len(labels)} outputs; set head to a class, or to "
+    if not score.label and len(labels) > 1:
+        problem = f"{score.model} has {len(labels)} outputs; set label to a class, or to "
         problem += f"{EXPECTED_VALUE} if class numbers are grades"
-    elif score.head == EXPECTED_VALUE and not is_exclusive:
-        problem = f"head {EXPECTED_VALUE} needs mutually exclusive classes; {score.model} has none"
-    elif score.head not in ("", EXPECTED_VALUE, *labels) and not (
-        score.head.isdecimal() and int(score.head) < len(labels)
+    elif score.label == EXPECTED_VALUE and not is_exclusive:
+        problem = f"label {EXPECTED_VALUE} needs mutually exclusive classes; {score.model} has none"
+    elif score.label not in ("", EXPECTED_VALUE, *labels) and not (
+        score.label.isdecimal() and int(score.label) < len(labels)
     ):
-        problem = f"{score.model} has no class {score.head}"
+        problem = f"{score.model} has no class {score.label}"
     if problem:
         raise SettingsError(f"score {score.name}: {problem}; {known}")
 
@@ -266,7 +266,7 @@ def pin_classifier(score: Score) -> str:
     """The commit of a classifier, or the digest of its folder; its configuration is checked.
 
     Raises:
-        SettingsError: the model does not exist, is not a classifier, or lacks the head.
+        SettingsError: the model does not exist, is not a classifier, or lacks the label.
     """
     from transformers import AutoConfig
 

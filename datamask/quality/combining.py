@@ -107,9 +107,9 @@ def write_shards(
 def value_of(score: Score) -> str:
     """SQL: the raw value of a score in a row of `documents` (named s), null where missing."""
     # Score names match [a-z][a-z0-9_]* (config.Score), so they are safe as identifiers.
-    if score.missing != "fill":
+    if score.filled is None:
         return f's."{score.name}"'
-    return f'coalesce(s."{score.name}", {double(score.fill_value + 0.0)})'
+    return f'coalesce(s."{score.name}", {double(score.filled + 0.0)})'
 
 
 def double(value: float) -> str:
@@ -181,7 +181,7 @@ def _find_copies(connection: Any, run: Run) -> None:
     """
     settings = run.settings
     scored = " AND ".join(
-        f's."{score.name}" IS NOT NULL' for score in settings.scores if score.missing != "fill"
+        f's."{score.name}" IS NOT NULL' for score in settings.scores if score.filled is None
     )
     position = "(shard::HUGEINT << 64 | row::HUGEINT)"
     drops = settings.quality.duplicates == "drop"

@@ -109,10 +109,10 @@ def read_examples(score: Score, planned: str | None = None) -> tuple[list[str], 
     files = PlannedFiles(score.path, ROW_SUFFIXES)
     with files.compared(planned):
         for path in files.names:
-            for row in read_rows(path, (score.text_column,), files):
-                if (text := row.get(score.text_column)) and str(text).strip():
+            for row in read_rows(path, (score.column,), files):
+                if (text := row.get(score.column)) and str(text).strip():
                     texts[str(text)] = None
-        _check_number(len(texts), score.path, score.text_column)
+        _check_number(len(texts), score.path, score.column)
     return list(texts), files.digest()
 
 

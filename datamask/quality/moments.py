@@ -67,7 +67,6 @@ def merged_moments(run: Run, receipts: list[Receipt], score: Score) -> ScoreMome
         if metrics["count"]:
             keys = ("count", "min", "max", "mean", "m2")
             merged = merged.merge(ScoreMoments(*(metrics[key] for key in keys)))
-        if score.missing == "fill" and metrics["missing"]:
-            fill = score.fill_value
+        if (fill := score.filled) is not None and metrics["missing"]:
             merged = merged.merge(ScoreMoments(metrics["missing"], fill, fill, fill))
     return merged

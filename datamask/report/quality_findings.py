@@ -55,13 +55,12 @@ def scores(run: Run) -> Iterator[Finding]:
     lacking = {row["score"]: row["share"] for row in rows}
     for score in settings.scores:
         if score.name in lacking:
-            filled = f"filled with {score.fill_value:g}"
+            fate = "were dropped" if score.filled is None else f"got {score.filled:g}"
             yield Finding(
                 "warning",
                 "coverage of scores",
                 f"Score {score.name} is missing for {lacking[score.name]:.1%} of the source's "
-                f"documents, {filled if score.missing == 'fill' else 'which were dropped'}; check "
-                "that the ids of its files match the source.",
+                f"documents, which {fate}; check that the ids of its files match the source.",
             )
 
 

@@ -47,7 +47,7 @@ def _of_kind(settings: Settings, kind: str, *names: str) -> list[Any]:
 def classifiers(settings: Settings) -> list[Any]:
     """What the scores of classifiers depend on."""
     of_source = [settings.source.id_column, texts(settings), settings.source.windows]
-    return [*of_source, _of_kind(settings, "classifier", "name", "max_tokens", "dtype", "head")]
+    return [*of_source, _of_kind(settings, "classifier", "name", "max_tokens", "dtype", "label")]
 
 
 def file_scores(settings: Settings) -> list[Any]:
@@ -64,7 +64,7 @@ def example_models(settings: Settings) -> list[Any]:
     for score in settings.scores:
         if score.kind == "examples":
             labels = [score.column, score.id_column]
-            read: list[Any] = labels if score.labels else [score.text_column, settings.seed]
+            read: list[Any] = labels if score.labels else [score.column, settings.seed]
             if not score.labels and score.where:
                 columns = settings.source.columns
                 read.append([score.where, columns.url, columns.language, columns.dump])
@@ -85,12 +85,13 @@ def raw_scores(settings: Settings) -> list[Any]:
     return [*scores(settings), texts(settings), *of_kind, *counted, windows]
 
 
-_REFERENCE_COLUMNS = ("source.columns.text", "source.id_column", "quality.near_duplicates.ngram")
-earlier = reads(*_REFERENCE_COLUMNS, "quality.near_duplicates.against")
+earlier = reads("source.columns.text", "source.id_column", "quality.near_duplicates.against")
 
-screening = reads_texts(
-    "source.id_column", "quality.near_duplicates.ngram", "quality.contamination.ngram"
-)
+
+def screening(settings: Settings) -> list[Any]:
+    """What signatures, and n-grams shared with benchmarks, depend on."""
+    read = reads_texts("source.id_column", "quality.contamination.ngram")
+    return [*read(settings), settings.quality.near_duplicates is not None]
 
 
 def combined(settings: Settings) -> list[Any]:
@@ -99,9 +100,8 @@ def combined(settings: Settings) -> list[Any]:
     of_scores = [f"pruning_scores.{name}" for name in names]
     of_benchmarks = [f"quality.contamination.{name}" for name in ("action", "covered", "common")]
     every = reads(*of_scores, "quality.duplicates", *of_benchmarks)(settings)
-    filled = [score.fill_value for score in settings.scores if score.missing == "fill"]
     held_out = settings.evaluation.hold_out and [settings.evaluation.hold_out, settings.seed]
-    return [*every, filled, held_out]
+    return [*every, held_out]
 
 
 def pruned(settings: Settings) -> list[Any]:
@@ -218,7 +218,7 @@ def order(settings: Settings) -> list[Any]:
 def held_out(settings: Settings) -> list[Any]:
     """What the texts depend on that models are scored on: examples are left out of them."""
     sets = settings.evaluation.model_dump(mode="json", include={"hold_out_by", "sets"})
-    return [sets, _of_kind(settings, "examples", "path", "text_column")]
+    return [sets, _of_kind(settings, "examples", "path", "column")]
 
 
 def evaluates(settings: Settings) -> bool:

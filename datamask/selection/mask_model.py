@@ -229,8 +229,8 @@ def about_scores(settings: Settings, pinned_revisions: Mapping[str, str]) -> dic
         of_model = score.kind in ("classifier", "fasttext")
         revision = next((pinned_revisions[k] for k in keys if k in pinned_revisions), "")
         facts = score.model_dump(mode="json", include=compared)
-        facts["fill_value"] = score.fill_value if score.missing == "fill" else 0.0
-        facts["head"] = score.head if score.kind == "classifier" else ""
+        facts["fill_value"] = score.filled or 0.0
+        facts["head"] = score.label if score.kind == "classifier" else ""
         facts["label"] = score.label if score.kind == "fasttext" else ""
         facts["windows"] = settings.source.windows if score.reads_text else 1
         scores.append(facts | {"revision": revision if of_model else ""})

@@ -63,7 +63,7 @@ def test_examples_of_a_score_are_not_scored_on(tmp_path: Path, source: Path) -> 
     own = [texts[3], {"text": "a text of its own"}, texts[5]]
     known = str(small.write_lines(tmp_path / "examples.jsonl", texts))
     sets = [{"name": "own", "path": str(small.write_lines(tmp_path / "own.jsonl", own))}]
-    score = {"name": "like", "kind": "examples", "path": known, "text_column": "text"}
+    score = {"name": "like", "kind": "examples", "path": known, "column": "text"}
 
     def finish(name: str, sets: list[dict[str, str]]) -> Run:
         settings = small.settings(source, sets=sets)

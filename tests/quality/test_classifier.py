@@ -140,11 +140,11 @@ def test_scores_are_those_of_transformers(
     scores = [
         score("edu", models["one"]),
         score("short", models["one"], max_tokens=8),
-        score("good", models["grades"], head="good"),
-        score("brief", models["grades"], head="good", max_tokens=8),
-        score("second", models["grades"], head="1"),
-        score("grade", models["grades"], head="expected_value"),
-        score("hate", models["several"], head="hate"),
+        score("good", models["grades"], label="good"),
+        score("brief", models["grades"], label="good", max_tokens=8),
+        score("second", models["grades"], label="1"),
+        score("grade", models["grades"], label="expected_value"),
+        score("hate", models["several"], label="hate"),
     ]
     chosen = settings(source, quality={"scores": scores, "prune_fraction": 0.5})
     run = finish(tmp_path / "run", chosen, "embeddings", ON_CPU)
@@ -205,7 +205,7 @@ def test_another_score_computes_no_more_than_itself(
     source: Path, models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A second classifier leaves the first one's numbers; another weight computes nothing."""
-    edu, grade = score("edu", models["one"]), score("g", models["grades"], head="good")
+    edu, grade = score("edu", models["one"]), score("g", models["grades"], label="good")
     root = tmp_path / "run"
     run = plan_run(root, settings(source, quality={"scores": [edu]}))
     run_stage(run, "classifier_scores", ON_CPU)
@@ -233,9 +233,9 @@ def test_another_score_computes_no_more_than_itself(
 WRONG = {
     "no such folder": ({"model": "/nowhere/model"}, "no folder /nowhere/model"),
     "no head": ({"model": "none"}, "no trained head for sequence classification"),
-    "open head": ({"model": "grades"}, "3 outputs; set head .*bad, fair, good"),
-    "unknown head": ({"model": "grades", "head": "gud"}, "has no class gud"),
-    "no grades": ({"model": "several", "head": "expected_value"}, "mutually exclusive"),
+    "open head": ({"model": "grades"}, "3 outputs; set label .*bad, fair, good"),
+    "unknown head": ({"model": "grades", "label": "gud"}, "has no class gud"),
+    "no grades": ({"model": "several", "label": "expected_value"}, "mutually exclusive"),
 }
 
 

@@ -66,10 +66,10 @@ def test_json_that_cannot_be_ids_and_numbers_is_named(
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("missing", ["drop", "fill", "error"])
+@pytest.mark.parametrize("missing", ["drop", 0.0, "error"])
 @pytest.mark.parametrize("matching", [1, 2])
 def test_a_score_of_few_documents_is_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, missing: str, matching: int
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, missing: object, matching: int
 ) -> None:
     """Below half of them, with an id of each side, under every policy for missing scores."""
     given = {f"{'d' if row >= 4 - matching else 'x'}{row:03d}": 1.0 for row in range(4)}

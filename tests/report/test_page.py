@@ -194,7 +194,7 @@ def test_a_score_that_most_documents_lack_is_a_warning(
         name for path in sorted(source.iterdir()) for name in pq.read_table(path)["id"].to_pylist()
     ]
     (tmp_path / "s.csv").write_text("id,score\n" + "".join(f"{name},1\n" for name in ids[:47]))
-    score = {"name": "edu", "kind": "file", "path": str(tmp_path / "s.csv"), "missing": "fill"}
+    score = {"name": "edu", "kind": "file", "path": str(tmp_path / "s.csv"), "missing": 0}
     publication = {"license": "mit", "dry_run": True}
     chosen = settings(source, quality={"scores": [score]}, publication=publication)
     run = finish(tmp_path / "run", chosen)

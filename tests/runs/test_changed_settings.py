@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("undrawn", "roughly")]
 
 GRADE = {"name": "edu", "kind": "column", "column": "edu"}
 LENGTH = {"name": "length", "weight": 0.5}
-NEAR = {"similarity": 0.6, "ngram": 2}
+NEAR = {"similarity": 0.6}
 
 CHANGES: dict[str, tuple[str, Any]] = {
     "seed": ("seed", 7),
@@ -40,11 +40,7 @@ CHANGES: dict[str, tuple[str, Any]] = {
         [{**GRADE, "normalise_within": "language"}],
     ),
     "quality.scores[].weight": ("quality.scores", [{**GRADE, "weight": 2.0}]),
-    "quality.scores[].missing": ("quality.scores", [{**GRADE, "missing": "drop"}]),
-    "quality.scores[].fill_value": (
-        "quality.scores",
-        [{**GRADE, "missing": "fill", "fill_value": 3.0}],
-    ),
+    "quality.scores[].missing": ("quality.scores", [{**GRADE, "missing": 3.0}]),
     "quality.scores": ("quality.scores", [GRADE, {"name": "form"}]),
     "quality.prune_fraction": ("quality.prune_fraction", 0.4),
     "quality.duplicates": ("quality.duplicates", "drop"),

@@ -95,5 +95,5 @@ def test_quality_beyond_float32_is_refused_by_its_name(tmp_path: Path, value: fl
     with pytest.raises(InputError) as caught:
         selected(tmp_path, large)
     assert caught.value.column == "quality_score"
-    with pytest.raises(SettingsError, match="fill_value"):
-        parse_settings({"quality": {"scores": [{"missing": "fill", "fill_value": value}]}})
+    with pytest.raises(SettingsError, match="missing"):
+        parse_settings({"quality": {"scores": [{"missing": value}]}})
