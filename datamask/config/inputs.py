@@ -29,12 +29,6 @@ class Columns(Group):
     """language code"""
     token_count: str = "token_count"
     """number of tokens, where known"""
-    chunk_id: str = "chunk_id"
-    """layout `features`: unique key of a document"""
-    quality_score: str = "quality_score"
-    """layout `features`: its quality"""
-    feature_arr: str = "feature_arr"
-    """layout `features`: its embedding"""
 
 
 class Source(Group):
@@ -44,7 +38,8 @@ class Source(Group):
     """folder, glob or fsspec URL of Parquet files, or of JSON lines, CSV or Arrow files, which are
     converted once (hf://datasets/owner/name@revision/glob, s3://...)"""
     layout: Literal["documents", "features"] = "documents"
-    """`documents`: rows of text; `features`: the published input, scored and embedded"""
+    """`documents`: rows of text; `features`: the published input, scored and embedded (columns
+    `chunk_id`, `quality_score` and `feature_arr`)"""
     columns: Columns = Field(default_factory=Columns)
     """names of the columns"""
     most_characters: int = Field(10_000_000, ge=1)
@@ -63,7 +58,7 @@ class Source(Group):
     @property
     def id_column(self) -> str:
         """Name of the column that identifies a document in this layout."""
-        return self.columns.id if self.layout == "documents" else self.columns.chunk_id
+        return self.columns.id if self.layout == "documents" else "chunk_id"
 
 
 class Plan(Group):

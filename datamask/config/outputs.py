@@ -57,14 +57,10 @@ class Publication(Group):
     """create the repository private"""
     dry_run: bool = False
     """write the same folder, show what would change"""
-    overwrite: bool = False
-    """publish even if the repository has files of another origin"""
-    scores: bool = False
-    """publish configuration `scores`: id, scores and logit of every document"""
-    tokens: bool = False
-    """publish configuration `tokens`: documents as tokens in the order of training"""
-    mask_model: bool = False
-    """publish the mask model, by which others can judge documents of their own"""
+    include: tuple[Literal["scores", "tokens", "mask_model"], ...] = ()
+    """what else to publish: configuration `scores` (id, scores and logit of every document),
+    configuration `tokens` (documents as tokens in the order of training), and the mask model, by
+    which others can judge documents of their own"""
     tag: str = Field("v1", pattern=r"^\w[\w.-]*$")
     """tag set after verification (letters, digits, `_`, `.`, `-`)"""
     languages: tuple[str, ...] = ()
@@ -83,6 +79,9 @@ class Publication(Group):
             raise ValueError("`repository` is required unless `dry_run`")
         return self
 
+
+MOST_DUMPS = 200
+"""Most dumps that get files and a configuration of their own: each needs a file, however small."""
 
 SAMPLED_DOCUMENTS, SAMPLED_SHARDS = 5000, 32
 """Random documents of the report's sample, which bound its time and size, and the shards that they

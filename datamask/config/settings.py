@@ -49,8 +49,9 @@ class Settings(Group):
         selection, publication, counter = self.selection, self.publication, self.source.tokenizer
         if self.tokens is not None and counter not in ("", self.tokens.tokenizer):
             raise ValueError("source.tokenizer is not tokens.tokenizer; leave source.tokenizer out")
-        if publication and publication.tokens and self.tokens is None:
-            raise ValueError("publication.tokens needs tokens.tokenizer")
+        included = publication.include if publication else ()
+        if "tokens" in included and self.tokens is None:
+            raise ValueError("publication.include: tokens need tokens.tokenizer")
         if self.evaluation.hold_out_by == "topic" and self.topics is None:
             raise ValueError("evaluation.hold_out_by: the run has no topics; set `topics`")
         self._check_scores_within_topics()
@@ -58,7 +59,7 @@ class Settings(Group):
         if "odis" in methods and len(self.scores) < 2:
             raise ValueError("selection.method: odis needs two scores or more in quality.scores")
         of_sums = selection.scope == "corpus" or selection.method == "greedy"
-        of_sums |= bool(selection.mask_model or (publication and publication.mask_model))
+        of_sums |= bool(selection.mask_model or "mask_model" in included)
         is_known_later = bool(self.probes or self.scores_within_topics)
         pruned = self.has_heuristic_alone or (self.prune_fraction and not is_known_later)
         metric = recipe.CORPUS_METRIC if of_sums else recipe.METRIC
@@ -160,7 +161,7 @@ class Settings(Group):
         if self.quality.scores:
             return tuple(score for score in self.quality.scores if score.kind != "probe")
         is_imported = self.source.layout == "features"
-        return _default_scores(self.source.columns.quality_score if is_imported else "")
+        return _default_scores(is_imported)
 
     @property
     def scores_within_topics(self) -> tuple[Score, ...]:
@@ -193,8 +194,8 @@ class Settings(Group):
 
 
 @functools.cache
-def _default_scores(column: str) -> tuple[Score, ...]:
+def _default_scores(is_imported: bool) -> tuple[Score, ...]:
     """Made once, because fingerprints ask for them for each shard."""
-    if not column:
-        return (Score(),)
-    return (Score(name="quality_score", kind="column", column=column, normalisation="none"),)
+    name = "quality_score"
+    brought = Score(name=name, kind="column", column=name, normalisation="none")
+    return (brought if is_imported else Score(),)

@@ -129,7 +129,7 @@ def _embedded(
 def encoder_name(run: Run) -> str:
     """The origin of the vectors, as recorded in every output."""
     if run.settings.source.layout == "features":
-        return f"source column {run.settings.source.columns.feature_arr}"
+        return "source column feature_arr"
     embedding = run.settings.embedding
     return embedding.model if embedding.has_model else embedding.method
 
@@ -165,7 +165,7 @@ def _embedder(
             lambda batch: tokenise(batch.column(1).to_pylist()),
             lambda batch, prepared: encode(prepared, batch.column(0).to_pylist()),
         )
-    name = source.columns.feature_arr
+    name = content_column(source)
 
     def imported(batch: pa.RecordBatch, _: Any) -> np.ndarray:
         try:

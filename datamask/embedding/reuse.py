@@ -31,7 +31,7 @@ VECTORS_OF = "vectors_of"
 
 def content_column(source: Source) -> str:
     """The column of the source that is embedded, or that has the vectors."""
-    return source.columns.feature_arr if source.layout == "features" else source.columns.text
+    return "feature_arr" if source.layout == "features" else source.columns.text
 
 
 def vectors_of(run: Run, shard: int) -> str:

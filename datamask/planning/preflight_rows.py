@@ -273,7 +273,7 @@ class _SourceRows:
 
     def _check_vectors(self, path: str) -> None:
         """Check width and values of a file's first vectors, in layout `features`."""
-        name, width = self.settings.source.columns.feature_arr, self.settings.embedding.dimension
+        name, width = "feature_arr", self.settings.embedding.dimension
         if self.settings.source.layout != "features":
             return
         with open_parquet(path, planned=self.files[path]) as file:

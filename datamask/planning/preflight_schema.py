@@ -39,7 +39,7 @@ def column_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskE
             problem = problem_of(schema.field(column).type, key)
         else:
             many = "twice in the source" if column in schema.names else "absent from the source"
-            problem = f"{many}; set {key} to one of: {', '.join(schema.names)}"
+            problem = f"{many}; set {key}; its columns are {', '.join(schema.names)}"
         if problem:
             yield InputError(problem, path=path, column=column)
 
@@ -52,9 +52,10 @@ def column_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskE
     has_one_text = dict.fromkeys(("dump", "language", "url"), _must_be(has_text, "text"))
     optional = {"token_count": _must_be(is_numeric, "a number"), **has_one_text}
     for key, problem_of in (required | optional).items():
-        name = getattr(columns, key)
+        name = getattr(columns, key, "")
         if key in required or name in schema.names:
-            yield from check(name, f"source.columns.{key}", problem_of)
+            setting = f"source.columns.{key}" if name else "source.layout"
+            yield from check(name or key, setting, problem_of)
     yield from _name_problems(settings, schema)
     if source.layout == "features":
         for key in ("near_duplicates", "contamination"):
@@ -179,11 +180,15 @@ def _unkept_problems(settings: Settings) -> Iterator[SettingsError]:
 
 def _suits(settings: Settings) -> bool:
     """Whether a built-in metric is the only term, and nothing asks more of it than it has."""
-    selection, publication = settings.selection, settings.publication
+    selection = settings.selection
     is_only = not (selection.more_terms or selection.has_custom_terms)
     has_sums = selection.scope == "shard" or selection.metric != "facility_location"
     is_free = selection.method not in GREEDY
-    return is_only and has_sums and is_free and not (publication and publication.mask_model)
+    return is_only and has_sums and is_free and not _publishes_model(settings)
+
+
+def _publishes_model(settings: Settings) -> bool:
+    return settings.publication is not None and "mask_model" in settings.publication.include
 
 
 def objective_problems(settings: Settings) -> Iterator[DatamaskError]:
@@ -208,10 +213,9 @@ def objective_problems(settings: Settings) -> Iterator[DatamaskError]:
         check_method(settings.selection, terms)
         if settings.selection.scope == "corpus":
             check_scope(terms)
-        publication = settings.publication
-        if publication is not None and publication.mask_model:
+        if _publishes_model(settings):
             if not makes_model(settings):
-                raise SettingsError("publication.mask_model: this run learns no mask; unset it")
+                raise SettingsError("publication.include: this run learns no mask and has no model")
             check_scope(terms)
         names = [score.name for score in settings.scores]
         for term in terms:

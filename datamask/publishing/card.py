@@ -19,7 +19,7 @@ from huggingface_hub import DatasetCard, DatasetCardData
 from datamask.analysis.composition import open_composition, query
 from datamask.analysis.summary import near_duplicates, tokens_of
 from datamask.config.evaluation import Evaluation
-from datamask.config.outputs import Publication
+from datamask.config.outputs import MOST_DUMPS, Publication
 from datamask.config.selection import FROM_RECIPE, NO_GROUP, Selection
 from datamask.config.settings import Settings
 from datamask.objectives.formula import formula
@@ -30,7 +30,7 @@ from datamask.report.charts import read_captions
 from datamask.report.evaluation import evaluation_markdown
 from datamask.report.markdown import report_markdown
 from datamask.report.rendering import cell, render
-from datamask.runs.run import MOST_DUMPS, Run
+from datamask.runs.run import Run
 from datamask.runs.schemas import added_columns
 from datamask.source.opening import SOURCE_PIN
 

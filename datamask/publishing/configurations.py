@@ -108,11 +108,11 @@ def configurations(run: Run, publication: Publication, folder: Path) -> list[Con
     paths = _write_sample(run, made[0], folder / "sample")
     about = f"{100 * SAMPLE:.3g} % of them, chosen at random"
     made.append(_configuration("sample", "sample", paths, about))
-    if publication.scores:
+    if "scores" in publication.include:
         paths = _write_scores(run, folder / "scores")
         about = "scores of every document of the source, without text"
         made.append(_configuration("scores", "scores", paths, about))
-    if publication.tokens:
+    if "tokens" in publication.include:
         paths = _write_tokens(run, folder / "tokens")
         about = "tokens of every exposure of a document, in the order of training"
         made.append(_configuration("tokens", "tokens", paths, about))

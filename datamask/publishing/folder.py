@@ -69,7 +69,7 @@ def write_folder(run: Run, publication: Publication) -> list[LocalFile]:
     sources = {name: path for config in configs for name, path in config.files.items()}
     pictures = [run.fetch(name) for name in run.storage.list("pictures", "*.png")]
     sources |= {f"pictures/{picture.name}": picture for picture in pictures}
-    if publication.mask_model:
+    if "mask_model" in publication.include:
         path = run.path("mask_model")
         read_about(str(path.parent))
         files = (path, run.fetch(f"{path.parent.name}/{TENSORS}"))
@@ -86,7 +86,7 @@ def write_folder(run: Run, publication: Publication) -> list[LocalFile]:
 
 def _check_inputs(run: Run, publication: Publication) -> None:
     for stage in stages_of(run.settings, last="report"):
-        is_read = stage == "tokens" and publication.tokens
+        is_read = stage == "tokens" and "tokens" in publication.include
         if STAGES[stage].file or stage in READ_OF_ALL_UNITS or is_read:
             for unit in range(run.num_units(stage)):
                 refuse_damaged(run, stage, unit)

@@ -126,8 +126,8 @@ class Upload:
         }
 
     def refuse_others(self, commit: str, paths: set[str]) -> None:
-        """Refuse a repository with files unless datamask wrote its card or `overwrite` is set."""
-        if self.publication.overwrite or not paths:
+        """Refuse a repository with files unless datamask wrote its card."""
+        if not paths:
             return
         if "README.md" in paths:
             with tempfile.TemporaryDirectory() as folder:
@@ -137,8 +137,8 @@ class Upload:
                 if is_our_card(Path(path).read_text(encoding="utf-8", errors="replace")):
                     return
         raise PublicationError(
-            f"{self.name}: holds files that were not published by datamask; choose another "
-            "publication.repository, or set publication.overwrite"
+            f"{self.name}: holds files that were not published by datamask; empty it, or choose "
+            "another publication.repository"
         )
 
     def stage(self, start: str) -> str:

@@ -48,15 +48,9 @@ MOST_STEPS = 200
 MOST_PAIRS = 1000
 """Documents whose nearest document has its text in the sample (docs/log.md#report)."""
 
-MAPPED_DOCUMENTS = 3000
-"""Random documents on the map: more hide one another, and t-SNE compares all pairs."""
-
-EXTREMES = 20
-"""Documents of each kind besides random ones: the best, the nearest to the threshold, ..."""
-
-ASKED = 5
-"""Of so many sampled documents, one of each selection is asked for its nearest neighbour
-(docs/log.md#report)."""
+MAPPED_DOCUMENTS, EXTREMES, ASKED = 3000, 20, 5
+"""Random documents on the map, where more would hide one another; documents of each other kind; and
+of so many sampled ones, one of each selection is asked for its nearest (docs/log.md#report)."""
 
 SAMPLE = pa.schema(
     [

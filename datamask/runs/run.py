@@ -20,6 +20,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from datamask.config.outputs import MOST_DUMPS
 from datamask.config.settings import Settings
 from datamask.errors import CorruptFileError, RunError
 from datamask.runs import budget, schemas
@@ -35,9 +36,6 @@ DUMPS_KEY = b"datamask-dumps"
 
 OTHER_DUMPS = "other"
 """The dump of documents without one, or with one whose name cannot name a folder."""
-
-MOST_DUMPS = 200
-"""Most dumps that get files and a configuration of their own: one needs a file, however small."""
 
 
 def digest(*parts: Any) -> str:
@@ -144,8 +142,7 @@ class Run:
         encoded = (pq.read_metadata(self.plan_path).metadata or {}).get(DUMPS_KEY, b"[]")
         by_shard = json.loads(encoded)
         names = {name for dumps in by_shard for name in dumps}
-        is_split = names - {OTHER_DUMPS} and len(names) <= MOST_DUMPS
-        return by_shard if is_split else []
+        return by_shard if names - {OTHER_DUMPS} and len(names) <= MOST_DUMPS else []
 
     @property
     def last_round(self) -> int:

@@ -42,7 +42,7 @@ def feature_problem(kind: pa.DataType, width: int) -> str:
     is_fixed = pa.types.is_fixed_size_list(kind)
     is_list = is_fixed or pa.types.is_list(kind) or pa.types.is_large_list(kind)
     if not (is_list and pa.types.is_floating(kind.value_type)):
-        return f"type {kind}, needed a list of floats; fix it, or set source.columns.feature_arr"
+        return f"type {kind}, needed a list of floats; fix it"
     if is_fixed and kind.list_size != width:
         return f"{kind.list_size} numbers wide; set embedding.dimension ({width}) to that"
     return ""
@@ -54,7 +54,7 @@ def missing_score(
     """The error about *count* documents without a score; *path* and *row* are of the first."""
     return InputError(
         f"score missing, NaN or infinite in {count} documents; fix them, or set missing of score "
-        f"{score.name} to drop or fill",
+        f"{score.name} to drop or a number",
         path=path,
         shard=shard,
         row=row,

@@ -131,7 +131,7 @@ def test_a_file_that_is_not_settings_is_refused(tmp_path: Path) -> None:
 
 SCORE = [{"name": "a", "kind": "column"}]
 PROBE = [*SCORE, {"name": "b", "kind": "probe", "path": "labels.csv"}]
-MODEL = {"license": "mit", "dry_run": True, "mask_model": True}
+MODEL = {"license": "mit", "dry_run": True, "include": ["mask_model"]}
 
 
 @pytest.mark.parametrize(

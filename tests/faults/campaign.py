@@ -141,7 +141,7 @@ def make_case(
         "tokens": {"tokenizer": str(folder / "tokenizer.json"), "tokens_per_file": 400},
         "publication": {
             **{"repository": "someone/subset", "license": "other", "dry_run": True},
-            "tokens": True,
+            "include": ["tokens"],
         },
         "compute": {"checkpoint_seconds": 0},
     }

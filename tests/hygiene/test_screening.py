@@ -115,7 +115,7 @@ def test_counts_are_shown_wherever_results_are(
         "contamination": {"sets": benchmarks, "action": "flag", "common": 40},
     }
     pq.write_table(pa.table({"id": ["x"], "text": [leak]}), benchmarks[1]["path"])
-    to = {"license": "mit", "dry_run": True, "scores": True}
+    to = {"license": "mit", "dry_run": True, "include": ["scores"]}
     chosen = settings(source, quality=quality, selection={"ratio": 0.4}, publication=to)
     run = finish(tmp_path / "run", chosen)
     [counts] = query(

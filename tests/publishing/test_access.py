@@ -123,15 +123,6 @@ def test_a_repository_filled_during_the_upload_is_refused(make_run: MakeRun, hub
     assert remote(hub) == {"README.md": b"# Mine\n"}
 
 
-@pytest.mark.slow
-def test_overwrite_publishes_to_a_repository_of_others(make_run: MakeRun, hub: Hub) -> None:
-    """`overwrite` replaces what has our names and leaves the rest."""
-    hub.add(NAME, {"README.md": b"# Mine\n", "model.bin": b"x"})
-    run = make_run(overwrite=True)
-    send(run)
-    assert remote(hub, "v1") == folder(run) | {"model.bin": b"x"}
-
-
 def test_a_public_repository_is_refused_for_a_private_run(make_run: MakeRun, hub: Hub) -> None:
     """Private data does not go to a public repository."""
     hub.add(NAME, {".gitattributes": b""}, private=False)

@@ -145,7 +145,7 @@ def test_the_command_that_judges_others_is_accepted(
     evaluation = {"arms": ["ours", "semdedup"], "hold_out": 0.01, "model": "tiny"}
     run = make_run({"evaluation": evaluation, "selection": {"documents": 12}})
     assert run.settings.publication is not None
-    publication = run.settings.publication.model_copy(update={"mask_model": True})
+    publication = run.settings.publication.model_copy(update={"include": ("mask_model",)})
     configs = configurations(run, publication, run.root / "publication")
     text = card_text(run, publication, configs)
     path = tmp_path / "config.yaml"

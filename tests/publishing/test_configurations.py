@@ -31,7 +31,7 @@ from tests.finished import corpus, finish, rows_of, settings
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
-TO = {"repository": "ada/subset", "license": "odc-by", "scores": True}
+TO = {"repository": "ada/subset", "license": "odc-by", "include": ["scores"]}
 DUMPS = {"plain", "other"}
 
 
@@ -231,17 +231,18 @@ def test_the_folder_is_the_same_whoever_writes_it(run: Run, tmp_path: Path) -> N
     assert {path: path.stat().st_mtime_ns for path in again.rglob("*.parquet")} == times
 
 
-def test_without_sample_and_scores_there_is_the_subset_only(run: Run, tmp_path: Path) -> None:
+def test_without_scores_there_are_subset_and_sample(run: Run, tmp_path: Path) -> None:
     """What an earlier publication wrote is removed, and the card does not name it."""
     shutil.copytree(run.root, tmp_path / "run")
     copy = open_run(tmp_path / "run")
-    write_folder(copy, Publication(license="mit", dry_run=True, sample=0))
+    write_folder(copy, Publication(license="mit", dry_run=True))
     header = yaml.safe_load((copy.root / "publication/README.md").read_text().split("---")[1])
-    assert {config["config_name"] for config in header["configs"]} == {"default", *DUMPS}
+    assert {config["config_name"] for config in header["configs"]} == {"default", *DUMPS, "sample"}
     assert {path.name for path in (copy.root / "publication").iterdir()} == {
         "README.md",
         "data",
         "pictures",
+        "sample",
     }
 
 

@@ -72,7 +72,7 @@ class Original:
 def original(tmp_path_factory: pytest.TempPathFactory) -> Original:
     """Finished but for its publication."""
     folder = tmp_path_factory.mktemp("damage")
-    to = {"repository": NAME, "license": "mit", "scores": True, "mask_model": True}
+    to = {"repository": NAME, "license": "mit", "include": ["scores", "mask_model"]}
     limits = {"selection": {"scope": "corpus"}, "subset": {"file_bytes": 4096}}
     chosen = settings(corpus(folder / "source"), publication=to, **limits)
     run = plan_run(folder / "run", chosen, publishing=False)

@@ -95,7 +95,7 @@ BY_UNIT = {"arms": ("selection", "embeddings"), "tokenised": ("subset",)}
 """Inputs of single units of a stage."""
 
 UNREAD = {
-    "publication": ("publication.overwrite", "publication.private"),  # a dry run needs neither
+    "publication": ("publication.private",),  # a dry run does not need it
     "arms": ("evaluation.arms.name",),  # the name of the file
 }
 """Settings in a fingerprint that the stage itself does not read in these runs."""

@@ -136,7 +136,7 @@ def test_a_model_of_other_scores_or_vectors_is_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_published_model_judges_as_the_run_does(tmp_path: Path) -> None:
     """From the folder that is published, by the settings that the card gives."""
-    publication = {"license": "mit", "dry_run": True, "mask_model": True}
+    publication = {"license": "mit", "dry_run": True, "include": ["mask_model"]}
     limits = [{"column": "language", "value": "de", "floor": 0.1}]
     asked = settings(
         corpus(tmp_path / "source"), selection={"limits": limits}, publication=publication

@@ -29,7 +29,7 @@ def test_every_later_stage_and_command_copes(
     """Subset, composition, report, card, publication, comparison and sweep."""
     monkeypatch.setattr(threshold, "last_within", lambda *_: NOTHING)
     source = corpus(tmp_path / "source")
-    to = {"dry_run": True, "license": "mit", "scores": True}
+    to = {"dry_run": True, "license": "mit", "include": ["scores"]}
     chosen = settings(source, selection={"tokens": 500, "steps": 5}, publication=to)
     run = plan_run(tmp_path / "run", chosen)
     for stage in stages_of(run.settings):

@@ -81,7 +81,7 @@ def test_a_condition_reads_nothing_but_documents(tmp_path: Path, source: Path) -
     [
         {"tokens": {"phases": [{"share": 0.5}, {"share": 0.4}]}},
         {"tokens": {}, "source": {"tokenizer": "other.json"}},
-        {"publication": {"license": "mit", "dry_run": True, "tokens": True}},
+        {"publication": {"license": "mit", "dry_run": True, "include": ["tokens"]}},
     ],
 )
 def test_settings_that_contradict_each_other(source: Path, groups: dict[str, Any]) -> None:
