@@ -48,9 +48,12 @@ from datamask.execution.pipeline import run_stage
 from datamask.runs.run import Run
 from datamask.runs.stages import learning_stages
 from datamask.selection import documents as of_shards
+from datamask.selection import sampling
+
+STAND_INS = sampling.STAND_INS
 
 ROUNDS = {65_536: (1, 2, 3, 5), 16_384: (1, 2, 3), 4096: (1, 2)}
-"""Settings of `selection.sample_documents`, and rounds after each."""
+"""Values of `sampling.SAMPLE`, and rounds after each."""
 
 CASES = (
     *(("disf", weight, tuple(ROUNDS)) for weight in (0.5, 0.1)),
@@ -161,7 +164,8 @@ def compare(learnt: Side, others: Side, samples: Sequence[int], **given: Any) ->
         costs: dict[str, Counter[str]] = {}
         before = 0
         for rounds in ROUNDS[sample]:
-            how: dict[str, Any] = {"rounds": rounds, "sample_documents": sample}
+            sampling.SAMPLE, sampling.STAND_INS = sample, min(sample, STAND_INS)
+            how: dict[str, Any] = {"rounds": rounds}
             run = learnt.run(SHARDS, **chosen, **how, scope="corpus")
             costs = costs if before > 1 else {}
             cost = learn(run, costs)

@@ -11,6 +11,7 @@ _SCRIPT = """
 import os, signal, sys
 from datamask.config.compute import Compute
 from datamask.execution.pipeline import run_stage
+from datamask.runs import checkpoints
 from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.opening import open_run
 save, saves = Checkpoints.save, []
@@ -20,7 +21,8 @@ def saved(*given):
     if len(saves) == 5:
         os.kill(os.getpid(), signal.SIGKILL)
 Checkpoints.save = saved
-run_stage(open_run(sys.argv[1]), sys.argv[2], Compute(checkpoint_seconds=0), shards=[0])
+checkpoints.SECONDS = 0
+run_stage(open_run(sys.argv[1]), sys.argv[2], Compute(), shards=[0])
 """
 
 

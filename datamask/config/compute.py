@@ -21,8 +21,6 @@ class Compute(Group):
     RAY_ADDRESS, else one started here (needs datamask-pipeline[ray]; Prefect flows only)"""
     task_cpus: float = Field(1, gt=0, le=1024)
     """engine `ray`: CPUs requested per task; more where tasks need more of a node's memory"""
-    checkpoint_seconds: float = Field(60, ge=0)
-    """seconds between checkpoints within a shard, to resume after a kill"""
     stall_minutes: float | None = Field(30, gt=0, le=10_080)
     """minutes after which a shard or stage that neither processes nor computes anything is given up
     and attempted again, as when a server stays silent; none: never"""

@@ -84,9 +84,8 @@ class Evaluation(Group):
     arms: tuple[Arm, ...] = Field((), max_length=50)
     """what is compared, such as [ours, random, semdedup]; none: no evaluation"""
     model: Model = "15M"
-    """`tiny` (decides little), `15M`, `30M`, or a folder with a decoder's config.json"""
-    tokenizer: Model = ""
-    """a tokenizer.json or a model on the Hub; none: BPE of a sample of candidates"""
+    """`tiny` (decides little), `15M`, `30M`, or a folder with a decoder's config.json, perhaps with
+    its tokenizer.json; without one, the tokenizer is BPE of a sample of candidates"""
     tokens: int | None = Field(None, ge=1000)
     """tokens that a model is trained on; none: 400,000 (tiny), 300 million, 600 million (30M)"""
     epochs: int = Field(1, ge=1, le=100)

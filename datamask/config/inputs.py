@@ -101,10 +101,6 @@ class Score(Group):
     """kind `classifier`: sequence-classification model on the Hub or local folder"""
     revision: str | None = None
     """kind `classifier`: branch, tag or commit; pinned when planned"""
-    max_tokens: int = Field(512, ge=8)
-    """kind `classifier`: model tokens of a window of the text (source.windows)"""
-    dtype: Literal["float32", "float16", "bfloat16"] = "float32"
-    """kind `classifier`: precision of the model's arithmetic"""
     label: str = ""
     """the label whose probability is the score; kind `fasttext`: such as `__label__hq`; kind
     `classifier`: a class (name or number), `expected_value`, the mean class number, or empty, the
@@ -249,7 +245,7 @@ class Embedding(Group):
     max_tokens: int = Field(512, ge=8)
     """model tokens of a window of the text (source.windows)"""
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"
-    """precision of the model's arithmetic"""
+    """precision of the arithmetic of models, those of kind `classifier` too"""
     truncate: bool = False
     """keep the first `dimension` numbers of a longer vector (Matryoshka models)"""
     storage: Literal["float16", "int8"] = "float16"

@@ -63,8 +63,6 @@ class Publication(Group):
     which others can judge documents of their own"""
     tag: str = Field("v1", pattern=r"^\w[\w.-]*$")
     """tag set after verification (letters, digits, `_`, `.`, `-`)"""
-    languages: tuple[str, ...] = ()
-    """language codes for the card; none: those of at least 1 % of the subset"""
     citation: str = ""
     """BibTeX of the source, quoted in the card"""
 

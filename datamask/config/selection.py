@@ -87,7 +87,7 @@ FROM_RECIPE = ("metric", "quality_weight")
 
 NOT_TRIED = (
     *("quality_weight", "method", "mask_model", "limits"),
-    *("scope", "rounds", "sample_documents"),
+    *("scope", "rounds"),
 )
 """Settings of `Selection` that trials of a sweep set themselves or do not read, with `TRAINING`."""
 
@@ -103,8 +103,6 @@ class Selection(Group):
     rounds: int = Field(20, ge=1, le=MOST_ROUNDS)
     """scope `corpus`: most exchanges between shards, which end when the objective has settled
     (`tolerance`); 1: every document is judged once, by what a sample taught"""
-    sample_documents: Annotated[int, Field(ge=16, le=1_000_000)] | Literal["auto"] = "auto"
-    """scope `corpus`: documents of the sample of all shards learned first; `auto`: 65,536"""
     method: Literal[
         "mask",
         "random",
@@ -258,8 +256,6 @@ class Selection(Group):
     def of_mask(self) -> dict[str, Any]:
         """The settings on which it depends which documents are kept, as plain data."""
         without = {*TRAINING, *(() if self.mask_model else ("mask_model",))}
-        if self.scope == "shard":
-            without.add("sample_documents")
         return self.model_dump(mode="json", exclude=without)
 
     @property

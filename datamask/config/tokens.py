@@ -29,10 +29,6 @@ class Tokens(Group):
     """`by_quality_then_shuffled`: ten shuffled bands in every epoch, the best last"""
     phases: tuple[Phase, ...] = ()
     """phases of training, one after the other, each in this order; none: one"""
-    seed: int = Field(0, ge=0, lt=2**63)
-    """of the order"""
-    tokens_per_file: int = Field(2**28, ge=1)
-    """a file has this many, and the rest of its last document"""
 
     @model_validator(mode="after")
     def _check(self) -> Tokens:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from datamask.config.evaluation import Arm
 from datamask.config.loading import parse_settings
 from datamask.config.selection import Selection
@@ -48,8 +50,8 @@ def pin_evaluation(settings: Settings) -> dict[str, str]:
     if evaluation.model not in PRESETS:
         configuration(evaluation, vocabulary=PRESETS["15M"].vocabulary)
         pins["training:model"] = digest_file(f"{evaluation.model}/config.json")
-    if named := evaluation.tokenizer:
-        pins["tokenizer:tokenizer"] = tokenizer_digest(named, "evaluation.tokenizer")
+        if Path(evaluation.model, "tokenizer.json").is_file():
+            pins["tokenizer:tokenizer"] = tokenizer_digest(evaluation.model, "evaluation.model")
     return pins
 
 

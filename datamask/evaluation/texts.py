@@ -116,7 +116,7 @@ def make_tokenizer(run: Run, compute: Compute) -> None:
 
 
 def tokenizer_of(run: Run, texts: list[str]) -> Any:
-    """The tokenizer that the settings name, or byte-level BPE that is trained on *texts*.
+    """The tokenizer beside the model's configuration, or byte-level BPE trained on *texts*.
 
     Raises:
         InputError: the tokenizer is not the planned one.
@@ -124,9 +124,8 @@ def tokenizer_of(run: Run, texts: list[str]) -> Any:
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-    if named := run.settings.evaluation.tokenizer:
-        planned = run.pinned_revisions.get("tokenizer:tokenizer")
-        return load_tokenizer(named, "evaluation.tokenizer", planned)
+    if planned := run.pinned_revisions.get("tokenizer:tokenizer"):
+        return load_tokenizer(run.settings.evaluation.model, "evaluation.model", planned)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -239,7 +238,8 @@ def _encoded(
     unknown = getattr(tokenizer.model, "unk_token", None)
     if unknown is not None and tokenizer.token_to_id(unknown) in encoding.ids:
         raise SettingsError(
-            f"evaluation.tokenizer: cannot encode a text of set {row['set']}; use one of bytes"
+            f"evaluation.model: its tokenizer has no token for a text of set {row['set']}; remove "
+            "tokenizer.json, or use one of bytes"
         )
     tokens = encoding.ids[: context - len(before)]
     end = encoding.offsets[len(tokens) - 1][1] if tokens else 0

@@ -70,7 +70,7 @@ def train(run: Run, unit: int, compute: Compute) -> Receipt:
     device = torch.device(device_name(compute))
     machine = [device.type, compute.working_set_bytes, torch.get_num_threads()]
     how = (run.fingerprint("training", unit), machine)
-    checkpoints = Checkpoints(run, "training", unit, how, compute.checkpoint_seconds)
+    checkpoints = Checkpoints(run, "training", unit, how)
     planned = run.pinned_revisions.get("training:model")
     path = f"{evaluation.model}/config.json"
     with pinned(path, planned, content_digest) if planned else contextlib.nullcontext():

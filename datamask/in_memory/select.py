@@ -29,7 +29,7 @@ from datamask.report.charts import Chart, Series
 from datamask.runs.budget import total_budget
 
 OF_RUNS = (
-    *("scope", "rounds", "sample_documents", "mask_model"),
+    *("scope", "rounds", "mask_model"),
     *("documents", "tokens", "limits", *TRAINING),
 )
 """Settings of the selection that only a run has."""

@@ -168,7 +168,7 @@ def _metadata(
     named = (name for name, share in languages.items() if share >= LEAST_LANGUAGE_SHARE)
     codes = [name for name in named if re.fullmatch(r"[a-z]{2,3}", name)]
     data = DatasetCardData(
-        language=list(publication.languages) or codes or None,
+        language=codes or None,
         license=publication.license,
         pretty_name=title,
         size_categories=[size_category(configs[0].rows)],

@@ -37,6 +37,9 @@ logger = logging.getLogger(__name__)
 
 EXPECTED_VALUE = "expected_value"
 
+MOST_TOKENS = 512
+"""Model tokens of a window of the text: what quality classifiers are trained on."""
+
 
 @dataclass(frozen=True, slots=True)
 class Classifier:
@@ -98,7 +101,7 @@ def _model_key(run: Run, score: Score) -> str:
     """Identifies what determines the outputs of a score's model, except the texts."""
     pin = run.pinned_revisions[f"classifier_scores:{score.name}"]
     windows = run.settings.source.windows
-    return digest(score.model, pin, score.max_tokens, score.dtype, windows)
+    return digest(score.model, pin, run.settings.embedding.dtype, windows)
 
 
 def _key(run: Run, shard: int, score: Score) -> str:
@@ -132,8 +135,8 @@ def _classified(
     every = [s for s in run.settings.scores if s.kind == "classifier"]
     every = [s for s in every if _model_key(run, s) == _model_key(run, first)]
     revision = run.pinned_revisions[f"classifier_scores:{first.name}"]
-    classifier = load_classifier(first, revision, compute)
-    setting, reads = f"max_tokens of score {first.name}", schemas.READ_BY.format
+    classifier = load_classifier(first, revision, run.settings.embedding.dtype, compute)
+    reads = schemas.READ_BY.format
     model, tokenizer, most = classifier.model, classifier.tokenizer, classifier.max_tokens
 
     def prepare(batch: pa.RecordBatch) -> forward.Tokenised:
@@ -148,13 +151,14 @@ def _classified(
             tokenised,
             model.config.num_labels,
             model.device,
-            setting,
+            "its load, or set compute.device to cpu",
         )
         made_of = tokenised.windows
         if len(wrong := np.unique(made_of.owners[~np.isfinite(made).all(axis=1)])):
             ids = [batch.column(0)[row].as_py() for row in wrong.tolist()]
             problem = f"score {first.name}: output not finite for {forward.shown_names(ids)}; set "
-            raise InputError(f"{problem}dtype to float32, or fix the text", shard=shard)
+            problem += "embedding.dtype to float32, or fix the text"
+            raise InputError(problem, shard=shard)
         # Of all scores of the model, because a checkpoint does not know which ones are left.
         values = {s.name: made_of.mean(head_values(s, model.config, made)) for s in every}
         return values | dict.fromkeys(map(reads, values), tokenised.share_read())
@@ -179,19 +183,19 @@ def _documents(run: Run, shard: int) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays(arrays, names=["id", "content"])
 
 
-def load_classifier(score: Score, revision: str, compute: Compute) -> Classifier:
+def load_classifier(score: Score, revision: str, dtype: str, compute: Compute) -> Classifier:
     """The model on its device, from the process's cache if it was loaded before.
 
     *revision* is the commit, or the digest of the local folder, from planning. Raises InputError if
     the folder has changed, SettingsError if the model cannot be loaded or has no trained head.
     """
     device = forward.device_name(compute)
-    key = (score.model, "classifier", revision, score.dtype, str(score.max_tokens), device)
-    classifier: Classifier = forward.load_once(key, lambda: _load(score, revision, device))
+    key = (score.model, "classifier", revision, dtype, device)
+    classifier: Classifier = forward.load_once(key, lambda: _load(score, revision, dtype, device))
     return classifier
 
 
-def _load(score: Score, revision: str, device: str) -> Classifier:
+def _load(score: Score, revision: str, dtype: str, device: str) -> Classifier:
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -202,7 +206,7 @@ def _load(score: Score, revision: str, device: str) -> Classifier:
         model, loaded = AutoModelForSequenceClassification.from_pretrained(
             score.model,
             revision=commit,
-            dtype=getattr(torch, score.dtype),
+            dtype=getattr(torch, dtype),
             output_loading_info=True,
         )
     if loaded["missing_keys"]:
@@ -211,8 +215,8 @@ def _load(score: Score, revision: str, device: str) -> Classifier:
         tokenizer.pad_token = tokenizer.eos_token
         model.config.pad_token_id = tokenizer.pad_token_id
     limits = (tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", None))
-    most = min(score.max_tokens, *(int(limit) for limit in limits if limit))
-    logger.info("loaded %s@%.12s on %s, %s", score.model, revision, device, score.dtype)
+    most = min(MOST_TOKENS, *(int(limit) for limit in limits if limit))
+    logger.info("loaded %s@%.12s on %s, %s", score.model, revision, device, dtype)
     return Classifier(model.to(device).eval(), tokenizer, most)
 
 

@@ -24,25 +24,25 @@ logger = logging.getLogger(__name__)
 
 State = Mapping[str, np.ndarray]
 
+SECONDS = 60.0
+"""Between checkpoints of work that has no chunks: a minute of work is lost by a kill."""
+
 
 class Checkpoints:
     """The checkpoints of one unit of work, by name.
 
     *how* are plain values that determine the work, such as the fingerprint of its output; work goes
-    on only from checkpoints of equal ones. A save is due after *every* seconds.
+    on only from checkpoints of equal ones.
     """
 
-    def __init__(
-        self, run: Run, work: str, unit: int, how: Iterable[object] = (), every: float = 0
-    ) -> None:
+    def __init__(self, run: Run, work: str, unit: int, how: Iterable[object] = ()) -> None:
         self.home = inside(run.root, f"checkpoints/{work}/{unit:05d}")
         self.folder = self.home / digest(*how)
-        self.every = every
         self._saved = time.monotonic()
 
     def due(self) -> bool:
         """Whether the last save is long enough ago, or the work is to stop after another."""
-        return stopping.is_asked() or time.monotonic() - self._saved >= self.every
+        return stopping.is_asked() or time.monotonic() - self._saved >= SECONDS
 
     def save(self, name: str, state: State) -> None:
         """Keep these arrays under a name, whole or not at all.

@@ -47,7 +47,8 @@ def _of_kind(settings: Settings, kind: str, *names: str) -> list[Any]:
 def classifiers(settings: Settings) -> list[Any]:
     """What the scores of classifiers depend on."""
     of_source = [settings.source.id_column, texts(settings), settings.source.windows]
-    return [*of_source, _of_kind(settings, "classifier", "name", "max_tokens", "dtype", "label")]
+    scores = _of_kind(settings, "classifier", "name", "label")
+    return [*of_source, scores, settings.embedding.dtype]
 
 
 def file_scores(settings: Settings) -> list[Any]:
@@ -143,7 +144,7 @@ _OBJECTIVE = ("metric", "more_terms", "quality_weight")
 
 def statistics(settings: Settings) -> list[Any]:
     """What the statistics of a shard and its sample depend on."""
-    selection, names = settings.selection, ("scope", *_OBJECTIVE, "sample_documents")
+    selection, names = settings.selection, ("scope", *_OBJECTIVE)
     chosen = [getattr(selection, name) for name in names]
     return _with_vectors(settings, [*chosen, selection.tokens is not None, settings.seed])
 
@@ -211,8 +212,8 @@ def _with_vectors(settings: Settings, chosen: list[Any]) -> list[Any]:
 
 def order(settings: Settings) -> list[Any]:
     """What the order of training depends on."""
-    names = [f"tokens.{name}" for name in ("order", "phases", "seed", "tokens_per_file")]
-    return [*reads(*names, "selection.training_tokens")(settings), settings.counts_for_trainer]
+    names = ("tokens.order", "tokens.phases", "seed", "selection.training_tokens")
+    return [*reads(*names)(settings), settings.counts_for_trainer]
 
 
 def held_out(settings: Settings) -> list[Any]:

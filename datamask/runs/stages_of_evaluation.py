@@ -10,7 +10,7 @@ EVALUATION = (
         "tokenizer",
         1,
         "datamask.evaluation.texts:make_tokenizer",
-        settings=of.reads_texts("evaluation.model", "evaluation.tokenizer", "seed"),
+        settings=of.reads_texts("evaluation.model", "seed"),
         after_all=("quality",),
         file="evaluation/tokenizer.parquet",
         where=of.evaluates,

@@ -34,9 +34,9 @@ from datamask.runs import budget
 from datamask.runs.files import read_columns, replace_file
 from datamask.runs.opening import versions
 from datamask.runs.run import Run, digest
-from datamask.selection import sums
+from datamask.selection import sampling, sums
 from datamask.selection.model_file import ABOUT, FORMAT, TENSORS, corrupt
-from datamask.selection.sampling import Drawn, not_learned, stand_ins
+from datamask.selection.sampling import Drawn, not_learned
 from datamask.selection.terms import indicator_names, score_names, terms_of
 from datamask.source.opening import open_binary
 
@@ -101,7 +101,7 @@ def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any], str]:
     quality = run.receipt("quality", 0).metrics
     moments = sums.read_moments(run, "outcome", shards)
     kept, candidates = float(moments.count), quality["kept_total"]
-    sample = Drawn.read(run, "outcome").data(0, stand_ins(selection), compute)
+    sample = Drawn.read(run, "outcome").data(0, sampling.STAND_INS, compute)
     parts = [sums.read_lists(run, "outcome", ("sample_selected",), shard) for shard in shards]
     is_kept = np.concatenate([part["sample_selected"] for part in parts])
     unit = published.unit(kept, candidates, selection.scale_terms)

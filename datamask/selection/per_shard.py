@@ -174,7 +174,7 @@ def _learn(
 
     machine = [compute.device_kind, compute.matmul, compute.working_set_bytes, attempt]
     how = (run.fingerprint(stage, shard), machine)
-    checkpoints = Checkpoints(run, stage, shard, how, compute.checkpoint_seconds)
+    checkpoints = Checkpoints(run, stage, shard, how)
 
     def learn(compute: Compute) -> LearnedMask:
         return learn_mask(

@@ -20,7 +20,6 @@ import numpy as np
 import torch
 
 from datamask.config.compute import Compute
-from datamask.config.selection import Selection
 from datamask.learning import exchange
 from datamask.learning.data import ShardData
 from datamask.learning.learner import precision_of, shard_data
@@ -37,32 +36,15 @@ logger = logging.getLogger(__name__)
 SAMPLE, STAND_INS = 65_536, 16_384
 """Documents that are learned, and those that stand for the corpus in the rounds and confirm what
 was learned (docs/log.md#rounds). Scales, the dual price and a model's threshold are estimated from
-the latter. At least SAMPLE are drawn, to estimate sums over all."""
+the latter."""
 
 SAMPLED = ("sample_features", "sample_quality", "sample_scores")
 
 
-def stand_ins(selection: Selection) -> int:
-    """Documents that stand for the corpus in the rounds, if it has as many."""
-    return min(_size(selection), STAND_INS)
-
-
-def _size(selection: Selection) -> int:
-    """Documents that are learned, if the corpus has as many: as set, in scope `corpus`."""
-    if selection.scope != "corpus" or selection.sample_documents == "auto":
-        return SAMPLE
-    return selection.sample_documents
-
-
-def most_drawn(selection: Selection) -> int:
-    """Documents that all shards draw together, if they have as many."""
-    return max(_size(selection) + stand_ins(selection), SAMPLE)
-
-
 def sample_places(run: Run, shard: int, size: int | None = None) -> range:
-    """The places of a shard's documents in a sample of the corpus, by default `stand_ins`."""
+    """The places of a shard's documents in a sample of the corpus, by default the stand-ins."""
     left = budget.Survivors.of(run.receipt("quality", shard).metrics)
-    whole = min(size or stand_ins(run.settings.selection), left.kept_total)
+    whole = min(size or STAND_INS, left.kept_total)
     start = budget.shard_budget(whole, 0, left.kept_before, left.kept_total)
     number = budget.shard_budget(whole, left.kept_before, left.kept, left.kept_total)
     return range(start, start + number)
@@ -70,13 +52,13 @@ def sample_places(run: Run, shard: int, size: int | None = None) -> range:
 
 def drawn_rows(run: Run, shard: int) -> np.ndarray:
     """What a shard draws, as places among its documents: `sampled_rows`, then the others."""
-    most = len(sample_places(run, shard, most_drawn(run.settings.selection)))
+    most = len(sample_places(run, shard, SAMPLE + STAND_INS))
     sampled = sampled_rows(run, shard)
     return np.concatenate([sampled, _permuted(run, shard)[len(sampled) : most]])
 
 
 def sampled_rows(run: Run, shard: int) -> np.ndarray:
-    """A shard's part of the `stand_ins`: places among its documents, ascending."""
+    """A shard's stand-ins: places among its documents, ascending."""
     return np.sort(_permuted(run, shard)[: len(sample_places(run, shard))])
 
 
@@ -178,22 +160,20 @@ def known_sample(run: Run, compute: Compute) -> ShardData:
     return corpus_sample(run, read_lists(run, "round_total", SAMPLED), compute)
 
 
-def _learned(selection: Selection, candidates: int) -> tuple[int, int]:
+def _learned(candidates: int) -> tuple[int, int]:
     """The place of the first document that is learned, and their number.
 
     Those that stand for the corpus in the rounds are before it, if there are enough documents.
     Documents that are learned count against themselves, so the judge values others higher.
     """
-    size, step = _size(selection), stand_ins(selection)
-    if selection.sample_documents == "auto" and size < candidates:
-        size = min(size, candidates - step)
-    return step if size + step <= candidates else 0, size
+    size = min(SAMPLE, candidates - STAND_INS) if candidates > SAMPLE else SAMPLE
+    return STAND_INS if size + STAND_INS <= candidates else 0, size
 
 
 def not_learned(drawn: Drawn, compute: Compute) -> ShardData:
     """Documents drawn that the judge was not learned from; all that were drawn if there are few."""
     candidates = drawn.run.receipt("quality", 0).metrics["kept_total"]
-    start, size = _learned(drawn.run.settings.selection, candidates)
+    start, size = _learned(candidates)
     others = drawn.data(0, start, compute) if start else drawn.data(size, None, compute)
     return others if others.num_documents else drawn.data(0, None, compute)
 
@@ -219,8 +199,8 @@ def learn_judge(
         on a second one (`exchange.shortfall`), null if too few documents are left for one.
     """
     run, active = drawn.run, [term for term in terms if term.weight]
-    selection, number = run.settings.selection, int(totals.count)
-    step, (start, size) = stand_ins(selection), _learned(selection, number)
+    number, step = int(totals.count), STAND_INS
+    start, size = _learned(number)
     generator = torch.Generator().manual_seed(run.settings.seed)
     sample = drawn.data(start, start + size, compute)
     fast = replace(sample, matmul=precision_of(compute, sample.device))
@@ -234,7 +214,9 @@ def learn_judge(
         return judge, origin
     share, other = num_selected / number, 0 if start else size
     own, second = (drawn.data(at, at + step, compute) for at in (start, other))
-    if start and selection.num_rounds != 1:  # else, gains choose from those that it keeps
+    if (
+        start and run.settings.selection.num_rounds != 1
+    ):  # else, gains choose from those that it keeps
         weight = (number - size) / second.num_documents
         judge = exchange.keeping(judge.slope, num_selected, (sample, 1.0), (second, weight))
     lost = exchange.shortfall(judge, active, num_selected, share, own, second)

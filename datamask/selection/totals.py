@@ -77,7 +77,7 @@ def _sum_statistics(run: Run, compute: Compute) -> None:
     drawn = sampling.Drawn.read(run)
     totals = sampling.estimated_totals(drawn, sums.read_moments(run, "corpus_statistics", shards))
     tokens = sums.sum_tokens(run, "corpus_statistics", shards)
-    kept = drawn.columns(0, sampling.stand_ins(selection))
+    kept = drawn.columns(0, sampling.STAND_INS)
     sample = sampling.corpus_sample(run, kept, compute)
     num_selected = _num_selected(run, totals, tokens)
     terms = terms_of(run)

@@ -31,6 +31,9 @@ from datamask.tokens.tokenise import wanted
 
 logger = logging.getLogger(__name__)
 
+TOKENS_PER_FILE = 2**28
+"""A file has this many, and the rest of its last document: half a gigabyte of 16-bit tokens."""
+
 BANDS = 10
 """Bands of quality, with as many documents each."""
 
@@ -90,7 +93,7 @@ def _load(connection: Any, run: Run) -> int:
         "CREATE TABLE documents (unit INTEGER, id VARCHAR, quality DOUBLE, repeat INTEGER, "
         "start BIGINT, tokens BIGINT, place DOUBLE)",
     )
-    key = hash_of(f"'{wanted(run.settings).seed}/' || id")
+    key = hash_of(f"'{run.settings.seed}/' || id")
     for unit in range(run.num_units("tokenised")):
         run.receipt("tokenised", unit)
         execute(
@@ -182,7 +185,7 @@ def _numbered(connection: Any, run: Run, total: int, metrics: dict[str, Any]) ->
             first = position + np.cumsum(lengths) - lengths
             kept = int(np.searchsorted(first, total))
             first, lengths = first[:kept], np.minimum(lengths, total - first)[:kept]
-            cells = first // tokens.tokens_per_file
+            cells = first // TOKENS_PER_FILE
             files = file + np.cumsum(np.diff(cells, prepend=cell) != 0)
             table = table.slice(0, kept).drop_columns(["tokens"])
             for name, values in (("first_token", first), ("tokens", lengths), ("file", files)):

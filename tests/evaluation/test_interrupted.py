@@ -10,13 +10,18 @@ import pytest
 
 from datamask.config.compute import Compute
 from datamask.evaluation.training import train
+from datamask.runs import checkpoints
 from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.run import Run
 from tests import finished
 from tests.evaluation import small
 from tests.killed import kill_at_checkpoint
 
-OFTEN = Compute(checkpoint_seconds=0)
+
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint is made after every step."""
+    monkeypatch.setattr(checkpoints, "SECONDS", 0)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +59,7 @@ def test_a_killed_process_is_continued(
     reached = step_of(folder)
     assert reached > 0
     caplog.set_level(logging.INFO)
-    train(run, 0, OFTEN)
+    train(run, 0, Compute())
     assert f"training: resumed after step {reached}" in caplog.messages
     assert run.path("training", 0).read_bytes() == trained[1]
     assert not list(folder.rglob("*.npz"))
@@ -80,7 +85,7 @@ def test_a_training_killed_again_and_again_ends_the_same(
     monkeypatch.setattr(Checkpoints, "save", saved)
     while True:
         try:
-            train(run, 0, OFTEN)
+            train(run, 0, Compute())
             break
         except Killed:
             kills += 1
@@ -104,7 +109,7 @@ def test_a_damaged_checkpoint_counts_as_none(
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(Checkpoints, "save", saved)
-        train(run, 0, OFTEN)
+        train(run, 0, Compute())
     (path,) = (run.root / "checkpoints").rglob("state.npz")
     path.write_bytes(path.read_bytes()[:-1000])
     caplog.set_level(logging.INFO)

@@ -118,14 +118,15 @@ def test_a_tokenizer_without_a_token_for_a_text(tmp_path: Path, root: Path, sour
     """Its models would be scored on less than others see."""
     tokenizer = Tokenizer(models.WordLevel({"<unk>": 0, "two": 1, "words": 2}, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
     path = tmp_path / "tokenizer.json"
     tokenizer.save(str(path))
-    error = refused(root, source, tokenizer=str(path))
+    error = refused(root, source, model=str(tmp_path))
     assert isinstance(error, SettingsError)
-    assert "evaluation.tokenizer: cannot encode a text of set all" in str(error)
+    assert "evaluation.model: its tokenizer has no token for a text of set all" in str(error)
     path.write_text("{}")
-    error = refused(root, source, tokenizer=str(path))
-    assert "evaluation.tokenizer" in str(error)
+    error = refused(root, source, model=str(tmp_path))
+    assert "evaluation.model" in str(error) and "tokenizer" in str(error)
 
 
 def test_models_that_are_none(tmp_path: Path, root: Path, source: Path) -> None:

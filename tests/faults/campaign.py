@@ -138,12 +138,11 @@ def make_case(
         "embedding": {"method": "lexical", "dimension": 32},
         "selection": {"ratio": 0.2, **ESTIMATORS[number % len(ESTIMATORS)], **selection},
         "subset": {"file_bytes": 4096},
-        "tokens": {"tokenizer": str(folder / "tokenizer.json"), "tokens_per_file": 400},
+        "tokens": {"tokenizer": str(folder / "tokenizer.json")},
         "publication": {
             **{"repository": "someone/subset", "license": "other", "dry_run": True},
             "include": ["tokens"],
         },
-        "compute": {"checkpoint_seconds": 0},
     }
     if number % 2:
         settings["evaluation"] = EVALUATION

@@ -25,10 +25,18 @@ MOST_IDLE_SECONDS = 120
 POLL_SECONDS = 5
 
 
+SMALL = (
+    "from datamask.runs import checkpoints; from datamask.tokens import order; "
+    "checkpoints.SECONDS, order.TOKENS_PER_FILE = 0, 400; "
+    "from datamask.cli.main import main; main()"
+)
+"""The command with a checkpoint at every step, and several files of tokens."""
+
+
 def start(*arguments: str, python: tuple[str, ...] = (), **environment: str) -> subprocess.Popen:
-    """Start `datamask` with these arguments; *python* replaces `-m datamask.cli.main`."""
+    """Start `datamask` with these arguments; *python* replaces `-c SMALL`."""
     return subprocess.Popen(
-        [sys.executable, *(python or ("-m", "datamask.cli.main")), *arguments],
+        [sys.executable, *(python or ("-c", SMALL)), *arguments],
         cwd=REPOSITORY,
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
         stdout=subprocess.PIPE,

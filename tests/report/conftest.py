@@ -66,7 +66,7 @@ def make(folder: Path) -> Made:
         texts[2::4] = [text + " river" for text in texts[1:-1:4]]  # near-copies
         table = table.set_column(table.schema.get_field_index("text"), "text", [texts])
         pq.write_table(table, path, row_group_size=12)
-    tokens = {"tokenizer": word_tokenizer(folder / "tokenizer.json"), "tokens_per_file": 500}
+    tokens = {"tokenizer": word_tokenizer(folder / "tokenizer.json")}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sample, "SAMPLED_DOCUMENTS", 100)
         run = finish(folder / "run", settings(source, tokens=tokens))

@@ -49,7 +49,6 @@ CHANGES: dict[str, tuple[str, Any]] = {
     "embedding.storage": ("embedding.storage", "int8"),
     "selection.scope": ("selection.scope", "corpus"),
     "selection.rounds": ("selection.rounds", 1),
-    "selection.sample_documents": ("selection.sample_documents", 16),
     "selection.method": ("selection.method", "random"),
     "selection.ratio": ("selection.ratio", 0.4),
     "selection.documents": ("selection.documents", 20),
@@ -88,7 +87,7 @@ that change no output of these runs, or that are part of a group above."""
 BASES: dict[str, dict[str, Any]] = {
     "shard": {},
     "gradient": {"estimator": "policy_gradient", "rollouts": 8, "init": "quality"},
-    "corpus": {"scope": "corpus", "rounds": 3, "sample_documents": 32},
+    "corpus": {"scope": "corpus", "rounds": 3},
 }
 
 

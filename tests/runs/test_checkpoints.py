@@ -21,13 +21,14 @@ from tests import finished
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
-OFTEN = Compute(checkpoint_seconds=0)
+OFTEN = Compute()
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _small_chunks() -> Iterator[None]:
-    """Eight texts are tokenised together."""
+def _often() -> Iterator[None]:
+    """Eight texts are tokenised together, and a checkpoint is made after every step."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoints, "SECONDS", 0)
         patch.setattr(chunked, "CHUNK", 8)
         yield
 

@@ -22,7 +22,7 @@ from tests.runs.recording import IN_TABLE, recording
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
-CORPUS = {"scope": "corpus", "sample_documents": 32}
+CORPUS = {"scope": "corpus"}
 GROUPED = {"normalisation": "rank", "normalise_within": "language", "missing": 0.0}
 SCORES = [{"name": "edu", "kind": "column", "column": "edu", **GROUPED}, {"name": "form"}]
 BALANCE = {"column": "topic", "shares": {"(none)": 0.5}}

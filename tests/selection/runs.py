@@ -18,7 +18,7 @@ from datamask.runs.stages import learning_stages
 from tests.finished import rows_of, settings, up_to
 
 SCOPES = [{"scope": "corpus", "rounds": 2}, {"tokens": 700}, {"scope": "corpus", "tokens": 700}]
-SCOPES += [{"scope": "corpus", "rounds": 1, "sample_documents": 16}]
+SCOPES += [{"scope": "corpus", "rounds": 1}]
 
 
 def learn(root: Path, folder: Path, *, workers: int = 1, **groups: object) -> Run:

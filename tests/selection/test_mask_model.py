@@ -17,6 +17,7 @@ from datamask.errors import CorruptFileError, DatamaskError, RunError
 from datamask.learning.learner import shard_data
 from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.runs.run import Run
+from datamask.selection import sampling
 from datamask.selection.documents import read_column, read_documents
 from datamask.selection.mask_model import read_model
 from datamask.selection.model_file import read_about
@@ -143,10 +144,14 @@ def test_the_model_gives_the_logits_of_its_own_run(
         *nightly((200, {}), (600, {"metric": "pairwise", "quality_weight": 0.4})),
     ],
 )
-def test_in_one_pass_the_judge_is_the_model(tmp_path: Path, sample: int, selection: dict) -> None:
+def test_in_one_pass_the_judge_is_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sample: int, selection: dict
+) -> None:
     """Its threshold keeps the share of documents that it was not learned from, if there are any."""
     source = write(tmp_path / "source", 600, 1)
-    once = {"scope": "corpus", "rounds": 1, "sample_documents": sample, **selection}
+    monkeypatch.setattr(sampling, "SAMPLE", sample)
+    monkeypatch.setattr(sampling, "STAND_INS", sample)
+    once = {"scope": "corpus", "rounds": 1, **selection}
     run = learn(tmp_path / "run", chosen(source, 200, **once))
     ours, _ = logits_of(run)
     parts = [read_lists(run, "round", ("proposed",), shard)["proposed"] for shard in range(3)]
@@ -158,10 +163,14 @@ def test_in_one_pass_the_judge_is_the_model(tmp_path: Path, sample: int, selecti
 
 
 @pytest.mark.slow
-def test_rounds_that_have_not_settled_leave_a_usable_model(tmp_path: Path) -> None:
+def test_rounds_that_have_not_settled_leave_a_usable_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By numpy, on documents that were held out: those it finds best are less alike than random."""
     source = write(tmp_path / "source", 5000, 1, rows=slice(4000))
-    rounds = {"scope": "corpus", "rounds": 3, "quality_weight": 0.0, "sample_documents": 400}
+    monkeypatch.setattr(sampling, "SAMPLE", 400)
+    monkeypatch.setattr(sampling, "STAND_INS", 400)
+    rounds = {"scope": "corpus", "rounds": 3, "quality_weight": 0.0}
     run = learn(tmp_path / "run", chosen(source, 1000, **rounds))
     assert not run.receipt("round_total", 3).metrics["settled"]
     others = write(tmp_path / "others", 5000, 1, rows=slice(4000, None))

@@ -62,8 +62,9 @@ def test_where_vectors_come_from_changes_nothing(
     tmp_path: Path, source: Path, selection: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same tables in every stage from a sample's vectors on."""
-    monkeypatch.setattr(sampling, "SAMPLE", 40)
-    selection = ONCE | {"sample_documents": 16} | selection
+    monkeypatch.setattr(sampling, "SAMPLE", 16)
+    monkeypatch.setattr(sampling, "STAND_INS", 16)
+    selection = ONCE | selection
     kept, unkept = (
         finish(
             tmp_path / name,
@@ -133,9 +134,9 @@ def sampled(tmp_path_factory: pytest.TempPathFactory, source: Path) -> tuple[Run
     root, found = tmp_path_factory.mktemp("sampled"), []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sampling, "STAND_INS", 16)
-        patch.setattr(sampling, "SAMPLE", 40)
+        patch.setattr(sampling, "SAMPLE", 32)
         for name, embedding in (("kept", {}), ("unkept", UNKEPT)):
-            selection = ONCE | {"metric": "pairwise", "sample_documents": 32}
+            selection = ONCE | {"metric": "pairwise"}
             found.append(
                 finish(root / name, settings(source, selection=selection, embedding=embedding))
             )
@@ -214,6 +215,7 @@ from datamask.execution.pipeline import rebuild
 from datamask.config.compute import Compute
 from datamask.embedding import chunked
 from datamask.runs.checkpoints import Checkpoints
+from datamask.selection import sampling
 left = int(sys.argv[3])
 real = Checkpoints.save
 def save(checkpoints, name, state):
@@ -224,6 +226,7 @@ def save(checkpoints, name, state):
     real(checkpoints, name, state)
 Checkpoints.save = save
 chunked.CHUNK = 3
+sampling.SAMPLE = sampling.STAND_INS = 16
 rebuild(sys.argv[1], None, Compute())
 """
 
@@ -233,9 +236,11 @@ def test_killed_runs_resume_to_the_same_bytes(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed in stages that embed and in a later round; no chunk is embedded twice."""
-    selection = {"scope": "corpus", "rounds": 2, "sample_documents": 16}
+    selection = {"scope": "corpus", "rounds": 2}
     chosen = settings(source, selection=selection, embedding=UNKEPT)
     monkeypatch.setattr("datamask.embedding.chunked.CHUNK", 3)
+    monkeypatch.setattr(sampling, "SAMPLE", 16)
+    monkeypatch.setattr(sampling, "STAND_INS", 16)
     compute = Compute()
     whole = finish(tmp_path / "whole", chosen, "mask_model", compute)
     finish(tmp_path / "run", chosen, "quality", compute)

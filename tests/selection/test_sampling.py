@@ -81,9 +81,12 @@ def test_what_is_learned_does_not_stand_for_the_corpus(
 
 
 @pytest.mark.slow
-def test_rounds_select_as_many_as_asked(tmp_path: Path, source: Path) -> None:
+def test_rounds_select_as_many_as_asked(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where a sample predicted another number: logits expect that, rounds less so, masks keep S."""
-    chosen = {"scope": "corpus", "rounds": 3, "tolerance": 0.0, "sample_documents": 16}
+    monkeypatch.setattr(sampling, "SAMPLE", 16)
+    chosen = {"scope": "corpus", "rounds": 3, "tolerance": 0.0}
     run = learn(tmp_path / "run", source, selection=chosen)
     totals = [run.receipt("round_total", number).metrics for number in range(4)]
     asked = totals[0]["documents"]

@@ -162,7 +162,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def with_tokens(source: Path) -> Settings:
     """Settings of a run that ends with tokens for a trainer."""
     tokenizer = finished.word_tokenizer(source.parent / "tokenizer.json")
-    return finished.settings(source, tokens={"tokenizer": tokenizer, "tokens_per_file": 500})
+    return finished.settings(source, tokens={"tokenizer": tokenizer})
 
 
 @pytest.fixture(scope="session")

@@ -30,10 +30,12 @@ pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A finished run with repeats."""
     folder = tmp_path_factory.mktemp("ledger")
-    tokens = {"tokenizer": word_tokenizer(folder / "tokenizer.json"), "tokens_per_file": 700}
+    tokens = {"tokenizer": word_tokenizer(folder / "tokenizer.json")}
     selection = {"tokens": 900, "max_repeat": 4, "training_tokens": 2000}
     chosen = settings(corpus(folder / "source"), tokens=tokens, selection=selection)
-    return finish(folder / "run", chosen)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("datamask.tokens.order.TOKENS_PER_FILE", 700)
+        return finish(folder / "run", chosen)
 
 
 def stream(run: Run) -> np.ndarray:

@@ -11,6 +11,7 @@ import importlib.util
 import json
 import shutil
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from datamask.execution.verification import verify
 from datamask.planning.plan import plan_run
 from datamask.runs.opening import open_run
 from datamask.runs.run import Run
+from datamask.tokens import order
 from datamask.tokens.order import first_exposures_first
 from tests.conftest import nightly
 from tests.finished import WORDS, corpus, finish, settings, word_tokenizer
@@ -35,22 +37,28 @@ from tests.finished import WORDS, corpus, finish, settings, word_tokenizer
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
 REPEATED = {"tokens": 900, "max_repeat": 4, "training_tokens": 2000}
-SEED = 12
-"""With which two documents would occur twice in the first total / max_repeat tokens by chance."""
 PHASES = [{"share": 0.8}, {"share": 0.2, "where": "language = 'de'"}]
 
 
 def tokens_of(folder: Path, **more: Any) -> dict[str, Any]:
-    """Settings of tokens in small files."""
+    """Settings of tokens."""
     tokenizer = word_tokenizer(folder / "tokenizer.json", more.pop("more", 0))
-    return {"tokenizer": tokenizer, "tokens_per_file": 300, **more}
+    return {"tokenizer": tokenizer, **more}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small_files() -> Iterator[None]:
+    """A file has 300 tokens."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(order, "TOKENS_PER_FILE", 300)
+        yield
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run with repeats, in the default order."""
     folder = tmp_path_factory.mktemp("order")
-    tokens = tokens_of(folder, seed=SEED)
+    tokens = tokens_of(folder)
     chosen = settings(corpus(folder / "source"), tokens=tokens, selection=REPEATED)
     return finish(folder / "run", chosen, "tokens", Compute(workers=2))
 
@@ -64,7 +72,7 @@ def documents(run: Run) -> dict[str, dict[str, Any]]:
     return {row["id"]: row for row in rows}
 
 
-def exposures(rows: dict[str, dict[str, Any]], seed: int = SEED) -> list[tuple[float, str, int]]:
+def exposures(rows: dict[str, dict[str, Any]], seed: int = 0) -> list[tuple[float, str, int]]:
     """Place, id and number of every exposure, in the order of places."""
     found = []
     for name, row in rows.items():
@@ -86,7 +94,7 @@ def test_the_order_is_the_documented_one(run: Run) -> None:
     left, done, wanted = exposures(rows), 0, []
     ends = np.cumsum([len(rows[name]["ids"]) for _, name, _ in left])
     by_chance = [name for _, name, _ in left[: np.searchsorted(ends, 500) + 1]]
-    assert len(set(by_chance)) == len(by_chance) - 2
+    assert len(set(by_chance)) < len(by_chance), "or the test shows nothing"
     while done < 2000 / 4:
         ahead = next(one for one in left if one[2] == 1)
         left.remove(ahead)
@@ -180,7 +188,7 @@ def test_token_files_hold_what_the_ledger_says(tmp_path: Path, run: Run, more: i
 
 
 def test_the_same_bytes_for_any_workers_and_nothing_is_tokenised_again(
-    tmp_path: Path, run: Run
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another order makes other files from the same tokens, and removes those left over."""
     source = Path(run.settings.source.path)
@@ -191,7 +199,8 @@ def test_the_same_bytes_for_any_workers_and_nothing_is_tokenised_again(
         (again.root / n).read_bytes() for n in names
     ]
     before = {path: path.stat().st_mtime_ns for path in (again.root / "tokenised").iterdir()}
-    more = {**run.settings.tokens.model_dump(), "seed": 5, "tokens_per_file": 1500}
+    monkeypatch.setattr(order, "TOKENS_PER_FILE", 1500)
+    more = {**run.settings.tokens.model_dump(), "order": "by_quality_then_shuffled"}
     other = finish(again.root, settings(source, tokens=more, selection=REPEATED), "tokens")
     assert {path: path.stat().st_mtime_ns for path in before} == before
     left = sorted(path.name for path in (again.root / "tokens").iterdir())
@@ -199,8 +208,7 @@ def test_the_same_bytes_for_any_workers_and_nothing_is_tokenised_again(
         *(f"{n:05d}.{end}" for n in range(2) for end in ("bin", "idx", "json")),
         "order.parquet",
     ]
-    first = exposures(documents(other), 5)[0][1]
-    assert ledger(other)[0]["id"] == first != ledger(run)[0]["id"]
+    assert ledger(other)[0]["id"] != ledger(run)[0]["id"]
 
 
 @pytest.mark.parametrize("finder", ["reader", "verify"])
