@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import numpy as np
-
 from datamask.analysis.composition import rows_of
 from datamask.analysis.query import open_run_database
 from datamask.analysis.summary import gains, units_of
@@ -174,41 +172,29 @@ def training_windows(run: Run) -> list[Chart]:
     ]
 
 
-Sample = dict[str, np.ndarray]
-
-_KINDS = dict.fromkeys(("id", "text"), object) | dict.fromkeys(("x", "y"), np.float64)
-
-
-def sampled(run: Run) -> Sample:
-    """Columns of the mapped documents, by shard and row, with the selections that chose them."""
-    with open_run_database(run) as connection:
-        table = connection.sql(
-            "SELECT s.shard, s.row, s.id, s.x, s.y, s.diverse, d.selected, d.top_quality "
-            "FROM sample s JOIN documents d ON s.shard = d.shard AND s.row = d.row "
-            "AND s.id = d.id WHERE s.x IS NOT NULL ORDER BY s.shard, s.row"
-        ).to_arrow_table()
-    return {
-        name: np.asarray(table[name].to_pylist(), dtype=_KINDS.get(name))
-        for name in table.column_names
-    }
+_MAPPED = """
+SELECT s.id, round(s.x::DOUBLE, 3) AS x, round(s.y::DOUBLE, 3) AS y, s.diverse, d.selected,
+    d.top_quality, NOT (s.diverse OR d.selected OR d.top_quality) AS source
+FROM sample s JOIN documents d ON s.shard = d.shard AND s.row = d.row AND s.id = d.id
+WHERE s.x IS NOT NULL ORDER BY s.shard, s.row
+"""
 
 
-def embedding_map(run: Run, sample: Sample) -> Chart:
+def embedding_map(run: Run) -> Chart:
     """The sample's documents: a dot for ours, outlines around the choices of the others."""
-    names = ("selected", "top_quality", "diverse")
-    masks = {name: sample[name].astype(bool) for name in names}
-    chosen = {"source": ~np.any([*masks.values()], axis=0)} | masks
+    with open_run_database(run) as connection:
+        sampled = rows_of(connection.execute(_MAPPED))
     series = []
     for name, size in (("source", 5), ("diverse", 12), ("top_quality", 9), ("selected", 6)):
-        rows = np.flatnonzero(chosen[name]).tolist()
+        rows = [row for row in sampled if row[name]]
         series.append(
             series_of(
                 name,
-                sample["x"][rows].round(3).tolist(),
-                sample["y"][rows].round(3).tolist(),
+                [row["x"] for row in rows],
+                [row["y"] for row in rows],
                 name="other candidates" if name == "source" else NAMES[name],
                 style=0 if name == "source" else LOOKS[name][1],
-                hover=sample["id"][rows].tolist(),
+                hover=[row["id"] for row in rows],
                 size=size,
                 hollow=name in ("top_quality", "diverse"),
             )
@@ -221,7 +207,7 @@ def embedding_map(run: Run, sample: Sample) -> Chart:
         y="t-SNE, second axis (no unit)",
         series=tuple(series),
         equal=True,
-        note=f"{len(sample['id']):,} random candidates. A dot within an outline is a document that "
+        note=f"{len(sampled):,} random candidates. A dot within an outline is a document that "
         f"ours and the other selection share. Neighbours on the map have {_likeness(run)}; larger "
         "distances are not to scale. A click on a document opens it below.",
     )

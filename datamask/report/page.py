@@ -60,8 +60,7 @@ def write_report(run: Run, compute: Compute) -> None:
         receipt = run.make_receipt("report", 0, run.num_documents)
         charts = chart_data.training_windows(run)
         if run.settings.has_vectors:
-            mapped = chart_data.embedding_map(run, chart_data.sampled(run))
-            charts = [chart_data.tradeoff(run), mapped, *charts]
+            charts = [chart_data.tradeoff(run), chart_data.embedding_map(run), *charts]
         trained = write_evaluation_page(run)
         write_pictures(run.storage, "pictures", [*charts, *trained])
         write_captions(run, [*charts, *trained])

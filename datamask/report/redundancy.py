@@ -18,6 +18,15 @@ NEAR_COPY = "near-copy pair"
 SETS = ("selected", "top_quality", "random")
 
 
+_REDUNDANCY = f"""
+SELECT set, count(*) AS documents, avg(cosine::DOUBLE) AS mean,
+    avg((cosine >= {NEAR_DUPLICATE_COSINE}::FLOAT)::INT) AS near_duplicates,
+    sqrt(near_duplicates * (1 - near_duplicates) / documents * (size - documents)
+        / greatest(size - 1, 1)) AS error
+FROM neighbours, (SELECT sum(selected) AS size FROM shards) GROUP BY set, size
+"""
+
+
 def sample_path(run: Run) -> Path:
     """The file of the sample."""
     return run.root / "report" / "sample.parquet"
@@ -38,15 +47,5 @@ def redundancy(run: Run) -> dict[str, dict[str, Any]]:
     if not run.fetch(sample_path(run)).exists():
         return {}
     with open_run_database(run) as connection:
-        sql = "SELECT sum(selected) FROM shards"
-        ((size,),) = connection.execute(sql).fetchall()
-        result = connection.execute(
-            "SELECT set, count(*) AS documents, avg(cosine::DOUBLE) AS mean, "
-            "avg((cosine >= ?::FLOAT)::INT) AS near_duplicates FROM neighbours GROUP BY set",
-            [NEAR_DUPLICATE_COSINE],
-        )
-        rows = {row["set"]: row for row in rows_of(result)}
-    for row in rows.values():
-        share, drawn = row["near_duplicates"], row["documents"]
-        row["error"] = (share * (1 - share) / drawn * (size - drawn) / max(size - 1, 1)) ** 0.5
+        rows = {row["set"]: row for row in rows_of(connection.execute(_REDUNDANCY))}
     return {name: rows[name] for name in SETS if name in rows}

@@ -93,7 +93,7 @@ def test_the_map_shows_each_selection(run: Run, documents: list[dict[str, Any]])
     """Points and what is told of them, by selection."""
     known = by_place(documents)
     rows = [row for row in pq.read_table(sample_path(run)).to_pylist() if row["x"] is not None]
-    chart = chart_data.embedding_map(run, chart_data.sampled(run))
+    chart = chart_data.embedding_map(run)
     wanted = {
         "ours": lambda row: known[row["shard"], row["row"]]["selected"],
         "top quality": lambda row: known[row["shard"], row["row"]]["top_quality"],
