@@ -11,7 +11,6 @@ from prefect.artifacts import (
     create_image_artifact,
     create_link_artifact,
     create_markdown_artifact,
-    create_table_artifact,
 )
 from prefect.assets import Asset, AssetProperties, add_asset_metadata, materialize
 
@@ -20,7 +19,7 @@ from datamask.config.outputs import Sweep
 from datamask.report.answer import answer_markdown
 from datamask.report.evaluation import evaluation_markdown
 from datamask.report.markdown import report_markdown
-from datamask.report.sweep_page import sweep_markdown, sweep_rows
+from datamask.report.sweep_page import sweep_markdown
 from datamask.runs.run import Run, digest
 
 
@@ -45,12 +44,9 @@ def _titled(run: Run, name: str, about: str = "") -> dict[str, Any]:
 
 def show_sweep(run: Run, sweep: Sweep, page: Path) -> None:
     """The recommendation, every choice, the pictures, and the way to the page."""
-    points = frontier(run, sweep)
     pages = way_to_pages(run, str(page.relative_to(run.root)))
-    text = f"{sweep_markdown(run, sweep, points)}\n\n{pages}"
+    text = f"{sweep_markdown(run, sweep, frontier(run, sweep))}\n\n{pages}"
     create_markdown_artifact(text, **_titled(run, "sweep"))
-    rows = sweep_rows(points, run.settings.selection.metric)
-    create_table_artifact(rows, **_titled(run, "sweep-choices"))
     show_pictures(run, "sweep/pictures")
 
 

@@ -41,7 +41,7 @@ def test_sweep_and_report_show_themselves_on_the_flow_run(tmp_path: Path, corpus
     assert sweep(run.root, sweep=tried, return_state=True).is_completed()
     found = artifacts(f"sweep of {run.root}")
     kinds = {artifact.type for artifact in found.values()}
-    assert kinds == {"markdown", "table", "progress", "image"}
+    assert kinds == {"markdown", "progress", "image"}
     assert "Recommended: `selection.quality_weight=" in found["sweep"].data
     assert found["sweep-progress"].data == 100.0
     assert "(http://127.0.0.1:8000/sweep/sweep.html)" in found["sweep"].data
