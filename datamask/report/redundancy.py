@@ -18,9 +18,9 @@ NEAR_COPY = "near-copy pair"
 SETS = ("selected", "top_quality", "random")
 
 
-_REDUNDANCY = f"""
+_REDUNDANCY = """
 SELECT set, count(*) AS documents, avg(cosine::DOUBLE) AS mean,
-    avg((cosine >= {NEAR_DUPLICATE_COSINE}::FLOAT)::INT) AS near_duplicates,
+    avg((cosine >= {least}::FLOAT)::INT) AS near_duplicates,
     sqrt(near_duplicates * (1 - near_duplicates) / documents * (size - documents)
         / greatest(size - 1, 1)) AS error
 FROM neighbours, (SELECT sum(selected) AS size FROM shards) GROUP BY set, size
@@ -46,6 +46,7 @@ def redundancy(run: Run) -> dict[str, dict[str, Any]]:
     """
     if not run.fetch(sample_path(run)).exists():
         return {}
+    sql = _REDUNDANCY.format(least=NEAR_DUPLICATE_COSINE)
     with open_run_database(run) as connection:
-        rows = {row["set"]: row for row in rows_of(connection.execute(_REDUNDANCY))}
+        rows = {row["set"]: row for row in rows_of(connection.execute(sql))}
     return {name: rows[name] for name in SETS if name in rows}

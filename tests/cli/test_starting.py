@@ -210,7 +210,7 @@ def test_settings_shows_one_key_or_a_group(capsys: pytest.CaptureFixture[str]) -
     assert first == "selection.ratio = 0.1  (number > 0 and <= 1)"
     assert second == "    share of the source's documents to keep"
     assert shown("selection.init")[0].endswith("= uniform  (uniform | quality)")
-    assert shown("compute.gpus")[0] == "compute.gpus = none  (integer >= 1)"
+    assert shown("compute.embedding_batch")[0].endswith("= none  (integer >= 1)")
     assert all(line.startswith(("source", "    ")) for line in shown("source"))
     assert any(line.startswith("quality.scores[].weight = 1.0") for line in shown("quality.scores"))
     assert shown() == "\n".join(descriptions().values()).split("\n")
@@ -238,7 +238,7 @@ def completed(words: str) -> dict[str, str]:
     [
         ("more rerun", ["plain,rerun-failed"]),
         ("settings selection.met", ["plain,selection.method", "plain,selection.metric"]),
-        ("rebuild runs --set compute.gp", ["plain,compute.gpus"]),
+        ("rebuild runs --set compute.du", ["plain,compute.duckdb_memory"]),
         ("status ru", ["dir,ru"]),
     ],
 )

@@ -212,11 +212,10 @@ def test_every_path_and_model_can_be_relocated() -> None:
             "arms": ["ours", {"name": "other", "kind": "run", "path": "runs/other"}],
             "sets": [{"name": "own", "path": "own.txt"}],
             "model": "decoder",
-            "tokenizer": "bytes.json",
         },
     }
     places = ("corpus", "a.csv", "old", "older", "mmlu.txt", "t.npy", "runs/other", "own.txt")
-    models = ("tokens.json", "me/b", "me/e", "decoder", "bytes.json")
+    models = ("tokens.json", "me/b", "me/e", "decoder")
     text = parse_settings(data).model_dump_json()
     for names, mark in ((places, "P:"), (models, "M:")):
         for name in names:
