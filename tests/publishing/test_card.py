@@ -34,7 +34,7 @@ def text_of(run: Run) -> str:
 
 def test_the_header_is_what_the_hub_indexes(make_run: MakeRun) -> None:
     """License, languages, size, tags and data files; the source's citation is below it."""
-    asked = {"languages": ["en", "de"], "citation": "@misc{mine}"}
+    asked = {"citation": "@misc{mine}"}
     path = {"source": {"path": "hf://datasets/a/b/data"}}
     run = make_run(path, **asked)
     text = text_of(run)
@@ -42,7 +42,6 @@ def test_the_header_is_what_the_hub_indexes(make_run: MakeRun) -> None:
     assert text == text_of(make_run(path, **asked)), "nothing in it depends on time or folder"
     data = DatasetCard(text).data.to_dict()
     assert data["license"] == "odc-by"
-    assert data["language"] == ["en", "de"]
     assert data["size_categories"] == ["n<1K"]
     assert data["task_categories"] == ["text-generation"]
     assert data["source_datasets"] == ["a/b"]
@@ -56,7 +55,7 @@ def test_the_header_is_what_the_hub_indexes(make_run: MakeRun) -> None:
 
 @pytest.mark.slow
 def test_languages_are_not_guessed(make_run: MakeRun) -> None:
-    """Those of the source's column with their shares, else those that were set, else none."""
+    """Those of the source's column with their shares, else none."""
     run = make_run()
     languages = [*["de"] * 110, *["en"] * 8, "en", "Klingon_Latn"]
 

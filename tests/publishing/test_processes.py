@@ -100,7 +100,7 @@ def test_xet_storage_takes_what_is_new(
     hub: Hub, make_run: Callable[..., Run], tmp_path: Path
 ) -> None:
     """The client's own Xet uploads: whole files come out, nothing is stored twice."""
-    run = make_run(sample=0)
+    run = make_run()
     texts = np.random.default_rng(0).integers(0, 256, (32_000, 256), dtype=np.uint8)
     hub.xet = Xet(tmp_path / "storage", run.root / "publication")
     hub.xet.storage.mkdir()

@@ -105,7 +105,7 @@ def test_the_chart_has_the_shares_of_parts(run: Run) -> None:
 
 def test_tokens_are_published_in_order(run: Run) -> None:
     """A configuration that streams, goes on from a state, and is described in the card."""
-    to = Publication(license="mit", dry_run=True, tokens=True)
+    to = Publication(license="mit", dry_run=True, include=("tokens",))
     run = replace(run, settings=run.settings.model_copy(update={"publication": to}))
     write_folder(run, to)
     folder = str(run.root / "publication")
