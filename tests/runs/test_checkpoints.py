@@ -161,11 +161,12 @@ def test_a_damaged_or_foreign_checkpoint_counts_as_none(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_is_due_by_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not at once, but after the time that was set; then again."""
+    """Not at once, but after a minute; then again."""
     run = make_run(tmp_path, "quality")
     now = 100.0
+    monkeypatch.setattr(checkpoints, "SECONDS", 60)
     monkeypatch.setattr(checkpoints, "time", SimpleNamespace(monotonic=lambda: now))
-    kept = Checkpoints(run, "selection", 0, [], 60)
+    kept = Checkpoints(run, "selection", 0, [])
     now += 59
     assert not kept.due()
     now += 1

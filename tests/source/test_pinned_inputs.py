@@ -103,6 +103,9 @@ def prepare(folder: Path) -> dict[str, Input]:
     inputs["target"] = (folder / "target.npy", *vectors)
     for path, content, _ in inputs.values():
         path.write_bytes(content)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
+    sizes |= {"num_attention_heads": 2, "max_position_embeddings": 64}
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", **sizes}))
     return {kind: Input(path, other) for kind, (path, _, other) in inputs.items()}
 
 
@@ -133,8 +136,7 @@ def settings(folder: Path, scope: str) -> Settings:
         evaluation={
             "arms": [{"name": "mine", "kind": "ids", "path": str(folder / "ids.txt")}, "random"],
             "sets": [{"name": "set", "path": str(folder / "set.jsonl")}],
-            "tokenizer": str(folder / "tokenizer.json"),
-            "model": "tiny",
+            "model": str(folder),  # its tokenizer.json too
             "tokens": 1000,
         },
     )
