@@ -42,7 +42,7 @@ COPIED, COPIES, GARBLED = 60, 960, 300
 """Texts that have near-copies, their copies, and garbled texts, for 8,000 documents."""
 CHARACTERS = (200, 400, 2500, 4000)
 """Of a piece of noise: least, between which a length is drawn, most."""
-PIECES = {"licence": 10, "navigation": 40, "lists": 40, "logs": 1000}
+PIECES = {"licence": 10, "code": 12, "navigation": 40, "lists": 40, "logs": 1000}
 FEWER_PIECES = 6
 """Pieces that are kept of a file, by kind and otherwise."""
 MOST_FILES = {"navigation": 4500}
