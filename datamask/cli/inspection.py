@@ -56,7 +56,10 @@ def status(root: Root, shards: bool) -> None:
         rows = list(shard_table(states_of, run.num_shards))
         print_rows(list(rows[0]), (row.values() for row in rows), "table")
         return
-    click.echo(f"{run.num_documents:,d} documents in {run.num_shards:,d} shards")
+    click.echo(
+        f"{run.num_documents:,d} documents in {run.num_shards:,d} "
+        f"shard{'s' * (run.num_shards != 1)}"
+    )
     states = ("done", "stale", "missing")
     print_rows(
         ("stage", *states, "left"),

@@ -212,7 +212,8 @@ def _verdict(problems: Sequence[DatamaskError]) -> str:
 
 def _amounts(plan: PlanPreview) -> str:
     """Documents, shards, what would be selected, and disk space, as a sentence."""
-    text = f"{plan.documents:,d} documents ({decimal(plan.bytes)}) in {plan.num_shards:,d} shards"
+    shards = f"{plan.num_shards:,d} shard{'s' * (plan.num_shards != 1)}"
+    text = f"{plan.documents:,d} documents ({decimal(plan.bytes)}) in {shards}"
     selection = plan.settings.selection
     if plan.disk and not selection.mask_model:
         kept = expected_documents(selection, plan.documents, plan.bytes)

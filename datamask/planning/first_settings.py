@@ -128,7 +128,8 @@ def _look_at(path: str, paths: Sequence[str]) -> Look:
         "embedding": embedding,
         "selection": {"ratio": 0.1},
     }
-    total = f"{len(files)} files, {rows:,d} documents, {size / 10**6:,.1f} MB uncompressed"
+    total = f"{len(files)} file{'s' * (len(files) != 1)}, {rows:,d} documents"
+    total += f", {size / 10**6:,.1f} MB uncompressed"
     plan = "the embeddings of a shard fit in a quarter of this machine's memory; shards: "
     comments = {
         "source": _about_columns(schema, columns, first),
