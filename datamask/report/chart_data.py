@@ -59,7 +59,9 @@ def tradeoff(run: Run) -> Chart:
             for name in ("top_quality", "selected")
             if name in known["quality"]
         }
-        points |= {"random": (0.0, 0.0)} | _most_diverse(run, metric)
+        points["random"] = (0.0, 0.0)
+        if run.settings.selection.quality_weight:  # else ours is the most diverse
+            points |= _most_diverse(run, metric)
         series += [_point(name, *points[name]) for name in LOOKS if name in points]
     return Chart(
         key="tradeoff",

@@ -84,6 +84,9 @@ def test_the_trade_off_has_every_selection(run: Run, tmp_path: Path) -> None:
     swept = {"metric": "disf", "points": [[0.3, 0.0, 2 * row["random_std"]], [0.5, 0, 0]]}
     (copy.root / "sweep").mkdir()
     (copy.root / "sweep" / "points.json").write_text(json.dumps(swept))
+    diverse = copy.settings.selection.model_copy(update={"quality_weight": 0.0})
+    without = replace(copy, settings=copy.settings.model_copy(update={"selection": diverse}))
+    assert "most diverse" not in {series.name for series in chart_data.tradeoff(without).series}
     points = chart_data.tradeoff(copy).series[0]
     assert list(points.x) == [0.0, 0.0] and list(points.y) == pytest.approx([2.0, 0.0])
     assert points.labels == ["λ 0.3", ""], "ours is there"
