@@ -10,7 +10,8 @@ random subsets, with the linear part as a control variate, until the relative st
 deviation is `PRECISION`. That takes a few subsets if the first order explains nearly everything,
 and thousands if it explains nothing, as for DiSF of about as many documents as dimensions. There
 `MOST_PASSES` stops earlier, at an error of 3 to 6 %, which shifts a weight of 0.5 by 0.01 to 0.015.
-From a sample, smaller subsets are drawn, and the rest of the variance shrinks with (1 − S/N) / S.
+From a sample, and for DiSF, smaller subsets are drawn, and the rest of the variance shrinks with
+the square of (1 − S/N) / S, as that of a quadratic form of the sums does.
 
 Facility location is linearised as if each document were drawn independently: of the documents in
 order of similarity to a probe, the k-th is the nearest drawn with probability p (1 − p)^k. Custom
@@ -28,6 +29,7 @@ import torch
 
 from datamask.learning.data import ShardData, Spread, moments_of, sampled_rows
 from datamask.learning.moment_gradient import along, raw_slope
+from datamask.objectives.disf import DiSF
 from datamask.objectives.facility_location import FacilityLocation
 from datamask.objectives.protocol import MomentObjective, Moments, Objective
 from datamask.objectives.trial import tried
@@ -47,6 +49,9 @@ from, or cost at most this many multiplications, so that measuring is cheaper th
 
 MOST_DOCUMENTS = 16_384
 """Documents from which the subsets of a moment term are drawn (docs/log.md#scales)."""
+
+LARGEST_OF_DISF = 128
+"""Documents of the largest subsets by which DiSF is measured (docs/log.md#scales)."""
 
 ROWS_AT_ONCE, MASKS_AT_ONCE = 2048, 128
 """Documents of small subsets, and masks of other objectives, that are evaluated together
@@ -167,16 +172,22 @@ def _of_moments(
         # mean, which a constant would change.
         differs = bool(np.ptp(gradient) > 1e-6 * np.abs(gradient).max())
         return Spread(centre, linear_variance**0.5 if differs else 0.0)
-    size, reference, shrink = round(num_selected), expected, 1.0
-    if number > min(MOST_DOCUMENTS, data.num_documents):
-        if data.num_documents > MOST_DOCUMENTS:
-            rows = np.sort(generator.choice(data.num_documents, MOST_DOCUMENTS, replace=False))
-            data = data.part(torch.from_numpy(rows).to(data.device))
+    size = round(num_selected)
+    if isinstance(objective, DiSF):
+        size = min(size, LARGEST_OF_DISF)
+    is_sample = number > min(MOST_DOCUMENTS, data.num_documents)
+    if data.num_documents > MOST_DOCUMENTS:
+        rows = np.sort(generator.choice(data.num_documents, MOST_DOCUMENTS, replace=False))
+        data = data.part(torch.from_numpy(rows).to(data.device))
+    reference, shrink, slope = expected, 1.0, gradient
+    if is_sample:
         size = max(1, min(size, data.num_documents // 8))
-        ones = torch.ones_like(data.quality_N)
-        reference = moments_of(data, ones, totals.order).scaled(size)
+        totals = moments_of(data, torch.ones_like(data.quality_N), totals.order)
+    if is_sample or size < round(num_selected):
+        reference = totals.scaled(size)
         shrink = (1 / num_selected - 1 / number) / (1 / size - 1 / data.num_documents)
-    slope = gradient if reference is expected else _gradient(objective, reference, data)
+        # Correlations depend on proportions alone, so their gradient is that of S, times S / size.
+        slope = _gradient(objective, reference, data) if is_sample else slope * num_selected / size
     slope -= slope.mean()
     at = float(tried(objective, objective.of_moments, reference))
 

@@ -200,7 +200,7 @@ STAGES = {
         ),
         Stage(
             "round_total",
-            14,
+            15,
             "datamask.selection.totals:sum_round",
             "round",
             settings=of.total,
@@ -229,7 +229,7 @@ STAGES = {
         ),
         Stage(
             "learning",
-            16,
+            17,
             "datamask.selection.per_shard:learn_logits",
             "shard",
             settings=of.learning,
@@ -251,7 +251,7 @@ STAGES = {
         ),
         Stage(
             "selection",
-            19,
+            20,
             "datamask.selection.per_shard:make_mask",
             "shard",
             settings=of.mask,
@@ -309,7 +309,7 @@ STAGES = {
         *TOKENS,
         Stage(
             "composition",
-            8,
+            9,
             "datamask.analysis.composition:compose",
             after_all=("documents", "outcome", "round_total"),
             file="composition.duckdb",
