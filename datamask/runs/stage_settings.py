@@ -144,8 +144,8 @@ _OBJECTIVE = ("metric", "more_terms", "quality_weight")
 
 def statistics(settings: Settings) -> list[Any]:
     """What the statistics of a shard and its sample depend on."""
-    selection, names = settings.selection, ("scope", *_OBJECTIVE)
-    chosen = [getattr(selection, name) for name in names]
+    selection = settings.selection
+    chosen = [getattr(selection, name) for name in _OBJECTIVE]
     return _with_vectors(settings, [*chosen, selection.tokens is not None, settings.seed])
 
 
