@@ -25,18 +25,17 @@ MOST_IDLE_SECONDS = 120
 POLL_SECONDS = 5
 
 
-SMALL = (
-    "from datamask.runs import checkpoints; from datamask.tokens import order; "
-    "checkpoints.SECONDS, order.TOKENS_PER_FILE = 0, 400; "
+OFTEN = (
+    "from datamask.runs import checkpoints; checkpoints.SECONDS = 0; "
     "from datamask.cli.main import main; main()"
 )
-"""The command with a checkpoint at every step, and several files of tokens."""
+"""The command with a checkpoint at every step. What it makes is what workers of a server make."""
 
 
 def start(*arguments: str, python: tuple[str, ...] = (), **environment: str) -> subprocess.Popen:
-    """Start `datamask` with these arguments; *python* replaces `-c SMALL`."""
+    """Start `datamask` with these arguments; *python* replaces `-c OFTEN`."""
     return subprocess.Popen(
-        [sys.executable, *(python or ("-c", SMALL)), *arguments],
+        [sys.executable, *(python or ("-c", OFTEN)), *arguments],
         cwd=REPOSITORY,
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
         stdout=subprocess.PIPE,

@@ -41,7 +41,7 @@ def _inflict(
     kind: str, case: Case, root: Path, server: Server, generator: random.Random
 ) -> Outcome:
     given = yaml.safe_load(case.config.read_text())
-    parameters = {"root": str(root), **given, "compute": {**given["compute"], "workers": 2}}
+    parameters = {"root": str(root), **given, "compute": {"workers": 2}}
     _deployment(server, "rebuild/local", parameters)
     # From the plan on, so that there is a run to continue.
     number = generator.randrange(1, len(outputs(case.reference)))
