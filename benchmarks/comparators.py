@@ -9,7 +9,7 @@ Near-copies are selected documents whose word 5-grams overlap with those of an e
 (Jaccard similarity of at least 0.8, exact). Groups are packages and Debian's sections.
 
 Data `text` need no download: docstrings of installed packages and their lexical vectors. They have
-one domain, so that QuaDMix and DSIR are left out, as is the picture.
+one domain, so QuaDMix, DSIR and the picture are left out.
 
     python -m benchmarks.comparators [--rows 20000] [--data text]
 """

@@ -77,11 +77,11 @@ def _flow_of(
         fan_out(run, stages(run.settings), compute, **given)
         show(run)
 
-    known, names = dict(PARAMETERS), ["root", "compute", *parameters]
+    known = dict(PARAMETERS)
     if kind:
         meaning = f"the settings of group `{key}`; none means as in run.json."
         known[key] = (kind | None, None, meaning)
-        names.insert(1, key)
+    names = ("root", *filter(None, [key]), "compute", *parameters)
     known = {name: known[name] for name in names}
     do.__name__ = do.__qualname__ = name.replace("-", "_")
     do.__doc__ = f"{about}\n\nArgs:\n" + "\n".join(f"    {n}: {of[2]}" for n, of in known.items())

@@ -20,7 +20,7 @@ class Compute(Group):
     """what runs a stage's tasks: `threads` of the flow run's process, or Ray: the cluster at
     RAY_ADDRESS, else one started here (needs datamask-pipeline[ray]; Prefect flows only)"""
     task_cpus: float = Field(1, gt=0, le=1024)
-    """engine `ray`: CPUs requested per task; more where tasks need more of a node's memory"""
+    """engine `ray`: CPUs requested per task; more of them let fewer tasks share a node's memory"""
     stall_minutes: float | None = Field(30, gt=0, le=10_080)
     """minutes after which a shard or stage that neither processes nor computes anything is given up
     and attempted again, as when a server stays silent; none: never"""

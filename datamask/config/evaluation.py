@@ -93,7 +93,8 @@ class Evaluation(Group):
     learning_rates: tuple[float, ...] = Field((), max_length=9)
     """every arm is trained with each of them; none: two that suit the model"""
     seeds: int = Field(3, ge=2, le=100)
-    """repetitions: initial weights and draw of text; more train only what is new"""
+    """repetitions, each with other initial weights and another draw of text; a larger number trains
+    only the models that are missing"""
 
     @property
     def question(self) -> str:

@@ -102,9 +102,9 @@ class Score(Group):
     revision: str | None = None
     """kind `classifier`: branch, tag or commit; pinned when planned"""
     label: str = ""
-    """the label whose probability is the score; kind `fasttext`: such as `__label__hq`; kind
-    `classifier`: a class (name or number), `expected_value`, the mean class number, or empty, the
-    model's only output"""
+    """the label whose probability is the score. Kind `fasttext`: such as `__label__hq`. Kind
+    `classifier`: name or number of a class; `expected_value` is the mean class number, and an empty
+    label the model's only output"""
     normalisation: Literal["rank", "z-score", "min-max", "none"] = "z-score"
     """over the whole corpus"""
     least_correlation: float = Field(0.3, ge=-1, le=1)

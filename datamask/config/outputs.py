@@ -79,11 +79,12 @@ class Publication(Group):
 
 
 MOST_DUMPS = 200
-"""Most dumps that get files and a configuration of their own: each needs a file, however small."""
+"""Dumps up to which each has files and a configuration of its own: a dump needs a file, however
+small."""
 
 SAMPLED_DOCUMENTS, SAMPLED_SHARDS = 5000, 32
-"""Random documents of the report's sample, which bound its time and size, and the shards that they
-are drawn from. Counts and means always cover every document."""
+"""Random documents of the report's sample, and shards from which they are drawn: they bound the
+report's time and size. Counts and means always cover every document."""
 
 LOOKS_CLOSER = ("report",)
 """Stages whose cost is bounded by the size of that sample."""

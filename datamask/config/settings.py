@@ -72,14 +72,18 @@ class Settings(Group):
 
     def _check_scores_within_topics(self) -> None:
         within = self.scores_within_topics
+        if not within:
+            return
         problem = ""
-        if within and self.topics is None:
+        if self.topics is None:
             problem = "the run has no topics; set `topics`"
-        elif within and self.selection.mask_model:
-            problem = "a mask model is of scores without groups; unset it"
-        elif within and len(within) == len(self.scores) and self.prune_fraction:
-            problem = "topics are known after pruning; set quality.prune_fraction to 0, or add a "
-            problem += "score to prune by"
+        elif self.selection.mask_model:
+            problem = "a mask model has no scores within groups; unset selection.mask_model"
+        elif len(within) == len(self.scores) and self.prune_fraction:
+            problem = (
+                "topics are known after pruning; add a score to prune by, or set "
+                "quality.prune_fraction to 0"
+            )
         if problem:
             raise ValueError(f"score {within[0].name}: normalise_within: topic: {problem}")
 
@@ -165,7 +169,7 @@ class Settings(Group):
 
     @property
     def scores_within_topics(self) -> tuple[Score, ...]:
-        """Of these, the scores that are normalised within topics, after embedding."""
+        """The scores that are normalised within topics, after embedding; `scores` has them too."""
         return tuple(score for score in self.scores if score.normalise_within == "topic")
 
     @property

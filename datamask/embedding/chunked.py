@@ -26,8 +26,8 @@ Given = TypeVar("Given")
 Made = TypeVar("Made")
 
 CHUNK = 4096
-"""Texts tokenised and sorted by length together: batches of one length need many; results do not
-depend on it."""
+"""Texts that are tokenised and sorted by length together: with more of them, the texts of a batch
+differ less in length."""
 
 AHEAD = 2
 """Items that are finished or being made."""

@@ -128,8 +128,8 @@ class ShardData:
                 block[: len(stored)] = stored.to(self.device)
             yield part, block[: part.stop - start]
 
-    def places_of(self, rows: Tensor | slice) -> Tensor:
-        """Rows of some documents in `features`, on the device."""
+    def feature_rows(self, rows: Tensor | slice) -> Tensor:
+        """The rows of `features` that some documents have, on the device."""
         return torch.from_numpy(self._places(rows)).to(self.device)
 
     def _places(self, rows: Tensor | slice = slice(None)) -> np.ndarray:
@@ -231,7 +231,7 @@ def add_moments(
         second = second.triu_().add_(second.triu(1).T)
     second = second.to(torch.float64)
     if data.by_document and len(second):
-        second[data.places_of(rows)] = wide
+        second[data.feature_rows(rows)] = wide
     return Moments(
         moments.count + wide.sum(),
         moments.quality + weighed(data.quality_N),

@@ -30,7 +30,6 @@ from datamask.learning.problem import Curve, Keeper, Problem
 from datamask.learning.ranked import LearnedMask
 from datamask.learning.scales import FEWEST_SUBSETS, MOST_SUBSETS, random_subsets, scaled
 from datamask.learning.swap_refinement import refine_by_swaps
-from datamask.objectives.disf import DiSF, DiSFOfFew
 from datamask.objectives.facility_location import FacilityLocation
 from datamask.objectives.protocol import MomentObjective
 from datamask.objectives.quality import centre_of
@@ -306,16 +305,18 @@ def estimator_of(selection: Selection, objective: WeightedObjective) -> str:
 def _by_document(
     data: ShardData, terms: Sequence[WeightedTerm]
 ) -> tuple[ShardData, Sequence[WeightedTerm]]:
-    """With DiSF as a function of N x N products if N < D and no other term reads Σ x xᵀ."""
-    squares = [isinstance(t.objective, MomentObjective) and t.objective.order == 2 for t in terms]
-    disf = [type(t.objective) is DiSF for t in terms]
-    if data.num_documents >= data.dimension or not any(squares) or squares != disf:
+    """Terms of N x N products, if N < D and every term that reads Σ x xᵀ has such a form."""
+    if data.num_documents >= data.dimension:
         return data, terms
-    few = DiSFOfFew(data.rows(slice(None)))
-    terms = [
-        replace(t, objective=few) if is_disf else t for t, is_disf in zip(terms, disf, strict=True)
-    ]
-    return replace(data, by_document=True), terms
+    features, few = data.rows(slice(None)), []
+    for term in terms:
+        objective = term.objective
+        if isinstance(objective, MomentObjective) and objective.order == 2:
+            if (form := objective.of_few(features)) is None:
+                return data, terms
+            term = replace(term, objective=form)
+        few.append(term)
+    return replace(data, by_document=few != [*terms]), few
 
 
 def _scaled(

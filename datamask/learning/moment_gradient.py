@@ -85,7 +85,7 @@ def along_and(
     first = slope.first_D.to(torch.float32)
     form = None
     if len(slope.second_DD) and data.by_document:
-        values[0] += slope.second_DD[data.places_of(rows)]
+        values[0] += slope.second_DD[data.feature_rows(rows)]
     elif len(slope.second_DD):
         form = quadratic_form(data, slope.second_DD)
     for block, features in data.blocks(rows, slope.order):

@@ -10,8 +10,8 @@ random subsets, with the linear part as a control variate, until the relative st
 deviation is `PRECISION`. That takes a few subsets if the first order explains nearly everything,
 and thousands if it explains nothing, as for DiSF of about as many documents as dimensions. There
 `MOST_PASSES` stops earlier, at an error of 3 to 6 %, which shifts a weight of 0.5 by 0.01 to 0.015.
-From a sample, and for DiSF, smaller subsets are drawn, and the rest of the variance shrinks with
-the square of (1 − S/N) / S, as that of a quadratic form of the sums does.
+Of a sample, and of functions of proportions such as DiSF, smaller subsets are drawn. The rest of
+the variance then shrinks with the square of (1 − S/N) / S, as that of a quadratic form of the sums.
 
 Facility location is linearised as if each document were drawn independently: of the documents in
 order of similarity to a probe, the k-th is the nearest drawn with probability p (1 − p)^k. Custom
@@ -29,7 +29,6 @@ import torch
 
 from datamask.learning.data import ShardData, Spread, moments_of, sampled_rows
 from datamask.learning.moment_gradient import along, raw_slope
-from datamask.objectives.disf import DiSF
 from datamask.objectives.facility_location import FacilityLocation
 from datamask.objectives.protocol import MomentObjective, Moments, Objective
 from datamask.objectives.trial import tried
@@ -50,8 +49,9 @@ from, or cost at most this many multiplications, so that measuring is cheaper th
 MOST_DOCUMENTS = 16_384
 """Documents from which the subsets of a moment term are drawn (docs/log.md#scales)."""
 
-LARGEST_OF_DISF = 128
-"""Documents of the largest subsets by which DiSF is measured (docs/log.md#scales)."""
+LARGEST = 128
+"""Documents of the largest subsets by which a function of proportions, such as DiSF, is measured
+(docs/log.md#scales)."""
 
 ROWS_AT_ONCE, MASKS_AT_ONCE = 2048, 128
 """Documents of small subsets, and masks of other objectives, that are evaluated together
@@ -173,8 +173,8 @@ def _of_moments(
         differs = bool(np.ptp(gradient) > 1e-6 * np.abs(gradient).max())
         return Spread(centre, linear_variance**0.5 if differs else 0.0)
     size = round(num_selected)
-    if isinstance(objective, DiSF):
-        size = min(size, LARGEST_OF_DISF)
+    if objective.of_proportions:
+        size = min(size, LARGEST)
     is_sample = number > min(MOST_DOCUMENTS, data.num_documents)
     if data.num_documents > MOST_DOCUMENTS:
         rows = np.sort(generator.choice(data.num_documents, MOST_DOCUMENTS, replace=False))
@@ -186,7 +186,7 @@ def _of_moments(
     if is_sample or size < round(num_selected):
         reference = totals.scaled(size)
         shrink = (1 / num_selected - 1 / number) / (1 / size - 1 / data.num_documents)
-        # Correlations depend on proportions alone, so their gradient is that of S, times S / size.
+        # Without a sample, fewer documents are drawn only of a function of proportions.
         slope = _gradient(objective, reference, data) if is_sample else slope * num_selected / size
     slope -= slope.mean()
     at = float(tried(objective, objective.of_moments, reference))

@@ -34,6 +34,11 @@ class DiSF(MomentObjective):
 
     name = "disf"
     maximise = False
+    of_proportions = True
+
+    def of_few(self, features_ND: Tensor) -> MomentObjective | None:
+        """`DiSFOfFew`, except of a subclass, whose function may be another one."""
+        return DiSFOfFew(features_ND) if type(self) is DiSF else None
 
     def of_moments(self, moments: Moments) -> Tensor:
         """The value from Σx and Σxxᵀ, for gradients and for shards reduced to moments."""
@@ -107,7 +112,7 @@ class DiSF(MomentObjective):
 class DiSFOfFew(DiSF):
     """DiSF of a shard with fewer documents than dimensions, by N x N products in place of D x D.
 
-    `second_DD` of its moments has the weight v of each document in Σ v x xᵀ, shape N.
+    `second_DD` of its moments has the weight v of each document in Σ v x xᵀ (shape N).
 
     Args:
         features_ND: all documents, float32.
@@ -144,9 +149,10 @@ class _Pairs(torch.autograd.Function):
         v_S, centred_SD = v_N[is_in], features_ND[is_in] - mean_D
         weighted_SD = centred_SD * weight_D.to(torch.float32)
         products_SS = centred_SD.new_empty(len(v_S), len(v_S))
-        for rows in torch.split(torch.arange(len(v_S)), CACHED_ROWS // 4):
-            start, stop = int(rows[0]), int(rows[-1]) + 1
-            products_SS[start:stop, start:] = centred_SD[start:stop] @ weighted_SD[start:].T
+        step = CACHED_ROWS // 4
+        for start in range(0, len(v_S), step):
+            rows = slice(start, start + step)
+            products_SS[rows, start:] = centred_SD[rows] @ weighted_SD[start:].T
         products_SS.triu_().add_(products_SS.triu(1).T)
         context.save_for_backward(
             is_in, v_S, centred_SD, weighted_SD, products_SS, features_ND, mean_D

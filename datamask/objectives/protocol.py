@@ -63,8 +63,8 @@ class Moments:
         quality: sum of the combined quality, each minus the median (see `Batch`).
         scores: sums of the named scores.
         first_D: sum of x.
-        second_DD: sum of x xᵀ; zeros of shape 0 x 0 for objectives of a lower order. In a shard
-            with fewer documents than dimensions, `DiSFOfFew` has a weight of each document instead.
+        second_DD: sum of x xᵀ; zeros of shape 0 x 0 for objectives of a lower order. If there are
+            fewer documents than dimensions, a weight of each document (`MomentObjective.of_few`).
     """
 
     count: Tensor
@@ -110,6 +110,8 @@ class MomentObjective(ABC):
     2 also the sum of x xᵀ. `bounded` says that, for 0 <= p <= 1, the value in its good direction is
     concave, which lets the learner certify how far from optimal a mask is. `linear` says that the
     value is linear in the sums at a fixed count, so that scope `corpus` needs a single round.
+    `of_proportions` says that the value depends on the proportions of the sums alone, so that its
+    gradient at S documents is that at fewer, divided by the same number as the sums.
     """
 
     name: str
@@ -117,6 +119,14 @@ class MomentObjective(ABC):
     order: ClassVar[int] = 2
     bounded: ClassVar[bool] = False
     linear: ClassVar[bool] = False
+    of_proportions: ClassVar[bool] = False
+
+    def of_few(self, features_ND: Tensor) -> MomentObjective | None:
+        """The same function for N < D documents, whose `second_DD` is a weight of each document.
+
+        None: there is no form that avoids Σ x xᵀ.
+        """
+        return None
 
     @abstractmethod
     def of_moments(self, moments: Moments) -> Tensor:

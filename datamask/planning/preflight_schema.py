@@ -39,7 +39,7 @@ def column_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskE
             problem = problem_of(schema.field(column).type, key)
         else:
             many = "twice in the source" if column in schema.names else "absent from the source"
-            problem = f"{many}; set {key}; its columns are {', '.join(schema.names)}"
+            problem = f"{many}, whose columns are {', '.join(schema.names)}; set {key}"
         if problem:
             yield InputError(problem, path=path, column=column)
 
@@ -215,7 +215,7 @@ def objective_problems(settings: Settings) -> Iterator[DatamaskError]:
             check_scope(terms)
         if _publishes_model(settings):
             if not makes_model(settings):
-                raise SettingsError("publication.include: this run learns no mask and has no model")
+                raise SettingsError("publication.include: this run learns no mask model")
             check_scope(terms)
         names = [score.name for score in settings.scores]
         for term in terms:

@@ -22,6 +22,7 @@ from datamask.config.evaluation import Evaluation
 from datamask.config.outputs import MOST_DUMPS, Publication
 from datamask.config.selection import FROM_RECIPE, NO_GROUP, Selection
 from datamask.config.settings import Settings
+from datamask.hygiene.screening import WORDS
 from datamask.objectives.formula import formula
 from datamask.publishing.configurations import Configuration
 from datamask.quality.examples import example_figures
@@ -129,6 +130,7 @@ def recipe(run: Run) -> str:
         rounds=query(run, "SELECT settled FROM rounds ORDER BY round"),
         formula=formula(selection),
         near=near_duplicates(run),
+        words=WORDS,
         tokens=tokens_of(run),
         from_examples=example_figures(run),
         probes=run.receipt("probe").metrics if run.settings.probes else {},

@@ -39,11 +39,11 @@ def group_kinds(scores: tuple[Score, ...]) -> list[str]:
 def group_columns(connection: Any, run: Run, kinds: list[str]) -> tuple[str, str]:
     """SQL of the groups g_<kind> of a row of `scores` (named s, with shard), and joins for them.
 
-    The table `topics` (shard, row, topic) is there if topics are among the kinds; a document that
-    is not in it is in no group.
+    Topics are read from the table `topics` (shard, row, topic); a document that is not in that
+    table has no topic.
     """
     columns = {kind: group_column(kind, "s") for kind in kinds}
-    joins = ""
+    joins = []
     if "source" in kinds:
         parents = [PurePosixPath(piece.path).parent for piece in run.pieces]
         above, rows, first, shard = commonpath(map(str, parents)), [], 0, 0
@@ -57,11 +57,11 @@ def group_columns(connection: Any, run: Run, kinds: list[str]) -> tuple[str, str
             connection, pa.Table.from_pylist(rows), "CREATE TABLE folders AS FROM arriving"
         )
         columns["source"] = "folders.folder"
-        joins = "JOIN folders ON folders.shard = s.shard AND row >= first AND row < beyond"
+        joins += ["JOIN folders ON folders.shard = s.shard AND row >= first AND row < beyond"]
     if "topic" in kinds:
         columns["topic"] = "topics.topic"
-        joins = "LEFT JOIN topics ON topics.shard = s.shard AND topics.row = s.row"
-    return "".join(f", {columns[kind]} AS g_{kind}" for kind in kinds), joins
+        joins += ["LEFT JOIN topics ON topics.shard = s.shard AND topics.row = s.row"]
+    return "".join(f", {columns[kind]} AS g_{kind}" for kind in kinds), " ".join(joins)
 
 
 def create_groups(connection: Any, index: int, score: Score, value: str) -> None:

@@ -51,7 +51,7 @@ def tradeoff(run: Run) -> Chart:
     from datamask.objectives.weighted import load_objective  # imports torch
 
     metric = load_objective(run.settings.selection.metric).name
-    known = gains(run)
+    known, weight = gains(run), run.settings.selection.quality_weight
     series = [_swept(run)]
     if "quality" in known and metric in known:
         points: dict[str, tuple[float, float]] = {
@@ -60,7 +60,7 @@ def tradeoff(run: Run) -> Chart:
             if name in known["quality"]
         }
         points["random"] = (0.0, 0.0)
-        if run.settings.selection.quality_weight:  # else ours is the most diverse
+        if weight:  # else ours is the most diverse
             points |= _most_diverse(run, metric)
         series += [_point(name, *points[name]) for name in LOOKS if name in points]
     return Chart(
@@ -71,8 +71,9 @@ def tradeoff(run: Run) -> Chart:
         y=f"diversity by {metric}: gain over random",
         series=tuple(filter(None, series)),
         note="Up and right is better. The unit is the standard deviation of random selections of "
-        "as many candidates. Most diverse (λ = 0) and the points of a sweep are learned on a "
-        "sample, so their positions are approximate. With λ = 0 or 1, the unit of diversity is "
+        f"as many candidates. {'Most diverse (λ = 0) and the' if weight else 'The'} points of a "
+        "sweep are learned on a sample, so their positions are approximate. With λ = 0 or 1, the "
+        "unit of diversity is "
         "measured on few random selections, so gains may be off by a fifth.",
     )
 

@@ -49,8 +49,8 @@ MOST_PAIRS = 1000
 """Documents whose nearest document has its text in the sample (docs/log.md#report)."""
 
 MAPPED_DOCUMENTS, EXTREMES, ASKED = 3000, 20, 5
-"""Random documents on the map, where more would hide one another; documents of each other kind; and
-of so many sampled ones, one of each selection is asked for its nearest (docs/log.md#report)."""
+"""Random documents on the map, documents of each other kind, and the share (one in `ASKED`) of the
+sampled documents whose nearest document is sought in each selection (docs/log.md#report)."""
 
 SAMPLE = pa.schema(
     [

@@ -36,7 +36,6 @@ from datamask.runs.opening import versions
 from datamask.runs.run import Run, digest
 from datamask.selection import sampling, sums
 from datamask.selection.model_file import ABOUT, FORMAT, TENSORS, corrupt
-from datamask.selection.sampling import Drawn, not_learned
 from datamask.selection.terms import indicator_names, score_names, terms_of
 from datamask.source.opening import open_binary
 
@@ -101,7 +100,7 @@ def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any], str]:
     quality = run.receipt("quality", 0).metrics
     moments = sums.read_moments(run, "outcome", shards)
     kept, candidates = float(moments.count), quality["kept_total"]
-    sample = Drawn.read(run, "outcome").data(0, sampling.STAND_INS, compute)
+    sample = sampling.Drawn.read(run, "outcome").data(0, sampling.STAND_INS, compute)
     parts = [sums.read_lists(run, "outcome", ("sample_selected",), shard) for shard in shards]
     is_kept = np.concatenate([part["sample_selected"] for part in parts])
     unit = published.unit(kept, candidates, selection.scale_terms)
@@ -185,7 +184,7 @@ def _better(
     if rounds > 1 and (sums.Total.read(run, 0).sample or {})["shortfall"] is None:
         return model
     slope = sums.read_moments(run, "round_total", [0], sums.SampleRow.SLOPE)
-    others = not_learned(Drawn.read(run), compute) if rounds == 1 else sample
+    others = sampling.not_learned(sampling.Drawn.read(run), compute) if rounds == 1 else sample
     values = along(slope, others).numpy().astype(np.float64)
     threshold = published.threshold_of(values, round(share * len(values)))
     judge = replace(model, learned=slope, threshold=threshold)

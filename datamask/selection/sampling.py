@@ -199,7 +199,7 @@ def learn_judge(
         on a second one (`exchange.shortfall`), null if too few documents are left for one.
     """
     run, active = drawn.run, [term for term in terms if term.weight]
-    number, step = int(totals.count), STAND_INS
+    number = int(totals.count)
     start, size = _learned(number)
     generator = torch.Generator().manual_seed(run.settings.seed)
     sample = drawn.data(start, start + size, compute)
@@ -208,15 +208,14 @@ def learn_judge(
     origin: dict[str, Any] = {"documents": sample.num_documents, "shortfall": None}
     if is_linear(active):  # every sample gives the same gains
         return judge, origin | {"shortfall": 0.0}
-    if size + step > number:
+    if size + STAND_INS > number:
         others = "too few others to confirm it" if size < number else "the whole corpus"
         logger.info("sample: %d documents; %s", origin["documents"], others)
         return judge, origin
     share, other = num_selected / number, 0 if start else size
-    own, second = (drawn.data(at, at + step, compute) for at in (start, other))
-    if (
-        start and run.settings.selection.num_rounds != 1
-    ):  # else, gains choose from those that it keeps
+    own, second = (drawn.data(at, at + STAND_INS, compute) for at in (start, other))
+    # With one round, gains choose from those that the judge keeps.
+    if start and run.settings.selection.num_rounds != 1:
         weight = (number - size) / second.num_documents
         judge = exchange.keeping(judge.slope, num_selected, (sample, 1.0), (second, weight))
     lost = exchange.shortfall(judge, active, num_selected, share, own, second)

@@ -54,7 +54,7 @@ def missing_score(
     """The error about *count* documents without a score; *path* and *row* are of the first."""
     return InputError(
         f"score missing, NaN or infinite in {count} documents; fix them, or set missing of score "
-        f"{score.name} to drop or a number",
+        f"{score.name} to `drop` or to a number",
         path=path,
         shard=shard,
         row=row,

@@ -11,7 +11,7 @@ from datamask.learning.data import moments_of
 from datamask.learning.moment_gradient import along, joint_value, slopes
 from datamask.objectives.disf import DiSF, DiSFOfFew
 from datamask.objectives.weighted import WeightedTerm
-from tests.learning.test_gradients import centred
+from tests.learning.test_gradients import centred, disf_of
 
 
 def float16_with_copies(make_shard, num_documents, dimension):
@@ -25,17 +25,6 @@ def float16_with_copies(make_shard, num_documents, dimension):
     return features.astype(np.float16), quality
 
 
-def definition(features_ND, weights_N):
-    """DiSF of weighted documents in float64."""
-    count = weights_N.detach().sum()
-    mean = weights_N @ features_ND / count
-    second = features_ND.T @ (features_ND * weights_N[:, None])
-    covariance = (second - count * torch.outer(mean, mean)) / (count - 1)
-    deviation = covariance.diagonal().sqrt() + 1e-8
-    correlation = covariance / torch.outer(deviation, deviation)
-    return (correlation.square().sum() - correlation.diagonal().square().sum()) / 10000
-
-
 @pytest.mark.parametrize("is_mask", [False, True])
 def test_value_and_gradient_are_those_of_the_definition(make_shard, is_mask):
     """Of a mask and of probabilities, for documents with a weight and without."""
@@ -46,7 +35,7 @@ def test_value_and_gradient_are_those_of_the_definition(make_shard, is_mask):
     weights = torch.rand(40, generator=torch.Generator().manual_seed(0))
     weights = (weights > 0.7).float() if is_mask else weights
     leaf = weights.double().requires_grad_()
-    value = definition(torch.tensor(features, dtype=torch.float64), leaf)
+    value = disf_of(torch.tensor(features, dtype=torch.float64), leaf)
     exact = torch.autograd.grad(-value, leaf)[0]
     moments = moments_of(data, weights, 2)
     assert moments.second_DD.shape == (40,)

@@ -65,19 +65,24 @@ def test_pairwise_and_quality_gradients_are_exact(make_shard):
     torch.testing.assert_close(centred(found).double(), centred(exact), rtol=1e-3, atol=1e-4)
 
 
+def disf_of(features_ND, weights_N):
+    """DiSF of weighted documents in float64, from the definition."""
+    count = weights_N.detach().sum()
+    mean = weights_N @ features_ND / count
+    second = features_ND.T @ (features_ND * weights_N[:, None])
+    covariance = (second - count * torch.outer(mean, mean)) / (count - 1)
+    deviation = covariance.diagonal().sqrt() + 1e-8
+    correlation = covariance / torch.outer(deviation, deviation)
+    return (correlation.square().sum() - correlation.diagonal().square().sum()) / 10000
+
+
 def test_disf_gradient_matches_autograd_through_p(make_shard):
     """Σ over documents of p x and p x xᵀ, differentiated by autograd, gives the same slopes."""
     data = small(make_shard, 400, 6)
     inclusion = torch.rand(400, generator=torch.Generator().manual_seed(0)) * 0.5
     features = torch.tensor(data.features, dtype=torch.float64)
     leaf = inclusion.double().requires_grad_()
-    count = leaf.detach().sum()
-    mean = leaf @ features / count
-    second = features.T @ (features * leaf[:, None])
-    covariance = (second - count * torch.outer(mean, mean)) / (count - 1)
-    deviation = covariance.diagonal().sqrt() + 1e-8
-    correlation = covariance / torch.outer(deviation, deviation)
-    value = (correlation.square().sum() - correlation.diagonal().square().sum()) / 10000
+    value = disf_of(features, leaf)
     exact = torch.autograd.grad(-value, leaf)[0]
     moments = moments_of(data, inclusion, 2)
     terms = (WeightedTerm(DiSF(), 1.0),)

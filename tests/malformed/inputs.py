@@ -16,7 +16,7 @@ WIDTH = 4
 IDS = [f"{file}-{row}" for file in range(2) for row in range(ROWS)]
 LINES = "".join(f"{key},0.5\n" for key in IDS)
 REST = [0.5] * (ROWS - 1)
-WITHOUT = "in 1 documents; fix them, or set missing of score edu to drop or a number"
+WITHOUT = "in 1 documents; fix them, or set missing of score edu to `drop` or to a number"
 SMALL = {
     "embedding.method": "lexical",
     "embedding.dimension": str(WIDTH),

@@ -37,11 +37,9 @@ from tests.finished import WORDS, corpus, finish, settings, word_tokenizer
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
 REPEATED = {"tokens": 900, "max_repeat": 4, "training_tokens": 2000}
-PHASES = [{"share": 0.8}, {"share": 0.2, "where": "language = 'de'"}]
-
-
 SEED = 3
 """With which two documents would occur twice in the first total / max_repeat tokens by chance."""
+PHASES = [{"share": 0.8}, {"share": 0.2, "where": "language = 'de'"}]
 
 
 def tokens_of(folder: Path, **more: Any) -> dict[str, Any]:
