@@ -19,9 +19,11 @@ PRUNE_FRACTION = 0.5
 HEURISTIC_PRUNE_FRACTION = 0.4
 """Share that is pruned by the built-in heuristic alone, which tells noise from text less well."""
 
-QUALITY_WEIGHT = 0.0
-"""Lambda after pruning by quality: what is left is good enough, and repeats itself if it is ranked.
-By the built-in heuristic alone, documents are never ranked."""
+QUALITY_WEIGHT = 0.3
+"""Lambda after pruning by scores of the user's own."""
+
+HEURISTIC_QUALITY_WEIGHT = 0.0
+"""Lambda with the built-in heuristic alone: documents are never ranked by it."""
 
 UNPRUNED_QUALITY_WEIGHT = 0.5
 """Lambda where quality has pruned nothing, or a probe is known after pruning only."""

@@ -61,11 +61,14 @@ class Settings(Group):
         of_sums = selection.scope == "corpus" or selection.method == "greedy"
         of_sums |= bool(selection.mask_model or "mask_model" in included)
         is_known_later = bool(self.probes or self.scores_within_topics)
-        pruned = self.has_heuristic_alone or (self.prune_fraction and not is_known_later)
         metric = recipe.CORPUS_METRIC if of_sums else recipe.METRIC
+        weight = recipe.UNPRUNED_QUALITY_WEIGHT
+        if self.has_heuristic_alone:
+            weight = recipe.HEURISTIC_QUALITY_WEIGHT
+        elif self.prune_fraction and not is_known_later:
+            weight = recipe.QUALITY_WEIGHT
         filled = selection.filled_in(
-            metric=metric if self._needs_vectors() else "",
-            quality_weight=recipe.QUALITY_WEIGHT if pruned else recipe.UNPRUNED_QUALITY_WEIGHT,
+            metric=metric if self._needs_vectors() else "", quality_weight=weight
         )
         object.__setattr__(self, "selection", filled)  # settings are frozen
         return self
@@ -101,17 +104,23 @@ class Settings(Group):
         if selection.method != "mask" or selection.mask_model:
             return lines
         given, weight = selection.model_fields_set, selection.quality_weight
-        pruned = f"the worst {self.prune_fraction:.0%}"
-        if self.has_heuristic_alone and "quality_weight" not in given:
+        pruned, is_blind = f"the worst {self.prune_fraction:.0%}", self.has_heuristic_alone
+        if is_blind and "quality_weight" not in given:
             lines.append(
                 f"The only score is the built-in heuristic of form: it prunes {pruned} and does "
                 "not rank (selection.quality_weight is 0), because models trained on documents "
                 "that it ranks highest were worse than on random ones; name a score of your own in "
                 "quality.scores."
             )
-        elif self.prune_fraction and selection.metric == recipe.METRIC and not weight:
+        elif (
+            self.prune_fraction
+            and selection.metric == recipe.METRIC
+            and weight <= recipe.QUALITY_WEIGHT
+            and not is_blind
+        ):
+            role = f", with a weight of {weight:g} for quality" if weight else " alone"
             lines.append(
-                f"Recipe: filter, then cover. Scores prune {pruned}, and {selection.metric} alone "
+                f"Recipe: filter, then cover. Scores prune {pruned}, and {selection.metric}{role} "
                 "selects from the rest."
             )
         if "metric" not in given and selection.metric != recipe.METRIC:

@@ -140,7 +140,7 @@ MODEL = {"license": "mit", "dry_run": True, "include": ["mask_model"]}
         ({}, ("facility_location", 0.0, 0.4), ["heuristic"]),
         ({"quality": {"scores": [{}]}}, ("facility_location", 0.0, 0.4), ["heuristic"]),
         ({"selection": {"quality_weight": 0.3}}, ("facility_location", 0.3, 0.4), []),
-        ({"quality": {"scores": SCORE}}, ("facility_location", 0.0, 0.5), ["filter, then cover"]),
+        ({"quality": {"scores": SCORE}}, ("facility_location", 0.3, 0.5), ["filter, then cover"]),
         ({"quality": {"scores": SCORE, "prune_fraction": 0}}, ("facility_location", 0.5, 0.0), []),
         ({"quality": {"scores": PROBE}}, ("facility_location", 0.5, 0.5), []),
         ({"source": {"layout": "features"}}, ("facility_location", 0.5, 0.0), []),
@@ -156,7 +156,7 @@ MODEL = {"license": "mit", "dry_run": True, "include": ["mask_model"]}
             ["heuristic"],
         ),
         ({"selection": {"method": "greedy"}}, ("disf", 0.0, 0.4), []),
-        ({"quality": {"scores": SCORE}, "publication": MODEL}, ("disf", 0.0, 0.5), ["sums"]),
+        ({"quality": {"scores": SCORE}, "publication": MODEL}, ("disf", 0.3, 0.5), ["sums"]),
     ],
 )
 def test_defaults_of_the_recipe_are_filled_in_and_explained(
