@@ -35,6 +35,8 @@ CLEAN = {"descriptions": 4700, "documentation": 2000, "manuals": 780, "docstring
 TARGET = {"manuals": 480, "docstrings": 320}
 """The domains that are the target in A, and what is needed of them besides, for examples and to be
 held out."""
+PAGES = {"documentation": 800}
+"""The same in A2, which has the candidates of A."""
 NOISE = {"licence": 400, "changelog": 400, "lists": 460, "foreign": 500}
 NOISE |= {"code": 400, "navigation": 400, "logs": 40}
 HELD_OUT, EXAMPLES = 500, 300
@@ -162,12 +164,13 @@ def garbled(text: str, generator: np.random.Generator) -> str:
 
 
 def corpora(
-    clean: list[Document], dirty: list[Document], size: float, seed: int
+    clean: list[Document], pages: list[Document], dirty: list[Document], size: float, seed: int
 ) -> dict[str, list[Document]]:
     """The texts of a fold as corpora: by the names of their files.
 
     Args:
         clean: as many texts of each domain as `CLEAN`, times *size*, and `TARGET` say.
+        pages: those of `PAGES`.
         dirty: the same of `NOISE`.
         size: documents of a corpus as a multiple of 8,000.
         seed: the fold, and the seed of the draws.
@@ -200,6 +203,7 @@ def corpora(
         "B": (mixed[:apart], mixed[apart : apart + number - copies] + repeated + bad),
         "B0": (mixed[:apart], mixed[apart : apart + number] + bad),
         "C": (mixed[:apart], mixed[apart:]),
+        "A2": (pages, others + wanted[apart:]),
     }
     return {
         f"{name}-{seed}{role}": documents
@@ -226,14 +230,19 @@ def write(source: Path, folder: Path, work: Path, documents: int, folds: int) ->
     for fold in range(folds):
         mine = [text for text in texts if int(text.id, 16) % folds == fold]
         chosen: dict[str, list[Document]] = {}
+        pages: list[Document] = []
         for kind, number in (CLEAN | NOISE).items():
             of_kind = [text for text in mine if text.domain == kind]
             due = int(number * size) + TARGET.get(kind, 0)
-            if len(of_kind) < due:
-                raise SystemExit(f"fold {fold}: {len(of_kind)} texts of {kind}, {due} needed")
+            besides = PAGES.get(kind, 0)
+            if len(of_kind) < due + besides:
+                raise SystemExit(
+                    f"fold {fold}: {len(of_kind)} texts of {kind}, {due + besides} needed"
+                )
             chosen[kind] = of_kind[:due]
+            pages += of_kind[due : due + besides]
         clean, dirty = (list(chain(*(chosen[kind] for kind in kinds))) for kinds in (CLEAN, NOISE))
-        for name, of_corpus in corpora(clean, dirty, size, fold).items():
+        for name, of_corpus in corpora(clean, pages, dirty, size, fold).items():
             _write(folder / f"{name}.parquet", of_corpus)
 
 

@@ -63,10 +63,12 @@ NAMED = {
 COMPARED = ("random", "top", "half, random", "before")
 KEYS = ("good", "copies", "tokens", "seconds")
 """What is printed of selected documents, besides bits per byte."""
-AIMED_AT = ("A", "B", "B0")
-"""The settings over which recipes are averaged."""
-FAMILY = [*product(AIMED_AT, COMPARED[:3]), ("C", "random")]
-"""The confirmatory tests of the plan."""
+CLEAN = "C"
+"""The setting whose held-out texts are like the source. Means are over the other settings."""
+FAMILY = [*product(("A", "A2", "B", "B0"), COMPARED[:3]), (CLEAN, "random")]
+"""The confirmatory tests of the plans."""
+WEIGHTS = (0.0, 0.1, 0.3, 0.5)
+"""The lambdas of the second plan."""
 
 
 @dataclass(frozen=True)
@@ -96,14 +98,18 @@ class Arm:
         return ", ".join(word for word in words if word)
 
 
-def arms_of(setting: str, are_few: bool) -> dict[str, Arm]:
-    """The arms of the plan, by name; with *are_few* those that were confirmed."""
+def arms_of(setting: str, study: str) -> dict[str, Arm]:
+    """The arms of a study (all, confirmed or weights), by name."""
     score, covering = "examples", "facility_location"
+    if study == "weights":
+        arms = [Arm(*NAMED[name]) for name in COMPARED[:3]]
+        arms += [Arm(score, 0.5, covering, weight) for weight in WEIGHTS]
+        return {arm.name: arm for arm in arms}
     arms = [Arm(*NAMED[name]) for name in COMPARED]
     arms += [Arm(score, 0.5, covering, weight) for weight in (0.0, 0.3)]
     arms += [Arm(score, 1.0, covering, 0.5), Arm(score, 0.5, "disf", 0.5)]
     arms += [Arm(score, 1.0, covering, 0.0), Arm("heuristic", 0.6, covering, 0.0)]
-    if not are_few:
+    if study == "all":
         arms += [Arm(score, kept, covering, 0.0) for kept in (0.7, 0.3)]
         arms += [Arm(score, 0.5, covering, 0.1), Arm(score, 1.0, covering, 0.3)]
         arms += [Arm(score, 1.0, "disf", weight) for weight in (0.1, 0.3, 0.5)]
@@ -112,7 +118,7 @@ def arms_of(setting: str, are_few: bool) -> dict[str, Arm]:
         arms += [Arm(score, 0.5, "semdedup", 0.0)]
         arms += [Arm(score, 0.5, method, 0.0, True) for method in ("random", covering)]
         arms += [Arm("heuristic", 0.6, "random", 0.0)]
-        if setting != "C":  # nothing to label: all are like the held-out texts
+        if setting != CLEAN:  # nothing to label: all are like the held-out texts
             arms += [Arm("labels", 0.5, covering, 0.0)]
     return {arm.name: arm for arm in arms}
 
@@ -282,7 +288,7 @@ def measure(arguments: argparse.Namespace) -> None:
         model=str(arguments.model), prefix="", dimension=384, max_tokens=128, dtype="bfloat16"
     )
     for fold, setting in product(arguments.folds, arguments.settings):
-        arms = arms_of(setting, arguments.few)
+        arms = arms_of(setting, arguments.study)
         wanted = [
             (share, name)
             for share, name in product(arguments.shares, arms)
@@ -334,12 +340,12 @@ def show(arguments: argparse.Namespace) -> None:
 
     for share, other in product(arguments.shares, (named["random"], arguments.winner)):
         print(f"\n{share:.0%} of the tokens, folds {arguments.folds}, compared with: {other}\n")
-        print("| arm |", *(f"{setting} |" for setting in (*arguments.settings, "A, B, B0")))
+        print("| arm |", *(f"{setting} |" for setting in (*arguments.settings, "mean")))
         for name in dict.fromkeys(name for _, of_share, name in figures if of_share == share):
             columns = [apart(setting, share, name, other) for setting in arguments.settings]
-            aimed_at = [apart(setting, share, name, other) for setting in AIMED_AT]
-            common = set.intersection(*map(set, aimed_at))
-            columns.append({f: float(np.mean([values[f] for values in aimed_at])) for f in common})
+            noisy = [c for c, s in zip(columns, arguments.settings, strict=True) if s != CLEAN]
+            by_fold = [[c[fold] for c in noisy if fold in c] for fold in arguments.folds]
+            columns.append({i: float(np.mean(v)) for i, v in enumerate(by_fold) if v})
             cells = [[*values.values()] for values in columns]
             shown = ("{:+.3f} ± {:.3f} |".format(*interval(c)) if c else "– |" for c in cells)
             print(f"| {name} |", *shown)
@@ -363,9 +369,7 @@ def main() -> None:
     parser.add_argument("--folds", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--settings", nargs="+", default=["A", "B", "B0", "C"])
     parser.add_argument("--shares", type=float, nargs="+", default=[0.1])
-    parser.add_argument(
-        "--few", action="store_true", help="only the arms of the confirmatory corpora"
-    )
+    parser.add_argument("--study", choices=["all", "confirmed", "weights"], default="all")
     parser.add_argument("--winner", default=RECIPE)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
