@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 STAGING = "datamask-upload"
 
 OURS = re.compile(
-    r"(data|sample|scores)/(.+/)?train-\d{5}-of-\d{5}\.parquet|pictures/[^/]+\.png"
+    r"(data|sample|scores|tokens)/(.+/)?train-\d{5}-of-\d{5}\.parquet|pictures/[^/]+\.png"
     r"|mask_model/model\.(json|safetensors)"
 )
 """Files of earlier publications, which are deleted if they are no longer part of the dataset."""
