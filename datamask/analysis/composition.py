@@ -182,7 +182,7 @@ def _totals(connection: Any, scope: str) -> None:
         "SELECT selection, sum(documents)::DOUBLE AS documents, "
         "if(sum(documents) = 0, 0, sum(characters))::DOUBLE AS characters, "
         "if(sum(documents) = 0, 0, sum(tokens))::DOUBLE AS tokens "
-        "FROM parts GROUP BY selection ORDER BY min(rowid)"
+        "FROM parts GROUP BY selection"
     )
     # The expected mean of a random subset is that of the candidates of its shard or corpus.
     group = "GROUP BY shard ORDER BY shard" if scope == "shard" else ""
@@ -197,7 +197,8 @@ def _totals(connection: Any, scope: str) -> None:
     connection.execute(
         f"CREATE TABLE made.totals AS SELECT *, characters / nullif(documents, 0) AS "
         f"mean_characters, tokens / nullif(documents, 0) AS mean_tokens "
-        f"FROM (({whole}) UNION ALL {random})"
+        f"FROM ({whole} UNION ALL {random}) "
+        f"ORDER BY list_position({[*SELECTIONS, 'random']}, selection)"
     )
 
 
