@@ -11,7 +11,7 @@ import yaml
 from datamask.evaluation.models import learning_rates
 from datamask.evaluation.results import by_set, read_results
 from datamask.evaluation.units import read_bits, sets_of, trials_of
-from datamask.evaluation.verdict import LEVEL
+from datamask.evaluation.verdict import LEVEL, bits_per_byte
 from datamask.report.charts import Chart, Series, look
 from datamask.report.rendering import render
 from datamask.runs.files import read_columns, write_text
@@ -136,14 +136,15 @@ def models(run: Run) -> list[dict[str, Any]]:
     by_rate, _ = read_bits(run)
     held_out = read_columns(run.path("held_out"), ["set", "in_all", "bytes"])
     _, is_member = next(sets_of(held_out, run.settings.evaluation))
-    size = held_out["bytes"].to_numpy()[is_member].sum()
+    sizes, rates = held_out["bytes"].to_numpy()[is_member], [*by_rate]
+    values = bits_per_byte(np.stack([*by_rate.values()], axis=2)[..., is_member], sizes)
     return [
         {
             "arm": run.settings.evaluation.arms[trial.arm].name,
             "seed": trial.seed,
             "rate": f"{trial.rate:g}",
-            "bits_per_byte": by_rate[trial.rate][trial.arm, trial.seed, is_member].sum() / size
-            if trial.rate in by_rate
+            "bits_per_byte": values[trial.arm, trial.seed, rates.index(trial.rate)]
+            if trial.rate in rates
             else None,
         }
         for trial in trials_of(run)
