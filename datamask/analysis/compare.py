@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,7 +76,8 @@ class Comparisons:
     @property
     def same_source(self) -> bool:
         """Whether all runs read the same files, by the digests of their plans."""
-        return len({tuple(sorted(_digests(run))) for run in self.runs.values()}) == 1
+        files = ({piece.path: piece.digest for piece in run.pieces} for run in self.runs.values())
+        return len({tuple(sorted(digests.values())) for digests in files}) == 1
 
 
 def compare(runs: Sequence[Run]) -> Comparisons:
@@ -108,10 +109,6 @@ def compare(runs: Sequence[Run]) -> Comparisons:
             for first, other in itertools.combinations(range(len(runs)), 2)
         ]
     return Comparisons(dict(zip(names, runs, strict=True)), pairs, _differences(runs))
-
-
-def _digests(run: Run) -> Iterable[str]:
-    return {piece.path: piece.digest for piece in run.pieces}.values()
 
 
 def _pair(

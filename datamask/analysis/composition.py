@@ -89,7 +89,10 @@ def compose(run: Run, compute: Compute) -> None:
             "score_explained": groups,
             "terms": learning_tables.terms(run, receipts, connection, documents_of(run)),
             "shards": learning_tables.shards(run, receipts),
-            "rounds": learning_tables.rounds(run),
+            "rounds": [
+                {"round": number, **run.receipt("round_total", number).metrics}
+                for number in range(1, run.last_round + 1)
+            ],
             "drift": _drift(run),
         }
         for name, rows_of_table in rows.items():
@@ -173,17 +176,13 @@ def _fill(connection: Any, table: str, columns: str, rows: list[dict[str, Any]])
     execute_with(connection, arriving, f"INSERT INTO {table} FROM arriving")
 
 
-def _each_selection(query: str) -> str:
-    return " UNION ALL ".join(query.format(name=name) for name in SELECTIONS)
-
-
 def _totals(connection: Any, scope: str) -> None:
     # The sum over no documents is 0; null means unknown.
     whole = (
-        "SELECT '{name}' AS selection, sum(documents)::DOUBLE AS documents, "
+        "SELECT selection, sum(documents)::DOUBLE AS documents, "
         "if(sum(documents) = 0, 0, sum(characters))::DOUBLE AS characters, "
         "if(sum(documents) = 0, 0, sum(tokens))::DOUBLE AS tokens "
-        "FROM parts WHERE selection = '{name}'"
+        "FROM parts GROUP BY selection"
     )
     # The expected mean of a random subset is that of the candidates of its shard or corpus.
     group = "GROUP BY shard ORDER BY shard" if scope == "shard" else ""
@@ -198,7 +197,8 @@ def _totals(connection: Any, scope: str) -> None:
     connection.execute(
         f"CREATE TABLE made.totals AS SELECT *, characters / nullif(documents, 0) AS "
         f"mean_characters, tokens / nullif(documents, 0) AS mean_tokens "
-        f"FROM ({_each_selection(whole)} UNION ALL {random})"
+        f"FROM ({whole} UNION ALL {random}) "
+        f"ORDER BY list_position({[*SELECTIONS, 'random']}, selection)"
     )
 
 

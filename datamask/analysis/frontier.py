@@ -108,27 +108,24 @@ def knee(points: Sequence[Point]) -> Point:
     above the line from the point of best quality to that of best diversity; a tie goes to the
     larger lambda. *points* are of one variant.
     """
-    ordered = sorted(points, key=lambda point: -point.quality_weight)
-    gains = [(point.quality, point.diversity) for point in ordered]
-    return ordered[_knee(gains)]
+    return _knee(points, [(point.quality, point.diversity) for point in points])
 
 
 def knee_by_seed(points: Sequence[Point]) -> list[float]:
     """The lambda that each seed alone recommends."""
-    ordered = sorted(points, key=lambda point: -point.quality_weight)
-    return [
-        ordered[_knee([point.seeds[number] for point in ordered])].quality_weight
-        for number in range(len(ordered[0].seeds))
-    ]
+    by_seed = zip(*(point.seeds for point in points), strict=True)
+    return [_knee(points, gains).quality_weight for gains in by_seed]
 
 
-def _knee(gains: Sequence[tuple[float, float]]) -> int:
-    scaled = []
-    for axis in (0, 1):
-        values = [gain[axis] for gain in gains]
+def _knee(points: Sequence[Point], gains: Sequence[tuple[float, float]]) -> Point:
+    sums = [0.0] * len(points)
+    for values in zip(*gains, strict=True):
         low, width = min(values), max(values) - min(values)
-        scaled.append([(value - low) / width if width else 0.0 for value in values])
+        for place, value in enumerate(values):
+            sums[place] += (value - low) / width if width else 0.0
     # Points above the line from (1, 0) to (0, 1) have a sum above 1.
-    sums = [quality + diversity for quality, diversity in zip(*scaled, strict=True)]
-    best: int = max(range(len(sums)), key=lambda index: (round(sums[index], 9), -index))
-    return best
+    _, _, best = max(
+        (round(total, 9), point.quality_weight, place)
+        for place, (total, point) in enumerate(zip(sums, points, strict=True))
+    )
+    return points[best]

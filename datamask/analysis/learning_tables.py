@@ -81,11 +81,3 @@ def shards(run: Run, receipts: list[Receipt]) -> list[dict[str, Any]]:
         }
         rows.append(receipt.metrics | facts)
     return rows
-
-
-def rounds(run: Run) -> list[dict[str, Any]]:
-    """Table `rounds`."""
-    return [
-        {"round": number, **run.receipt("round_total", number).metrics}
-        for number in range(1, run.last_round + 1)
-    ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from datamask.analysis.composition import query
@@ -43,27 +42,12 @@ def gains(run: Run, reference: Run | None = None) -> dict[str, dict[str, float]]
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Repeats:
-    """How often training sees the selected documents.
+def repeats_of(run: Run) -> dict[str, Any] | None:
+    """How often training sees the selected documents; None without repeats.
 
-    Args:
-        unit: `tokens`, or `documents` if the source has no tokens.
-        seen: what training sees, in that unit, with repeats.
-        epochs: mean number of exposures per unit.
-        repeated: share of `seen` that is not new.
-        rows: repeat, documents, tokens and share of `seen`, by repeat.
-    """
-
-    unit: str
-    seen: int
-    epochs: float
-    repeated: float
-    rows: list[dict[str, Any]]
-
-
-def repeats_of(run: Run) -> Repeats | None:
-    """The distribution of column `repeat`; None without repeats.
+    Keys: `unit` is `tokens`, or `documents` if the source has no tokens; `seen` is what training
+    sees, in that unit, with repeats; `epochs`, the mean number of exposures per unit; `repeated`,
+    the share of `seen` that is not new; `rows` have repeat, documents, tokens and share of `seen`.
 
     Raises:
         RunError: the composition is missing.
@@ -80,7 +64,8 @@ def repeats_of(run: Run) -> Repeats | None:
     epoch = sum(row[unit] for row in rows)
     for row in rows:
         row["share"] = row["repeat"] * row[unit] / max(seen, 1)
-    return Repeats(unit, seen, seen / max(epoch, 1), 1 - epoch / max(seen, 1), rows)
+    shares = {"epochs": seen / max(epoch, 1), "repeated": 1 - epoch / max(seen, 1)}
+    return {"unit": unit, "seen": seen, **shares, "rows": rows}
 
 
 def funnel_of(run: Run) -> list[dict[str, Any]]:

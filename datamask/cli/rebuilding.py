@@ -32,7 +32,7 @@ from datamask.planning.applying import check_source, settings_to_apply
 from datamask.planning.plan import Change
 from datamask.report.answer import Answer, answer
 from datamask.report.evaluation import evaluation_markdown
-from datamask.report.sweep_page import recommend, recommendation_text, run_sweep, sweep_rows
+from datamask.report.sweep_page import recommend, run_sweep, sweep_rows
 from datamask.runs.locks import working_on
 from datamask.runs.opening import open_run
 from datamask.runs.run import Run
@@ -172,7 +172,7 @@ def sweep(root: Root, overrides: tuple[str, ...]) -> None:
         recommended = recommend(run, wanted, points)
     rows = sweep_rows(points, run.settings.selection.metric)
     print_rows(list(rows[0]), (tuple(row.values()) for row in rows), "table")
-    print_text(recommendation_text(recommended))
+    print_text(recommended.text)
     click.echo(f"page  {run.address}/{path.relative_to(run.root)}")
 
 

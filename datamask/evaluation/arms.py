@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from datamask.config.compute import Compute
 from datamask.config.evaluation import Arm
@@ -193,23 +194,15 @@ def drawn_tokens(run: Run, arm: int, seed: int, separator: int) -> npt.NDArray[n
     """
     run.receipt("arms", arm)
     table = read_columns(run.path("arms", arm), ["id", "tokens"])
-    ids, column = table["id"].to_pylist(), table["tokens"].combine_chunks()
-    tokens = column.flatten().to_numpy().astype(np.int64)
-    offsets = column.offsets.to_numpy().astype(np.int64)
-    offsets -= offsets[0]
-    keys = [hashlib.md5(f"{run.settings.seed}/{name}".encode()).digest() for name in ids]
-    order = sorted(range(len(ids)), key=keys.__getitem__)
-    ends = np.cumsum((np.diff(offsets) + 1)[order])
+    keys = [f"{run.settings.seed}/{name}".encode() for name in table["id"].to_pylist()]
+    order = sorted(range(len(keys)), key=lambda row: hashlib.md5(keys[row]).digest())
+    tokens = table["tokens"].combine_chunks().take(pa.array(order))
+    ends = np.cumsum(pc.list_value_length(tokens).to_numpy() + 1, dtype=np.int64)
+    is_token = np.ones(ends[-1], bool)
+    is_token[ends - 1] = False
+    stream = np.full(len(is_token), separator, np.int32)
+    stream[is_token] = tokens.flatten()
     wanted = budget_tokens(run.settings.evaluation)
-    begin = seed * wanted % int(ends[-1])
-    rank = int(np.searchsorted(ends, begin, side="right"))
-    parts: list[npt.NDArray[np.int64]] = []
-    left = wanted
-    skipped = begin - (int(ends[rank - 1]) if rank else 0)
-    while left > 0:
-        document = order[rank % len(order)]
-        text = tokens[offsets[document] : offsets[document + 1]]
-        parts.append(np.append(text, separator)[skipped:][:left])
-        left -= len(parts[-1])
-        rank, skipped = rank + 1, 0
-    return np.concatenate(parts)
+    places = seed * wanted % len(stream) + np.arange(wanted)
+    drawn: npt.NDArray[np.int64] = stream.take(places, mode="wrap").astype(np.int64)
+    return drawn

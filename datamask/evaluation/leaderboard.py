@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ import pyarrow.parquet as pq
 
 from datamask.errors import RunError
 from datamask.evaluation.models import budget_tokens, learning_rates
-from datamask.evaluation.results import compare_arms, read_results
-from datamask.evaluation.units import read_bits, trials_of
+from datamask.evaluation.results import by_set, compare_arms, read_results
+from datamask.evaluation.units import read_bits
 from datamask.evaluation.verdict import Bits
 from datamask.runs import schemas
 from datamask.runs.files import read_columns, replace_file
@@ -57,20 +58,21 @@ def leaderboard(runs: Sequence[Run]) -> list[dict[str, Any]]:
         for (number, _), name in zip(arms, plain, strict=True)
     ]
     held_out = _held_out(runs[0])
-    ngram_of = [_ngram_by_set(run) for run in runs]
-    ngram = {name: [ngram_of[run][name][arm] for run, arm in arms] for name in ngram_of[0]}
+    known = [by_set(read_results(run)) for run in runs]
+    ngram = {
+        name: [known[number][name][0][arm]["ngram"] for number, arm in arms] for name in known[0]
+    }
     bits = _stacked_bits(runs, arms)
-    rows = compare_arms(names, bits, held_out, ngram, runs[0].settings.evaluation)
-    sets = [*dict.fromkeys(row["set"] for row in rows)]
-    for row in rows:
-        if "other" not in row:
+    compared = compare_arms(names, bits, held_out, ngram, runs[0].settings.evaluation)
+    rows: list[dict[str, Any]] = []
+    for of_arms, pairs in by_set(compared).values():
+        for row in of_arms:
             number, arm = arms[names.index(row["arm"])]
             counts = runs[number].receipt("arms", arm).metrics
             row |= {"run": labels[number]} | {key: counts[key] for key in ("available", "copies")}
-            row |= _verdicts_on(row, rows)
-    # Sorting is stable: sets stay in order, each with its arms first.
-    rows.sort(key=lambda row: np.inf if "other" in row else row["bits_per_byte"])
-    return sorted(rows, key=lambda row: sets.index(row["set"]))
+            row |= _verdicts_on(row["arm"], pairs)
+        rows += [*sorted(of_arms, key=itemgetter("bits_per_byte")), *pairs]
+    return rows
 
 
 def write_table(rows: list[dict[str, Any]], path: Path) -> None:
@@ -83,12 +85,11 @@ def write_table(rows: list[dict[str, Any]], path: Path) -> None:
             pyarrow.csv.write_csv(table, temporary)
 
 
-def _verdicts_on(arm: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, int]:
-    """How often an arm is better, worse and undecided on its set."""
+def _verdicts_on(arm: str, pairs: list[dict[str, Any]]) -> dict[str, int]:
+    """In how many pairs of a set an arm is better, worse and undecided."""
     opposite = {"better": "worse", "worse": "better", "undecided": "undecided"}
-    pairs = [row for row in rows if "other" in row and row["set"] == arm["set"]]
-    verdicts = [pair["verdict"] for pair in pairs if pair["arm"] == arm["arm"]]
-    verdicts += [opposite[pair["verdict"]] for pair in pairs if pair["other"] == arm["arm"]]
+    verdicts = [pair["verdict"] for pair in pairs if pair["arm"] == arm]
+    verdicts += [opposite[pair["verdict"]] for pair in pairs if pair["other"] == arm]
     return {verdict: verdicts.count(verdict) for verdict in opposite}
 
 
@@ -138,24 +139,15 @@ def _distinct_arms(runs: Sequence[Run]) -> list[tuple[int, int]]:
 
 def _stacked_bits(runs: Sequence[Run], arms: Sequence[tuple[int, int]]) -> Bits:
     """Bits by arm, seed, learning rate and document; of the rates that no run left out."""
-    read = [read_bits(run, trials_of(run)) for run in runs]
-    rates = [f"{rate:g}" for rate in learning_rates(runs[0].settings.evaluation)]
-    common = [rate for rate in rates if all(rate not in diverged for _, diverged in read)]
+    read = [read_bits(run)[0] for run in runs]
+    common = [rate for rate in read[0] if all(rate in by_rate for by_rate in read)]
     if not common:
         raise RunError("no learning rate is left at which no model of any run diverged")
-    seeds = max(bits.shape[1] for bits, _ in read)
-    stacked = np.full((len(arms), seeds, len(common), read[0][0].shape[3]), np.nan)
-    for row, (number, arm) in enumerate(arms):
-        bits, diverged = read[number]
-        left = [rate for rate in rates if rate not in diverged]
-        stacked[row, : bits.shape[1]] = bits[arm][:, [left.index(rate) for rate in common]]
+    _, _, documents = read[0][common[0]].shape
+    seeds = max(run.settings.evaluation.seeds for run in runs)
+    stacked = np.full((len(arms), seeds, len(common), documents), np.nan)
+    for bits, (number, arm) in zip(stacked, arms, strict=True):
+        for place, rate in enumerate(common):
+            own = read[number][rate][arm]
+            bits[: len(own), place] = own
     return stacked
-
-
-def _ngram_by_set(run: Run) -> dict[str, list[float]]:
-    """By set, bits per byte of the n-gram model by arm."""
-    by_set: dict[str, list[float]] = {}
-    for row in read_results(run):
-        if row["other"] is None:
-            by_set.setdefault(row["set"], []).append(row["ngram"])
-    return by_set

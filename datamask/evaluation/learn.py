@@ -127,23 +127,19 @@ class _Properties:
     groups: list[tuple[str, str]]
     directions: Floats
 
-    def raw(self, table: pa.Table, vectors: np.ndarray, is_copy: Floats) -> Floats:
+    def raw(self, table: pa.Table, vectors: np.ndarray) -> Floats:
         """The properties of the documents of a table, N x P; NaN where one is unknown."""
         columns = [pc.fill_null(table[name].cast("float64"), np.nan) for name in self.scores]
-        columns += [np.log(np.maximum(table["characters"].to_numpy(), 1)), is_copy]
+        columns += [np.log(np.maximum(table["characters"].to_numpy(), 1)), table["is_copy"]]
         columns += [pc.equal(table[column], value) for column, value in self.groups]
         along = vectors.astype(np.float32) @ self.directions.astype(np.float32)
         return np.column_stack([*(np.asarray(c).astype(np.float64) for c in columns), along])
 
-    def names(self, along: Floats, texts: list[str]) -> list[str]:
-        """Names for people; the words are of the texts at both ends of a direction.
-
-        Args:
-            along: positions of documents on each direction, N x n.
-            texts: of the same documents.
-        """
+    def names(self, raw: Floats, texts: list[str]) -> list[str]:
+        """Names for people; the words are of the texts at both ends of a direction."""
         names = [f"score {name}" for name in self.scores] + ["length", "near-copies"]
         names += [f"{column} {value}" for column, value in self.groups]
+        along = raw[:, len(names) :]
         for number, order in enumerate(np.argsort(along, axis=0, kind="stable").T, start=1):
             ends = [(texts[row], 0) for row in order[-END:]]
             ends += [(texts[row], 1) for row in order[:END]]
@@ -152,31 +148,36 @@ class _Properties:
         return names
 
 
-@dataclass(frozen=True, slots=True)
-class _Sample:
-    """The documents that selections are drawn from, and the texts that judge them.
+class _Judge:
+    """Bits per byte of each half of the held-out texts, by trigrams of a selection's tokens.
 
     Args:
-        rows: among the candidates of all shards, ascending.
-        table: their rows of `documents/`.
-        vectors: N x D.
-        texts: of the documents.
-        is_copy: 1 if a document is a near-copy of another one, else 0.
-        tokens: of the documents, with a separator at the end.
-        vocabulary: number of tokens, the separator included.
+        tokens: of the documents, each with the separator at its end.
+        separator: the last token of the vocabulary.
+        share: of the documents' tokens, that a selection has.
         held_out: rows of `schemas.HELD_OUT`.
-        set_name: their set.
     """
 
-    rows: Integers
-    table: pa.Table
-    vectors: np.ndarray
-    texts: list[str]
-    is_copy: Floats
-    tokens: list[Integers]
-    vocabulary: int
-    held_out: pa.Table
-    set_name: str
+    def __init__(
+        self, tokens: list[Integers], separator: int, share: float, held_out: pa.Table
+    ) -> None:
+        self.tokens, self.separator = tokens, separator
+        self.costs = np.array([len(ids) for ids in tokens])
+        self.budget = int(self.costs.sum() * share)
+        self.texts = [np.asarray(ids, np.int64) for ids in held_out["tokens"].to_pylist()]
+        self.prefixes = held_out["prefix"].to_pylist()
+        self.bytes = held_out["bytes"].to_numpy()
+
+    def losses(self, rows: Integers) -> Floats:
+        """Of both halves, after the first tokens of documents, as many as the budget."""
+        stream = np.concatenate([[self.separator], *(self.tokens[row] for row in rows)])
+        model = Trigrams(stream[: self.budget + 1], self.separator + 1)
+        bits = bits_by_text(model, self.texts, self.prefixes)
+        return np.array([bits[half::2].sum() / self.bytes[half::2].sum() for half in (0, 1)])
+
+    def of_order(self, order: Integers) -> float:
+        """Of the second half, after the first documents in an order."""
+        return float(self.losses(effects.filled(order, self.costs, self.budget))[1])
 
 
 def learn(run: Run, draws: int, folder: Path, compute: Compute) -> Learned:
@@ -193,13 +194,10 @@ def learn(run: Run, draws: int, folder: Path, compute: Compute) -> Learned:
         InputError: a text or a set cannot be read.
     """
     starts, share = _checked(run, draws)
-    sample = _sample(run, starts, compute)
-    table = sample.table
-    properties = _properties(run, table, sample.vectors, draws // DRAWS_PER_PROPERTY)
-    raw = properties.raw(table, sample.vectors, sample.is_copy)
+    rows, table, vectors, judge, set_name = _sample(run, starts, share, compute)
+    properties = _properties(run, table, vectors, draws // DRAWS_PER_PROPERTY)
+    raw = properties.raw(table, vectors)
     values = effects.standardised(raw, raw)
-    costs = np.array([len(ids) for ids in sample.tokens])
-    judge = _Judge(sample, int(costs.sum() * share))
 
     # Raise the first number when the code draws or judges selections in another way.
     how = [1, judge.budget, hashlib.sha256(values.tobytes()).hexdigest()]
@@ -209,8 +207,8 @@ def learn(run: Run, draws: int, folder: Path, compute: Compute) -> Learned:
     def draw(number: int) -> State:
         if drawn := kept.load(f"{number:05d}"):
             return drawn
-        rows = effects.drawn(values, costs, judge.budget, (run.settings.seed, number))
-        moments = effects.moments_of(values, costs, rows)
+        rows = effects.drawn(values, judge.costs, judge.budget, (run.settings.seed, number))
+        moments = effects.moments_of(values, judge.costs, rows)
         drawn = {"moments": moments, "losses": judge.losses(rows)}
         kept.save(f"{number:05d}", drawn)
         return drawn
@@ -220,59 +218,33 @@ def learn(run: Run, draws: int, folder: Path, compute: Compute) -> Learned:
     moments, losses = (np.array([state[name] for state in drawn]) for name in ("moments", "losses"))
     fitted = effects.fit(moments, losses[:, 0])
 
-    def scores_of(table: pa.Table, vectors: np.ndarray, is_copy: Floats) -> Floats:
-        return fitted.scores(effects.standardised(properties.raw(table, vectors, is_copy), raw))
-
     def scored(shard: int) -> pa.Table:
         candidates = _candidates(run, shard)
-        is_copy = np.full(starts[shard + 1] - starts[shard], np.nan)  # unknown outside the sample
-        ours = slice(*np.searchsorted(sample.rows, starts[shard : shard + 2]))
-        is_copy[sample.rows[ours] - starts[shard]] = sample.is_copy[ours]
-        scores = scores_of(candidates, read_documents(run, shard, compute).features, is_copy)
+        is_copy = np.full(len(candidates), np.nan)  # unknown outside the sample
+        ours = slice(*np.searchsorted(rows, starts[shard : shard + 2]))
+        is_copy[rows[ours] - starts[shard]] = table["is_copy"].to_numpy()[ours]
+        candidates = candidates.append_column("is_copy", pa.array(is_copy))
+        own = properties.raw(candidates, read_documents(run, shard, compute).features)
+        scores = fitted.scores(effects.standardised(own, raw))
         return pa.table({"id": candidates["id"].cast("string"), "learned": scores})
 
     schema = pa.schema({"id": pa.string(), "learned": pa.float64()})
     write_parquet(folder / "scores.parquet", schema, map(scored, range(run.num_shards)))
-    names = properties.names(raw[:, raw.shape[1] - properties.directions.shape[1] :], sample.texts)
+    names = properties.names(raw, table["text"].to_pylist())
     means = dict(zip(names, moments.T, strict=True))
     drawn_table = pa.table({"fitted": losses[:, 0], "judged": losses[:, 1], **means})
     write_parquet(folder / "draws.parquet", drawn_table.schema, [drawn_table])
     generator = np.random.default_rng((run.settings.seed, draws))
-    random = [judge.of_order(generator.permutation(len(costs))) for _ in range(RANDOM_DRAWS)]
+    random = [judge.of_order(generator.permutation(len(table))) for _ in range(RANDOM_DRAWS)]
     arms = {
-        "learned": judge.of_order(
-            np.argsort(-scores_of(table, sample.vectors, sample.is_copy), kind="stable")
-        ),
+        "learned": judge.of_order(np.argsort(-fitted.scores(values), kind="stable")),
         "ours": judge.of_order(np.argsort(-table["logit"].to_numpy(), kind="stable")),
         "random": float(np.mean(random)),
     }
     correlation = effects.cross_validated(moments, *losses.T)
     kept.clear()
-    shape = (len(costs), sample.held_out.num_rows // 2, judge.budget, sample.set_name)
+    shape = (len(table), len(judge.texts) // 2, judge.budget, set_name)
     return Learned(names, fitted, correlation, arms, *shape, folder / "scores.parquet")
-
-
-class _Judge:
-    """Bits per byte of each half of the held-out texts, by trigrams of a selection's tokens."""
-
-    def __init__(self, sample: _Sample, budget: int) -> None:
-        self.sample, self.budget = sample, budget
-        self.texts = [np.asarray(ids, np.int64) for ids in sample.held_out["tokens"].to_pylist()]
-        self.prefixes = sample.held_out["prefix"].to_pylist()
-        self.bytes = sample.held_out["bytes"].to_numpy()
-
-    def losses(self, rows: Integers) -> Floats:
-        """Of both halves, after the first tokens of documents, as many as the budget."""
-        separator = self.sample.vocabulary - 1
-        stream = np.concatenate([[separator], *(self.sample.tokens[row] for row in rows)])
-        model = Trigrams(stream[: self.budget + 1], separator + 1)
-        bits = bits_by_text(model, self.texts, self.prefixes)
-        return np.array([bits[half::2].sum() / self.bytes[half::2].sum() for half in (0, 1)])
-
-    def of_order(self, order: Integers) -> float:
-        """Of the second half, after the first documents in an order."""
-        costs = np.array([len(ids) for ids in self.sample.tokens])
-        return float(self.losses(effects.filled(order, costs, self.budget))[1])
 
 
 def _candidates(run: Run, shard: int) -> pa.Table:
@@ -311,8 +283,16 @@ def _checked(run: Run, draws: int) -> tuple[Integers, float]:
     return np.cumsum(counts), share
 
 
-def _sample(run: Run, starts: Integers, compute: Compute) -> _Sample:
-    """The sample, without near-copies of held-out texts. Raises as `learn`."""
+def _sample(
+    run: Run, starts: Integers, share: float, compute: Compute
+) -> tuple[Integers, pa.Table, np.ndarray, _Judge, str]:
+    """The documents that selections are drawn from, without near-copies of held-out texts.
+
+    Returns:
+        Their rows among the candidates of all shards, ascending; their rows of `documents/`, with
+        `text` and `is_copy` (1 if a document is a near-copy of another one, else 0); their vectors,
+        N x D; and what judges them, with the name of its set. Raises as `learn`.
+    """
     number, generator = int(starts[-1]), np.random.default_rng(run.settings.seed)
     rows = np.sort(generator.choice(number, min(number, MOST_DOCUMENTS), replace=False))
     tables, vectors = [], []
@@ -321,8 +301,7 @@ def _sample(run: Run, starts: Integers, compute: Compute) -> _Sample:
         tables.append(_candidates(run, shard).take(pa.array(ours)))
         vectors.append(read_documents(run, shard, compute, rows=ours).features)
     table = pa.concat_tables(tables)
-    some = table.select(["shard", "row"]).to_pylist()
-    wanted = [(document["shard"], document["row"]) for document in some]
+    wanted = list(zip(*(table[name].to_pylist() for name in ("shard", "row")), strict=True))
     texts = [text for _, _, read in read_texts(run, wanted) for text in read]
     tokenizer = tokenizer_of(run, texts)
     held_out, _ = held_out_texts(run, tokenizer, compute)
@@ -336,12 +315,13 @@ def _sample(run: Run, starts: Integers, compute: Compute) -> _Sample:
     _, kind, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     is_copy = np.where(groups < 0, False, sizes[kind] > 1).astype(float)
     kept = np.flatnonzero(~np.isin(groups, [*of_held_out]))
-    texts = [texts[row] for row in kept]
-    vocabulary = tokenizer.get_vocab_size() + 1
-    tokens = [np.array([*ids, vocabulary - 1]) for ids in encode(tokenizer, texts)]
-    members = held_out.filter(pa.array(is_member))
-    own = table.take(pa.array(kept)), np.concatenate(vectors)[kept]
-    return _Sample(rows[kept], *own, texts, is_copy[kept], tokens, vocabulary, members, set_name)
+    table = table.append_column("text", pa.array(texts, pa.large_string()))
+    table = table.append_column("is_copy", pa.array(is_copy)).take(pa.array(kept))
+    separator = tokenizer.get_vocab_size()
+    encoded = encode(tokenizer, table["text"].to_pylist())
+    tokens = [np.array([*ids, separator]) for ids in encoded]
+    judge = _Judge(tokens, separator, share, held_out.filter(pa.array(is_member)))
+    return rows[kept], table, np.concatenate(vectors)[kept], judge, set_name
 
 
 def _properties(run: Run, table: pa.Table, vectors: np.ndarray, most: int) -> _Properties:

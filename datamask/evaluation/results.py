@@ -19,7 +19,7 @@ from datamask.evaluation import verdict
 from datamask.evaluation.arms import drawn_tokens
 from datamask.evaluation.models import budget_tokens
 from datamask.evaluation.ngram import MOST_TOKENS, Trigrams, bits_by_text
-from datamask.evaluation.units import read_bits, sets_of, trials_of
+from datamask.evaluation.units import read_bits, sets_of
 from datamask.runs import schemas
 from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
@@ -35,9 +35,8 @@ def evaluate(run: Run, compute: Compute) -> Receipt:
     `proxy`: on how many pairs with a verdict the n-gram model agrees (`agreed` of `decided`).
     """
     evaluation = run.settings.evaluation
-    wanted = trials_of(run)
-    receipts = [run.receipt("training", unit) for unit in range(len(wanted))]
-    bits, diverged = read_bits(run, wanted)
+    by_rate, diverged = read_bits(run)
+    bits = np.stack([*by_rate.values()], axis=2)
     held_out = read_columns(run.path("held_out"), ["set", "in_all", "tokens", "prefix", "bytes"])
     proxy = _ngram_bits(run, held_out)
     sizes = held_out["bytes"].to_numpy()
@@ -47,15 +46,14 @@ def evaluate(run: Run, compute: Compute) -> Receipt:
     }
     names = [arm.name for arm in evaluation.arms]
     rows = compare_arms(names, bits, held_out, ngram, evaluation)
-    main = rows[0]["set"]
-    of_main = [row for row in rows if row["set"] == main]
-    decided = [row for row in of_main if row.get("verdict") in ("better", "worse")]
+    main, (_, pairs) = next(iter(by_set(rows).items()))
+    decided = [row for row in pairs if row["verdict"] in ("better", "worse")]
     agreed = sum((row["ngram"] < 0) == (row["bits_per_byte"] < 0) for row in decided)
     arms = [run.receipt("arms", unit).metrics for unit in range(len(names))]
     metrics = {
         "main": main,
         "tokens": budget_tokens(evaluation) * evaluation.epochs,
-        "parameters": receipts[0].metrics["parameters"],
+        "parameters": run.receipt("training", 0).metrics["parameters"],
         "diverged": diverged,
         **{key: [arm[key] for arm in arms] for key in ("available", "documents", "copies")},
         "proxy": {"agreed": agreed, "decided": len(decided)},
@@ -65,7 +63,7 @@ def evaluate(run: Run, compute: Compute) -> Receipt:
         kind = pa.list_(pa.float32(), run.settings.embedding.dimension)
         schema = schema.append(pa.field("mean_vector", kind))
         of_arm = dict(zip(names, mean_vectors(run), strict=True))
-        rows = [{"mean_vector": None if "other" in r else of_arm[r["arm"]], **r} for r in rows]
+        rows = [{"mean_vector": None if r["other"] else of_arm[r["arm"]], **r} for r in rows]
     table = pa.Table.from_pylist(rows, schema=schema)
     return write_output(run, "evaluation", 0, schema, [table], metrics)
 
@@ -122,7 +120,7 @@ def compare_arms(
         common = {"set": name, "documents": len(sizes)}
         for arm, mean in enumerate(means):
             measured = {"bits_per_byte": mean, "ngram": ngram[name][arm], "seeds": seeds[arm]}
-            rows.append({**common, "arm": names[arm], **measured})
+            rows.append({**common, "arm": names[arm], "other": None, **measured})
         for compared in verdict.compare(of_set, sizes):
             pair = asdict(compared)
             pair |= {"arm": names[compared.arm], "other": names[compared.other]}
@@ -149,3 +147,15 @@ def read_results(run: Run) -> list[dict[str, Any]]:
     run.receipt("evaluation")
     rows: list[dict[str, Any]] = read_columns(run.path("evaluation")).to_pylist()
     return rows
+
+
+def by_set(rows: list[dict[str, Any]]) -> dict[str, tuple[list[dict[str, Any]], ...]]:
+    """By set of held-out texts, the rows of arms and those of pairs; the main set first."""
+    names = dict.fromkeys(row["set"] for row in rows)
+    return {
+        name: (
+            [row for row in rows if row["set"] == name and row["other"] is None],
+            [row for row in rows if row["set"] == name and row["other"] is not None],
+        )
+        for name in names
+    }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections import Counter
 from collections.abc import Iterator
@@ -156,14 +155,9 @@ def _sample(run: Run, compute: Compute) -> list[str]:
 
 def read_tokenizer(run: Run) -> Any:
     """The tokenizer of an evaluation."""
-    return _parse(read_columns(run.path("tokenizer"))["definition"][0].as_py())
-
-
-@functools.lru_cache(maxsize=1)
-def _parse(definition: str) -> Any:
     from tokenizers import Tokenizer
 
-    return Tokenizer.from_str(definition)
+    return Tokenizer.from_str(read_columns(run.path("tokenizer"))["definition"][0].as_py())
 
 
 def encode(tokenizer: Any, texts: list[str]) -> list[list[int]]:

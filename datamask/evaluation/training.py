@@ -8,6 +8,7 @@ of the steps, which takes most of the noise between seeds away (docs/log.md#eval
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import math
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from datamask.config.evaluation import Evaluation
 from datamask.embedding.forward import device_name
 from datamask.errors import DeviceMemoryError
 from datamask.evaluation.arms import drawn_tokens
-from datamask.evaluation.models import learning_rates, make_model, preset
+from datamask.evaluation.models import make_model, preset
 from datamask.evaluation.units import Trial, trials_of
 from datamask.runs import schemas
 from datamask.runs.checkpoints import Checkpoints
@@ -69,7 +70,7 @@ def train(run: Run, unit: int, compute: Compute) -> Receipt:
     sequences = _sequences(run, trial, separator)
     device = torch.device(device_name(compute))
     machine = [device.type, compute.working_set_bytes, torch.get_num_threads()]
-    how = (run.fingerprint("training", unit), machine)
+    how = ("torch", run.fingerprint("training", unit), machine)
     checkpoints = Checkpoints(run, "training", unit, how)
     planned = run.pinned_revisions.get("training:model")
     path = f"{evaluation.model}/config.json"
@@ -79,7 +80,7 @@ def train(run: Run, unit: int, compute: Compute) -> Receipt:
     try:
         for step in training.steps(sequences):
             if checkpoints.due():
-                checkpoints.save("state", training.state())
+                training.save(checkpoints)
             bits_now = f", {training.curve[-1][1]:.2f} bits per token" if training.curve else ""
             advance(step, training.num_steps(sequences), "steps", bits_now)
         diverged = training.problem()
@@ -129,7 +130,7 @@ class _Training:
     ) -> None:
         self.size = preset(evaluation)
         self.epochs = evaluation.epochs
-        self.rate = learning_rates(evaluation)[trial.rate]
+        self.rate = trial.rate
         self.seeds = (seed, trial.seed)
         self.model = make_model(evaluation, vocabulary, shard_seed(seed, trial.seed)).to(device)
         self.weights: list[Tensor] = list(self.model.parameters())
@@ -140,13 +141,6 @@ class _Training:
         logits = self.size.context * vocabulary
         self.at_once = max(1, compute.working_set_bytes // (logits * BYTES_PER_LOGIT))
         self.optimizers = _optimizers(self.model)
-        state_of = {
-            weight: optimizer.state[weight]
-            for optimizer in self.optimizers
-            for group in optimizer.param_groups
-            for weight in group["params"]
-        }
-        self.states = [state_of[weight] for weight in self.weights]
 
     def num_steps(self, sequences: npt.NDArray[np.int64]) -> int:
         """Steps of the whole training."""
@@ -206,37 +200,31 @@ class _Training:
                 weight.copy_(mean)
         return self.model
 
-    def state(self) -> dict[str, np.ndarray]:
-        """Everything that determines the steps to come, as arrays."""
-        arrays = {}
-        each = zip(self.weights, self.average, self.states, strict=True)
-        for number, (weight, mean, state) in enumerate(each):
-            for key, value in {"weight": weight.detach(), "average": mean, **state}.items():
-                arrays[f"{number}-{key}"] = torch.as_tensor(value).cpu().numpy()
-        progress = np.array([self.step, self.averaged, *self.since])
-        return {**arrays, "progress": progress, "curve": np.array(self.curve)}
+    def save(self, checkpoints: Checkpoints) -> None:
+        """Keep everything that determines the steps to come."""
+        state = {
+            "weights": self.model.state_dict(),
+            "average": self.average,
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "progress": (self.step, self.averaged, self.since, self.curve),
+        }
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
+        checkpoints.save("state", {"torch": np.frombuffer(buffer.getbuffer(), np.uint8)})
 
     def resume(self, checkpoints: Checkpoints) -> None:
         """Go on from a checkpoint, if there is one."""
-        arrays = checkpoints.load("state")
-        if arrays is None:
+        kept = checkpoints.load("state")
+        if kept is None:
             return
-        progress, curve = arrays.pop("progress"), arrays.pop("curve")
-        device = self.weights[0].device
-        with torch.no_grad():
-            for name, value in arrays.items():
-                number, _, key = name.partition("-")
-                at, tensor = int(number), torch.from_numpy(value)
-                if key == "weight":
-                    self.weights[at].copy_(tensor)
-                elif key == "average":
-                    self.average[at].copy_(tensor)
-                else:
-                    # Optimisers keep numbers of steps on the host.
-                    self.states[at][key] = tensor.to(device) if tensor.ndim else tensor
-        step, averaged, bits, sequences = progress.tolist()
-        self.step, self.averaged, self.since = int(step), int(averaged), (bits, int(sequences))
-        self.curve = [(int(tokens), bits) for tokens, bits in curve.tolist()]
+        # Optimisers keep numbers of steps on the host.
+        state = torch.load(io.BytesIO(kept["torch"].data), map_location="cpu", weights_only=True)
+        self.model.load_state_dict(state["weights"])
+        for mean, known in zip(self.average, state["average"], strict=True):
+            mean.copy_(known)
+        for optimizer, known in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(known)
+        self.step, self.averaged, self.since, self.curve = state["progress"]
         logger.info("training: resumed after step %d", self.step)
 
 

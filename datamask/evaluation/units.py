@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,13 +12,11 @@ import pyarrow as pa
 
 from datamask.config.evaluation import Evaluation
 from datamask.errors import RunError
-from datamask.evaluation import verdict
 from datamask.evaluation.models import learning_rates
 from datamask.evaluation.pinning import changed_selection
 from datamask.evaluation.texts import SOURCE_SET
 from datamask.runs import stage_settings as of
 from datamask.runs.files import read_columns
-from datamask.runs.receipt import read_receipt
 from datamask.runs.run import Run
 from datamask.runs.stage import Unit
 
@@ -31,12 +28,12 @@ class Trial:
     Args:
         arm: its place in the settings.
         seed: from 0; of the initial weights and of the draw of text, the same for all arms.
-        rate: the learning rate's place in the settings.
+        rate: the learning rate.
     """
 
     arm: int
     seed: int
-    rate: int
+    rate: float
 
 
 def arm_units(run: Run) -> list[Unit]:
@@ -66,70 +63,51 @@ def arm_units(run: Run) -> list[Unit]:
 def trials_of(run: Run) -> list[Trial]:
     """The models to train, seed by seed."""
     evaluation = run.settings.evaluation
-    arms, rates = range(len(evaluation.arms)), range(len(learning_rates(evaluation)))
     return [
-        Trial(arm, seed, rate) for seed in range(evaluation.seeds) for arm in arms for rate in rates
+        Trial(arm, seed, rate)
+        for seed in range(evaluation.seeds)
+        for arm in range(len(evaluation.arms))
+        for rate in learning_rates(evaluation)
     ]
 
 
 def training_units(run: Run) -> list[Unit]:
     """The units of stage `training`."""
-    return [unit_of(run, trial) for trial in trials_of(run)]
+    units = []
+    for trial in trials_of(run):
+        arm = run.settings.evaluation.arms[trial.arm].name
+        name = f"evaluation/training/{arm}-seed{trial.seed}-rate{trial.rate:g}"
+        settings = [trial.seed, trial.rate, run.settings.seed]
+        units.append(Unit(name, settings, (("arms", trial.arm),)))
+    return units
 
 
-def unit_of(run: Run, trial: Trial) -> Unit:
-    """The unit of a trial."""
-    evaluation = run.settings.evaluation
-    rate = learning_rates(evaluation)[trial.rate]
-    name = f"evaluation/training/{evaluation.arms[trial.arm].name}-seed{trial.seed}-rate{rate:g}"
-    settings = [trial.seed, rate, run.settings.seed]
-    return Unit(name, settings, (("arms", trial.arm),))
+def read_bits(run: Run) -> tuple[dict[float, npt.NDArray[np.float64]], dict[str, str]]:
+    """Bits by arm, seed and document, for each learning rate at which no model diverged.
 
-
-def read_bits(run: Run, wanted: list[Trial]) -> tuple[verdict.Bits, dict[str, str]]:
-    """Bits by arm, seed, learning rate and document, without rates at which a model diverged.
+    The second value says of each other rate why it is left out.
 
     Raises:
-        RunError: no rate is left.
+        RunError: no rate is left, or a model is missing or stale.
     """
-    rates = learning_rates(run.settings.evaluation)
-    names = [unit_of(run, trial).name for trial in wanted]
-    read = [_trial_bits(run.fetch(f"{name}.parquet")) for name in names]
-    diverged = {
-        f"{rates[trial.rate]:g}": f"{Path(name).name}: {reason}"
-        for trial, name, (reason, _) in zip(wanted, names, read, strict=True)
-        if reason
-    }
-    left = [index for index, rate in enumerate(rates) if f"{rate:g}" not in diverged]
+    evaluation, diverged = run.settings.evaluation, dict[str, str]()
+    read: dict[tuple[float, int, int], npt.NDArray[np.float64]] = {}
+    for unit, trial in enumerate(trials_of(run)):
+        if reason := run.receipt("training", unit).metrics["diverged"]:
+            diverged[f"{trial.rate:g}"] = f"{run.unit_label('training', unit)}: {reason}"
+        bits = read_columns(run.path("training", unit), ["bits"])["bits"].to_numpy()
+        read[trial.rate, trial.arm, trial.seed] = bits
+    left = [rate for rate in learning_rates(evaluation) if f"{rate:g}" not in diverged]
     if not left:
         raise RunError(
             f"{run.address}: evaluation: models diverged at every learning rate "
             f"({next(iter(diverged.values()))}); set lower evaluation.learning_rates"
         )
-    seeds = max(trial.seed for trial in wanted) + 1
-    documents = max(len(bits) for _, bits in read)
-    shape = (len(run.settings.evaluation.arms), seeds, len(left), documents)
-    bits_of = np.full(shape, np.nan)
-    for trial, (_, bits) in zip(wanted, read, strict=True):
-        if trial.rate in left:
-            bits_of[trial.arm, trial.seed, left.index(trial.rate)] = bits
-    return bits_of, diverged
-
-
-def read_main_bits(
-    run: Run, wanted: list[Trial]
-) -> tuple[verdict.Bits, npt.NDArray[np.int64], dict[str, str]]:
-    """`read_bits` of the main set of held-out texts, with the bytes of each text in between."""
-    bits, diverged = read_bits(run, wanted)
-    held_out = read_columns(run.path("held_out"), ["set", "in_all", "bytes"])
-    _, is_member = next(sets_of(held_out, run.settings.evaluation))
-    return bits[..., is_member], held_out["bytes"].to_numpy()[is_member], diverged
-
-
-def _trial_bits(path: Path) -> tuple[str | None, npt.NDArray[np.float64]]:
-    """Why a trial diverged, and its bits."""
-    bits = read_columns(path, ["bits"])["bits"].to_numpy()
-    return read_receipt(path).metrics["diverged"], bits
+    arms, seeds = range(len(evaluation.arms)), range(evaluation.seeds)
+    by_rate = {
+        rate: np.array([[read[rate, arm, seed] for seed in seeds] for arm in arms]) for rate in left
+    }
+    return by_rate, diverged
 
 
 def sets_of(

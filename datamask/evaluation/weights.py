@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datamask.config.evaluation import Arm, Evaluation
 from datamask.config.loading import parse_settings
 from datamask.errors import RunError
-from datamask.evaluation.results import read_results
+from datamask.evaluation.results import by_set, read_results
 from datamask.runs.run import Run
 
 
@@ -54,12 +54,11 @@ def trained_weights(run: Run, weights: Iterable[float]) -> list[TrainedWeight]:
             f"{run.address}: no models are trained for lambda {min(missing):g}; run "
             f"`datamask sweep {run.address} --set sweep.by=evaluation`"
         )
-    rows = read_results(run)
-    rows = [row for row in rows if row["set"] == rows[0]["set"]]
-    bits = {row["arm"]: row["bits_per_byte"] for row in rows if row["other"] is None}
+    arms, pairs = next(iter(by_set(read_results(run)).values()))
+    bits = {row["arm"]: row["bits_per_byte"] for row in arms}
     ordered = sorted(weight_of, key=lambda name: (bits[name], weight_of[name]))
     verdicts = dict.fromkeys(ordered, "worse")
-    for row in rows:
+    for row in pairs:
         pair = (row["arm"], row["other"])
         if ordered[0] in pair and row["verdict"] == "undecided":
             verdicts |= dict.fromkeys(pair, "undecided")

@@ -105,17 +105,11 @@ def configurations(run: Run, publication: Publication, folder: Path) -> list[Con
         files = {name: path for dump in dumps for name, path in dump.files.items()}
         dumps.sort(key=lambda dump: dump.name)
         made = [Configuration("default", "data/*/train-*.parquet", about, files), *dumps]
-    paths = _write_sample(run, made[0], folder / "sample")
-    about = f"{100 * SAMPLE:.3g} % of them, chosen at random"
-    made.append(_configuration("sample", "sample", paths, about))
+    made.append(_write_sample(run, made[0], folder / "sample"))
     if "scores" in publication.include:
-        paths = _write_scores(run, folder / "scores")
-        about = "scores of every document of the source, without text"
-        made.append(_configuration("scores", "scores", paths, about))
+        made.append(_write_scores(run, folder / "scores"))
     if "tokens" in publication.include:
-        paths = _write_tokens(run, folder / "tokens")
-        about = "tokens of every exposure of a document, in the order of training"
-        made.append(_configuration("tokens", "tokens", paths, about))
+        made.append(_write_tokens(run, folder / "tokens"))
     return made
 
 
@@ -130,7 +124,7 @@ def _names(count: int) -> list[str]:
     return [f"train-{number:05d}-of-{count:05d}.parquet" for number in range(count)]
 
 
-def _write_sample(run: Run, default: Configuration, folder: Path) -> list[Path]:
+def _write_sample(run: Run, default: Configuration, folder: Path) -> Configuration:
     """Write a random sample of the subset in its order; the seed determines the documents."""
     count = min(max(1, round(SAMPLE * default.rows)), default.rows)
     generator = np.random.default_rng([run.settings.seed, default.rows])
@@ -144,10 +138,11 @@ def _write_sample(run: Run, default: Configuration, folder: Path) -> list[Path]:
     files = -(-int(SAMPLE * default.stored_bytes) // run.settings.subset.file_bytes)
     made_from = digest("sample", 1, SAMPLE, run.settings.seed, run.fingerprint_all("subset"))
     sample = (rows for _, rows in take_rows(batches(), drawn))
-    return _write(run, folder, default.schema, sample, count, max(1, files), made_from)
+    about = f"{100 * SAMPLE:.3g} % of them, chosen at random"
+    return _write(run, folder, about, default.schema, sample, count, max(1, files), made_from)
 
 
-def _write_scores(run: Run, folder: Path) -> list[Path]:
+def _write_scores(run: Run, folder: Path) -> Configuration:
     """Write id, dump, raw scores, quality, dropped, logit, selected and shard of every document."""
     names = [score.name for score in run.settings.scores]
     columns = (
@@ -167,10 +162,11 @@ def _write_scores(run: Run, folder: Path) -> list[Path]:
 
     files = -(-run.num_documents // SCORES_PER_FILE)
     made_from = digest("scores", 3, names, run.fingerprint_all("selection"))
-    return _write(run, folder, schema, batches(), run.num_documents, files, made_from)
+    about = "scores of every document of the source, without text"
+    return _write(run, folder, about, schema, batches(), run.num_documents, files, made_from)
 
 
-def _write_tokens(run: Run, folder: Path) -> list[Path]:
+def _write_tokens(run: Run, folder: Path) -> Configuration:
     """Write id, exposure, first token and the list of tokens of every exposure."""
     order = run.receipt("order")
     kind = pa.from_numpy_dtype(order.metrics["type"])
@@ -193,22 +189,25 @@ def _write_tokens(run: Run, folder: Path) -> list[Path]:
 
     made_from = digest("tokens", 1, run.fingerprint("order"))
     files = int(order.metrics["files"])
-    return _write(run, folder, schema, batches(), order.rows, files, made_from)
+    about = "tokens of every exposure of a document, in the order of training"
+    return _write(run, folder, about, schema, batches(), order.rows, files, made_from)
 
 
 def _write(
     run: Run,
     folder: Path,
+    about: str,
     schema: pa.Schema,
     batches: Iterator[pa.RecordBatch],
     rows: int,
     num_files: int,
     made_from: str,
-) -> list[Path]:
+) -> Configuration:
     """Write rows to files of equal length, unless the files are up to date."""
     paths = [folder / name for name in _names(num_files)]
+    made = _configuration(folder.name, folder.name, paths, about)
     if all(_is_whole(run, path, made_from) for path in paths):
-        return paths
+        return made
     waiting = pa.RecordBatch.from_pylist([], schema=schema)
     for number, path in enumerate(paths):
         due = rows * (number + 1) // num_files - rows * number // num_files
@@ -224,7 +223,7 @@ def _write(
                 due -= len(batch)
                 output.add(batch)
             output.flush()
-    return paths
+    return made
 
 
 def _is_whole(run: Run, path: Path, made_from: str) -> bool:

@@ -5,18 +5,19 @@ A dry run writes the same folder, byte for byte.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub.utils.sha import git_hash
+
 from datamask.config.outputs import Publication
 from datamask.publishing.card import card_text
 from datamask.publishing.configurations import configurations
 from datamask.runs.checksums import refuse_damaged
-from datamask.runs.files import replace_file
+from datamask.runs.files import replace_file, write_text
 from datamask.runs.run import Run
 from datamask.runs.stages import STAGES, stages_of
 from datamask.selection.model_file import TENSORS, read_about
@@ -48,9 +49,8 @@ class LocalFile:
         if remote.lfs is not None:
             return bool((remote.size, remote.lfs.sha256) == (self.size, self.sha256))
         # The Hub names a small file by git's hash.
-        named = hashlib.sha1(b"blob %d\0" % self.size, usedforsecurity=False)
-        named.update(self.source.read_bytes() if remote.size == self.size else b"")
-        return bool(remote.blob_id == named.hexdigest())
+        is_alike: bool = remote.size == self.size
+        return is_alike and bool(remote.blob_id == git_hash(self.source.read_bytes()))
 
 
 def write_folder(run: Run, publication: Publication) -> list[LocalFile]:
@@ -77,8 +77,7 @@ def write_folder(run: Run, publication: Publication) -> list[LocalFile]:
     card = card_text(run, publication, configs, [picture.stem for picture in pictures])
     for name, source in sources.items():
         _link(source, inside(run.root, f"publication/{name}"))
-    with replace_file(folder / "README.md") as temporary:
-        temporary.write_text(card, encoding="utf-8")
+    write_text(folder / "README.md", card)
     names = ["README.md", *sorted(sources)]
     _remove_others(folder, {folder / name for name in names})
     return [_local_file(run, name, sources.get(name, folder / name)) for name in names]

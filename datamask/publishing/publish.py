@@ -18,7 +18,7 @@ from datamask.publishing.access import token_for
 from datamask.publishing.folder import write_folder
 from datamask.publishing.retries import Patience
 from datamask.publishing.upload import Upload
-from datamask.runs.files import replace_file
+from datamask.runs.files import write_text
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 
@@ -58,9 +58,8 @@ def publish(run: Run, compute: Compute, patience: Patience | None = None) -> Rec
     record["files"] = [
         {"path": file.path, "size": file.size, "sha256": file.sha256} for file in files
     ]
-    with replace_file(run.local_path("publication"), run.storage) as temporary:
-        text = json.dumps({"receipt": asdict(receipt), **record}, indent=2, sort_keys=True)
-        temporary.write_text(text + "\n", encoding="utf-8")
+    text = json.dumps({"receipt": asdict(receipt), **record}, indent=2, sort_keys=True)
+    write_text(run.local_path("publication"), text + "\n", run.storage)
     return receipt
 
 

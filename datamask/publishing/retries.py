@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from datamask.errors import HubUnavailableError, PublicationError, one_line, printable
 from datamask.source.opening import http_status
@@ -20,7 +20,6 @@ from datamask.source.opening import http_status
 logger = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
-Given = ParamSpec("Given")
 
 LONGEST_WAIT_SECONDS = 330.0
 """Longest wait between attempts; the Hub's rate limits reset every five minutes."""
@@ -49,14 +48,8 @@ class Patience:
     attempts: int = 7
     sleep: Callable[[float], None] = time.sleep
 
-    def call(
-        self,
-        action: str,
-        function: Callable[Given, Answer],
-        *given: Given.args,
-        **named: Given.kwargs,
-    ) -> Answer:
-        """Call *function* with the arguments that follow it, and retry after transient faults.
+    def call(self, action: str, function: Callable[[], Answer]) -> Answer:
+        """Call *function*, again after transient faults.
 
         Raises:
             HubUnavailableError: the faults persisted through all attempts.
@@ -65,7 +58,7 @@ class Patience:
         for attempt in range(1, self.attempts + 1):
             try:
                 bound_silence()
-                return function(*given, **named)
+                return function()
             except Exception as error:
                 cause = _root(error)
                 problem = printable(one_line(cause) or type(cause).__name__)

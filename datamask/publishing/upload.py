@@ -17,6 +17,7 @@ import os
 import re
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ logger = logging.getLogger(__name__)
 STAGING = "datamask-upload"
 
 OURS = re.compile(
-    r"(data|sample|scores)/(.+/)?train-\d{5}-of-\d{5}\.parquet|pictures/[^/]+\.png"
+    r"(data|sample|scores|tokens)/(.+/)?train-\d{5}-of-\d{5}\.parquet|pictures/[^/]+\.png"
     r"|mask_model/model\.(json|safetensors)"
 )
 """Files of earlier publications, which are deleted if they are no longer part of the dataset."""
@@ -60,19 +61,19 @@ class Upload:
         """Upload, verify and tag; returns the record for published.json."""
         call, name, tag = patience.call, self.name, self.publication.tag
         call(f"{name}: creating the repository", self.create)
-        first, changes = call(f"{name}: listing main", self.look, "main")
+        first, changes = call(f"{name}: listing main", partial(self.look, "main"))
         head, staged = first, ""
         if any(changes.values()):
             size = sum(file.size for file in self.files) / 1e6
             logger.info("%s: sending what is new of %d files, %.1f MB", name, len(self.files), size)
-            staged = call(f"{name}: sending files", self.stage, first)
+            staged = call(f"{name}: sending files", partial(self.stage, first))
         if staged or call(f"{name}: tag {tag}", self.tagged) != first:
             logger.info("%s: reading %d files back", name, len(self.files))
-            action = f"{name}: reading back"
-            call(action, read_back, self.api, name, staged or first, self.files)
+            read = partial(read_back, self.api, name, staged or first, self.files)
+            call(f"{name}: reading back", read)
         if staged:
-            head = call(f"{name}: commit on main", self.move_main, staged)
-        call(f"{name}: tag {tag}", self.tag, head)
+            head = call(f"{name}: commit on main", partial(self.move_main, staged))
+        call(f"{name}: tag {tag}", partial(self.tag, head))
         if staged:
             with contextlib.suppress(Exception):  # The branch does no harm if it stays.
                 self.api.delete_branch(**self.repository, branch=STAGING)

@@ -62,7 +62,11 @@ def tradeoff(run: Run) -> Chart:
         points["random"] = (0.0, 0.0)
         if weight:  # else ours is the most diverse
             points |= _most_diverse(run, metric)
-        series += [_point(name, *points[name]) for name in LOOKS if name in points]
+        for name in LOOKS:
+            if name in points:
+                x, y = points[name]
+                hover, labels = [f"quality {x:+.2f}, diversity {y:+.2f}"], [NAMES[name]]
+                series.append(series_of(name, [x], [y], hover=hover, labels=labels, size=11))
     return Chart(
         key="tradeoff",
         title="quality against diversity",
@@ -76,11 +80,6 @@ def tradeoff(run: Run) -> Chart:
         "unit of diversity is "
         "measured on few random selections, so gains may be off by a fifth.",
     )
-
-
-def _point(name: str, x: float, y: float) -> Series:
-    hover = [f"quality {x:+.2f}, diversity {y:+.2f}"]
-    return series_of(name, [x], [y], hover=hover, labels=[NAMES[name]], size=11)
 
 
 def _most_diverse(run: Run, metric: str) -> dict[str, tuple[float, float]]:

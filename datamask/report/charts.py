@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from datamask.errors import one_line
-from datamask.runs.files import replace_file
+from datamask.runs.files import replace_file, write_text
 from datamask.runs.run import Run
 from datamask.storage.local import Storage
 
@@ -127,11 +127,6 @@ class Chart:
     series: tuple[Series, ...] = ()
     note: str = ""
     equal: bool = False
-
-    @property
-    def has_values(self) -> bool:
-        """Whether the chart has anything to draw."""
-        return bool(self.series)
 
     @property
     def is_labelled(self) -> bool:
@@ -336,7 +331,7 @@ def png(chart: Chart) -> bytes:
 
 def write_pictures(storage: Storage, folder: str, charts: Iterable[Chart]) -> None:
     """Write one file per chart with values, and remove all other pictures in the folder."""
-    drawn = {f"{folder}/{chart.key}.png": chart for chart in charts if chart.has_values}
+    drawn = {f"{folder}/{chart.key}.png": chart for chart in charts if chart.series}
     for name in storage.list(folder, "*.png"):
         if name not in drawn:
             storage.remove(name)
@@ -348,8 +343,7 @@ def write_pictures(storage: Storage, folder: str, charts: Iterable[Chart]) -> No
 def write_captions(run: Run, charts: Iterable[Chart]) -> None:
     """Write title and note of the report's pictures, by their names, for the dataset card."""
     captions = {chart.key: (chart.title, chart.note) for chart in charts}
-    with replace_file(run.root / CAPTIONS, run.storage) as temporary:
-        temporary.write_text(json.dumps(captions, indent=1), encoding="utf-8")
+    write_text(run.root / CAPTIONS, json.dumps(captions, indent=1), run.storage)
 
 
 def read_captions(run: Run) -> dict[str, tuple[str, str]]:

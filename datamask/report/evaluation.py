@@ -9,12 +9,12 @@ import numpy as np
 import yaml
 
 from datamask.evaluation.models import learning_rates
-from datamask.evaluation.results import read_results
-from datamask.evaluation.units import read_main_bits, trials_of
+from datamask.evaluation.results import by_set, read_results
+from datamask.evaluation.units import read_bits, sets_of, trials_of
 from datamask.evaluation.verdict import LEVEL, bits_per_byte
 from datamask.report.charts import Chart, Series, look
 from datamask.report.rendering import render
-from datamask.runs.files import replace_file
+from datamask.runs.files import read_columns, write_text
 from datamask.runs.run import Run
 
 Row = dict[str, Any]
@@ -54,16 +54,13 @@ def findings(run: Run) -> Findings | None:
     """What an evaluation found; None for a run without one."""
     if not run.settings.evaluation.arms:
         return None
-    by_set: dict[str, tuple[list[Row], list[Row]]] = {}
-    for row in read_results(run):
-        arms, pairs = by_set.setdefault(row["set"], ([], []))
-        if row["other"] is None:
-            arms.append(row)
-        else:
-            pairs.append(row | {"sentence": sentence(row)})
+    sets = {
+        name: (arms, [pair | {"sentence": sentence(pair)} for pair in pairs])
+        for name, (arms, pairs) in by_set(read_results(run)).items()
+    }
     metrics = run.receipt("evaluation").metrics
-    arms, pairs = by_set.pop(metrics["main"])
-    return Findings(arms, pairs, by_set, metrics, _conditions(run, arms, metrics))
+    arms, pairs = sets.pop(metrics["main"])
+    return Findings(arms, pairs, sets, metrics, _conditions(run, arms, metrics))
 
 
 def sentence(pair: Row) -> str:
@@ -120,18 +117,13 @@ def write_evaluation_page(run: Run) -> list[Chart]:
         level=LEVEL,
         settings=yaml.safe_dump(settings, sort_keys=False),
     )
-    with replace_file(run.root / "evaluation.html", run.storage) as temporary:
-        temporary.write_text(page, encoding="utf-8")
+    write_text(run.root / "evaluation.html", page, run.storage)
     return charts
 
 
 def leaderboard_page(first: Run, rows: list[Row]) -> str:
     """The page of `evaluation.leaderboard`, whose conditions are those of its first run."""
-    sets: dict[str, tuple[list[Row], list[Row]]] = {}
-    for row in rows:
-        arms, pairs = sets.setdefault(row["set"], ([], []))
-        (pairs if "other" in row else arms).append(row)
-    metrics = first.receipt("evaluation").metrics
+    sets, metrics = by_set(rows), first.receipt("evaluation").metrics
     conditions = _conditions(first, sets[metrics["main"]][0], metrics)
     return render("leaderboard.html", conditions=conditions, sets=sets)
 
@@ -141,17 +133,22 @@ def models(run: Run) -> list[dict[str, Any]]:
 
     Bits per byte are None for a learning rate at which a model diverged.
     """
-    trials, names = trials_of(run), run.settings.evaluation.arms
-    bits, sizes, diverged = read_main_bits(run, trials)
-    values = bits_per_byte(bits, sizes)
-    rates = [f"{rate:g}" for rate in learning_rates(run.settings.evaluation)]
-    left = [rate for rate in rates if rate not in diverged]
-    rows = []
-    for trial in trials:
-        arm, rate = names[trial.arm].name, rates[trial.rate]
-        value = values[trial.arm, trial.seed, left.index(rate)] if rate in left else None
-        rows.append({"arm": arm, "seed": trial.seed, "rate": rate, "bits_per_byte": value})
-    return rows
+    by_rate, _ = read_bits(run)
+    held_out = read_columns(run.path("held_out"), ["set", "in_all", "bytes"])
+    _, is_member = next(sets_of(held_out, run.settings.evaluation))
+    sizes, rates = held_out["bytes"].to_numpy()[is_member], [*by_rate]
+    values = bits_per_byte(np.stack([*by_rate.values()], axis=2)[..., is_member], sizes)
+    return [
+        {
+            "arm": run.settings.evaluation.arms[trial.arm].name,
+            "seed": trial.seed,
+            "rate": f"{trial.rate:g}",
+            "bits_per_byte": values[trial.arm, trial.seed, rates.index(trial.rate)]
+            if trial.rate in rates
+            else None,
+        }
+        for trial in trials_of(run)
+    ]
 
 
 def difference_chart(results: Findings) -> Chart:
@@ -178,18 +175,19 @@ def difference_chart(results: Findings) -> Chart:
 
 def curves(run: Run) -> list[Chart]:
     """For each learning rate the mean training curve of every arm."""
-    by_rate: dict[tuple[int, int], list[list[list[float]]]] = {}
+    evaluation = run.settings.evaluation
+    curve_of: dict[tuple[float, int], list[list[list[float]]]] = {}
     for unit, trial in enumerate(trials_of(run)):
         curve = run.receipt("training", unit).metrics["curve"][1:]
-        by_rate.setdefault((trial.rate, trial.arm), []).append(curve)
+        curve_of.setdefault((trial.rate, trial.arm), []).append(curve)
     charts = []
-    for index, rate in enumerate(learning_rates(run.settings.evaluation)):
+    for rate in learning_rates(evaluation):
         series = []
-        for arm, settings in enumerate(run.settings.evaluation.arms):
-            seeds = by_rate[index, arm]
+        for number, arm in enumerate(evaluation.arms):
+            seeds = curve_of[rate, number]
             points = np.array([*zip(*seeds, strict=False)], float).reshape(-1, len(seeds), 2)
             x, y = points.mean(axis=1).T.tolist()
-            series.append(Series(name=settings.name, x=x, y=y, **look(arm)))
+            series.append(Series(name=arm.name, x=x, y=y, **look(number)))
         charts.append(
             Chart(
                 key=f"evaluation-curves-{rate:g}".replace(".", "-"),

@@ -170,29 +170,26 @@ def _embeddings(run: Run) -> Iterator[Finding]:
         command = f"datamask rebuild RUN --set selection.metric={metric}"
         yield Finding("unknown", "embeddings", text, command)
         return
-    mean = ""
+    is_lexical = run.settings.embedding.method == "lexical"
     if near := redundancy(run).get("random"):
         cosine = read_receipt(run.fetch(sample_path(run))).metrics["mean_cosine"]
-        mean = f"The mean cosine of two documents is {cosine:.3f}: "
-        if cosine > MOST_MEAN_COSINE or near["near_duplicates"] > MOST_NEAR_DUPLICATES:
-            yield Finding(
-                "warning",
-                "embeddings",
-                "The embeddings hardly distinguish documents: the mean cosine of two documents is "
-                f"{cosine:.3f}, and {near['near_duplicates']:.0%} of random documents have a "
-                "near-duplicate (cosine of at least "
-                f"{NEAR_DUPLICATE_COSINE:g}). The diversity term cannot "
-                "discriminate; check the encoder and its prefix, and the source for copies.",
-            )
-            return
-    has_vectors = run.settings.source.layout == "features"
-    if run.settings.embedding.method == "lexical" and not has_vectors:
+    if near and (cosine > MOST_MEAN_COSINE or near["near_duplicates"] > MOST_NEAR_DUPLICATES):
+        yield Finding(
+            "warning",
+            "embeddings",
+            "The embeddings hardly distinguish documents: the mean cosine of two documents is "
+            f"{cosine:.3f}, and {near['near_duplicates']:.0%} of random documents have a "
+            f"near-duplicate (cosine of at least {NEAR_DUPLICATE_COSINE:g}). The diversity term "
+            "cannot discriminate; check the encoder and its prefix, and the source for copies.",
+        )
+    elif is_lexical and run.settings.source.layout != "features":
         text = "Lexical vectors represent wording, not meaning: for demonstrations and "
         text += "near-duplicates, not to select training data."
         command = "datamask rebuild RUN --set embedding.method=sentence-transformer"
         yield Finding("caution", "embeddings", text, command)
-    elif mean:
-        yield Finding("good", "embeddings", f"{mean}the embeddings distinguish documents.")
+    elif near:
+        text = f"The mean cosine of two documents is {cosine:.3f}: the embeddings distinguish "
+        yield Finding("good", "embeddings", f"{text}documents.")
     else:
         text = "The report's sample has too few documents to judge the embeddings."
         yield Finding("unknown", "embeddings", text)

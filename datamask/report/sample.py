@@ -14,7 +14,6 @@ of the most diverse subset over random subsets of the sample, by term and in its
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,6 @@ from datamask.learning.published import unit
 from datamask.report.redundancy import (
     NEAR_COPY,
     NEAR_DUPLICATE_COSINE,
-    SETS,
     neighbours_path,
     sample_path,
 )
@@ -89,21 +87,6 @@ READ = [
 RANDOM = "random"
 
 
-@dataclass(frozen=True, slots=True)
-class ShardSample:
-    """The sample of a shard.
-
-    Args:
-        documents: the columns of `SAMPLE` that a shard knows, and quality.
-        features: of the random ones among them; float32, n x D.
-        neighbours: the shard's part of `neighbours.parquet`.
-    """
-
-    documents: pa.Table
-    features: np.ndarray
-    neighbours: pa.Table
-
-
 def write_sample(run: Run, compute: Compute) -> None:
     """Draw the sample and write both files.
 
@@ -127,8 +110,8 @@ def write_sample(run: Run, compute: Compute) -> None:
         for (shard, _), count, asked in zip(shards, counts, queries, strict=True)
         if count or asked
     ]
-    features = np.concatenate([shard.features for shard in sampled])
-    documents = pa.concat_tables([shard.documents for shard in sampled])
+    parts, vectors, neighbours = zip(*sampled, strict=True)
+    features, documents = np.concatenate(vectors), pa.concat_tables(parts)
     table, gain = _sample_table(run, documents, features, compute)
     metrics = {"mean_cosine": mean_cosine(features), "most_diverse": gain}
     write_parquet(
@@ -141,7 +124,7 @@ def write_sample(run: Run, compute: Compute) -> None:
     write_parquet(
         neighbours_path(run),
         NEIGHBOUR,
-        [shard.neighbours for shard in sampled],
+        neighbours,
         lambda rows: run.make_receipt("report", 0, rows),
         storage=run.storage,
     )
@@ -156,8 +139,13 @@ def _shares(sizes: list[int], total: int) -> list[int]:
 
 def _sample_shard(
     run: Run, shard: int, count: int, queries: int, extremes: int, compute: Compute
-) -> ShardSample:
-    """Sample *count* random documents of a shard, *extremes* of a kind, *queries* of a set."""
+) -> tuple[pa.Table, np.ndarray, pa.Table]:
+    """Sample *count* random documents of a shard, *extremes* of a kind, *queries* of a set.
+
+    Returns:
+        The columns of `SAMPLE` that a shard knows, and quality; the vectors of the random documents
+        among them, float32, n x D; and the shard's part of `neighbours.parquet`.
+    """
     everything = read_columns(run.path("documents", shard), READ).combine_chunks()
     table = everything.filter(pc.field("dropped").is_null()).combine_chunks()
     size, selected = table.num_rows, table["selected"].to_numpy()
@@ -193,29 +181,31 @@ def _sample_shard(
 
     neighbours = [
         table.select(["shard", "row"])
-        .take(asked[name])
-        .add_column(0, "set", pa.array([name] * len(asked[name]), pa.string()))
-        .append_column("cosine", pa.array(near(asked[name], members[name])[0]))
+        .take(rows)
+        .add_column(0, "set", pa.repeat(name, len(rows)))
+        .append_column("cosine", pa.array(near(rows, members[name])[0]))
         .cast(NEIGHBOUR)
-        for name in SETS
+        for name, rows in asked.items()
     ]
     cosines, at = near(shown, kept)
     alike = np.argsort(-cosines, kind="stable")[:extremes]
     alike = alike[cosines[alike] >= NEAR_DUPLICATE_COSINE]
     kinds[NEAR_COPY] = shown[alike]
     shown, cosines, at = (np.append(of, of[alike]) for of in (shown, cosines, at))
-    documents = table.select(["shard", "row", "id", "quality"]).take(shown)
-    facts = {
-        "kind": pa.array([name for name, rows in kinds.items() for _ in rows], pa.string()),
-        "quality_gain": pa.array(_quality_gains(run, shard, table)[shown], from_pandas=True),
-        "nearest": table["id"].take(pa.array(at, pa.int64(), mask=at < 0)),
-        "nearest_row": table["row"].take(pa.array(at, pa.int64(), mask=at < 0)),
-        "cosine": pa.array(cosines, pa.float32(), mask=at < 0),
-    }
-    for name, values in facts.items():
-        documents = documents.append_column(name, values)
+    has_none = at < 0
+    known_of = table.select(["id", "row"]).take(pa.array(at, mask=has_none))
+    documents = pa.table(
+        {name: table[name].take(shown) for name in ("shard", "row", "id", "quality")}
+        | {
+            "kind": pa.array([name for name, rows in kinds.items() for _ in rows], pa.string()),
+            "quality_gain": pa.array(_quality_gains(run, shard, table)[shown], from_pandas=True),
+            "nearest": known_of["id"],
+            "nearest_row": known_of["row"],
+            "cosine": pa.array(cosines, pa.float32(), mask=has_none),
+        }
+    )
     both = [documents, _dropped(everything, extremes, generator)]
-    return ShardSample(
+    return (
         pa.concat_tables(both, promote_options="default"),
         features[np.searchsorted(known, sampled)].astype(np.float32),
         pa.concat_tables(neighbours),

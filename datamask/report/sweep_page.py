@@ -20,7 +20,7 @@ from datamask.evaluation.weights import TrainedWeight, trained_weights
 from datamask.report.chart_data import SWEEP_POINTS
 from datamask.report.charts import Chart, Series, look, write_pictures
 from datamask.report.rendering import render
-from datamask.runs.files import replace_file
+from datamask.runs.files import write_text
 from datamask.runs.in_progress import working
 from datamask.runs.retrying import retried
 from datamask.runs.run import Run
@@ -70,6 +70,12 @@ class Recommendation:
     current: float
     reason: str
     trained: list[TrainedWeight]
+
+    @property
+    def text(self) -> str:
+        """The recommendation as a sentence."""
+        setting = f"`selection.quality_weight={self.quality_weight:g}`"
+        return f"Recommended: {setting} ({self.reason}); {self.advice}."
 
     @property
     def advice(self) -> str:
@@ -180,11 +186,9 @@ def write_sweep(run: Run, sweep: Sweep) -> Path:
     )
     write_pictures(run.storage, "sweep/pictures", [chart])
     swept = {"metric": selection.metric, "points": [(p.quality_weight, *p.gains) for p in base]}
-    with replace_file(run.root / SWEEP_POINTS, run.storage) as temporary:
-        temporary.write_text(json.dumps(swept), encoding="utf-8")
+    write_text(run.root / SWEEP_POINTS, json.dumps(swept), run.storage)
     path = run.root / "sweep" / "sweep.html"
-    with replace_file(path, run.storage) as temporary:
-        temporary.write_text(page, encoding="utf-8")
+    write_text(path, page, run.storage)
     return path
 
 
@@ -207,20 +211,11 @@ def sweep_rows(points: Sequence[Point], metric: str) -> list[dict[str, Any]]:
     ]
 
 
-def recommendation_text(recommended: Recommendation) -> str:
-    """The recommendation as a sentence."""
-    return (
-        f"Recommended: `selection.quality_weight={recommended.quality_weight:g}` "
-        f"({recommended.reason}); {recommended.advice}."
-    )
-
-
 def sweep_markdown(run: Run, sweep: Sweep, points: Sequence[Point]) -> str:
     """The recommendation and the table, for Prefect's artifact. Raises as `recommend`."""
     recommended = recommend(run, sweep, points)
     return render(
         "sweep.md",
-        recommendation=recommendation_text(recommended),
+        recommended=recommended,
         rows=sweep_rows(points, run.settings.selection.metric),
-        trained=recommended.trained,
     )

@@ -71,7 +71,8 @@ def put_in_order(run: Run, compute: Compute) -> None:
     metrics: dict[str, Any] = {}
     with temporary_duckdb(run.root, compute) as connection:
         total = _load(connection, run)
-        metrics |= {"phases": [], "files": 0, **_kind(run)}
+        made = run.receipt("tokenised", 0).metrics
+        metrics |= {"phases": [], "files": 0, "type": made["type"], "end": made["end"]}
         rows = _numbered(connection, run, total, metrics)
         write_output(run, "order", 0, schemas.ORDER, rows, metrics)
     logger.info("order: %d tokens in %d files", metrics["tokens"], metrics["files"])
@@ -79,11 +80,6 @@ def put_in_order(run: Run, compute: Compute) -> None:
     for name in run.storage.list("tokens"):
         if name.rpartition("/")[2].partition(".")[0] not in kept:
             run.storage.remove(name)
-
-
-def _kind(run: Run) -> dict[str, Any]:
-    metrics = run.receipt("tokenised", 0).metrics
-    return {name: metrics[name] for name in ("type", "end")}
 
 
 def _load(connection: Any, run: Run) -> int:

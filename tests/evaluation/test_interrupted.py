@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import logging
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from datamask.config.compute import Compute
 from datamask.evaluation.training import train
@@ -44,7 +46,8 @@ def step_of(checkpoints: Path) -> int:
     """The step after which the only checkpoint was made; 0 without one."""
     for path in checkpoints.rglob("state.npz"):
         with np.load(path) as kept:
-            return int(kept["progress"][0])
+            progress = torch.load(io.BytesIO(kept["torch"]), weights_only=True)["progress"]
+            return int(progress[0])
     return 0
 
 

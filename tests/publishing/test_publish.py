@@ -105,14 +105,15 @@ def test_a_dry_run_shows_what_would_change(make_run: MakeRun, hub: Hub) -> None:
     assert dry.state("publication") == "done"
     send(real)
     assert folder(dry) == folder(real)
-    hub.add(NAME, {"data/default/train-00009-of-00010.parquet": b"old"})
+    stale = [f"{name}/train-00009-of-00010.parquet" for name in ("data/default", "tokens")]
+    hub.add(NAME, dict.fromkeys(stale, b"old"))
     write_subset(dry, 1, word="other")
     before = dict(hub.repositories[NAME].branches)
     send(dry)
     assert json.loads((dry.root / "published.json").read_text())["changes"] == {
         "add": [],
         "replace": ["README.md", "data/default/train-00001-of-00003.parquet"],
-        "delete": ["data/default/train-00009-of-00010.parquet"],
+        "delete": stale,
     }
     assert hub.repositories[NAME].branches == before
 
