@@ -118,7 +118,7 @@ class Settings(Group):
             and weight <= recipe.QUALITY_WEIGHT
             and not is_blind
         ):
-            role = f", with a weight of {weight:g} for quality" if weight else " alone"
+            role = f", with a weight of {weight:g} for quality," if weight else " alone"
             lines.append(
                 f"Recipe: filter, then cover. Scores prune {pruned}, and {selection.metric}{role} "
                 "selects from the rest."
