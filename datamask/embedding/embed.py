@@ -50,10 +50,10 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
         pa.Table.from_arrays([names, *vectors.to_columns(matrix, storage), read], schema=schema)
         for names, matrix, read in _embedded(run, shard, ids, is_new, compute, "embeddings")
     )
+    reused = int((rows >= 0).sum())
+    every = [merged(run.path("embeddings", shard), rows, embedded)] if reused else embedded
     # Row groups of one size, so that the file does not depend on the size of the chunks.
-    tables, reused = regrouped(embedded, ROWS_PER_GROUP), int((rows >= 0).sum())
-    if reused:
-        tables = merged(run.path("embeddings", shard), rows, embedded, ROWS_PER_GROUP)
+    tables = regrouped(every, ROWS_PER_GROUP)
     metrics = {
         "encoder": encoder_name(run),
         "revision": run.pinned_revisions.get(PIN),

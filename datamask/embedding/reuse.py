@@ -8,17 +8,16 @@ as they are stored, and only the other documents are embedded.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from datamask.config.inputs import Source
 from datamask.errors import CorruptFileError
-from datamask.runs.files import read_columns, reading
+from datamask.runs.files import read_columns
 from datamask.runs.receipt import Receipt, read_receipt
 from datamask.runs.run import Run, digest
 from datamask.runs.stages import STAGES
@@ -72,38 +71,12 @@ def earlier_rows(run: Run, shard: int, ids: pa.Array) -> np.ndarray:
     return rows
 
 
-def merged(
-    path: Path, rows: np.ndarray, embedded: Iterator[pa.Table], rows_per_group: int
-) -> Iterator[pa.Table]:
-    """Row groups of earlier and of new vectors, in the order of the documents.
+def merged(path: Path, rows: np.ndarray, embedded: Iterable[pa.Table]) -> pa.Table:
+    """The earlier and the new vectors, in the order of the documents.
 
-    The earlier file has row groups of *rows_per_group*, as those that are yielded. *rows* are of
-    `earlier_rows`; *embedded* are the documents without one, in tables of any size.
+    *rows* are of `earlier_rows`; *embedded* are the documents without one, in tables of any size.
     """
-    with reading(path):
-        opened = pq.ParquetFile(path, page_checksum_verification=True)
-    # Errors of *embedded* are not those of the file.
-    with opened as file:
-        waiting = file.schema_arrow.remove_metadata().empty_table()
-        for start in range(0, len(rows), rows_per_group):
-            part = rows[start : start + rows_per_group]
-            is_new = part < 0
-            new = int(is_new.sum())
-            while len(waiting) < new:
-                waiting = pa.concat_tables([waiting, next(embedded)])
-            with reading(path):
-                stored = _stored(file, part[~is_new], rows_per_group)
-            tables = [waiting.slice(0, new), stored]
-            order = np.empty(len(part), np.int64)
-            order[is_new], order[~is_new] = np.arange(new), np.arange(new, len(part))
-            yield pa.concat_tables(tables).combine_chunks().take(order).combine_chunks()
-            waiting = waiting.slice(new)
-        # At its end it notes the speed.
-        assert next(embedded, None) is None and not len(waiting), "each survivor once"
-
-
-def _stored(file: pq.ParquetFile, rows: np.ndarray, rows_per_group: int) -> pa.Table:
-    """Some rows of a file, ascending; only their row groups are read."""
-    first, last = (rows[[0, -1]] // rows_per_group) if len(rows) else (0, -1)
-    table = file.read_row_groups(list(range(first, last + 1)))
-    return table.replace_schema_metadata().take(rows - first * rows_per_group)
+    stored = read_columns(path).replace_schema_metadata().take(rows[rows >= 0])
+    # The documents in the order of the vectors below.
+    documents = np.argsort(rows < 0, kind="stable")
+    return pa.concat_tables([stored, *embedded]).take(np.argsort(documents)).combine_chunks()
