@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -31,7 +31,7 @@ from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt, read_receipt
 from datamask.runs.run import Run, digest
-from datamask.source.reading import check_text, read_ids, read_shard
+from datamask.source.reading import read_documents, read_ids
 
 logger = logging.getLogger(__name__)
 
@@ -166,21 +166,14 @@ def _classified(
     names = [column for score in scores for column in (score.name, reads(score.name))]
     parts_of: dict[str, list[np.ndarray]] = {name: [] for name in names}
     total = run.shard_rows(shard)
-    for _, made in computed_chunks(_documents(run, shard), total, prepare, outputs, checkpoints):
+    documents = (
+        pa.RecordBatch.from_arrays([ids, texts.fill_null("")], names=["id", "content"])
+        for _, ids, texts in read_documents(run, shard)
+    )
+    for _, made in computed_chunks(documents, total, prepare, outputs, checkpoints):
         for name, parts in parts_of.items():
             parts.append(made[name])
     return {name: np.concatenate([[], *parts]) for name, parts in parts_of.items()}
-
-
-def _documents(run: Run, shard: int) -> Iterator[pa.RecordBatch]:
-    """Ids and texts of a shard; a null text becomes empty."""
-    source, done = run.settings.source, 0
-    for batch in read_shard(run, shard, [source.id_column, source.columns.text]):
-        texts = batch.column(1).cast(pa.large_string())
-        check_text(run, shard, done, texts, source.columns.text)
-        done += batch.num_rows
-        arrays = [batch.column(0).cast(pa.string()), texts.fill_null("")]
-        yield pa.RecordBatch.from_arrays(arrays, names=["id", "content"])
 
 
 def load_classifier(score: Score, revision: str, dtype: str, compute: Compute) -> Classifier:

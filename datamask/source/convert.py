@@ -99,7 +99,8 @@ def convert(
             converted, or has a column of another type than the files before it; or, without
             *may_write*, files are not converted.
     """
-    note, base = _read_note(storage), _base(path)
+    known, base = storage.fetch(NOTE), _base(path)
+    note = _Note(**json.loads(known.read_text(encoding="utf-8"))) if known.exists() else _Note()
     files = {name.removeprefix(base): name for name in names}
     copies = {file: f"{FOLDER}/{_copy_name(file)}" for file in files}
     for file, name in files.items():
@@ -168,11 +169,6 @@ class _Note:
         return pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(self.schema)))
 
 
-def _read_note(storage: Storage) -> _Note:
-    path = storage.fetch(NOTE)
-    return _Note(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else _Note()
-
-
 def _look(name: str, most_bad_lines: int, storage: Storage) -> tuple[list[str], formats.Content]:
     version = _version(name)
     with _local(name, storage) as path:
@@ -209,16 +205,15 @@ def _extended(
     files = note.files | {file: version for file, (version, _) in looks.items()}
     bad = {file: content.bad_lines for file, (_, content) in looks.items() if content.bad_lines}
     if note.schema:
-        schema, further = note.arrow_schema, set()
+        schema, further = note.arrow_schema, set[str]()
         for file, (_, content) in looks.items():
-            for column in formats.merge_schemas([schema, content.schema]):
-                if column.name not in schema.names:
-                    further.add(column.name)
-                elif column.type != schema.field(column.name).type:
-                    had = schema.field(column.name).type
-                    problem = f"type {content.schema.field(column.name).type}, but {had} in the "
+            further |= {*content.schema.names} - {*schema.names}
+            merged = formats.merge_schemas([schema, content.schema])
+            for had in schema:
+                if merged.field(had.name).type != had.type:
+                    problem = f"type {content.schema.field(had.name).type}, but {had.type} in the "
                     problem += "files that were converted before; use another folder"
-                    raise InputError(problem, path=base + file, column=column.name)
+                    raise InputError(problem, path=base + file, column=had.name)
         if further:
             logger.warning("left out, absent before: columns %s", ", ".join(sorted(further)))
         return replace(note, files=files, bad_lines=note.bad_lines | bad)

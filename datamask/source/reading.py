@@ -208,6 +208,19 @@ def read_ids(run: Run, shard: int) -> pa.ChunkedArray:
     return pa.chunked_array([batch.column(0) for batch in batches]).cast(pa.string())
 
 
+def read_documents(run: Run, shard: int) -> Iterator[tuple[int, pa.Array, pa.Array]]:
+    """Of each batch of a shard: its first row, the ids (string), the texts (large_string).
+
+    Raises as `read_shard`, and for a text that is not UTF-8.
+    """
+    source, first = run.settings.source, 0
+    for batch in read_shard(run, shard, [source.id_column, source.columns.text]):
+        texts = batch.column(1).cast(pa.large_string())
+        check_text(run, shard, first, texts, source.columns.text)
+        yield first, batch.column(0).cast(pa.string()), texts
+        first += len(texts)
+
+
 def read_piece(
     piece: Piece, names: list[str], rows: np.ndarray | None = None, text: str | None = None
 ) -> Iterator[pa.RecordBatch]:
@@ -224,8 +237,12 @@ def read_piece(
     groups = range(piece.first_row_group, piece.first_row_group + piece.num_row_groups)
     with open_parquet(piece.path, piece.shard, piece.digest, text) as file:
         if rows is not None:
-            some_groups, wanted = _places_among(file, piece, rows)
-            for _, taken in take_rows(_batches(file, some_groups, names), wanted):
+            some, wanted, before = [], [], 0  # places of the rows among those of some row groups
+            for group, start, inside in groups_with(file, piece, rows):
+                some.append(group)
+                wanted.append(inside - start + before)
+                before += file.metadata.row_group(group).num_rows
+            for _, taken in take_rows(_batches(file, some, names), np.concatenate(wanted)):
                 yield taken
             return
         for batch in _batches(file, groups, names):
@@ -253,18 +270,6 @@ def groups_with(
         if len(inside):
             yield group, start, inside
         start = stop
-
-
-def _places_among(
-    file: pq.ParquetFile, piece: Piece, rows: np.ndarray
-) -> tuple[list[int], np.ndarray]:
-    """The row groups that hold some of a piece's *rows*, and these rows' places among theirs."""
-    groups, positions, before = [], [rows[:0]], 0
-    for group, start, inside in groups_with(file, piece, rows):
-        groups.append(group)
-        positions.append(inside - start + before)
-        before += file.metadata.row_group(group).num_rows
-    return groups, np.concatenate(positions)
 
 
 def take_rows(
