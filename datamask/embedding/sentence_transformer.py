@@ -185,21 +185,15 @@ def _forward(model: Any, features: dict[str, Any]) -> Any:
 
 
 def _embed_alone(
-    encoder: Encoder,
-    matrix: np.ndarray,
-    rows: np.ndarray,
-    texts: Sequence[str],
-    embedding: Embedding,
+    encoder: Encoder, matrix: np.ndarray, rows: np.ndarray, texts: list[str], embedding: Embedding
 ) -> None:
     import torch
 
     logger.warning("%d vectors are not finite; embedding them alone in float32", len(rows))
-    model = encoder.model
-    dtype = getattr(torch, embedding.dtype)
-    model.to(torch.float32)
+    encoder.model.to(torch.float32)
     try:
         for row in rows.tolist():
             alone = tokenise(encoder, [texts[row]], embedding, 1, 1)
-            matrix[row] = _encode(model, alone, embedding.dimension)[0]
+            matrix[row] = _encode(encoder.model, alone, embedding.dimension)[0]
     finally:
-        model.to(dtype)
+        encoder.model.to(getattr(torch, embedding.dtype))

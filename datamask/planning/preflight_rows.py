@@ -69,7 +69,7 @@ def check_rows(
     settings: Settings,
     compute: Compute,
     columns: Collection[str],
-    score_files: Mapping[str, str],
+    pinned_revisions: Mapping[str, str],
 ) -> tuple[list[DatamaskError], list[dict[str, int]]]:
     """Find unreadable files, absent and repeated ids, and missing scores that are not allowed.
 
@@ -82,7 +82,7 @@ def check_rows(
         settings: names the columns and the scores.
         compute: files read at once (`workers`, at least two); DuckDB's memory and threads.
         columns: names of the source's columns; empty: budget and dumps do not matter.
-        score_files: the digest of each score of kind `file`, by name, whose files exist.
+        pinned_revisions: of scores of kind `file`, the digest of those files that exist.
     """
     rows = _SourceRows(pieces, settings, columns)
     with temporary_duckdb(root, compute) as connection:
@@ -97,8 +97,8 @@ def check_rows(
                 [(documents,)] = execute(connection, "SELECT count(*) FROM ids")
                 check_bounds(connection, settings.selection, documents)
         for score in settings.scores:
-            if score.kind == "file" and score.name in score_files:
-                problems += _unmatched(connection, rows, score, score_files[score.name])
+            if planned := pinned_revisions.get(f"file_scores:{score.name}"):
+                problems += _unmatched(connection, rows, score, planned)
         shards = pieces[-1].shard + 1 if rows.has_dumps else 0
         return problems, dumps_by_shard(connection, shards)
 
