@@ -180,16 +180,17 @@ def read_shard(
             raise InputError("absent; check source.columns", path=path, shard=shard, column=name)
     schema = pa.schema([schema.field(name) for name in names])
     source, start = run.settings.source, 0
-    text = long_texts.text_column(source, names) if has_text else None
+    has_text &= source.layout == "documents" and source.columns.text in names
+    text = source.columns.text if has_text else None
     for piece in run.shard_pieces[shard]:
         inside, done = None, 0
         if rows is not None:
             inside = rows[slice(*np.searchsorted(rows, (start, start + piece.rows)))] - start
         for batch in read_piece(piece, names, inside, text):
-            whole = [long_texts.Bounded(0, batch, {})]
-            for bounded in long_texts.bounded(batch, source) if text else whole:
-                for number, characters in bounded.long.items():
-                    number += done + bounded.first
+            parts = long_texts.bounded(batch, source) if text else [(0, batch, {})]
+            for first, part, characters_of in parts:
+                for number, characters in characters_of.items():
+                    number += done + first
                     row = start + (number if inside is None else int(inside[number]))
                     if source.longer == "refuse":
                         remedy = long_texts.remedy(source)
@@ -197,7 +198,7 @@ def read_shard(
                         raise row_error(run, shard, row, source.columns.text, problem)
                     if long is not None:
                         long[row] = characters
-                yield _cast(bounded.batch, schema, piece)
+                yield _cast(part, schema, piece)
             done += len(batch)
         start += piece.rows
 
