@@ -37,7 +37,7 @@ def reference_digest(path: str, columns: tuple[str, ...]) -> str:
     """
     files = PlannedFiles(_folder(path), ROW_SUFFIXES)
     for name in files.names:
-        next(read_rows(name, columns), None)
+        next(read_rows(name, columns, files), None)
     return files.digest()
 
 

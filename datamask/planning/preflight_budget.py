@@ -55,11 +55,7 @@ def _check_scores(run: Run, compute: Compute) -> None:
     name = group_column(limits[0].column, "s") if limits else "''"
     with temporary_duckdb(run.root, compute) as connection:
         execute(connection, COUNTS)
-        for shard in range(run.num_shards):
-            execute(
-                connection,
-                f"INSERT INTO counts SELECT {name}, count(*), sum(tokens) FROM read_parquet(?) s "
-                "GROUP BY ALL",
-                [str(run.path("scores", shard))],
-            )
+        load_documents(connection, run, [])
+        counted = f"SELECT {name}, count(*), sum(tokens) FROM documents s GROUP BY ALL"
+        execute(connection, f"INSERT INTO counts {counted}")
         check_bounds(connection, run.settings.selection, run.num_documents)
