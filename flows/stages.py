@@ -59,16 +59,10 @@ def _flow_of(
     parameters: tuple[str, ...],
     show: Callable[[Run], object] = lambda run: None,
 ) -> Flow[..., None]:
-    """The flow of a group of stages.
+    """The flow of a group of *stages*; *work* names its runs, and *show* adds artifacts at the end.
 
-    Args:
-        name: of the flow.
-        work: what its runs are named by.
-        kind: the group of settings that it takes, as a parameter of the group's name, if any.
-        stages: what is done with the settings of the run.
-        about: what users read of the flow.
-        parameters: which of `PARAMETERS` it has, besides `root` and `compute`.
-        show: adds artifacts of the finished run.
+    Its parameters are `root`, `compute`, some others of `PARAMETERS`, and, under its own name, the
+    group of settings *kind*, if any. *about* is what users read of it.
     """
     key = kind.__name__.lower() if kind else ""
 
