@@ -9,6 +9,7 @@ learning. Lines of the log appear above the display.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import sys
 import threading
@@ -145,7 +146,8 @@ def shown_progress(
     if logging.getLogger().getEffectiveLevel() > logging.INFO:
         yield stages
         return
-    show = _live(stages) if sys.stderr.isatty() else lines(stages, seconds, _to_stderr)
+    write = functools.partial(print, file=sys.stderr, flush=True)
+    show = _live(stages) if sys.stderr.isatty() else lines(stages, seconds, write)
     # The display has the same numbers; the logs of the units get them all the same.
     handlers = logging.getLogger().handlers
     for handler in handlers:
@@ -160,10 +162,6 @@ def shown_progress(
 
 def _is_no_progress(record: logging.LogRecord) -> bool:
     return record.name != "datamask.progress"
-
-
-def _to_stderr(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager

@@ -41,22 +41,18 @@ def check_survivors(connection: Any, run: Run, counts: Counts) -> None:
     """
     selection = run.settings.selection
     if selection.needs_tokens:
-        _check_tokens(connection, run)
+        first = execute(
+            connection,
+            "SELECT shard, row, tokens FROM result WHERE dropped IS NULL AND (tokens IS NULL OR "
+            "tokens < 0) ORDER BY shard, row LIMIT 1",
+        )
+        for shard, row, tokens in first:
+            check_tokens(run, shard, pa.array([row]), pa.array([tokens], pa.int64()))
     _check_left(run, counts)
     if selection.limits_of_source:
         _check_limits(connection, run)
     if selection.training is not None:
         _check_training(connection, run)
-
-
-def _check_tokens(connection: Any, run: Run) -> None:
-    first = execute(
-        connection,
-        "SELECT shard, row, tokens FROM result WHERE dropped IS NULL AND (tokens IS NULL OR "
-        "tokens < 0) ORDER BY shard, row LIMIT 1",
-    )
-    for shard, row, tokens in first:
-        check_tokens(run, shard, pa.array([row]), pa.array([tokens], pa.int64()))
 
 
 def _check_left(run: Run, counts: Counts) -> None:

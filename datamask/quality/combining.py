@@ -14,7 +14,6 @@ writes a part of it first, because only documents that are left are compared.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from itertools import product
 from typing import Any
 
@@ -155,8 +154,13 @@ def _rank(
     )
     if known:
         share = f"known{index}(value)"
-        interpolate = partial(_interpolated, known)
-        connection.create_function(f"known{index}", interpolate, ["DOUBLE"], "DOUBLE", type="arrow")
+        connection.create_function(
+            f"known{index}",
+            lambda values: pa.array(np.interp(values.to_numpy(), *known)),
+            ["DOUBLE"],
+            "DOUBLE",
+            type="arrow",
+        )
     execute(
         connection, f"CREATE TABLE rank{index} AS SELECT value, {share} AS share FROM ({counted})"
     )
@@ -167,10 +171,6 @@ def _rank(
         "HAVING count(*) > 0 ORDER BY 1, 2",
     )
     return known or [[value for _, value, _ in points], [share for *_, share in points]]
-
-
-def _interpolated(known: list[list[float]], values: pa.ChunkedArray) -> pa.Array:
-    return pa.array(np.interp(values.to_numpy(), known[0], known[1]))
 
 
 def _find_copies(connection: Any, run: Run) -> None:
