@@ -173,9 +173,11 @@ class _SourceRows:
         for number in numbers:
             path = self.paths[number]
             try:
-                self._check_vectors(path)
                 with open_parquet(path, planned=self.files[path]) as file:
-                    self._check_lengths(path, file.metadata)
+                    if self.settings.source.layout == "features":
+                        self._check_vectors(path, file)
+                    else:
+                        self._check_lengths(path, file.metadata)
                     # Absent columns and those of other types were reported from the footers.
                     fields = file.schema_arrow if wanted else ()
                     kinds = {field.name: field.type for field in fields}
@@ -246,9 +248,7 @@ class _SourceRows:
     def _check_lengths(self, path: str, footer: pq.FileMetaData) -> None:
         """Refuse what a footer says of texts, before a worker takes memory for them."""
         source = self.settings.source
-        if source.layout == "features" or source.longer != "refuse":
-            return
-        if rows := surely_long(footer, source):
+        if source.longer == "refuse" and (rows := surely_long(footer, source)):
             first, last = rows
             where = "" if first == last else f" in one of the rows {first} to {last}"
             problem = f"a text that is too long{where}; {remedy(source)}"
@@ -270,18 +270,14 @@ class _SourceRows:
             tokens = pc.if_else(usable(known), pc.round(known), tokens)
         return {"name": names, "tokens": tokens.cast(pa.int64(), safe=False)}
 
-    def _check_vectors(self, path: str) -> None:
+    def _check_vectors(self, path: str, file: pq.ParquetFile) -> None:
         """Check width and values of a file's first vectors, in layout `features`."""
         name, width = "feature_arr", self.settings.embedding.dimension
-        if self.settings.source.layout != "features":
-            return
-        with open_parquet(path, planned=self.files[path]) as file:
-            kind = file.schema_arrow.field(name).type if name in file.schema_arrow.names else None
-            if kind is None or feature_problem(kind, width):
-                return  # reported from the footers
-            for batch in islice(file.iter_batches(FIRST_VECTORS, columns=[name]), 1):
-                matrix = to_matrix(batch.column(0), width, path=path, name=name)
-                normalise(matrix, path=path, name=name)
+        kind = file.schema_arrow.field(name).type if name in file.schema_arrow.names else None
+        if kind is None or feature_problem(kind, width):
+            return  # reported from the footers
+        for batch in islice(file.iter_batches(FIRST_VECTORS, columns=[name]), 1):
+            normalise(to_matrix(batch.column(0), width, path=path), path=path)
 
     def missing_scores(self) -> Iterator[InputError]:
         """A problem for each score that is a column of the source and must not be missing."""

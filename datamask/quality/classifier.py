@@ -109,7 +109,9 @@ def _key(run: Run, shard: int, score: Score) -> str:
     source = run.settings.source
     rows = [[p.digest, p.first_row_group, p.skip_rows, p.rows] for p in run.shard_pieces[shard]]
     read = [source.id_column, source.columns.text, rows]
-    return digest(_model_key(run, score), score.label, read)
+    # Columns that were computed before these settings existed are valid with their defaults.
+    bound = source.model_dump(include={"most_characters", "longer"}, exclude_defaults=True)
+    return digest(_model_key(run, score), score.label, [*read, bound] if bound else read)
 
 
 def _finished_columns(run: Run, shard: int, keys: dict[str, str]) -> dict[str, np.ndarray]:

@@ -156,7 +156,7 @@ def _rank(
         share = f"known{index}(value)"
         connection.create_function(
             f"known{index}",
-            lambda values: pa.array(np.interp(values.to_numpy(), *known)),
+            lambda values: pa.array(np.interp(values.to_numpy(), known[0], known[1])),
             ["DOUBLE"],
             "DOUBLE",
             type="arrow",
