@@ -127,7 +127,7 @@ class Selected:
 
     def _table(self) -> list[tuple[str, ...]]:
         """The comparisons in cells, below a heading."""
-        rows = [("", "ours", "random", "top quality", "better")]
+        rows: list[tuple[str, ...]] = [("", "ours", "random", "top quality", "better")]
         for row in self.summary():
             ours, random, top = (
                 "–" if isnan(value) else f"{value:.5g}"
