@@ -71,12 +71,11 @@ def _flow_of(
         fan_out(run, stages(run.settings), compute, **given)
         show(run)
 
-    known = dict(PARAMETERS)
+    known = {"root": PARAMETERS["root"]}
     if kind:
         meaning = f"the settings of group `{key}`; none means as in run.json."
         known[key] = (kind | None, None, meaning)
-    names = ("root", *filter(None, [key]), "compute", *parameters)
-    known = {name: known[name] for name in names}
+    known |= {name: PARAMETERS[name] for name in ("compute", *parameters)}
     do.__name__ = do.__qualname__ = name.replace("-", "_")
     do.__doc__ = f"{about}\n\nArgs:\n" + "\n".join(f"    {n}: {of[2]}" for n, of in known.items())
     positional, keyword = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY

@@ -108,16 +108,15 @@ def fit_probe(
 
     folds = KFold(FOLDS, shuffle=True, random_state=0)
     method = "decision_function" if two else "predict"
-    best: tuple[float, float] | None = None
-    predicted, curve = targets, np.zeros((2, 0))
+    correlation: float | None = None
+    strength, predicted, curve = 1.0, targets, np.zeros((2, 0))
     # One thread gives sums a fixed order.
     with threadpool_limits(1):
-        for strength in STRENGTHS:
-            made = cross_val_predict(model(strength), features, targets, cv=folds, method=method)
-            correlation = fitting.rank_correlation(made, targets)
-            if correlation is not None and (best is None or correlation > best[0]):
-                best, predicted = (correlation, strength), made
-        correlation, strength = best or (None, 1.0)
+        for tried in STRENGTHS:
+            made = cross_val_predict(model(tried), features, targets, cv=folds, method=method)
+            reached = fitting.rank_correlation(made, targets)
+            if reached is not None and (correlation is None or reached > correlation):
+                correlation, strength, predicted = reached, tried, made
         figures = {
             "kind": "logistic" if two else "ridge",
             "labels": len(labels),
