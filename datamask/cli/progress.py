@@ -135,9 +135,7 @@ def clock(seconds: float) -> str:
 
 
 @contextlib.contextmanager
-def shown_progress(
-    seconds: float = SECONDS_BETWEEN_LINES,
-) -> Iterator[Stages]:
+def shown_progress(seconds: float = SECONDS_BETWEEN_LINES) -> Iterator[Stages]:
     """Show progress on standard error while the block runs, unless only warnings are wanted.
 
     If standard error is not a terminal, *seconds* pass between lines.

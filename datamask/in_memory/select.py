@@ -28,10 +28,7 @@ from datamask.report.chart_data import LOOKS, NAMES
 from datamask.report.charts import Chart, Series
 from datamask.runs.budget import total_budget
 
-OF_RUNS = (
-    *("scope", "rounds", "mask_model"),
-    *("documents", "tokens", "limits", *TRAINING),
-)
+OF_RUNS = ("scope", "rounds", "mask_model", "documents", "tokens", "limits", *TRAINING)
 """Settings of the selection that only a run has."""
 
 

@@ -199,10 +199,7 @@ def _load(score: Score, revision: str, dtype: str, device: str) -> Classifier:
     with loading(about), planned_folder(score.model, revision):
         tokenizer: Any = AutoTokenizer.from_pretrained(score.model, revision=commit)
         model, loaded = AutoModelForSequenceClassification.from_pretrained(
-            score.model,
-            revision=commit,
-            dtype=getattr(torch, dtype),
-            output_loading_info=True,
+            score.model, revision=commit, dtype=getattr(torch, dtype), output_loading_info=True
         )
     if loaded["missing_keys"]:
         raise _without_head(score, f"no weights {', '.join(sorted(loaded['missing_keys'])[:3])}")
