@@ -219,7 +219,7 @@ class _SourceRows:
 
     def _checked(self, read: pa.Table, missing: list[_Missing]) -> pa.Table:
         """What DuckDB gets of the rows; *missing* gets the documents that lack a score."""
-        ids = read["id"].cast(pa.string()).combine_chunks()  # DuckDB reads chunks one by one
+        ids = read["id"].cast(pa.string()).combine_chunks()
 
         def place(at: int) -> tuple[str, int]:
             return self.paths[read["file"][at].as_py()], read["row"][at].as_py()
@@ -291,18 +291,19 @@ class _SourceRows:
 def _joined(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
     """The same rows, of several files at once: a call for each small file takes most of the time.
 
-    Columns have the same types in all files of a table.
+    Columns have the same types in all files of a table, and one chunk, as DuckDB reads chunks one
+    by one.
     """
     waiting: list[pa.Table] = []
     for table in tables:
         if waiting and (
             waiting[0].schema != table.schema or sum(map(len, waiting)) >= ROWS_AT_ONCE
         ):
-            yield pa.concat_tables(waiting)
+            yield pa.concat_tables(waiting).combine_chunks()
             waiting = []
         waiting.append(table)
     if waiting:
-        yield pa.concat_tables(waiting)
+        yield pa.concat_tables(waiting).combine_chunks()
 
 
 def _repeated_ids(connection: Any, rows: _SourceRows) -> Iterator[InputError]:
