@@ -41,8 +41,7 @@ def embed(texts: Sequence[str], dimension: int) -> np.ndarray:
     vectors = np.asarray((counts @ projection).todense(), dtype=np.float32)
     vectors[~vectors.any(axis=1)] = 1.0
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    unit: np.ndarray = vectors / lengths
-    return unit
+    return np.asarray(vectors / lengths)
 
 
 @lru_cache(maxsize=2)

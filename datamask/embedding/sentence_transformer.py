@@ -171,8 +171,7 @@ def embed(
 
 
 def _usable(matrix: np.ndarray) -> np.ndarray:
-    finite: np.ndarray = np.isfinite(matrix).all(axis=1) & (matrix != 0).any(axis=1)
-    return finite
+    return np.asarray(np.isfinite(matrix).all(axis=1) & (matrix != 0).any(axis=1))
 
 
 def _encode(model: Any, tokenised: forward.Tokenised, width: int) -> np.ndarray:

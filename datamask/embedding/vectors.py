@@ -63,8 +63,7 @@ def normalise(matrix: np.ndarray, *, path: object = None, name: str = COLUMN) ->
     if len(zero):
         problem = "all zeros, has no direction; fix it or drop the row"
         raise InputError(problem, path=path, row=int(zero[0]), column=name)
-    unit: np.ndarray = (matrix / lengths).astype(np.float32)
-    return unit
+    return np.asarray((matrix / lengths).astype(np.float32))
 
 
 def to_columns(matrix: np.ndarray, storage: str = "float16") -> list[pa.Array]:
@@ -88,13 +87,11 @@ def _from_columns(table: pa.Table, dimension: int) -> np.ndarray:
     """The inverse of `to_columns`: unit rows, float16 (as stored) or float32 (from int8)."""
     column = table[COLUMN].combine_chunks()
     if pa.types.is_fixed_size_list(column.type):
-        stored: np.ndarray = column.flatten().to_numpy().reshape(-1, dimension)
-        return stored
+        return np.asarray(column.flatten().to_numpy().reshape(-1, dimension))
     first, size = column.offset * dimension, len(column) * dimension
     whole = np.frombuffer(column.buffers()[1], np.int8)[first : first + size]
     matrix = whole.reshape(-1, dimension) * table["scale"].to_numpy()[:, None]
-    unit: np.ndarray = matrix / np.linalg.norm(matrix, axis=1, keepdims=True)
-    return unit
+    return np.asarray(matrix / np.linalg.norm(matrix, axis=1, keepdims=True))
 
 
 def read_vectors(

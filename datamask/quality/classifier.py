@@ -234,8 +234,7 @@ def head_values(score: Score, config: Any, outputs: np.ndarray) -> np.ndarray:
 
     probabilities: np.ndarray = softmax(values, axis=1) if is_exclusive else expit(values)
     if score.label == EXPECTED_VALUE:
-        mean: np.ndarray = (probabilities * np.arange(len(labels))).sum(axis=1)
-        return mean
+        return np.asarray((probabilities * np.arange(len(labels))).sum(axis=1))
     index = labels.index(score.label) if score.label in labels else int(score.label)
     return probabilities[:, index]
 
