@@ -68,8 +68,7 @@ def text_embedder(
         most = embedder.most_characters or sys.maxsize
 
         def embed(cut_texts: Windows, names: Sequence[str]) -> np.ndarray:
-            vectors = unit_vectors(embedder, cut_texts.texts, embedding.dimension)
-            return cut_texts.direction(vectors)
+            return cut_texts.direction(unit_vectors(embedder, cut_texts.texts, embedding.dimension))
 
         return lambda texts: cut(texts, most, windows), embed
     from datamask.embedding import sentence_transformer as model

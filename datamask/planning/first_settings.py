@@ -146,8 +146,7 @@ def _look_at(path: str, paths: Sequence[str]) -> Look:
             "quality": f"{about}\nthe worst {pruned:.0%} are not embedded (quality.prune_fraction)",
             "embedding": "without the Hub: a local folder as model; `method: lexical` for a trial",
         }
-    problems = tuple(column_problems(parsed, schema))
-    return Look(settings, comments, tuple(lines), problems)
+    return Look(settings, comments, tuple(lines), tuple(column_problems(parsed, schema)))
 
 
 def settings_text(look: Look, name: str) -> str:

@@ -265,8 +265,7 @@ def _write_plan(run: Run, plan: PlanPreview, dumps: Sequence[Mapping[str, int]])
     schema = schemas.PLAN.with_metadata(notes)
     names = schema.names  # column by column: there may be a million pieces
     columns = {name: [getattr(piece, name) for piece in plan.pieces] for name in names}
-    table = pa.table(columns, schema)
-    write_parquet(run.plan_path, schema, [table], storage=run.storage)
+    write_parquet(run.plan_path, schema, [pa.table(columns, schema)], storage=run.storage)
 
 
 def _continues(before: Run, plan: PlanPreview) -> bool:

@@ -100,8 +100,7 @@ def read_classified(
 def _model_key(run: Run, score: Score) -> str:
     """Identifies what determines the outputs of a score's model, except the texts."""
     pin = run.pinned_revisions[f"classifier_scores:{score.name}"]
-    windows = run.settings.source.windows
-    return digest(score.model, pin, run.settings.embedding.dtype, windows)
+    return digest(score.model, pin, run.settings.embedding.dtype, run.settings.source.windows)
 
 
 def _key(run: Run, shard: int, score: Score) -> str:

@@ -60,8 +60,7 @@ class PinnedParquet(pq.ParquetFile):  # type: ignore[misc]  # pyarrow has no typ
             raise InputError("has encrypted columns; decrypt it", path=path, shard=shard)
         encoded = [text] if text and may_expand(metadata, text) else None
         # Of a local file, all that is buffered ahead would stay in memory.
-        ahead = state is None
-        super().__init__(raw, pre_buffer=ahead, metadata=metadata, read_dictionary=encoded)
+        super().__init__(raw, pre_buffer=state is None, metadata=metadata, read_dictionary=encoded)
 
     def check(self) -> None:
         """Refuse a local file that is not, or not any more, the one that was opened."""
@@ -167,8 +166,7 @@ def open_text(path: str) -> Iterator[io.BufferedReader[_Hashing]]:
     with open_binary(path) as raw:
         file = io.BufferedReader(_Hashing(raw), 2**20)
         if b"\0" in file.peek(4)[:4]:
-            problem = "encoded in UTF-16 or UTF-32; convert it to UTF-8"
-            raise InputError(problem, path=path)
+            raise InputError("encoded in UTF-16 or UTF-32; convert it to UTF-8", path=path)
         yield file
 
 

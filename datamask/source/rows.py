@@ -197,8 +197,7 @@ def json_objects(file: Iterable[bytes], path: str) -> Iterator[tuple[int, dict[s
             problem = f"not JSON ({error}); correct the line"
             raise InputError(problem, path=path, row=number) from None
         if not isinstance(content, dict):
-            problem = "not a JSON object; correct the line"
-            raise InputError(problem, path=path, row=number)
+            raise InputError("not a JSON object; correct the line", path=path, row=number)
         yield number, content
 
 
