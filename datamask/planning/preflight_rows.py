@@ -233,16 +233,17 @@ class _SourceRows:
         absent = pc.fill_null(pc.equal(pc.binary_length(ids), 0), True)
         if (first := pc.index(absent, True).as_py()) >= 0:
             refuse("null or empty; give every document an id", first)
-        for name in filter(lambda name: name.startswith(_SCORE), read.column_names):
-            lacking = pc.invert(usable(read[name]))
-            if count := pc.sum(lacking).as_py():
-                first = pc.index(lacking, True).as_py()
-                missing.append((name.removeprefix(_SCORE), count, *place(first)))
         columns = {"id": ids, "file": read["file"], "row": read["row"], **self._counts(read)}
         if self.has_dumps:
             columns["dump"] = pa.nulls(len(ids), pa.string())
             with contextlib.suppress(pa.ArrowInvalid):  # stage `scores` names the row
                 columns["dump"] = dump_names(read["dump"].combine_chunks())
+        # Last: rows in which something else cannot be read are not counted.
+        for name in filter(lambda name: name.startswith(_SCORE), read.column_names):
+            lacking = pc.invert(usable(read[name]))
+            if count := pc.sum(lacking).as_py():
+                first = pc.index(lacking, True).as_py()
+                missing.append((name.removeprefix(_SCORE), count, *place(first)))
         return pa.table(columns)
 
     def _check_lengths(self, path: str, footer: pq.FileMetaData) -> None:
