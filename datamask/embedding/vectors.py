@@ -96,14 +96,11 @@ def _from_columns(table: pa.Table, dimension: int) -> np.ndarray:
 
 def read_vectors(
     path: Path, dimension: int, rows: np.ndarray | None = None, dtype: type = np.float16
-) -> tuple[np.ndarray, np.ndarray]:
-    """Read an `embeddings/` file row group by row group, those with wanted rows alone.
+) -> np.ndarray:
+    """The unit vectors of an `embeddings/` file in its order; *dtype*, N x D.
 
     Peak memory is the matrix and one row group. *rows* are places of the N wanted vectors,
-    ascending; None: all. Vectors stored as int8 are rounded to *dtype*.
-
-    Returns:
-        ids (object, shape N) and unit vectors (*dtype*, N x D), in the file's order.
+    ascending; only their row groups are read; None: all. Vectors stored as int8 are rounded.
 
     Raises:
         CorruptFileError: the file is damaged, lacks a row, or its vectors are not D wide.
@@ -121,16 +118,15 @@ def read_vectors(
             raise CorruptFileError(
                 f"{path}: {bounds[-1]} embeddings, row {rows[-1]} is needed; delete and relaunch"
             )
-        ids = np.empty(len(rows), dtype=object)
         matrix: np.ndarray = np.empty((len(rows), dimension), dtype)
         starts = np.searchsorted(rows, bounds)
         for group in np.flatnonzero(np.diff(starts)).tolist():
-            table, block = file.read_row_group(group), slice(*starts[group : group + 2])
+            block = slice(*starts[group : group + 2])
+            table = file.read_row_group(group, columns=[COLUMN, "scale"])
             if block.stop - block.start < table.num_rows:
                 table = table.take(rows[block] - bounds[group])
-            ids[block] = table["chunk_id"].to_pylist()
             matrix[block] = _from_columns(table, dimension)
-    return ids, matrix
+    return matrix
 
 
 def row_groups(path: Path, dimension: int) -> Iterator[np.ndarray]:

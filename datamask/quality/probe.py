@@ -76,9 +76,8 @@ def _labelled(run: Run, probe: Score, labels: dict[str, float]) -> tuple[np.ndar
         path = run.path("embeddings", shard)
         ids = read_columns(path, ["chunk_id"])["chunk_id"].combine_chunks()
         rows = np.flatnonzero(pa.compute.is_in(ids, wanted).to_numpy(zero_copy_only=False))
-        names, matrix = read_vectors(path, dimension, rows, np.float64)
-        values += [labels[name] for name in names]
-        vectors.append(matrix)
+        values += [labels[name] for name in ids.take(pa.array(rows)).to_pylist()]
+        vectors.append(read_vectors(path, dimension, rows, np.float64))
     if len(values) < fitting.LEAST_LABELS:
         problem = f"{len(values)} of {len(labels)} labelled documents were embedded, and a probe "
         problem += f"needs {fitting.LEAST_LABELS}; label more, or lower quality.prune_fraction"
