@@ -126,14 +126,17 @@ def _refuse_missing(run: Run, receipts: list[Receipt]) -> None:
 
 def load_documents(connection: Any, run: Run, kinds: list[str]) -> None:
     """View `documents`: the `scores` of all shards, with shard and the groups g_<kind>."""
-    paths = [str(run.path("scores", shard)) for shard in range(run.num_shards)]
-    execute(connection, "SET VARIABLE scores = ?", [paths])
-    query = (
-        f"SELECT {SHARD_OF_FILE} AS shard, * FROM "
-        "read_parquet(getvariable('scores'), filename = true)"
-    )
+    scores = rows_of(connection, run, "scores")
     columns, joins = group_columns(connection, run, kinds)
-    execute(connection, f"CREATE VIEW documents AS SELECT s.*{columns} FROM ({query}) s {joins}")
+    execute(connection, f"CREATE VIEW documents AS SELECT s.*{columns} FROM {scores} s {joins}")
+
+
+def rows_of(connection: Any, run: Run, stage: str) -> str:
+    """SQL: the rows of a stage's files of all shards, with their shard."""
+    paths = [str(run.path(stage, shard)) for shard in range(run.num_shards)]
+    execute(connection, f"SET VARIABLE {stage} = ?", [paths])
+    files = f"read_parquet(getvariable('{stage}'), filename = true)"
+    return f"(SELECT {SHARD_OF_FILE} AS shard, * FROM {files})"
 
 
 def _rank(
