@@ -130,7 +130,7 @@ def draws(run: Path, documents: int, number: int) -> Iterator[np.ndarray]:
     opened = open_run(run)
     paths = [opened.path("embeddings", shard) for shard in range(opened.num_shards)]
     width = opened.settings.embedding.dimension
-    shards = [read_vectors(path, width)[1] for path in paths if path.exists()]
+    shards = [read_vectors(path, width) for path in paths if path.exists()]
     vectors = np.concatenate(shards).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     for draw in range(number):

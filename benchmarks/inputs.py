@@ -93,12 +93,13 @@ def _semantic(folder: Path, rows: int) -> tuple[np.ndarray, np.ndarray]:
     for shard in range(run.num_shards):
         path = run.path("embeddings", shard)
         if count < rows and path.exists():
-            parts.append(read_vectors(path, run.settings.embedding.dimension))
-            count += len(parts[-1][0])
+            ids = pq.read_table(path, columns=["chunk_id"])["chunk_id"].to_pylist()
+            parts.append((ids, read_vectors(path, run.settings.embedding.dimension)))
+            count += len(ids)
     if count < rows:
         raise SystemExit(f"semantic: {count} documents are embedded, {rows} needed")
     ids, vectors = (np.concatenate(part)[:rows] for part in zip(*parts, strict=True))
-    np.save(folder / f"semantic-{rows}-ids.npy", ids.astype(str))
+    np.save(folder / f"semantic-{rows}-ids.npy", ids)
     scores = _quality(run)
     quality = scores["quality"].take(pc.index_in(pa.array(ids), scores["id"])).to_numpy()
     return vectors, quality

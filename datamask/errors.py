@@ -276,22 +276,20 @@ _NO_MEMORY = re.compile(
 
 def is_disk_full(error: BaseException | None) -> bool:
     """Whether a disk or a quota is full, whichever library says so."""
-    if isinstance(error, DatamaskError):
-        return False
-    if isinstance(error, OSError) and error.errno is not None:
-        return error.errno in _DISK_ERRNO
-    return isinstance(error, Exception) and bool(_DISK_FULL.search(str(error)))
+    return _says(error, _DISK_ERRNO, _DISK_FULL)
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
     """Whether this machine lacks memory, for data or for a thread."""
-    if isinstance(error, DatamaskError):
-        return False
+    return isinstance(error, MemoryError) or _says(error, {errno.ENOMEM}, _NO_MEMORY)
+
+
+def _says(error: BaseException | None, numbers: set[int], words: re.Pattern[str]) -> bool:
+    """Whether an error that is not ours has one of the system's numbers or, without one, words."""
     if isinstance(error, OSError) and error.errno is not None:
-        return error.errno == errno.ENOMEM
-    if isinstance(error, MemoryError):
-        return True
-    return isinstance(error, Exception) and bool(_NO_MEMORY.search(str(error)))
+        return error.errno in numbers
+    is_ours = isinstance(error, DatamaskError)
+    return isinstance(error, Exception) and not is_ours and bool(words.search(str(error)))
 
 
 def known(error: Exception) -> Exception:

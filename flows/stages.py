@@ -59,16 +59,10 @@ def _flow_of(
     parameters: tuple[str, ...],
     show: Callable[[Run], object] = lambda run: None,
 ) -> Flow[..., None]:
-    """The flow of a group of stages.
+    """The flow of a group of *stages*; *work* names its runs, and *show* adds artifacts at the end.
 
-    Args:
-        name: of the flow.
-        work: what its runs are named by.
-        kind: the group of settings that it takes, as a parameter of the group's name, if any.
-        stages: what is done with the settings of the run.
-        about: what users read of the flow.
-        parameters: which of `PARAMETERS` it has, besides `root` and `compute`.
-        show: adds artifacts of the finished run.
+    Its parameters are `root`, `compute`, some others of `PARAMETERS`, and, under its own name, the
+    group of settings *kind*, if any. *about* is what users read of it.
     """
     key = kind.__name__.lower() if kind else ""
 
@@ -77,12 +71,11 @@ def _flow_of(
         fan_out(run, stages(run.settings), compute, **given)
         show(run)
 
-    known = dict(PARAMETERS)
+    known = {"root": PARAMETERS["root"]}
     if kind:
         meaning = f"the settings of group `{key}`; none means as in run.json."
         known[key] = (kind | None, None, meaning)
-    names = ("root", *filter(None, [key]), "compute", *parameters)
-    known = {name: known[name] for name in names}
+    known |= {name: PARAMETERS[name] for name in ("compute", *parameters)}
     do.__name__ = do.__qualname__ = name.replace("-", "_")
     do.__doc__ = f"{about}\n\nArgs:\n" + "\n".join(f"    {n}: {of[2]}" for n, of in known.items())
     positional, keyword = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY

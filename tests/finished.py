@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
 from datamask.config.settings import Settings
+from datamask.embedding.vectors import read_vectors
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
 from datamask.runs.run import Run
@@ -85,6 +86,12 @@ def finish(
     for stage in up_to(run, last):
         run_stage(run, stage, compute or Compute())
     return run
+
+
+def embedded(path: Path, width: int) -> tuple[list[str], np.ndarray]:
+    """Ids and vectors of a file of embeddings."""
+    ids = pq.read_table(path, columns=["chunk_id"])["chunk_id"].to_pylist()
+    return ids, read_vectors(path, width)
 
 
 def up_to(run: Run, last: str) -> list[str]:

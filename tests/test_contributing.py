@@ -13,12 +13,11 @@ import yaml
 
 from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
-from datamask.embedding.vectors import read_vectors
 from datamask.errors import SettingsError
 from datamask.execution.pipeline import run_stage
 from datamask.learning.learner import learn_mask
 from datamask.planning.plan import plan_run
-from tests.finished import corpus, settings, up_to
+from tests.finished import corpus, embedded, settings, up_to
 from tests.test_layers import ROOMS
 
 pytestmark = pytest.mark.usefixtures("roughly")
@@ -79,7 +78,7 @@ def test_the_embedder_of_the_example_makes_a_runs_vectors(
         for path in sorted(source.iterdir())
         for row in pq.read_table(path, columns=["id", "text"]).to_pylist()
     }
-    ids, vectors = read_vectors(run.path("embeddings", 0), 64)
+    ids, vectors = embedded(run.path("embeddings", 0), 64)
     wanted = np.zeros((len(ids), 64))
     for row, name in enumerate(ids):
         for code in texts[name].encode():

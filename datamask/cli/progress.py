@@ -9,6 +9,7 @@ learning. Lines of the log appear above the display.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import sys
 import threading
@@ -134,9 +135,7 @@ def clock(seconds: float) -> str:
 
 
 @contextlib.contextmanager
-def shown_progress(
-    seconds: float = SECONDS_BETWEEN_LINES,
-) -> Iterator[Stages]:
+def shown_progress(seconds: float = SECONDS_BETWEEN_LINES) -> Iterator[Stages]:
     """Show progress on standard error while the block runs, unless only warnings are wanted.
 
     If standard error is not a terminal, *seconds* pass between lines.
@@ -145,7 +144,8 @@ def shown_progress(
     if logging.getLogger().getEffectiveLevel() > logging.INFO:
         yield stages
         return
-    show = _live(stages) if sys.stderr.isatty() else lines(stages, seconds, _to_stderr)
+    write = functools.partial(print, file=sys.stderr, flush=True)
+    show = _live(stages) if sys.stderr.isatty() else lines(stages, seconds, write)
     # The display has the same numbers; the logs of the units get them all the same.
     handlers = logging.getLogger().handlers
     for handler in handlers:
@@ -160,10 +160,6 @@ def shown_progress(
 
 def _is_no_progress(record: logging.LogRecord) -> bool:
     return record.name != "datamask.progress"
-
-
-def _to_stderr(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager

@@ -151,18 +151,15 @@ def parser() -> argparse.ArgumentParser:
 def main(given: Sequence[str] | None = None) -> int:
     """Entry point: report errors in one line each. Returns the exit status."""
     with escaped_output():
-        return _run(given)
-
-
-def _run(given: Sequence[str] | None) -> int:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    arguments = parser().parse_args(given)
-    try:
-        selected, read = train_mask(arguments)
-    except Exception as error:
-        return told(error)
-    print(f"{arguments.output}: {selected:,d} of {read:,d} documents selected")
-    return 0
+        form = "%(asctime)s %(message)s"
+        logging.basicConfig(level=logging.INFO, format=form, datefmt="%H:%M:%S")
+        arguments = parser().parse_args(given)
+        try:
+            selected, read = train_mask(arguments)
+        except Exception as error:
+            return told(error)
+        print(f"{arguments.output}: {selected:,d} of {read:,d} documents selected")
+        return 0
 
 
 if __name__ == "__main__":

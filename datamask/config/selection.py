@@ -85,10 +85,7 @@ class Limit(Group):
 FROM_RECIPE = ("metric", "quality_weight")
 """Settings of `Selection` that `Settings` fills in where they are not given."""
 
-NOT_TRIED = (
-    *("quality_weight", "method", "mask_model", "limits"),
-    *("scope", "rounds"),
-)
+NOT_TRIED = ("quality_weight", "method", "mask_model", "limits", "scope", "rounds")
 """Settings of `Selection` that trials of a sweep set themselves or do not read, with `TRAINING`."""
 
 TRAINING = ("max_repeat", "training_documents", "training_tokens")
@@ -203,8 +200,11 @@ class Selection(Group):
             raise ValueError("`limits` has a group twice")
         if sum(limit.floor for limit in self.limits) > 1:
             raise ValueError("the floors of `limits` add up to more than 1")
-        if self.mask_model:
-            self._check_model()
+        names = ("documents", "tokens", "limits", "training_documents", "training_tokens")
+        others = [name for name in names if getattr(self, name)]
+        if self.mask_model and (others or (self.method, self.scope) != ("mask", "shard")):
+            needed = f"method `mask`, scope `shard` and none of {', '.join(names)}"
+            raise ValueError(f"`mask_model` decides by its own threshold: it needs {needed}")
         if self.scope == "corpus" and self.method not in ("mask", "random", "top_quality"):
             raise ValueError(f"method {self.method} has no scope `corpus`; use scope `shard`")
         if self.scope == "corpus" and self.method == "mask" and self.init != "uniform":
@@ -212,13 +212,6 @@ class Selection(Group):
         if self.scope == "corpus" and self.estimator == "policy_gradient":
             raise ValueError("scope `corpus` needs estimator `expected`")
         return self
-
-    def _check_model(self) -> None:
-        names = ("documents", "tokens", "limits", "training_documents", "training_tokens")
-        wrong = [name for name in names if getattr(self, name)]
-        if wrong or (self.method, self.scope) != ("mask", "shard"):
-            needed = f"method `mask`, scope `shard` and none of {', '.join(names)}"
-            raise ValueError(f"`mask_model` decides by its own threshold: it needs {needed}")
 
     def filled_in(self, **values: Any) -> Selection:
         """These settings with *values* where none is given; such values do not count as given."""

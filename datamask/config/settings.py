@@ -173,8 +173,7 @@ class Settings(Group):
         """The scores known before embedding: those set, or the default of the source's layout."""
         if self.quality.scores:
             return tuple(score for score in self.quality.scores if score.kind != "probe")
-        is_imported = self.source.layout == "features"
-        return _default_scores(is_imported)
+        return _default_scores(self.source.layout == "features")
 
     @property
     def scores_within_topics(self) -> tuple[Score, ...]:

@@ -115,13 +115,8 @@ def _embedded(
         # As they are written: float16 is what both ways give.
         return {"vectors": embed(batch, prepared).astype(np.float16), "text_read": read}
 
-    for batch, made in computed_chunks(
-        _wanted(run, shard, ids, is_wanted),
-        int(is_wanted.sum()),
-        prepare,
-        arrays,
-        checkpoints,
-    ):
+    wanted, number = _wanted(run, shard, ids, is_wanted), int(is_wanted.sum())
+    for batch, made in computed_chunks(wanted, number, prepare, arrays, checkpoints):
         read = pa.array(made["text_read"], pa.float32(), from_pandas=True)
         yield batch.column(0), made["vectors"], read
 

@@ -179,19 +179,11 @@ def _pad_batches(
         if device.type == "cuda":  # in memory that a GPU can fetch by itself
             padded = {name: tensor.pin_memory() for name, tensor in padded.items()}
         features.append({**rest, **padded})
-    whole = _whole_counts(tokenizer, columns, counts)
+    whole = counts  # of texts before they were cut; a tokeniser in Python does not know these
+    if encodings := getattr(columns, "encodings", None):
+        special = tokenizer.num_special_tokens_to_add()
+        whole = counts + [sum(len(p) - special for p in text.overflowing) for text in encodings]
     return batches, features, token_metrics(counts, whole, batches, windows)
-
-
-def _whole_counts(tokenizer: Any, columns: Mapping[str, Any], counts: np.ndarray) -> np.ndarray:
-    """Tokens of each text before it was cut; a tokeniser in Python does not know them."""
-    encodings = getattr(columns, "encodings", None)
-    if not encodings:
-        return counts
-    special = tokenizer.num_special_tokens_to_add()
-    rest = [sum(len(part) - special for part in encoding.overflowing) for encoding in encodings]
-    whole: np.ndarray = counts + np.asarray(rest)
-    return whole
 
 
 def compute_batches(
@@ -209,15 +201,19 @@ def compute_batches(
     """
     import torch
 
-    rows: list[np.ndarray] = []
+    done: list[np.ndarray] = []
     outputs: list[torch.Tensor] = []
     waiting = list(zip(tokenised.batches, tokenised.features, strict=True))[::-1]
     while waiting:
         batch, features = waiting.pop()
         try:
             with torch.inference_mode():
-                outputs.append(forward(_on_device(features, device))[:, :width])
-            rows.append(batch)
+                on_device = {
+                    name: value.to(device, non_blocking=True) if torch.is_tensor(value) else value
+                    for name, value in features.items()
+                }
+                outputs.append(forward(on_device)[:, :width])
+            done.append(batch)
         except torch.OutOfMemoryError:
             torch.cuda.empty_cache()
             if len(batch) == 1:
@@ -226,30 +222,17 @@ def compute_batches(
                 ) from None
             half = len(batch) // 2
             logger.warning("out of device memory; going on with batches of %d", half)
-            for part in (slice(half, None), slice(None, half)):
-                waiting.append((batch[part], _part(features, part, len(batch))))
+            for rows in (slice(half, None), slice(None, half)):
+                part = {
+                    name: value[rows]
+                    if torch.is_tensor(value) and len(value) == len(batch)
+                    else value
+                    for name, value in features.items()
+                }
+                waiting.append((batch[rows], part))
     matrix = np.empty((len(tokenised.windows.texts), width), dtype=np.float32)
-    matrix[np.concatenate(rows)] = torch.cat(outputs).float().cpu().numpy()
+    matrix[np.concatenate(done)] = torch.cat(outputs).float().cpu().numpy()
     return matrix
-
-
-def _on_device(features: dict[str, Any], device: Any) -> dict[str, Any]:
-    import torch
-
-    return {
-        name: value.to(device, non_blocking=True) if torch.is_tensor(value) else value
-        for name, value in features.items()
-    }
-
-
-def _part(features: dict[str, Any], rows: slice, size: int) -> dict[str, Any]:
-    """Some texts of a batch of *size*."""
-    import torch
-
-    return {
-        name: value[rows] if torch.is_tensor(value) and len(value) == size else value
-        for name, value in features.items()
-    }
 
 
 def shown_names(names: Sequence[str], most: int = 5) -> str:

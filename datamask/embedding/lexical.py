@@ -40,9 +40,7 @@ def embed(texts: Sequence[str], dimension: int) -> np.ndarray:
     counts.data = np.sign(counts.data) * np.log1p(np.abs(counts.data))
     vectors = np.asarray((counts @ projection).todense(), dtype=np.float32)
     vectors[~vectors.any(axis=1)] = 1.0
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    unit: np.ndarray = vectors / lengths
-    return unit
+    return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
 
 
 @lru_cache(maxsize=2)

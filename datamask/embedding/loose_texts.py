@@ -13,7 +13,7 @@ from datamask.config.inputs import WINDOWS, Embedding
 from datamask.embedding.pinning import PIN, pin_model
 from datamask.embedding.protocol import load_embedder, unit_vectors
 from datamask.errors import InputError
-from datamask.source.opening import list_files
+from datamask.source.pinned import PlannedFiles
 from datamask.source.rows import ROW_SUFFIXES, read_rows
 from datamask.source.windows import Windows, cut
 
@@ -26,8 +26,8 @@ def read_texts(path: str, column: str) -> list[str]:
     Raises:
         InputError: the file or column is missing, or all texts are blank.
     """
-    files = list_files(path, ROW_SUFFIXES)
-    rows = (row for file in files for row in read_rows(file, (column,)))
+    files = PlannedFiles(path, ROW_SUFFIXES)
+    rows = (row for name in files.names for row in read_rows(name, (column,), files))
     values = (str(row.get(column) or "") for row in rows)
     texts = [text for text in values if text.strip()]
     if not texts:
@@ -68,8 +68,7 @@ def text_embedder(
         most = embedder.most_characters or sys.maxsize
 
         def embed(cut_texts: Windows, names: Sequence[str]) -> np.ndarray:
-            vectors = unit_vectors(embedder, cut_texts.texts, embedding.dimension)
-            return cut_texts.direction(vectors)
+            return cut_texts.direction(unit_vectors(embedder, cut_texts.texts, embedding.dimension))
 
         return lambda texts: cut(texts, most, windows), embed
     from datamask.embedding import sentence_transformer as model

@@ -68,8 +68,7 @@ def earlier_rows(run: Run, shard: int, ids: pa.Array) -> np.ndarray:
         return none
     stored = read_columns(path, ["chunk_id"])["chunk_id"].combine_chunks()
     positions = pc.index_in(ids, value_set=stored).fill_null(-1)
-    rows: np.ndarray = positions.to_numpy(zero_copy_only=False).astype(np.int64)
-    return rows
+    return np.asarray(positions.to_numpy(zero_copy_only=False).astype(np.int64))
 
 
 def merged(

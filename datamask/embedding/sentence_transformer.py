@@ -171,8 +171,7 @@ def embed(
 
 
 def _usable(matrix: np.ndarray) -> np.ndarray:
-    finite: np.ndarray = np.isfinite(matrix).all(axis=1) & (matrix != 0).any(axis=1)
-    return finite
+    return np.asarray(np.isfinite(matrix).all(axis=1) & (matrix != 0).any(axis=1))
 
 
 def _encode(model: Any, tokenised: forward.Tokenised, width: int) -> np.ndarray:
@@ -185,21 +184,15 @@ def _forward(model: Any, features: dict[str, Any]) -> Any:
 
 
 def _embed_alone(
-    encoder: Encoder,
-    matrix: np.ndarray,
-    rows: np.ndarray,
-    texts: Sequence[str],
-    embedding: Embedding,
+    encoder: Encoder, matrix: np.ndarray, rows: np.ndarray, texts: list[str], embedding: Embedding
 ) -> None:
     import torch
 
     logger.warning("%d vectors are not finite; embedding them alone in float32", len(rows))
-    model = encoder.model
-    dtype = getattr(torch, embedding.dtype)
-    model.to(torch.float32)
+    encoder.model.to(torch.float32)
     try:
         for row in rows.tolist():
             alone = tokenise(encoder, [texts[row]], embedding, 1, 1)
-            matrix[row] = _encode(model, alone, embedding.dimension)[0]
+            matrix[row] = _encode(encoder.model, alone, embedding.dimension)[0]
     finally:
-        model.to(dtype)
+        encoder.model.to(getattr(torch, embedding.dtype))

@@ -63,8 +63,7 @@ def normalise(matrix: np.ndarray, *, path: object = None, name: str = COLUMN) ->
     if len(zero):
         problem = "all zeros, has no direction; fix it or drop the row"
         raise InputError(problem, path=path, row=int(zero[0]), column=name)
-    unit: np.ndarray = (matrix / lengths).astype(np.float32)
-    return unit
+    return np.asarray((matrix / lengths).astype(np.float32))
 
 
 def to_columns(matrix: np.ndarray, storage: str = "float16") -> list[pa.Array]:
@@ -88,25 +87,20 @@ def _from_columns(table: pa.Table, dimension: int) -> np.ndarray:
     """The inverse of `to_columns`: unit rows, float16 (as stored) or float32 (from int8)."""
     column = table[COLUMN].combine_chunks()
     if pa.types.is_fixed_size_list(column.type):
-        stored: np.ndarray = column.flatten().to_numpy().reshape(-1, dimension)
-        return stored
+        return np.asarray(column.flatten().to_numpy().reshape(-1, dimension))
     first, size = column.offset * dimension, len(column) * dimension
     whole = np.frombuffer(column.buffers()[1], np.int8)[first : first + size]
     matrix = whole.reshape(-1, dimension) * table["scale"].to_numpy()[:, None]
-    unit: np.ndarray = matrix / np.linalg.norm(matrix, axis=1, keepdims=True)
-    return unit
+    return np.asarray(matrix / np.linalg.norm(matrix, axis=1, keepdims=True))
 
 
 def read_vectors(
     path: Path, dimension: int, rows: np.ndarray | None = None, dtype: type = np.float16
-) -> tuple[np.ndarray, np.ndarray]:
-    """Read an `embeddings/` file row group by row group, those with wanted rows alone.
+) -> np.ndarray:
+    """The unit vectors of an `embeddings/` file in its order; *dtype*, N x D.
 
     Peak memory is the matrix and one row group. *rows* are places of the N wanted vectors,
-    ascending; None: all. Vectors stored as int8 are rounded to *dtype*.
-
-    Returns:
-        ids (object, shape N) and unit vectors (*dtype*, N x D), in the file's order.
+    ascending; only their row groups are read; None: all. Vectors stored as int8 are rounded.
 
     Raises:
         CorruptFileError: the file is damaged, lacks a row, or its vectors are not D wide.
@@ -124,16 +118,15 @@ def read_vectors(
             raise CorruptFileError(
                 f"{path}: {bounds[-1]} embeddings, row {rows[-1]} is needed; delete and relaunch"
             )
-        ids = np.empty(len(rows), dtype=object)
         matrix: np.ndarray = np.empty((len(rows), dimension), dtype)
         starts = np.searchsorted(rows, bounds)
         for group in np.flatnonzero(np.diff(starts)).tolist():
-            table, block = file.read_row_group(group), slice(*starts[group : group + 2])
+            block = slice(*starts[group : group + 2])
+            table = file.read_row_group(group, columns=[COLUMN, "scale"])
             if block.stop - block.start < table.num_rows:
                 table = table.take(rows[block] - bounds[group])
-            ids[block] = table["chunk_id"].to_pylist()
             matrix[block] = _from_columns(table, dimension)
-    return ids, matrix
+    return matrix
 
 
 def row_groups(path: Path, dimension: int) -> Iterator[np.ndarray]:

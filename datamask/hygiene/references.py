@@ -37,26 +37,30 @@ def reference_digest(path: str, columns: tuple[str, ...]) -> str:
     """
     files = PlannedFiles(_folder(path), ROW_SUFFIXES)
     for name in files.names:
-        next(read_rows(name, columns), None)
+        next(read_rows(name, columns, files), None)
     return files.digest()
 
 
 def benchmark_texts(run: Run, known_set: BenchmarkSet) -> Iterator[pa.Array]:
     """The texts of a set in batches: a text for each column of a row, row by row."""
-    columns = known_set.columns
-    rows = rows_of(run, f"benchmark_ngrams:{known_set.name}", known_set.path, columns)
-    while some := list(islice(rows, TEXTS_AT_ONCE)):
-        texts = [" ".join(_texts(row.get(name))) for row in some for name in columns]
-        yield pa.array(texts, pa.large_string())
+    key = f"benchmark_ngrams:{known_set.name}"
+    for texts in _batches(run, key, known_set.path, known_set.columns):
+        yield pa.array(chain.from_iterable(texts), pa.large_string())
 
 
 def earlier_documents(run: Run, path: str) -> Iterator[tuple[pa.Array, pa.Array]]:
     """Ids and texts of an earlier dataset, in batches."""
     columns = _columns(run.settings.source)
-    rows = rows_of(run, f"earlier_signatures:{path}", path, columns)
-    while some := list(islice(rows, TEXTS_AT_ONCE)):
-        ids, texts = ([" ".join(_texts(row.get(name))) for row in some] for name in columns)
+    for rows in _batches(run, f"earlier_signatures:{path}", path, columns):
+        ids, texts = zip(*rows, strict=True)
         yield pa.array(ids, pa.string()), pa.array(texts, pa.large_string())
+
+
+def _batches(run: Run, key: str, path: str, columns: tuple[str, ...]) -> Iterator[list[list[str]]]:
+    """Batches of rows: a text for each column."""
+    rows = rows_of(run, key, path, columns)
+    while some := list(islice(rows, TEXTS_AT_ONCE)):
+        yield [[" ".join(_texts(row.get(name))) for name in columns] for row in some]
 
 
 def rows_of(

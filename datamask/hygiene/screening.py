@@ -23,7 +23,7 @@ from datamask.runs.in_progress import advance
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.source.reading import check_text, read_shard
+from datamask.source.reading import read_documents
 
 WORDS = 5
 """Words in an n-gram of near-duplicates, as in FineWeb and datatrove."""
@@ -102,30 +102,22 @@ def sign_earlier(run: Run, compute: Compute) -> None:
 
 def screen_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     """Write `screening/NNNNN.parquet`: signature and contamination of each document."""
-    source, quality = run.settings.source, run.settings.quality
-    near, known = quality.near_duplicates, quality.contamination
+    near, known = run.settings.quality.near_duplicates, run.settings.quality.contamination
     hashes = np.zeros(0, np.uint64)
     if known:
         benchmarks = read_columns(run.path("benchmark_ngrams"), ["hashes"])
         hashes = np.unique(benchmarks["hashes"].combine_chunks().flatten().to_numpy())
-    columns = [source.id_column, source.columns.text]
 
     def batches() -> Iterator[pa.RecordBatch]:
-        done = 0
-        for batch in read_shard(run, shard, columns):
-            for start in range(0, batch.num_rows, TEXTS_AT_ONCE):
-                ids, texts = batch.slice(start, TEXTS_AT_ONCE)
-                texts = texts.cast(pa.large_string())
-                check_text(run, shard, done, texts, source.columns.text)
-                words = split_words(texts)
-                rows = pa.array(np.arange(done, done + len(texts)))
+        for first, ids, texts in read_documents(run, shard):
+            for start in range(0, len(texts), TEXTS_AT_ONCE):
+                words = split_words(texts.slice(start, TEXTS_AT_ONCE))
                 signed = _signed(words, WORDS if near else None)
                 shared = _shared(words, known.ngram if known else None, hashes)
-                done += len(texts)
-                advance(done, run.shard_rows(shard))
-                yield pa.RecordBatch.from_arrays(
-                    [ids.cast(pa.string()), rows, *signed, *shared], schema=schemas.SCREENING
-                )
+                rows = np.arange(first + start, first + min(start + TEXTS_AT_ONCE, len(texts)))
+                columns = [ids.slice(start, TEXTS_AT_ONCE), pa.array(rows), *signed, *shared]
+                advance(first + start + len(rows), run.shard_rows(shard))
+                yield pa.RecordBatch.from_arrays(columns, schema=schemas.SCREENING)
 
     receipt = write_output(run, "screening", shard, schemas.SCREENING, batches(), {})
     assert receipt.rows == run.shard_rows(shard)

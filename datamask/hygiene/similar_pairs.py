@@ -88,8 +88,7 @@ def find_similar(run: Run, unit: int, compute: Compute) -> Receipt:
 def _hash_bands(connection: Any, run: Run, bands: list[slice], part: int, parts: int) -> None:
     """Table `shared`: the hashes of bands that documents share, and the documents."""
     execute(connection, "CREATE TABLE hashed (hash UBIGINT, document BIGINT)")
-    bits = [_bits_of(band) for band in bands]
-    hashes, column = ", ".join(map(_hash, bits)), next(iter(bits[0]))
+    hashes, column = ", ".join(map(_hash, bands)), schemas.SIGNED.names[bands[0].start // 4]
     for _, paths in _files(run):
         execute(
             connection,
@@ -105,17 +104,12 @@ def _hash_bands(connection: Any, run: Run, bands: list[slice], part: int, parts:
     execute(connection, "DROP TABLE hashed")
 
 
-def _bits_of(band: slice) -> dict[str, int]:
-    """The columns that hold the values of a band, and which of their bits."""
+def _hash(band: slice) -> str:
+    """SQL: a hash of the values of a band, which differs between bands."""
     bits: dict[str, int] = {}
     for value in range(band.start, band.stop):
         column = schemas.SIGNED.names[value // 4]
         bits[column] = bits.get(column, 0) | 0xFFFF << 16 * (value % 4)
-    return bits
-
-
-def _hash(bits: dict[str, int]) -> str:
-    """SQL: a hash of a band, which differs between bands."""
     values = (f"'{name}{mask}', {name} & {mask}::UBIGINT" for name, mask in bits.items())
     return f"hash({', '.join(values)})"
 

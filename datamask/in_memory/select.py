@@ -7,7 +7,7 @@ top quality. No document is dropped or pruned first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
 from math import isnan
@@ -28,14 +28,8 @@ from datamask.report.chart_data import LOOKS, NAMES
 from datamask.report.charts import Chart, Series
 from datamask.runs.budget import total_budget
 
-OF_RUNS = (
-    *("scope", "rounds", "mask_model"),
-    *("documents", "tokens", "limits", *TRAINING),
-)
+OF_RUNS = ("scope", "rounds", "mask_model", "documents", "tokens", "limits", *TRAINING)
 """Settings of the selection that only a run has."""
-
-COMPARED = ("ours", "random", "top quality")
-"""Headings of the values of a comparison."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +49,6 @@ class Comparison:
     random: float
     top_quality: float
     better: str
-
-
-def comparison_rows(rows: Iterable[Comparison]) -> Iterator[tuple[str, ...]]:
-    """The cells of a table of comparisons: name, a value of each of `COMPARED`, what is better."""
-    for row in rows:
-        values = (row.selected, row.random, row.top_quality)
-        yield row.name, *("–" if isnan(v) else f"{v:.5g}" for v in values), row.better
-
-
-def comparison_text(rows: Iterable[Comparison]) -> list[str]:
-    """Comparisons as aligned lines, below a heading."""
-    lines = []
-    for name, *values, better in (("", *COMPARED, "better"), *comparison_rows(rows)):
-        lines.append(f"{name:26s}{''.join(f'{v:>14s}' for v in values)}  {better}".rstrip())
-    return lines
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -130,16 +109,29 @@ class Selected:
         )
 
     def __repr__(self) -> str:
-        lines = [f"{self._counts()}: {self._gains()}", *comparison_text(self.summary())]
+        lines = [f"{self._counts()}: {self._gains()}"]
+        for name, *values, better in self._table():
+            lines.append(f"{name:26s}{''.join(f'{v:>14s}' for v in values)}  {better}".rstrip())
         return "\n".join([*lines, self.note] if self.note else lines)
 
     def _repr_html_(self) -> str:
-        rows = [[f"<th>{name}</th>" for name in ("", *COMPARED, "better")]]
-        for row in comparison_rows(self.summary()):
-            rows.append([f"<td>{escape(cell)}</td>" for cell in row])
-        table = "".join(f"<tr>{''.join(cells)}</tr>" for cells in rows)
+        heading, *rows = self._table()
+        cells = [[f"<th>{name}</th>" for name in heading]]
+        cells += [[f"<td>{escape(cell)}</td>" for cell in row] for row in rows]
+        table = "".join(f"<tr>{''.join(row)}</tr>" for row in cells)
         gained = f"<b>{self._counts()}</b>: {escape(self._gains())}"
         return f"<p>{gained}</p><table>{table}</table><p>{escape(self.note)}</p>"
+
+    def _table(self) -> list[tuple[str, ...]]:
+        """The comparisons in cells, below a heading."""
+        rows: list[tuple[str, ...]] = [("", "ours", "random", "top quality", "better")]
+        for row in self.summary():
+            ours, random, top = (
+                "–" if isnan(value) else f"{value:.5g}"
+                for value in (row.selected, row.random, row.top_quality)
+            )
+            rows.append((row.name, ours, random, top, row.better))
+        return rows
 
     def _terms(self) -> dict[str, Any]:
         terms = self.metrics["terms"]

@@ -146,8 +146,7 @@ def _look_at(path: str, paths: Sequence[str]) -> Look:
             "quality": f"{about}\nthe worst {pruned:.0%} are not embedded (quality.prune_fraction)",
             "embedding": "without the Hub: a local folder as model; `method: lexical` for a trial",
         }
-    problems = tuple(column_problems(parsed, schema))
-    return Look(settings, comments, tuple(lines), problems)
+    return Look(settings, comments, tuple(lines), tuple(column_problems(parsed, schema)))
 
 
 def settings_text(look: Look, name: str) -> str:
@@ -198,17 +197,14 @@ def _columns(schema: pa.Schema, first: pa.Table) -> dict[str, str]:
     if "text" not in columns and texts:
         columns["text"] = max(texts, key=lambda name: _mean_length(first[name]))
     if "id" not in columns:
-        unique = (n for n in schema.names if is_id(kinds[n]) and _is_unique(first[n]))
+        keys = (name for name in schema.names if is_id(kinds[name]) and not first[name].null_count)
+        unique = (name for name in keys if len(pc.unique(first[name])) == len(first))
         columns["id"] = next((name for name in unique if name != columns.get("text")), "id")
     return columns
 
 
 def _mean_length(column: pa.ChunkedArray) -> float:
     return float(pc.mean(pc.utf8_length(column)).as_py() or 0)
-
-
-def _is_unique(column: pa.ChunkedArray) -> bool:
-    return not column.null_count and len(pc.unique(column)) == len(column)
 
 
 def _scores(schema: pa.Schema, taken: Iterable[str]) -> list[dict[str, str]]:

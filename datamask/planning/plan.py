@@ -121,7 +121,7 @@ def dry_run(root: Root, settings: Settings, compute: Compute) -> tuple[PlanPrevi
     plan = examine(settings, before, convert=to_parquet)
     if not _may_go_on(storage, plan, before, extend=False):
         return plan, False
-    checked = before if before is not None and _is_checked(plan, before) else None
+    checked = _checked(plan, before)
     if checked is None and is_remote(plan.settings.source.path):
         return plan, False
     with tempfile.TemporaryDirectory() as folder:
@@ -164,8 +164,7 @@ def _write(
     if not _may_go_on(storage, plan, before, extend=extend):
         raise together(plan.problems)
     planned = before if before is not None and before.plan_path.exists() else None
-    known = planned or origin
-    checked = known if known is not None and _is_checked(plan, known) else None
+    checked = _checked(plan, planned or origin)
     now = (plan.settings, plan.pinned_revisions)
     if planned is not None and checked and (planned.settings, planned.pinned_revisions) == now:
         return create_run(storage.address, *now)
@@ -198,12 +197,12 @@ def _may_go_on(storage: Storage, plan: PlanPreview, before: Run | None, *, exten
     return True
 
 
-def _is_checked(plan: PlanPreview, planned: Run) -> bool:
-    """Whether *planned* has this plan, and its rows were checked for the new settings."""
-    if not planned.plan_path.exists():
-        return False
-    made_for = _note(planned, MADE_FOR_KEY)
-    return made_for == _rows_matter(plan).encode() and planned.pieces == plan.pieces
+def _checked(plan: PlanPreview, known: Run | None) -> Run | None:
+    """A known run if it has this plan, and its rows were checked for the new settings."""
+    if known is None or not known.plan_path.exists():
+        return None
+    is_same = _note(known, MADE_FOR_KEY) == _rows_matter(plan).encode()
+    return known if is_same and known.pieces == plan.pieces else None
 
 
 def _note(planned: Run, key: bytes) -> bytes:
@@ -238,13 +237,9 @@ def _check_rows(
             return dumps
     id_column = settings.source.id_column
     if all(getattr(problem, "column", None) != id_column for problem in problems):
-        names = [] if problems else plan.schema.names
-        kinds = [(key.partition(":"), of) for key, of in plan.pinned_revisions.items()]
-        score_files = {name: of for (kind, _, name), of in kinds if kind == "file_scores"}
+        names, pins = [] if problems else plan.schema.names, plan.pinned_revisions
         with gathering(problems):
-            in_rows, by_dump = check_rows(
-                folder, plan.pieces, settings, compute, names, score_files
-            )
+            in_rows, by_dump = check_rows(folder, plan.pieces, settings, compute, names, pins)
             problems += in_rows
             return by_dump
     return []
@@ -270,8 +265,7 @@ def _write_plan(run: Run, plan: PlanPreview, dumps: Sequence[Mapping[str, int]])
     schema = schemas.PLAN.with_metadata(notes)
     names = schema.names  # column by column: there may be a million pieces
     columns = {name: [getattr(piece, name) for piece in plan.pieces] for name in names}
-    table = pa.table(columns, schema)
-    write_parquet(run.plan_path, schema, [table], storage=run.storage)
+    write_parquet(run.plan_path, schema, [pa.table(columns, schema)], storage=run.storage)
 
 
 def _continues(before: Run, plan: PlanPreview) -> bool:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from datamask.config.compute import Compute
 from datamask.errors import DatamaskError, gathering
 from datamask.quality.budget_checks import check_survivors, count_documents
-from datamask.quality.combining import load_documents
+from datamask.quality.combining import load_documents, rows_of
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
 from datamask.selection.limits import COUNTS, check_bounds, group_column
 from datamask.selection.repeats import load_epoch
 from datamask.selection.topics import unknown_topics
-from datamask.storage.duckdb_scratch import SHARD_OF_FILE, execute, temporary_duckdb
+from datamask.storage.duckdb_scratch import execute, temporary_duckdb
 
 
 def counted_problems(run: Run, compute: Compute) -> list[DatamaskError] | None:
@@ -33,14 +33,9 @@ def counted_problems(run: Run, compute: Compute) -> list[DatamaskError] | None:
                 load_epoch(connection, run)
         with temporary_duckdb(run.root, compute) as connection:
             load_documents(connection, run, [])
-            paths = [str(run.path("quality", shard)) for shard in range(run.num_shards)]
-            execute(connection, "SET VARIABLE quality = ?", [paths])
-            execute(
-                connection,
-                "CREATE VIEW result AS SELECT q.*, tokens FROM (SELECT *, "
-                f"{SHARD_OF_FILE} AS shard FROM read_parquet(getvariable('quality'), "
-                "filename = true)) q JOIN documents USING (shard, row)",
-            )
+            quality = rows_of(connection, run, "quality")
+            result = f"SELECT q.*, tokens FROM {quality} q JOIN documents USING (shard, row)"
+            execute(connection, f"CREATE VIEW result AS {result}")
             check_survivors(connection, run, count_documents(connection))
     return problems
 
@@ -55,11 +50,7 @@ def _check_scores(run: Run, compute: Compute) -> None:
     name = group_column(limits[0].column, "s") if limits else "''"
     with temporary_duckdb(run.root, compute) as connection:
         execute(connection, COUNTS)
-        for shard in range(run.num_shards):
-            execute(
-                connection,
-                f"INSERT INTO counts SELECT {name}, count(*), sum(tokens) FROM read_parquet(?) s "
-                "GROUP BY ALL",
-                [str(run.path("scores", shard))],
-            )
+        load_documents(connection, run, [])
+        counted = f"SELECT {name}, count(*), sum(tokens) FROM documents s GROUP BY ALL"
+        execute(connection, f"INSERT INTO counts {counted}")
         check_bounds(connection, run.settings.selection, run.num_documents)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -28,7 +27,6 @@ from datamask.config.selection import NO_GROUP
 from datamask.config.settings import Settings
 from datamask.embedding.vectors import normalise, to_matrix
 from datamask.errors import DatamaskError, InputError, gathering
-from datamask.planning.reads import Read, joined
 from datamask.runs.in_progress import each_in_turn
 from datamask.runs.run import Piece
 from datamask.selection.limits import COUNTS, check_bounds
@@ -40,7 +38,7 @@ from datamask.source.columns import (
     named,
     usable,
 )
-from datamask.source.dumps import Counted, DumpCounts
+from datamask.source.dumps import COUNT_DUMPS, create_dumps, dump_names, dumps_by_shard
 from datamask.source.long_texts import remedy, surely_long
 from datamask.source.opening import naming
 from datamask.source.pinned import open_parquet
@@ -61,8 +59,8 @@ _GIVEN = pa.schema([("id", pa.string()), ("usable", pa.bool_())])
 _Missing = tuple[str, int, str, int]
 """A column, how many documents of a batch lack its score, and the file and row of the first."""
 
-_Loaded = tuple[list[DatamaskError], list[_Missing], list[Counted | None]]
-"""What is known of a group of files, and what `DumpCounts.count` returns of their rows."""
+_SCORE = "score:"
+"""Begins the names of columns of scores in a table of rows, which has `id`, `file` and `row`."""
 
 
 def check_rows(
@@ -71,12 +69,12 @@ def check_rows(
     settings: Settings,
     compute: Compute,
     columns: Collection[str],
-    score_files: Mapping[str, str],
-) -> tuple[list[DatamaskError], list[Counter[str]]]:
+    pinned_revisions: Mapping[str, str],
+) -> tuple[list[DatamaskError], list[dict[str, int]]]:
     """Find unreadable files, absent and repeated ids, and missing scores that are not allowed.
 
     If there are none, also budgets and limits that all documents of the source cannot meet. Returns
-    the problems, and the documents of each shard by dump (`DumpCounts.by_shard`).
+    the problems, and the documents of each shard by dump (`dumps_by_shard`).
 
     Args:
         root: the run's folder, which exists; DuckDB spills there.
@@ -84,12 +82,13 @@ def check_rows(
         settings: names the columns and the scores.
         compute: files read at once (`workers`, at least two); DuckDB's memory and threads.
         columns: names of the source's columns; empty: budget and dumps do not matter.
-        score_files: the digest of each score of kind `file`, by name, whose files exist.
+        pinned_revisions: of scores of kind `file`, the digest of those files that exist.
     """
     rows = _SourceRows(pieces, settings, columns)
     with temporary_duckdb(root, compute) as connection:
         execute(connection, "CREATE TABLE ids (key UHUGEINT, file INTEGER, row BIGINT)")
         execute(connection, COUNTS)
+        create_dumps(connection, pieces)
         problems = list(rows.load(connection, max(2, compute.workers)))
         problems += rows.missing_scores()
         problems += _repeated_ids(connection, rows)
@@ -98,9 +97,10 @@ def check_rows(
                 [(documents,)] = execute(connection, "SELECT count(*) FROM ids")
                 check_bounds(connection, settings.selection, documents)
         for score in settings.scores:
-            if score.kind == "file" and score.name in score_files:
-                problems += _unmatched(connection, rows, score, score_files[score.name])
-    return problems, rows.dumps.by_shard
+            if planned := pinned_revisions.get(f"file_scores:{score.name}"):
+                problems += _unmatched(connection, rows, score, planned)
+        shards = pieces[-1].shard + 1 if rows.has_dumps else 0
+        return problems, dumps_by_shard(connection, shards)
 
 
 class _SourceRows:
@@ -118,8 +118,10 @@ class _SourceRows:
         ]
         self.missing: list[_Missing] = []
         self.counted = self._counted(columns)
-        self.dump = [name for name in [settings.source.columns.dump] if name in columns]
-        self.dumps = DumpCounts(pieces if self.dump else ())
+        dump = settings.source.columns.dump
+        self.has_dumps = dump in columns
+        self.read = {"id": settings.source.id_column, **self.counted}
+        self.read |= {"dump": dump} if self.has_dumps else {}
 
     def _counted(self, columns: Collection[str]) -> dict[str, str]:
         """The column whose groups have limits (`name`) and that of `tokens`, if they matter.
@@ -141,59 +143,53 @@ class _SourceRows:
         """Fill the table `ids`; problems in the order of files. A problem ends its file."""
         at_once = min(MOST_FILES_AT_ONCE, len(self.paths) // (8 * threads) + 1)
 
-        def load_files(first: int) -> _Loaded:
+        def load_files(first: int) -> tuple[list[DatamaskError], list[_Missing]]:
             problems: dict[int, DatamaskError] = {}
             missing: list[_Missing] = []
-            dumps = []
             numbers = range(first, min(first + at_once, len(self.paths)))
+            statements = ["INSERT INTO ids SELECT md5_number(id), file, row FROM arriving"]
+            if self.counted:
+                counts = "SELECT name, count(*), sum(tokens) FROM arriving GROUP BY 1"
+                statements.append(f"INSERT INTO counts {counts}")
+            if self.has_dumps:
+                statements.append(COUNT_DUMPS)
             with connection.cursor() as own:
                 own.begin()
-                for read in joined(self._read(numbers, problems)):
+                for read in _joined(self._read(numbers, problems)):
                     rows = self._sound(read, problems, missing)
-                    if self.dumps.by_shard:
-                        values = read.table[self.dump[0]]
-                        dumps.append(self.dumps.count(read.file, read.row, values))
-                    execute_with(
-                        own, rows, "INSERT INTO ids SELECT md5_number(id), file, row FROM arriving"
-                    )
-                    if self.counted:
-                        counts = "SELECT name, count(*), sum(tokens) FROM arriving GROUP BY 1"
-                        execute_with(own, rows, f"INSERT INTO counts {counts}")
+                    for statement in statements:
+                        execute_with(own, rows, statement)
                 own.commit()
-            return [problems[number] for number in sorted(problems)], missing, dumps
+            return [problems[number] for number in sorted(problems)], missing
 
         groups = range(0, len(self.paths), at_once)
-        for problems, missing, dumps in each_in_turn(
-            load_files, groups, threads, "groups of files"
-        ):
+        for problems, missing in each_in_turn(load_files, groups, threads, "groups of files"):
             yield from problems
             self.missing += missing
-            for counted in dumps:
-                self.dumps.add(counted)
 
-    def _read(self, numbers: range, problems: dict[int, DatamaskError]) -> Iterator[Read]:
-        """The checked columns of several files, batch by batch."""
+    def _read(self, numbers: range, problems: dict[int, DatamaskError]) -> Iterator[pa.Table]:
+        """The checked columns of several files, batch by batch, with numbers of file and row."""
         wanted = sorted({score.column for score in self.scores})
         for number in numbers:
             path = self.paths[number]
             try:
-                self._check_vectors(path)
                 with open_parquet(path, planned=self.files[path]) as file:
-                    self._check_lengths(path, file.metadata)
+                    if self.settings.source.layout == "features":
+                        self._check_vectors(path, file)
+                    else:
+                        self._check_lengths(path, file.metadata)
                     # Absent columns and those of other types were reported from the footers.
                     fields = file.schema_arrow if wanted else ()
                     kinds = {field.name: field.type for field in fields}
                     scores = [name for name in wanted if name in kinds and is_numeric(kinds[name])]
-                    names = [self.settings.source.id_column, *scores, *self.counted.values()]
-                    names += self.dump
-                    row = 0
-                    for batch in file.iter_batches(
-                        ROWS_AT_ONCE, columns=list(dict.fromkeys(names)), use_threads=False
-                    ):
-                        rows = np.arange(row, row + len(batch))
+                    columns = self.read | {f"{_SCORE}{name}": name for name in scores}
+                    names, row = list(dict.fromkeys(columns.values())), 0
+                    for batch in file.iter_batches(ROWS_AT_ONCE, columns=names, use_threads=False):
+                        values = {name: batch.column(column) for name, column in columns.items()}
+                        values["file"] = np.full(len(batch), number, np.int32)
+                        values["row"] = np.arange(row, row + len(batch))
                         row += len(batch)
-                        table = pa.Table.from_batches([batch])
-                        yield Read(table, np.full(len(batch), number, np.int32), rows)
+                        yield pa.table(values)
             except DatamaskError as error:
                 problems.setdefault(number, error)
 
@@ -206,83 +202,83 @@ class _SourceRows:
             return str(next(islice(ids, row, None)))
 
     def _sound(
-        self, read: Read, problems: dict[int, DatamaskError], missing: list[_Missing]
+        self, read: pa.Table, problems: dict[int, DatamaskError], missing: list[_Missing]
     ) -> pa.Table:
         """The rows of files without a problem; *problems* gets the first one of each other file."""
         with contextlib.suppress(InputError, pa.ArrowException):
             return self._checked(read, missing)
-        is_sound = np.ones(len(read.file), bool)
-        for number in np.unique(read.file).tolist():
-            of_file = read.file == number
+        for number in pc.unique(read["file"]).to_pylist():
+            of_file = pc.equal(read["file"], number)
             try:
                 with naming(self.paths[number]):
-                    self._checked(read.where(of_file), [])
+                    self._checked(read.filter(of_file), [])
             except DatamaskError as error:
                 problems.setdefault(number, error)
-                is_sound &= ~of_file
-        return self._checked(read.where(is_sound), missing)
+                read = read.filter(pc.invert(of_file))
+        return self._checked(read, missing)
 
-    def _checked(self, read: Read, missing: list[_Missing]) -> pa.Table:
-        """Ids as text, with file and row; *missing* gets the documents that lack a score."""
-        column, table = self.settings.source.id_column, read.table
-        ids = table[column].cast(pa.string()).combine_chunks()  # DuckDB reads chunks one by one
+    def _checked(self, read: pa.Table, missing: list[_Missing]) -> pa.Table:
+        """What DuckDB gets of the rows; *missing* gets the documents that lack a score."""
+        ids = read["id"].cast(pa.string()).combine_chunks()
+
+        def place(at: int) -> tuple[str, int]:
+            return self.paths[read["file"][at].as_py()], read["row"][at].as_py()
 
         def refuse(problem: str, at: int) -> NoReturn:
-            path = self.paths[read.file[at]]
-            raise InputError(problem, path=path, row=int(read.row[at]), column=column)
+            path, row = place(at)
+            raise InputError(problem, path=path, row=row, column=self.settings.source.id_column)
 
         if (first := invalid_text(ids)) is not None:
             refuse("not valid UTF-8; re-encode it", first)
         absent = pc.fill_null(pc.equal(pc.binary_length(ids), 0), True)
         if (first := pc.index(absent, True).as_py()) >= 0:
             refuse("null or empty; give every document an id", first)
-        for name in sorted({score.column for score in self.scores} & {*table.column_names}):
-            lacking = pc.invert(usable(table[name]))
+        columns = {"id": ids, "file": read["file"], "row": read["row"], **self._counts(read)}
+        if self.has_dumps:
+            columns["dump"] = pa.nulls(len(ids), pa.string())
+            with contextlib.suppress(pa.ArrowInvalid):  # stage `scores` names the row
+                columns["dump"] = dump_names(read["dump"].combine_chunks())
+        # Last: rows in which something else cannot be read are not counted.
+        for name in filter(lambda name: name.startswith(_SCORE), read.column_names):
+            lacking = pc.invert(usable(read[name]))
             if count := pc.sum(lacking).as_py():
                 first = pc.index(lacking, True).as_py()
-                missing.append((name, count, self.paths[read.file[first]], int(read.row[first])))
-        columns = {"id": ids, "file": read.file, "row": read.row}
-        return pa.table(columns | self._counts(table))
+                missing.append((name.removeprefix(_SCORE), count, *place(first)))
+        return pa.table(columns)
 
     def _check_lengths(self, path: str, footer: pq.FileMetaData) -> None:
         """Refuse what a footer says of texts, before a worker takes memory for them."""
         source = self.settings.source
-        if source.layout == "features" or source.longer != "refuse":
-            return
-        if rows := surely_long(footer, source):
+        if source.longer == "refuse" and (rows := surely_long(footer, source)):
             first, last = rows
             where = "" if first == last else f" in one of the rows {first} to {last}"
             problem = f"a text that is too long{where}; {remedy(source)}"
             raise InputError(problem, path=path, row=first, column=source.columns.text)
 
-    def _counts(self, batch: pa.Table) -> dict[str, pa.Array]:
+    def _counts(self, read: pa.Table) -> dict[str, pa.Array]:
         """Group and tokens of each document, as stage `scores` reads them; unknown tokens are 0."""
         if not self.counted:
             return {}
-        names = pa.array([NO_GROUP] * batch.num_rows, pa.string())
-        tokens = pa.array(np.zeros(batch.num_rows))
-        if column := self.counted.get("name"):
-            names = batch.column(column).cast(pa.string())
+        names = pa.array([NO_GROUP] * len(read), pa.string())
+        tokens = pa.array(np.zeros(len(read)))
+        if "name" in self.counted:
+            names = read["name"].cast(pa.string())
             if self.settings.selection.limits[0].column == "domain":
                 names = domains(names)
             names = named(names).fill_null(NO_GROUP)
-        if column := self.counted.get("tokens"):
-            known = batch.column(column).cast(pa.float64())
+        if "tokens" in self.counted:
+            known = read["tokens"].cast(pa.float64())
             tokens = pc.if_else(usable(known), pc.round(known), tokens)
         return {"name": names, "tokens": tokens.cast(pa.int64(), safe=False)}
 
-    def _check_vectors(self, path: str) -> None:
+    def _check_vectors(self, path: str, file: pq.ParquetFile) -> None:
         """Check width and values of a file's first vectors, in layout `features`."""
         name, width = "feature_arr", self.settings.embedding.dimension
-        if self.settings.source.layout != "features":
-            return
-        with open_parquet(path, planned=self.files[path]) as file:
-            kind = file.schema_arrow.field(name).type if name in file.schema_arrow.names else None
-            if kind is None or feature_problem(kind, width):
-                return  # reported from the footers
-            for batch in islice(file.iter_batches(FIRST_VECTORS, columns=[name]), 1):
-                matrix = to_matrix(batch.column(0), width, path=path, name=name)
-                normalise(matrix, path=path, name=name)
+        kind = file.schema_arrow.field(name).type if name in file.schema_arrow.names else None
+        if kind is None or feature_problem(kind, width):
+            return  # reported from the footers
+        for batch in islice(file.iter_batches(FIRST_VECTORS, columns=[name]), 1):
+            normalise(to_matrix(batch.column(0), width, path=path), path=path)
 
     def missing_scores(self) -> Iterator[InputError]:
         """A problem for each score that is a column of the source and must not be missing."""
@@ -291,6 +287,24 @@ class _SourceRows:
             if here:
                 _, _, path, row = here[0]
                 yield missing_score(score, sum(count for _, count, _, _ in here), path, row)
+
+
+def _joined(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """The same rows, of several files at once: a call for each small file takes most of the time.
+
+    Columns have the same types in all files of a table, and one chunk, as DuckDB reads chunks one
+    by one.
+    """
+    waiting: list[pa.Table] = []
+    for table in tables:
+        if waiting and (
+            waiting[0].schema != table.schema or sum(map(len, waiting)) >= ROWS_AT_ONCE
+        ):
+            yield pa.concat_tables(waiting).combine_chunks()
+            waiting = []
+        waiting.append(table)
+    if waiting:
+        yield pa.concat_tables(waiting).combine_chunks()
 
 
 def _repeated_ids(connection: Any, rows: _SourceRows) -> Iterator[InputError]:

@@ -156,26 +156,22 @@ def budget_problems(settings: Settings, documents: int) -> Iterator[DatamaskErro
 
 def _unkept_problems(settings: Settings) -> Iterator[SettingsError]:
     """Why a run cannot do without embeddings on disk."""
-    selection = settings.selection
+    selection, reasons = settings.selection, []
     if any(arm.change for arm in settings.evaluation.arms):
-        yield SettingsError(
-            "embedding.keep: false, but arms of evaluation that select otherwise learn from "
-            "embeddings; keep them, or remove these arms"
+        reasons.append(
+            ", but arms of evaluation that select otherwise learn from embeddings; keep them, or "
+            "remove these arms"
         )
     if settings.topics is not None:
-        yield SettingsError(
-            "embedding.keep: false, but topics are clusters of embeddings; keep them, or unset "
-            "topics"
-        )
+        reasons.append(", but topics are clusters of embeddings; keep them, or unset topics")
     if settings.probes:
-        yield SettingsError(
-            "embedding.keep: false, but a score of kind `probe` is fitted on embeddings; keep them"
-        )
+        reasons.append(", but a score of kind `probe` is fitted on embeddings; keep them")
     if not (selection.mask_model or selection.num_rounds):
-        yield SettingsError(
-            "embedding.keep: false is for runs that select by selection.mask_model (`datamask "
-            "apply`), or with selection.method `mask` and selection.scope `corpus`"
+        reasons.append(
+            " is for runs that select by selection.mask_model (`datamask apply`), or with "
+            "selection.method `mask` and selection.scope `corpus`"
         )
+    yield from (SettingsError(f"embedding.keep: false{reason}") for reason in reasons)
 
 
 def _suits(settings: Settings) -> bool:

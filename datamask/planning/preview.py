@@ -177,7 +177,12 @@ def examine(
     with gathering(problems):
         if not settings.source.path:
             raise SettingsError("source.path: required; a folder, glob or URL of files")
-        pins |= _source_pin(settings, None if extend else before)
+        known = None if extend else before
+        if known is not None and known.settings.source.path == settings.source.path:
+            # Even if the branch has moved since.
+            pins |= {key: of for key, of in known.pinned_revisions.items() if key == SOURCE_PIN}
+        else:
+            pins |= pin_source(settings.source)
         path = pinned_path(settings.source.path, pins)
         paths, to_convert = source_files(path)
         if to_convert and not of_settings:
@@ -234,7 +239,11 @@ def _other_pins(
             check_access(settings.publication)
     if settings.has_vectors and settings.source.layout != "features":
         with gathering(problems):
-            pins |= _embedding_pins(settings.embedding, before)
+            model, kept = settings.embedding, dict[str, str]()
+            if before is not None and model.has_model:
+                was = [before.settings.embedding]
+                kept = _kept_pins(before, "embeddings:", model, was, "method")
+            pins |= kept or pin_model(model)
     for path in filter(None, (term.path for term in settings.selection.more_terms)):
         with gathering(problems):
             pins |= dict.fromkeys([f"{stage}:{path}" for stage in _LEARNERS], digest_file(path))
@@ -260,13 +269,6 @@ def _resolve_model(model: str) -> str:
     return resolve_path(model) if model and Path(model).exists() else model
 
 
-def _source_pin(settings: Settings, before: Run | None) -> dict[str, str]:
-    """The source's commit; a planned run keeps its commit, even if the branch has moved."""
-    if before is not None and before.settings.source.path == settings.source.path:
-        return {key: of for key, of in before.pinned_revisions.items() if key == SOURCE_PIN}
-    return pin_source(settings.source)
-
-
 def _kept_pins(
     before: Run, begin: str, now: Embedding | Score, was: Iterable[Embedding | Score], *keys: str
 ) -> dict[str, str]:
@@ -275,15 +277,6 @@ def _kept_pins(
     if Path(now.model).exists() or same(now) not in map(same, was):
         return {}
     return {key: of for key, of in before.pinned_revisions.items() if key.startswith(begin)}
-
-
-def _embedding_pins(now: Embedding, before: Run | None) -> dict[str, str]:
-    """What identifies the model; a Hub model keeps the commit it was planned with."""
-    if before is not None and now.has_model:
-        was = before.settings.embedding
-        if planned := _kept_pins(before, "embeddings:", now, [was], "method"):
-            return planned
-    return dict(pin_model(now))
 
 
 def _score_pin(score: Score, settings: Settings, before: Run | None) -> dict[str, str]:

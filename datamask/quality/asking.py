@@ -147,7 +147,8 @@ class Endpoint:
                 return self.known[asked]
             if self.requests >= rubric.most_requests or self.tokens >= rubric.most_tokens:
                 problem = "most_requests or most_tokens of the rubric is reached; raise it, and run"
-                self._stop(SettingsError(f"{self.journal}: {problem} the same command again"))
+                problem = f"{self.journal}: {problem} the same command again"
+                self.error = self.error or SettingsError(problem)
             if self.error:
                 raise self.error
             self.requests += 1
@@ -156,7 +157,7 @@ class Endpoint:
         except DatamaskError as error:
             with self.lock:
                 self.requests -= 1  # it was not answered
-                self._stop(error)
+                self.error = self.error or error
             raise
         line = {"id": key, "model": rubric.model, "messages": messages, "answer": answer}
         with self.lock:
@@ -164,9 +165,6 @@ class Endpoint:
             append(self.journal, line | {"tokens": tokens})
             self.known[asked] = answer
         return answer
-
-    def _stop(self, error: DatamaskError) -> None:
-        self.error = self.error or error
 
     def _request(self, messages: Messages) -> tuple[str, int]:
         """Send messages, again after a pause if that may help; the answer and its tokens."""

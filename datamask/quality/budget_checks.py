@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from datamask.errors import InputError, SettingsError
@@ -42,22 +41,18 @@ def check_survivors(connection: Any, run: Run, counts: Counts) -> None:
     """
     selection = run.settings.selection
     if selection.needs_tokens:
-        _check_tokens(connection, run)
+        first = execute(
+            connection,
+            "SELECT shard, row, tokens FROM result WHERE dropped IS NULL AND (tokens IS NULL OR "
+            "tokens < 0) ORDER BY shard, row LIMIT 1",
+        )
+        for shard, row, tokens in first:
+            check_tokens(run, shard, pa.array([row]), pa.array([tokens], pa.int64()))
     _check_left(run, counts)
     if selection.limits_of_source:
         _check_limits(connection, run)
     if selection.training is not None:
         _check_training(connection, run)
-
-
-def _check_tokens(connection: Any, run: Run) -> None:
-    first = execute(
-        connection,
-        "SELECT shard, row, tokens FROM result WHERE dropped IS NULL AND (tokens IS NULL OR "
-        "tokens < 0) ORDER BY shard, row LIMIT 1",
-    )
-    for shard, row, tokens in first:
-        check_tokens(run, shard, pa.array([row]), pa.array([tokens], pa.int64()))
 
 
 def _check_left(run: Run, counts: Counts) -> None:
@@ -115,28 +110,27 @@ def _check_training(connection: Any, run: Run) -> None:
     in_tokens = selection.tokens is not None
     if selection.limits or in_tokens == (selection.training_tokens is not None):
         return  # caps may leave a document less; or an epoch is the budget, compared when planned
-    rows = execute(
+    counts = execute(
         connection,
         "SELECT tokens, count(*) FROM result WHERE dropped IS NULL AND tokens IS NOT NULL "
         "GROUP BY tokens ORDER BY tokens",
     )
-    lengths, numbers = np.asarray(rows, np.int64).reshape(-1, 2).T
-    epochs = [
-        _epoch(lengths[::step], numbers[::step], total, in_tokens=in_tokens) for step in (1, -1)
-    ]
+    epochs = [_epoch(counts[::step], total, in_tokens=in_tokens) for step in (1, -1)]
     budget.check_training(selection, min(epochs), max(epochs))
 
 
-def _epoch(lengths: np.ndarray, numbers: np.ndarray, total: int, *, in_tokens: bool) -> int:
+def _epoch(counts: list[tuple[int, int]], total: int, *, in_tokens: bool) -> int:
     """Tokens of the first *total* documents; *in_tokens*, how many documents reach as many tokens.
 
-    The documents are given by length: *numbers* of each of *lengths*, in this order.
+    *counts*: a number of tokens, and the documents that have it, in the order of the documents.
     """
-    units = lengths * numbers if in_tokens else numbers
-    before = np.concatenate([[0], np.cumsum(units)])
-    whole = int(np.searchsorted(before[1:], total))
-    other = numbers if in_tokens else lengths * numbers
-    summed, left = int(other[:whole].sum()), total - int(before[whole])
-    if whole == len(units):
-        return summed
-    return summed + (-(-left // int(lengths[whole])) if in_tokens else left * int(lengths[whole]))
+    documents = tokens = 0
+    for length, number in counts:
+        left = total - (tokens if in_tokens else documents)
+        if left <= 0:
+            break
+        if in_tokens:
+            left = -(-left // length) if length else number
+        documents += min(number, left)
+        tokens += min(number, left) * length
+    return documents if in_tokens else tokens

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -31,7 +31,7 @@ from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt, read_receipt
 from datamask.runs.run import Run, digest
-from datamask.source.reading import check_text, read_ids, read_shard
+from datamask.source.reading import read_documents, read_ids
 
 logger = logging.getLogger(__name__)
 
@@ -100,8 +100,7 @@ def read_classified(
 def _model_key(run: Run, score: Score) -> str:
     """Identifies what determines the outputs of a score's model, except the texts."""
     pin = run.pinned_revisions[f"classifier_scores:{score.name}"]
-    windows = run.settings.source.windows
-    return digest(score.model, pin, run.settings.embedding.dtype, windows)
+    return digest(score.model, pin, run.settings.embedding.dtype, run.settings.source.windows)
 
 
 def _key(run: Run, shard: int, score: Score) -> str:
@@ -109,7 +108,9 @@ def _key(run: Run, shard: int, score: Score) -> str:
     source = run.settings.source
     rows = [[p.digest, p.first_row_group, p.skip_rows, p.rows] for p in run.shard_pieces[shard]]
     read = [source.id_column, source.columns.text, rows]
-    return digest(_model_key(run, score), score.label, read)
+    # Columns that were computed before these settings existed are valid with their defaults.
+    bound = source.model_dump(include={"most_characters", "longer"}, exclude_defaults=True)
+    return digest(_model_key(run, score), score.label, [*read, bound] if bound else read)
 
 
 def _finished_columns(run: Run, shard: int, keys: dict[str, str]) -> dict[str, np.ndarray]:
@@ -166,21 +167,14 @@ def _classified(
     names = [column for score in scores for column in (score.name, reads(score.name))]
     parts_of: dict[str, list[np.ndarray]] = {name: [] for name in names}
     total = run.shard_rows(shard)
-    for _, made in computed_chunks(_documents(run, shard), total, prepare, outputs, checkpoints):
+    documents = (
+        pa.RecordBatch.from_arrays([ids, texts.fill_null("")], names=["id", "content"])
+        for _, ids, texts in read_documents(run, shard)
+    )
+    for _, made in computed_chunks(documents, total, prepare, outputs, checkpoints):
         for name, parts in parts_of.items():
             parts.append(made[name])
     return {name: np.concatenate([[], *parts]) for name, parts in parts_of.items()}
-
-
-def _documents(run: Run, shard: int) -> Iterator[pa.RecordBatch]:
-    """Ids and texts of a shard; a null text becomes empty."""
-    source, done = run.settings.source, 0
-    for batch in read_shard(run, shard, [source.id_column, source.columns.text]):
-        texts = batch.column(1).cast(pa.large_string())
-        check_text(run, shard, done, texts, source.columns.text)
-        done += batch.num_rows
-        arrays = [batch.column(0).cast(pa.string()), texts.fill_null("")]
-        yield pa.RecordBatch.from_arrays(arrays, names=["id", "content"])
 
 
 def load_classifier(score: Score, revision: str, dtype: str, compute: Compute) -> Classifier:
@@ -204,10 +198,7 @@ def _load(score: Score, revision: str, dtype: str, device: str) -> Classifier:
     with loading(about), planned_folder(score.model, revision):
         tokenizer: Any = AutoTokenizer.from_pretrained(score.model, revision=commit)
         model, loaded = AutoModelForSequenceClassification.from_pretrained(
-            score.model,
-            revision=commit,
-            dtype=getattr(torch, dtype),
-            output_loading_info=True,
+            score.model, revision=commit, dtype=getattr(torch, dtype), output_loading_info=True
         )
     if loaded["missing_keys"]:
         raise _without_head(score, f"no weights {', '.join(sorted(loaded['missing_keys'])[:3])}")
@@ -242,8 +233,7 @@ def head_values(score: Score, config: Any, outputs: np.ndarray) -> np.ndarray:
 
     probabilities: np.ndarray = softmax(values, axis=1) if is_exclusive else expit(values)
     if score.label == EXPECTED_VALUE:
-        mean: np.ndarray = (probabilities * np.arange(len(labels))).sum(axis=1)
-        return mean
+        return np.asarray((probabilities * np.arange(len(labels))).sum(axis=1))
     index = labels.index(score.label) if score.label in labels else int(score.label)
     return probabilities[:, index]
 

@@ -14,7 +14,6 @@ writes a part of it first, because only documents that are left are compared.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from itertools import product
 from typing import Any
 
@@ -127,14 +126,17 @@ def _refuse_missing(run: Run, receipts: list[Receipt]) -> None:
 
 def load_documents(connection: Any, run: Run, kinds: list[str]) -> None:
     """View `documents`: the `scores` of all shards, with shard and the groups g_<kind>."""
-    paths = [str(run.path("scores", shard)) for shard in range(run.num_shards)]
-    execute(connection, "SET VARIABLE scores = ?", [paths])
-    query = (
-        f"SELECT {SHARD_OF_FILE} AS shard, * FROM "
-        "read_parquet(getvariable('scores'), filename = true)"
-    )
+    scores = rows_of(connection, run, "scores")
     columns, joins = group_columns(connection, run, kinds)
-    execute(connection, f"CREATE VIEW documents AS SELECT s.*{columns} FROM ({query}) s {joins}")
+    execute(connection, f"CREATE VIEW documents AS SELECT s.*{columns} FROM {scores} s {joins}")
+
+
+def rows_of(connection: Any, run: Run, stage: str) -> str:
+    """SQL: the rows of a stage's files of all shards, with their shard."""
+    paths = [str(run.path(stage, shard)) for shard in range(run.num_shards)]
+    execute(connection, f"SET VARIABLE {stage} = ?", [paths])
+    files = f"read_parquet(getvariable('{stage}'), filename = true)"
+    return f"(SELECT {SHARD_OF_FILE} AS shard, * FROM {files})"
 
 
 def _rank(
@@ -155,8 +157,13 @@ def _rank(
     )
     if known:
         share = f"known{index}(value)"
-        interpolate = partial(_interpolated, known)
-        connection.create_function(f"known{index}", interpolate, ["DOUBLE"], "DOUBLE", type="arrow")
+        connection.create_function(
+            f"known{index}",
+            lambda values: pa.array(np.interp(values.to_numpy(), known[0], known[1])),
+            ["DOUBLE"],
+            "DOUBLE",
+            type="arrow",
+        )
     execute(
         connection, f"CREATE TABLE rank{index} AS SELECT value, {share} AS share FROM ({counted})"
     )
@@ -167,10 +174,6 @@ def _rank(
         "HAVING count(*) > 0 ORDER BY 1, 2",
     )
     return known or [[value for _, value, _ in points], [share for *_, share in points]]
-
-
-def _interpolated(known: list[list[float]], values: pa.ChunkedArray) -> pa.Array:
-    return pa.array(np.interp(values.to_numpy(), known[0], known[1]))
 
 
 def _find_copies(connection: Any, run: Run) -> None:

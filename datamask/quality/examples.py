@@ -91,11 +91,7 @@ def _features(texts: pa.Array) -> Any:
 
 def check_examples(score: Score) -> str:
     """The digest of a score's files; raises as `read_examples` and `read_labels`."""
-    return (fitting.read_labels(_of_labels(score)) if score.labels else read_examples(score))[1]
-
-
-def _of_labels(score: Score) -> Score:
-    return score.model_copy(update={"path": score.labels})
+    return (fitting.read_labels(score) if score.labels else read_examples(score))[1]
 
 
 def read_examples(score: Score, planned: str | None = None) -> tuple[list[str], str]:
@@ -236,7 +232,7 @@ def read_texts(run: Run, shard: int, rows: np.ndarray) -> Iterator[str]:
 
 def _labelled(run: Run, score: Score) -> tuple[list[str], np.ndarray, int]:
     """The texts of the documents with a label, and their labels."""
-    labels, _ = fitting.read_labels(_of_labels(score), _planned(run, score))
+    labels, _ = fitting.read_labels(score, _planned(run, score))
     held_out = are_drawn(run.settings, labels)
     labels = {key: labels[key] for key, out in zip(labels, held_out, strict=True) if not out}
     texts: list[str] = []

@@ -31,7 +31,7 @@ def read_labels(score: Score, planned: str | None = None) -> tuple[dict[str, flo
             have not the digest *planned*.
     """
     labels: dict[str, float] = {}
-    files = PlannedFiles(score.path)
+    files = PlannedFiles(score.labels or score.path)
     with files.compared(planned):
         for path in files.names:
             for keys, values in read_scores(path, score, files):
@@ -44,10 +44,10 @@ def read_labels(score: Score, planned: str | None = None) -> tuple[dict[str, flo
                     raise InputError(problem, path=path, column=score.id_column)
         if len(labels) < LEAST_LABELS:
             problem = f"only {len(labels)} labels; a fitted score needs at least {LEAST_LABELS}"
-            raise InputError(problem, path=score.path, column=score.column)
+            raise InputError(problem, path=files.path, column=score.column)
         if len(kinds := {*labels.values()}) == 1:
             problem = f"all labels are {kinds.pop():g}; a fitted score needs two different ones"
-            raise InputError(problem, path=score.path, column=score.column)
+            raise InputError(problem, path=files.path, column=score.column)
     return labels, files.digest()
 
 

@@ -118,8 +118,7 @@ def mixed_with_groups(index: int, score: Score, value: str, whole: str) -> tuple
     else:
         within = share
     weight = f"({group}.n::DOUBLE / ({group}.n + {SHRINKAGE})::DOUBLE)"
-    mixed = f"({weight} * {within} + (1 - {weight}) * ({whole}))"
-    return mixed, joins
+    return f"({weight} * {within} + (1 - {weight}) * ({whole}))", joins
 
 
 def group_shares(connection: Any, kinds: list[str]) -> list[dict[str, Any]]:

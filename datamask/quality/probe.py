@@ -76,9 +76,8 @@ def _labelled(run: Run, probe: Score, labels: dict[str, float]) -> tuple[np.ndar
         path = run.path("embeddings", shard)
         ids = read_columns(path, ["chunk_id"])["chunk_id"].combine_chunks()
         rows = np.flatnonzero(pa.compute.is_in(ids, wanted).to_numpy(zero_copy_only=False))
-        names, matrix = read_vectors(path, dimension, rows, np.float64)
-        values += [labels[name] for name in names]
-        vectors.append(matrix)
+        values += [labels[name] for name in ids.take(pa.array(rows)).to_pylist()]
+        vectors.append(read_vectors(path, dimension, rows, np.float64))
     if len(values) < fitting.LEAST_LABELS:
         problem = f"{len(values)} of {len(labels)} labelled documents were embedded, and a probe "
         problem += f"needs {fitting.LEAST_LABELS}; label more, or lower quality.prune_fraction"
@@ -108,16 +107,15 @@ def fit_probe(
 
     folds = KFold(FOLDS, shuffle=True, random_state=0)
     method = "decision_function" if two else "predict"
-    best: tuple[float, float] | None = None
-    predicted, curve = targets, np.zeros((2, 0))
+    correlation: float | None = None
+    strength, predicted, curve = 1.0, targets, np.zeros((2, 0))
     # One thread gives sums a fixed order.
     with threadpool_limits(1):
-        for strength in STRENGTHS:
-            made = cross_val_predict(model(strength), features, targets, cv=folds, method=method)
-            correlation = fitting.rank_correlation(made, targets)
-            if correlation is not None and (best is None or correlation > best[0]):
-                best, predicted = (correlation, strength), made
-        correlation, strength = best or (None, 1.0)
+        for tried in STRENGTHS:
+            made = cross_val_predict(model(tried), features, targets, cv=folds, method=method)
+            reached = fitting.rank_correlation(made, targets)
+            if reached is not None and (correlation is None or reached > correlation):
+                correlation, strength, predicted = reached, tried, made
         figures = {
             "kind": "logistic" if two else "ridge",
             "labels": len(labels),

@@ -11,13 +11,13 @@ from typing import Any
 
 from datamask.config.compute import Compute
 from datamask.config.selection import NO_GROUP
-from datamask.quality.combining import double, load_documents, value_of, write_shards
+from datamask.quality.combining import double, load_documents, rows_of, value_of, write_shards
 from datamask.quality.dropping import median_quality
 from datamask.quality.grouping import create_groups, group_shares, mixed_with_groups
 from datamask.runs import schemas
 from datamask.runs.run import Run
 from datamask.selection.terms import check_rows
-from datamask.storage.duckdb_scratch import SHARD_OF_FILE, execute, temporary_duckdb
+from datamask.storage.duckdb_scratch import execute, temporary_duckdb
 
 
 def normalise_within_topics(run: Run, compute: Compute) -> None:
@@ -61,8 +61,6 @@ def _add_scores(connection: Any, run: Run, before: str) -> None:
     The table `topics` has shard, row and topic of the embedded documents.
     """
     load_documents(connection, run, ["topic"])
-    paths = [str(run.path(before, shard)) for shard in range(run.num_shards)]
-    execute(connection, "SET VARIABLE before = ?", [paths])
     total = whole_total = "q.quality"
     changed, joins = [], []
     for index, score in enumerate(run.settings.scores_within_topics):
@@ -77,7 +75,7 @@ def _add_scores(connection: Any, run: Run, before: str) -> None:
         connection,
         f"CREATE TABLE result AS SELECT q.* REPLACE ({total} + 0.0 AS quality, "
         f"{', '.join(changed)}), {whole_total} + 0.0 AS whole_quality, "
-        f"coalesce(s.g_topic, '{NO_GROUP}') AS g_topic FROM (SELECT {SHARD_OF_FILE} AS shard, * "
-        "FROM read_parquet(getvariable('before'), filename = true)) q JOIN documents s "
+        f"coalesce(s.g_topic, '{NO_GROUP}') AS g_topic FROM {rows_of(connection, run, before)} q "
+        "JOIN documents s "
         f"ON s.shard = q.shard AND s.row = q.row {' '.join(joins)}",
     )

@@ -66,7 +66,7 @@ def read_documents(
     if run.settings.embedding.keep:
         check_rows(run, "embeddings", shard, len(documents.ids))
         path, dimension = run.path("embeddings", shard), run.settings.embedding.dimension
-        features = read_vectors(path, dimension, order)[1]
+        features = read_vectors(path, dimension, order)
     else:
         from datamask.embedding.embed import embed_unkept
 

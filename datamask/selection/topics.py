@@ -93,7 +93,7 @@ def _sample(
         if is_scattered:
             rows = np.sort(generator.permutation(kept[shard])[:wanted])
         path, dimension = run.path("embeddings", shard), run.settings.embedding.dimension
-        vectors.append(read_vectors(path, dimension, rows, np.float32)[1])
+        vectors.append(read_vectors(path, dimension, rows, np.float32))
         # The quality that is learnt from may be normalised within these topics.
         quality = read_columns(run.path("quality", shard), ["row", "dropped"])
         of_source = quality.filter(pc.is_null(quality["dropped"]))["row"].take(pa.array(rows))

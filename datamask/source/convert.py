@@ -99,7 +99,8 @@ def convert(
             converted, or has a column of another type than the files before it; or, without
             *may_write*, files are not converted.
     """
-    note, base = _read_note(storage), _base(path)
+    known, base = storage.fetch(NOTE), _base(path)
+    note = _Note(**json.loads(known.read_text(encoding="utf-8"))) if known.exists() else _Note()
     files = {name.removeprefix(base): name for name in names}
     copies = {file: f"{FOLDER}/{_copy_name(file)}" for file in files}
     for file, name in files.items():
@@ -168,16 +169,15 @@ class _Note:
         return pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(self.schema)))
 
 
-def _read_note(storage: Storage) -> _Note:
-    path = storage.fetch(NOTE)
-    return _Note(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else _Note()
+_Look = tuple[list[str], pa.Schema, int]
+"""What tells the version and the content of a file, its columns, and its lines left out."""
 
 
-def _look(name: str, most_bad_lines: int, storage: Storage) -> tuple[list[str], formats.Content]:
+def _look(name: str, most_bad_lines: int, storage: Storage) -> _Look:
     version = _version(name)
     with _local(name, storage) as path:
-        content = formats.look_into(path, name, most_bad_lines)
-        return [version, content_digest(path)], content
+        schema, bad_lines = formats.look_into(path, name, most_bad_lines)
+        return [version, content_digest(path)], schema, bad_lines
 
 
 def first_records(name: str, rows: int, copy: Path) -> None:
@@ -191,8 +191,8 @@ def first_records(name: str, rows: int, copy: Path) -> None:
             compression = {".gz": "gzip", ".zst": "zstd"}.get(Path(ending).suffix)
             lines = io.BufferedReader(pa.input_stream(raw, compression=compression))
             beginning.writelines(itertools.islice(lines, rows + 1))
-    content = formats.look_into(str(head), name, 0)
-    write_parquet(copy, content.schema, formats.read_records(str(head), name, content.schema))
+    schema, _ = formats.look_into(str(head), name, 0)
+    write_parquet(copy, schema, formats.read_records(str(head), name, schema))
 
 
 def _check_unchanged(name: str, version: str, digest: str) -> None:
@@ -202,27 +202,24 @@ def _check_unchanged(name: str, version: str, digest: str) -> None:
         raise InputError(problem, path=name)
 
 
-def _extended(
-    note: _Note, base: str, looks: dict[str, tuple[list[str], formats.Content]], id_column: str
-) -> _Note:
+def _extended(note: _Note, base: str, looks: dict[str, _Look], id_column: str) -> _Note:
     """The note with further files; those after the first keep to the schema of the first."""
-    files = note.files | {file: version for file, (version, _) in looks.items()}
-    bad = {file: content.bad_lines for file, (_, content) in looks.items() if content.bad_lines}
+    files = note.files | {file: version for file, (version, *_) in looks.items()}
+    bad = {file: lines for file, (*_, lines) in looks.items() if lines}
     if note.schema:
-        schema, further = note.arrow_schema, set()
-        for file, (_, content) in looks.items():
-            for column in formats.merge_schemas([schema, content.schema]):
-                if column.name not in schema.names:
-                    further.add(column.name)
-                elif column.type != schema.field(column.name).type:
-                    had = schema.field(column.name).type
-                    problem = f"type {content.schema.field(column.name).type}, but {had} in the "
+        schema, further = note.arrow_schema, set[str]()
+        for file, (_, other, _) in looks.items():
+            further |= {*other.names} - {*schema.names}
+            merged = formats.merge_schemas([schema, other])
+            for had in schema:
+                if merged.field(had.name).type != had.type:
+                    problem = f"type {other.field(had.name).type}, but {had.type} in the "
                     problem += "files that were converted before; use another folder"
-                    raise InputError(problem, path=base + file, column=column.name)
+                    raise InputError(problem, path=base + file, column=had.name)
         if further:
             logger.warning("left out, absent before: columns %s", ", ".join(sorted(further)))
         return replace(note, files=files, bad_lines=note.bad_lines | bad)
-    schema = formats.merge_schemas(content.schema for _, content in looks.values())
+    schema = formats.merge_schemas(schema for _, schema, _ in looks.values())
     made_ids = "" if id_column in schema.names or not schema.names else id_column
     if made_ids:
         schema = schema.append(pa.field(made_ids, pa.string()))

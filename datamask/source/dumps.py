@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from datamask.runs.run import OTHER_DUMPS, Piece
+from datamask.storage.duckdb_scratch import execute, execute_with
 
 MOST_COUNTED = 1000
 """If there are more dumps than this, none is counted: they would not be published separately."""
@@ -25,57 +26,51 @@ _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,95}$"
 
 def dump_names(values: pa.Array) -> pa.Array:
     """Dumps as names of folders: unchanged, or `other` (null, reserved or unsafe names)."""
-    texts = values.cast(pa.string())
+    distinct = values.cast(pa.string()).dictionary_encode(null_encoding="encode")
+    texts = distinct.dictionary
     reserved = pc.is_in(texts, value_set=pa.array(RESERVED))
     good = pc.and_not(pc.match_substring_regex(texts, _NAME), reserved)
-    return pc.if_else(pc.fill_null(good, False), texts, OTHER_DUMPS)
+    names = pc.if_else(pc.fill_null(good, False), texts, OTHER_DUMPS)
+    return names.take(distinct.indices)
 
 
-Counted = list[tuple[int, str, int]]
-"""Shard, dump and number of documents, in order of first occurrence."""
+def create_dumps(connection: Any, pieces: Sequence[Piece]) -> None:
+    """Table `dumps`, to which `COUNT_DUMPS` adds, and `pieces`, the plan by number of file."""
+    columns = "shard INTEGER, dump VARCHAR, documents BIGINT, first HUGEINT"
+    execute(connection, f"CREATE TABLE dumps ({columns})")
+    rows_of: Counter[str] = Counter()
+    rows: dict[str, list[int]] = {"file": [], "start": [], "shard": []}
+    for piece in pieces:
+        start = rows_of[piece.path]
+        rows_of[piece.path] += piece.rows
+        file = len(rows_of) - 1  # the pieces of a file follow each other
+        for name, number in zip(rows, (file, start, piece.shard), strict=True):
+            rows[name].append(number)
+    execute_with(connection, pa.table(rows), "CREATE TABLE pieces AS FROM arriving")
 
 
-class DumpCounts:
-    """Documents of each shard by dump, counted while the rows of a plan's files are read.
+COUNT_DUMPS = """
+INSERT INTO dumps SELECT shard, dump, count(*), min(arriving.file::HUGEINT << 64 | row)
+FROM arriving ASOF JOIN pieces ON pieces.file = arriving.file AND pieces.start <= arriving.row
+GROUP BY ALL
+"""
+"""SQL: counts rows by their dump (`dump_names`, or null if it is not UTF-8), `file` and `row`."""
 
-    Files are numbered in the order of the plan. `by_shard` has the dumps of each shard in order of
-    first occurrence, and no shards if the dumps are not UTF-8, or too many.
+
+def dumps_by_shard(connection: Any, shards: int) -> list[dict[str, int]]:
+    """The counts of each shard, in order of first occurrence.
+
+    There are no shards if the dumps are not UTF-8, or too many.
     """
-
-    def __init__(self, pieces: Sequence[Piece]) -> None:
-        self.by_shard: list[Counter[str]] = [Counter() for _ in {piece.shard for piece in pieces}]
-        self._names: set[str] = set()
-        # The rows of all files, in the order of the plan, are those of its pieces.
-        self._shards = np.array([piece.shard for piece in pieces])
-        self._ends = np.cumsum([piece.rows for piece in pieces])
-        first: dict[str, int] = {}
-        for piece, end in zip(pieces, self._ends.tolist(), strict=True):
-            first.setdefault(piece.path, end - piece.rows)
-        self._first = np.array([*first.values()])
-
-    def count(self, file: np.ndarray, row: np.ndarray, dumps: pa.ChunkedArray) -> Counted | None:
-        """Count some rows, given by the number of their file and in it; None: not UTF-8.
-
-        Any thread may call this method.
-        """
-        pieces = np.searchsorted(self._ends, self._first[file] + row, side="right")
-        rows = {"shard": self._shards[pieces], "row": np.arange(len(row))}
-        try:
-            table = pa.table({**rows, "dump": dumps.cast(pa.string())})
-            groups = table.group_by(["shard", "dump"], use_threads=False)
-            counts = groups.aggregate([("row", "min"), ("row", "count")]).sort_by("row_min")
-            names = dump_names(counts["dump"].combine_chunks())
-        except pa.ArrowInvalid:
-            return None  # stage `scores` names the row
-        columns = (counts["shard"], names, counts["row_count"])
-        return [*zip(*(column.to_pylist() for column in columns), strict=True)]
-
-    def add(self, counted: Counted | None) -> None:
-        """Add what `count` returned, in the order of the rows."""
-        if not self.by_shard:
-            return
-        for shard, name, number in counted or ():
-            self.by_shard[shard][name] += number
-            self._names.add(name)
-        if counted is None or len(self._names) > MOST_COUNTED:
-            self.by_shard = []
+    by_shard: list[dict[str, int]] = [{} for _ in range(shards)]
+    [(number, unknown)] = execute(
+        connection, "SELECT count(DISTINCT dump), count(*) FILTER (dump IS NULL) FROM dumps"
+    )
+    if unknown or number > MOST_COUNTED:
+        return []
+    for shard, dump, documents in execute(
+        connection,
+        "SELECT shard, dump, sum(documents)::BIGINT FROM dumps GROUP BY ALL ORDER BY min(first)",
+    ):
+        by_shard[shard][dump] = documents
+    return by_shard

@@ -10,7 +10,6 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -45,17 +44,8 @@ _TYPES = {
 _SQL_TYPES = {kind: name for name, kind in _TYPES.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
-    """The number of records of a file, that of lines that are left out, and the columns."""
-
-    rows: int
-    bad_lines: int
-    schema: pa.Schema
-
-
-def look_into(path: str, name: str, most_bad_lines: int) -> Content:
-    """Read a whole local file for its columns and their types.
+def look_into(path: str, name: str, most_bad_lines: int) -> tuple[pa.Schema, int]:
+    """Read a whole local file for its columns with their types, and its lines that are left out.
 
     The end of *name*, which stands in messages, tells the format.
 
@@ -65,11 +55,10 @@ def look_into(path: str, name: str, most_bad_lines: int) -> Content:
     with naming(name):
         if name.lower().endswith(ARROW):
             with _open_arrow(path) as reader:
-                schema = reader.schema
-                return Content(sum(len(batch) for batch in reader), 0, plain_schema(schema))
+                return plain_schema(reader.schema), 0
         if _is_json(name):
             return _look_into_json(path, name, most_bad_lines)
-        return _look_into_csv(path, name)
+        return _look_into_csv(path, name), 0
 
 
 def read_records(path: str, name: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -79,8 +68,9 @@ def read_records(path: str, name: str, schema: pa.Schema) -> Iterator[pa.RecordB
             with _open_arrow(path) as reader:
                 yield from (_fitted(batch, schema, name) for batch in reader)
             return
-        read = _json_batches if _is_json(name) else _csv_batches
-        yield from (_fitted(batch, schema, name) for batch in read(path, name, schema))
+        query = _json_query(path, schema) if _is_json(name) else _csv_query(path, name)
+        if query:
+            yield from (_fitted(batch, schema, name) for batch in _batches(query, name))
 
 
 def merge_schemas(schemas: Iterable[pa.Schema]) -> pa.Schema:
@@ -157,21 +147,22 @@ def _objects(path: str) -> str:
     )
 
 
-def _look_into_json(path: str, name: str, most_bad_lines: int) -> Content:
+def _look_into_json(path: str, name: str, most_bad_lines: int) -> tuple[pa.Schema, int]:
     query = (
         "SELECT count(*) AS lines, count(*) FILTER (json_type(json) = 'OBJECT') AS rows, "
         "json_group_structure(CASE json_type(json) WHEN 'OBJECT' THEN json END)::VARCHAR AS "
         f"structure FROM {_objects(path)}"
     )
     [counts] = [row for batch in _batches(query, name) for row in batch.to_pylist()]
-    rows, bad = counts["rows"], counts["lines"] - counts["rows"]
+    bad = counts["lines"] - counts["rows"]
     if bad > most_bad_lines:
         raise _first_bad_line(path, name, bad)
-    known = json.loads(counts["structure"]) if rows else {}
-    return Content(rows, bad, pa.schema(list(_flat(known))))
+    known = json.loads(counts["structure"]) if counts["rows"] else {}
+    return pa.schema(list(_flat(known))), bad
 
 
-def _json_batches(path: str, name: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _json_query(path: str, schema: pa.Schema) -> str:
+    """SQL: the records in the columns of a schema; empty without any."""
     fields = [field for field in schema if KEYS in (field.metadata or {})]
     pointers = ", ".join(_quoted(field.metadata[KEYS].decode()) for field in fields)
     columns = ", ".join(
@@ -183,7 +174,7 @@ def _json_batches(path: str, name: str, schema: pa.Schema) -> Iterator[pa.Record
         f"SELECT {columns} FROM (SELECT json_extract_string(json, [{pointers}]) AS value FROM "
         f"{_objects(path)} WHERE json_type(json) = 'OBJECT')"
     )
-    return _batches(query, name) if fields else iter(())
+    return query if fields else ""
 
 
 def _first_bad_line(path: str, name: str, count: int) -> InputError:
@@ -221,11 +212,11 @@ def _csv(path: str, name: str) -> tuple[list[str], str]:
     )
 
 
-def _look_into_csv(path: str, name: str) -> Content:
+def _look_into_csv(path: str, name: str) -> pa.Schema:
     """A column of numbers holds nothing else, and none with leading zeros, as ids may have."""
     header, rows = _csv(path, name)
     if not header:
-        return Content(0, 0, pa.schema([]))
+        return pa.schema([])
     are = ", ".join(
         f"bool_and(regexp_full_match({column}, '-?(0|[1-9][0-9]{{0,17}})')), bool_and(TRY_CAST("
         f"{column} AS DOUBLE) IS NOT NULL AND NOT regexp_matches({column}, '^[+-]?0[0-9]')) "
@@ -234,18 +225,18 @@ def _look_into_csv(path: str, name: str) -> Content:
     )
     [answers] = [
         [column[0].as_py() for column in batch.columns]
-        for batch in _batches(f"SELECT count(*), {are} FROM {rows}", name)
+        for batch in _batches(f"SELECT {are} FROM {rows}", name)
     ]
     kinds = (
         pa.int64() if is_whole else pa.float64() if is_number else pa.string()
-        for is_whole, is_number in zip(answers[1::2], answers[2::2], strict=True)
+        for is_whole, is_number in zip(answers[::2], answers[1::2], strict=True)
     )
-    return Content(answers[0], 0, pa.schema([*zip(header, kinds, strict=True)]))
+    return pa.schema([*zip(header, kinds, strict=True)])
 
 
-def _csv_batches(path: str, name: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _csv_query(path: str, name: str) -> str:
     header, rows = _csv(path, name)
-    return _batches(f"SELECT * FROM {rows}", name) if header else iter(())
+    return f"SELECT * FROM {rows}" if header else ""
 
 
 def _decompressed(path: str) -> io.BufferedReader[Any]:

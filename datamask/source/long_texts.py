@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -34,29 +33,14 @@ BYTES_PER_CHARACTER = 4
 """The most that UTF-8 needs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bounded:
-    """Rows of a batch, from the row *first* of it on.
-
-    `long`: characters of each text that is longer than the bound, by row of `batch`.
-    """
-
-    first: int
-    batch: pa.RecordBatch
-    long: dict[int, int]
-
-
-def text_column(source: Source, names: list[str]) -> str | None:
-    """The column of *names* that holds the documents' texts; None if there is none."""
-    text = source.columns.text
-    return text if source.layout == "documents" and text in names else None
-
-
-def bounded(batch: pa.RecordBatch, source: Source) -> Iterator[Bounded]:
+def bounded(
+    batch: pa.RecordBatch, source: Source
+) -> Iterator[tuple[int, pa.RecordBatch, dict[int, int]]]:
     """The rows of a batch in small parts, with each text within the bound.
 
     By `source.longer`, a longer text is cut after `source.most_characters` characters (`cut`), or
-    null (`drop`); with `refuse` it stays.
+    null (`drop`); with `refuse` it stays. Of each part: its first row in the batch, the rows, and
+    the characters of each longer text, by row of the part.
     """
     column = batch.schema.get_field_index(source.columns.text)
     texts = batch.column(column)
@@ -85,7 +69,7 @@ def bounded(batch: pa.RecordBatch, source: Source) -> Iterator[Bounded]:
             some = _shortened(some, list(long), source)
         arrays[column] = some
         schema = batch.schema.set(column, batch.schema.field(column).with_type(some.type))
-        yield Bounded(int(start), pa.RecordBatch.from_arrays(arrays, schema=schema), long)
+        yield int(start), pa.RecordBatch.from_arrays(arrays, schema=schema), long
 
 
 def _most_bytes(source: Source) -> int:

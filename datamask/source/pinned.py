@@ -54,17 +54,13 @@ class PinnedParquet(pq.ParquetFile):  # type: ignore[misc]  # pyarrow has no typ
         self.size, footer = _read_footer(raw, path, shard)
         whole = hashlib.sha256(f"{self.size}/".encode() + footer[:-8])
         self.digest = whole.hexdigest()[:DIGITS]
-        # A remote footer is not fetched again. Of a local file, all that is buffered ahead would
-        # stay in memory.
-        metadata = None if state else pq.read_metadata(pa.BufferReader(footer))
-        super().__init__(raw, pre_buffer=state is None, metadata=metadata)
-        if len(footer) - 8 - self.metadata.serialized_size == SIGNATURE_BYTES:
+        metadata = pq.read_metadata(pa.BufferReader(footer))
+        if len(footer) - 8 - metadata.serialized_size == SIGNATURE_BYTES:
             # PyArrow aborts the whole process when it reads an encrypted column.
             raise InputError("has encrypted columns; decrypt it", path=path, shard=shard)
-        if text and may_expand(self.metadata, text):
-            super().__init__(
-                raw, pre_buffer=state is None, metadata=self.metadata, read_dictionary=[text]
-            )
+        encoded = [text] if text and may_expand(metadata, text) else None
+        # Of a local file, all that is buffered ahead would stay in memory.
+        super().__init__(raw, pre_buffer=state is None, metadata=metadata, read_dictionary=encoded)
 
     def check(self) -> None:
         """Refuse a local file that is not, or not any more, the one that was opened."""
@@ -170,8 +166,7 @@ def open_text(path: str) -> Iterator[io.BufferedReader[_Hashing]]:
     with open_binary(path) as raw:
         file = io.BufferedReader(_Hashing(raw), 2**20)
         if b"\0" in file.peek(4)[:4]:
-            problem = "encoded in UTF-16 or UTF-32; convert it to UTF-8"
-            raise InputError(problem, path=path)
+            raise InputError("encoded in UTF-16 or UTF-32; convert it to UTF-8", path=path)
         yield file
 
 

@@ -180,16 +180,17 @@ def read_shard(
             raise InputError("absent; check source.columns", path=path, shard=shard, column=name)
     schema = pa.schema([schema.field(name) for name in names])
     source, start = run.settings.source, 0
-    text = long_texts.text_column(source, names) if has_text else None
+    has_text &= source.layout == "documents" and source.columns.text in names
+    text = source.columns.text if has_text else None
     for piece in run.shard_pieces[shard]:
         inside, done = None, 0
         if rows is not None:
             inside = rows[slice(*np.searchsorted(rows, (start, start + piece.rows)))] - start
         for batch in read_piece(piece, names, inside, text):
-            whole = [long_texts.Bounded(0, batch, {})]
-            for bounded in long_texts.bounded(batch, source) if text else whole:
-                for number, characters in bounded.long.items():
-                    number += done + bounded.first
+            parts = long_texts.bounded(batch, source) if text else [(0, batch, {})]
+            for first, part, characters_of in parts:
+                for number, characters in characters_of.items():
+                    number += done + first
                     row = start + (number if inside is None else int(inside[number]))
                     if source.longer == "refuse":
                         remedy = long_texts.remedy(source)
@@ -197,7 +198,7 @@ def read_shard(
                         raise row_error(run, shard, row, source.columns.text, problem)
                     if long is not None:
                         long[row] = characters
-                yield _cast(bounded.batch, schema, piece)
+                yield _cast(part, schema, piece)
             done += len(batch)
         start += piece.rows
 
@@ -206,6 +207,19 @@ def read_ids(run: Run, shard: int) -> pa.ChunkedArray:
     """The ids of a shard's documents, in order, as text. Raises as `read_shard`."""
     batches = read_shard(run, shard, [run.settings.source.id_column], has_text=False)
     return pa.chunked_array([batch.column(0) for batch in batches]).cast(pa.string())
+
+
+def read_documents(run: Run, shard: int) -> Iterator[tuple[int, pa.Array, pa.Array]]:
+    """Of each batch of a shard: its first row, the ids (string), the texts (large_string).
+
+    Raises as `read_shard`, and for a text that is not UTF-8.
+    """
+    source, first = run.settings.source, 0
+    for batch in read_shard(run, shard, [source.id_column, source.columns.text]):
+        texts = batch.column(1).cast(pa.large_string())
+        check_text(run, shard, first, texts, source.columns.text)
+        yield first, batch.column(0).cast(pa.string()), texts
+        first += len(texts)
 
 
 def read_piece(
@@ -224,8 +238,12 @@ def read_piece(
     groups = range(piece.first_row_group, piece.first_row_group + piece.num_row_groups)
     with open_parquet(piece.path, piece.shard, piece.digest, text) as file:
         if rows is not None:
-            some_groups, wanted = _places_among(file, piece, rows)
-            for _, taken in take_rows(_batches(file, some_groups, names), wanted):
+            some, wanted, before = [], [], 0  # places of the rows among those of some row groups
+            for group, start, inside in groups_with(file, piece, rows):
+                some.append(group)
+                wanted.append(inside - start + before)
+                before += file.metadata.row_group(group).num_rows
+            for _, taken in take_rows(_batches(file, some, names), np.concatenate(wanted)):
                 yield taken
             return
         for batch in _batches(file, groups, names):
@@ -253,18 +271,6 @@ def groups_with(
         if len(inside):
             yield group, start, inside
         start = stop
-
-
-def _places_among(
-    file: pq.ParquetFile, piece: Piece, rows: np.ndarray
-) -> tuple[list[int], np.ndarray]:
-    """The row groups that hold some of a piece's *rows*, and these rows' places among theirs."""
-    groups, positions, before = [], [rows[:0]], 0
-    for group, start, inside in groups_with(file, piece, rows):
-        groups.append(group)
-        positions.append(inside - start + before)
-        before += file.metadata.row_group(group).num_rows
-    return groups, np.concatenate(positions)
 
 
 def take_rows(

@@ -197,14 +197,11 @@ def json_objects(file: Iterable[bytes], path: str) -> Iterator[tuple[int, dict[s
             problem = f"not JSON ({error}); correct the line"
             raise InputError(problem, path=path, row=number) from None
         if not isinstance(content, dict):
-            problem = "not a JSON object; correct the line"
-            raise InputError(problem, path=path, row=number)
+            raise InputError("not a JSON object; correct the line", path=path, row=number)
         yield number, content
 
 
-def read_rows(
-    path: str, columns: tuple[str, ...], files: PlannedFiles | None = None
-) -> Iterator[dict[str, Any]]:
+def read_rows(path: str, columns: tuple[str, ...], files: PlannedFiles) -> Iterator[dict[str, Any]]:
     """The rows of a file as dictionaries; a plain text file is one, its text in the last column.
 
     *files*, that the file is one of, note its digest.
@@ -213,7 +210,6 @@ def read_rows(
         InputError: the file is unreadable, lacks one of the *columns*, or is of another kind.
     """
     check = functools.partial(check_columns, path, columns, "needed is one of")
-    files = files or PlannedFiles(path, ROW_SUFFIXES)
     if path.lower().endswith(".parquet"):
         with files.open_parquet(path) as file:
             check(file.schema_arrow.names)

@@ -7,11 +7,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from prefect.artifacts import (
-    create_image_artifact,
-    create_link_artifact,
-    create_markdown_artifact,
-)
+from prefect.artifacts import create_image_artifact, create_link_artifact, create_markdown_artifact
 from prefect.assets import Asset, AssetProperties, add_asset_metadata, materialize
 
 from datamask.analysis.frontier import frontier

@@ -74,10 +74,7 @@ def deploy(
     if pool:
         deployments = [{**item, "work_pool": {"name": pool}} for item in deployments]
     try:
-        with (
-            temporary_settings({PREFECT_API_URL: address}),
-            get_client(sync_client=True) as client,
-        ):
+        with temporary_settings({PREFECT_API_URL: address}), get_client(sync_client=True) as client:
             if error := client.api_healthcheck():
                 raise error
             yield from _pools(client, {item["work_pool"]["name"] for item in deployments})

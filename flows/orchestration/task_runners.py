@@ -137,10 +137,7 @@ def ray_request(
     """
     there = any(node.get("GPU", 0) >= 1 for node in nodes)
     wanted = compute.device_kind == "cuda" or (compute.device == "auto" and there)
-    return {
-        "num_cpus": compute.task_cpus,
-        "num_gpus": int(wanted and STAGES[stage].on_device),
-    }
+    return {"num_cpus": compute.task_cpus, "num_gpus": int(wanted and STAGES[stage].on_device)}
 
 
 def slots_of(node: dict[str, float], request: dict[str, int | float]) -> int:

@@ -16,7 +16,6 @@ from datamask.config.loading import parse_settings
 from datamask.embedding import chunked, lexical
 from datamask.embedding.embed import embed_shard
 from datamask.embedding.forward import Tokenised
-from datamask.embedding.vectors import read_vectors
 from datamask.errors import CorruptFileError, InputError
 from datamask.execution.attempts import ShardsFailedError
 from datamask.execution.pipeline import run_stage
@@ -26,7 +25,7 @@ from datamask.runs.opening import open_run
 from datamask.runs.receipt import read_receipt
 from datamask.runs.records import read_record
 from datamask.runs.run import Run
-from tests.finished import corpus, finish, settings, up_to
+from tests.finished import corpus, embedded, finish, settings, up_to
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
@@ -46,8 +45,8 @@ def test_every_survivor_has_its_own_vector(made: tuple[Run, Path]) -> None:
     for shard in range(run.num_shards):
         rows = pq.read_table(run.path("quality", shard)).to_pylist()
         expected = [row["id"] for row in rows if row["dropped"] is None]
-        ids, vectors = read_vectors(run.path("embeddings", shard), 32)
-        assert ids.tolist() == expected
+        ids, vectors = embedded(run.path("embeddings", shard), 32)
+        assert ids == expected
         alone = np.concatenate([lexical.embed([text[key]], 32) for key in expected])
         assert np.abs(vectors.astype(np.float32) - alone).max() < 1e-3
         assert run.receipt("embeddings", shard).metrics["encoder"] == "lexical"
@@ -76,8 +75,8 @@ def test_int8_takes_half_the_disk_and_selects_nearly_the_same(
     assert small.fingerprint("embeddings", 0) != run.fingerprint("embeddings", 0)
     for shard in range(run.num_shards):
         paths = [one.path("embeddings", shard) for one in (run, small)]
-        (ids, vectors), (again, close) = (read_vectors(path, 32) for path in paths)
-        assert ids.tolist() == again.tolist()
+        (ids, vectors), (again, close) = (embedded(path, 32) for path in paths)
+        assert ids == again
         cosines = np.einsum("nd,nd->n", vectors.astype(float), close.astype(float))
         assert cosines.min() > 0.9995
         metadata = [pq.ParquetFile(path).metadata.row_group(0).column(1) for path in paths]
@@ -134,8 +133,8 @@ def test_published_vectors_are_imported(tmp_path: Path) -> None:
     source = feature_source(tmp_path / "s", pa.large_list(pa.float64()), list(VECTORS))
     run = feature_run(tmp_path / "run", source)
     embed_shard(run, 1, Compute())
-    ids, vectors = read_vectors(run.path("embeddings", 1), 4)
-    assert ids.tolist() == ["5", "6", "7", "8", "9"]
+    ids, vectors = embedded(run.path("embeddings", 1), 4)
+    assert ids == ["5", "6", "7", "8", "9"]
     wide = VECTORS[5:].astype(np.float64)
     expected = wide / np.linalg.norm(wide, axis=1, keepdims=True)
     assert np.abs(vectors.astype(np.float64) - expected).max() < 1e-3

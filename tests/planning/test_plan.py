@@ -187,16 +187,19 @@ def test_problems_are_in_the_order_of_files(tmp_path: Path, workers: int) -> Non
 
 
 def test_a_file_whose_languages_are_not_text_is_named(tmp_path: Path) -> None:
-    """Rows of several files are checked together, so the file has to be found again."""
-    source = write(tmp_path / "in", [3, 3], language=pa.array(["fi"] * 3))
+    """Rows of several files are checked together, and those of the other files counted once."""
+    marks = pa.array([1.0, None, 2.0])
+    source = write(tmp_path / "in", [3, 3], language=pa.array(["fi"] * 3), mark=marks)
     bytes_of_names = pa.array([b"fi", b"\xff", b"fi"])
     names = pa.Array.from_buffers(pa.string(), 3, bytes_of_names.buffers())
-    path = write(tmp_path / "other", [3], start=6, language=names) / "000.parquet"
+    path = write(tmp_path / "other", [3], start=6, language=names, mark=marks) / "000.parquet"
     path.rename(source / "001.parquet")
     limits = [{"column": "language", "value": "fi", "cap": 0.5}]
+    scores = [{"name": "mark", "kind": "column", "column": "mark"}]
     with pytest.raises(InputError) as caught:
-        plan(tmp_path, source, selection={"limits": limits})
+        plan(tmp_path, source, selection={"limits": limits}, quality={"scores": scores})
     assert f"file {source / '001.parquet'}: " in str(caught.value)
+    assert "infinite in 1 documents" in str(caught.value)
 
 
 def test_a_score_that_may_be_missing_is_no_problem_beside_one_that_may_not(tmp_path: Path) -> None:

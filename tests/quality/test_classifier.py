@@ -177,6 +177,19 @@ def test_scores_are_those_of_transformers(
     assert kept == dropped.sum() < 0.6 * len(texts)
 
 
+def test_texts_that_are_cut_elsewhere_are_scored_again(
+    source: Path, models: dict[str, str], tmp_path: Path
+) -> None:
+    """Another bound of the texts leaves no column of the file before."""
+    for most in (60, 25):
+        bound = {"path": str(source), "longer": "cut", "most_characters": most}
+        scores = {"scores": [score("edu", models["one"])]}
+        chosen = settings(source, source=bound, quality=scores)
+        run = finish(tmp_path / "run", chosen, "classifier_scores", ON_CPU)
+        expected = outputs(models["one"], [text[:most] for text in texts_of(source)])[:, 0]
+        assert np.abs(column(run, "classifier_scores", "edu") - expected).max() < 1e-5
+
+
 def test_a_shard_goes_on_after_a_kill_and_ends_with_the_same_bytes(
     source: Path, models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

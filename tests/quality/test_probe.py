@@ -16,7 +16,6 @@ from sklearn.model_selection import KFold, cross_val_predict
 from datamask.analysis.composition import query
 from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
-from datamask.embedding.vectors import read_vectors
 from datamask.errors import InputError, SettingsError
 from datamask.execution.pipeline import run_stage
 from datamask.execution.verification import verify
@@ -27,7 +26,7 @@ from datamask.quality.fitting import LEAST_LABELS, calibrated, isotonic_curve
 from datamask.quality.probe import STRENGTHS, fit_probe
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
-from tests.finished import corpus, finish, settings
+from tests.finished import corpus, embedded, finish, settings
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
@@ -71,7 +70,7 @@ def test_the_learner_reads_the_probed_quality(source: Path, labels: Path, tmp_pa
     order = stages_of(run.settings)
     assert order[order.index("embeddings") + 1 :][:3] == ["probe", "probe_scores", "probed_quality"]
     known = dict(line.split(",") for line in labels.read_text().splitlines()[1:])
-    parts = [read_vectors(run.path("embeddings", shard), 32) for shard in range(run.num_shards)]
+    parts = [embedded(run.path("embeddings", shard), 32) for shard in range(run.num_shards)]
     ids = np.concatenate([part[0] for part in parts])
     features = np.concatenate([part[1] for part in parts]).astype(np.float64)
     targets = np.asarray([float(known[name]) for name in ids])

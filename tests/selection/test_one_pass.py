@@ -17,7 +17,6 @@ from datamask.analysis.composition import query
 from datamask.config.compute import Compute
 from datamask.embedding import embed
 from datamask.embedding.speed import embedding_speed
-from datamask.embedding.vectors import read_vectors
 from datamask.errors import DatamaskError
 from datamask.execution.pipeline import rebuild, run_stage
 from datamask.planning.applying import settings_to_apply
@@ -28,7 +27,7 @@ from datamask.runs.stages import stages_of
 from datamask.selection import sampling
 from datamask.selection.documents import read_documents
 from tests.conftest import nightly
-from tests.finished import finish, rows_of, settings
+from tests.finished import embedded, finish, rows_of, settings
 from tests.selection.runs import by_definition
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -48,7 +47,7 @@ def vectors(run: Run) -> dict[str, np.ndarray]:
     """The vectors of a run that keeps them, by id."""
     found: dict[str, np.ndarray] = {}
     for shard in range(run.num_shards):
-        ids, matrix = read_vectors(run.path("embeddings", shard), 32)
+        ids, matrix = embedded(run.path("embeddings", shard), 32)
         found |= dict(zip(ids, matrix.astype(np.float64), strict=True))
     return found
 

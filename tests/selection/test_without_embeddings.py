@@ -13,7 +13,6 @@ from datamask.cli.main import cli
 from datamask.config.compute import Compute
 from datamask.config.outputs import Sweep
 from datamask.embedding.speed import embedding_speed
-from datamask.embedding.vectors import read_vectors
 from datamask.errors import RunError
 from datamask.execution.pipeline import rebuild
 from datamask.planning.applying import settings_to_apply
@@ -23,7 +22,7 @@ from datamask.report.sweep_page import run_sweep
 from datamask.runs.opening import open_run
 from datamask.runs.receipt import read_receipt
 from datamask.runs.run import Run
-from tests.finished import corpus, finish, settings
+from tests.finished import corpus, embedded, finish, settings
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -80,7 +79,7 @@ def test_the_report_compares_sampled_documents(unkept: Run, kept: Run) -> None:
     vectors = {}
     for shard in range(kept.num_shards):
         quality = pq.read_table(kept.path("quality", shard)).to_pylist()
-        ids, matrix = read_vectors(kept.path("embeddings", shard), 32)
+        ids, matrix = embedded(kept.path("embeddings", shard), 32)
         of = dict(zip(ids, matrix.astype(np.float64), strict=True))
         vectors |= {(shard, row["row"]): of.get(row["id"]) for row in quality}
     documents = pq.read_table(neighbours_path(unkept)).to_pylist()

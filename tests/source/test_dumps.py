@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import PurePosixPath
 
-import numpy as np
+import duckdb
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datamask.runs.run import Piece
-from datamask.source.dumps import MOST_COUNTED, DumpCounts, dump_names
+from datamask.source.dumps import (
+    COUNT_DUMPS,
+    MOST_COUNTED,
+    create_dumps,
+    dump_names,
+    dumps_by_shard,
+)
+from datamask.storage.duckdb_scratch import execute_with
 
 
 @given(st.lists(st.text(max_size=100) | st.none()))
@@ -51,11 +58,12 @@ def piece(shard: int, path: str, rows: int) -> Piece:
 
 def counted(pieces: list[Piece], reads: list[tuple[list[int], list[int], pa.Array]]) -> list:
     """The dumps of each shard, after rows were read in several batches."""
-    counts = DumpCounts(pieces)
-    made = [counts.count(np.array(f), np.array(r), pa.chunked_array([d])) for f, r, d in reads]
-    for each in made:
-        counts.add(each)
-    return counts.by_shard
+    with duckdb.connect() as connection:
+        create_dumps(connection, pieces)
+        for file, row, dumps in reads:
+            rows = pa.table({"file": file, "row": row, "dump": dumps})
+            execute_with(connection, rows, COUNT_DUMPS)
+        return dumps_by_shard(connection, pieces[-1].shard + 1)
 
 
 @given(st.lists(st.sampled_from(["b", "a", None, "c", "x/y"]), min_size=12, max_size=12))
@@ -65,7 +73,8 @@ def test_dumps_are_counted_by_shard_in_their_order(values: list[str | None]) -> 
     pieces = [piece(0, "z", 4), piece(1, "z", 3), piece(1, "a", 5)]
     files, rows = [0] * 7 + [1] * 5, [*range(7), *range(5)]
     column = pa.array(values, pa.string()).dictionary_encode()
-    reads = [(files[i:j], rows[i:j], column[i:j]) for i, j in ((0, 3), (3, 9), (9, 12))]
+    borders = ((3, 9), (0, 3), (9, 12))  # threads read in any order
+    reads = [(files[i:j], rows[i:j], dump_names(column[i:j])) for i, j in borders]
     found = counted(pieces, reads)
     named = ["other" if value in (None, "x/y") else value for value in values]
     assert found == [Counter(named[:4]), Counter(named[4:])]
@@ -76,8 +85,8 @@ def test_dumps_are_counted_by_shard_in_their_order(values: list[str | None]) -> 
 
 
 def test_dumps_that_cannot_be_published_apart_are_not_counted() -> None:
-    """A column that is no text, or more dumps than anyone would publish apart."""
-    bad = ([0], [1], pa.array([b"\xff"]))
+    """Names that are not UTF-8 (null), or more dumps than anyone would publish apart."""
+    bad = ([0], [1], pa.nulls(1, pa.string()))
     good = ([0], [0], pa.array(["a"]))
     assert counted([piece(0, "a", 2)], [good, bad]) == []
     for number, known in ((MOST_COUNTED, 1), (MOST_COUNTED + 1, 0)):

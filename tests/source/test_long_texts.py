@@ -141,13 +141,13 @@ def test_bounded_batches(
         "cut": lambda text: text[:most],
         "drop": lambda text: text if len(text) <= most else None,
     }[longer]
-    found = [text for part in parts for text in part.batch["text"].to_pylist()]
+    found = [text for _, part, _ in parts for text in part["text"].to_pylist()]
     assert found == [None if text is None else due(text) for text in values]
-    assert [n for part in parts for n in part.batch["n"].to_pylist()] == list(range(len(values)))
-    long = {part.first + row: size for part in parts for row, size in part.long.items()}
+    assert [n for _, part, _ in parts for n in part["n"].to_pylist()] == list(range(len(values)))
+    long = {first + row: size for first, _, longer in parts for row, size in longer.items()}
     assert long == {n: len(text) for n, text in enumerate(values) if text and len(text) > most}
-    for part in parts:
-        sizes = [len((text or "").encode()) for text in part.batch["text"].to_pylist()]
+    for _, part, _ in parts:
+        sizes = [len((text or "").encode()) for text in part["text"].to_pylist()]
         assert sum(sizes[1:]) <= batch_bytes or longer == "refuse"
 
 

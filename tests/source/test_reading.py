@@ -22,9 +22,9 @@ from datamask.runs.files import write_parquet
 from datamask.runs.opening import create_run
 from datamask.runs.run import Run
 from datamask.source.opening import list_files, naming, pin_source, pinned_path
-from datamask.source.pinned import open_parquet
+from datamask.source.pinned import PlannedFiles, open_parquet
 from datamask.source.reading import SCHEMA_KEY, SourceFile, locate, read_shard, unify_schemas
-from datamask.source.rows import read_rows
+from datamask.source.rows import ROW_SUFFIXES, read_rows
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -199,4 +199,4 @@ def test_a_column_that_occurs_twice_is_refused(tmp_path: Path) -> None:
     path = str(tmp_path / "a.parquet")
     pq.write_table(pa.table([["one"], ["two"]], names=["text", "text"]), path)
     with pytest.raises(InputError, match=r"a\.parquet, column text: occurs more than once"):
-        list(read_rows(path, ("text",)))
+        list(read_rows(path, ("text",), PlannedFiles(path, ROW_SUFFIXES)))
