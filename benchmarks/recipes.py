@@ -344,8 +344,8 @@ def show(arguments: argparse.Namespace) -> None:
         for name in dict.fromkeys(name for _, of_share, name in figures if of_share == share):
             columns = [apart(setting, share, name, other) for setting in arguments.settings]
             noisy = [c for c, s in zip(columns, arguments.settings, strict=True) if s != CLEAN]
-            by_fold = [[c[fold] for c in noisy if fold in c] for fold in arguments.folds]
-            columns.append({i: float(np.mean(v)) for i, v in enumerate(by_fold) if v})
+            of_folds = [[c[fold] for c in noisy if fold in c] for fold in arguments.folds]
+            columns.append({i: float(np.mean(v)) for i, v in enumerate(of_folds) if v})
             cells = [[*values.values()] for values in columns]
             shown = ("{:+.3f} ± {:.3f} |".format(*interval(c)) if c else "– |" for c in cells)
             print(f"| {name} |", *shown)
