@@ -62,6 +62,10 @@ SETTINGS: Cases = {
     "unknown key in --set": (setting(sorce__path="x"), "sorce: unknown key; did you mean"),
     "more documents than there are": (setting(selection__documents=100), "selection.documents:"),
     "more documents than pruning leaves": (setting(selection__ratio=0.9), "selection.ratio: 14"),
+    "limit of a column that there is not": (
+        setting(selection__limits="[{column: language, cap: 0.5}]"),
+        "selection.limits: the source has no column `language`; set source.columns.language",
+    ),
     "objective of no module": (
         setting(selection__metric="nowhere.terms:Class"),
         "objective `nowhere.terms:Class`: cannot be made",

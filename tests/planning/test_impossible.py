@@ -32,6 +32,7 @@ BEFORE_DROPPING: dict[str, dict[str, Any]] = {
     "caps": {"limits": SMALL_CAPS},
     "caps, in tokens": {"tokens": 900, "limits": SMALL_CAPS},
     "documents above all repeats": {"max_repeat": 2, "training_documents": 999},
+    "documents below one epoch": {"max_repeat": 2, "training_documents": 9},
     "tokens above all repeats": {"max_repeat": 2, "training_tokens": 999_999},
 }
 """What no drop of documents makes possible."""
@@ -132,6 +133,7 @@ def test_what_cannot_be_met_is_refused_and_nothing_changes(
     with pytest.raises(DatamaskError) as caught:
         rebuild(root, change, **more)
     assert {type(problem) for problem in caught.value.problems} == {expected}
+    assert not has_gaps or "row 9, column token_count" in str(caught.value)
     if name in BEFORE_DROPPING or way in ("changed", "from"):
         assert files(root) == before
     assert files(root, FIRST_AFTER) == after

@@ -83,15 +83,3 @@ def kept(run: Run) -> list[dict[str, object]]:
         facts = {row["id"]: row for row in pq.read_table(run.path("scores", shard)).to_pylist()}
         rows += [facts[row["id"]] for row in rows_of(run, shard) if row["selected"]]
     return rows
-
-
-def candidates(run: Run) -> list[tuple[float, float, str]]:
-    """(−logit, −quality, id) of all documents that could be kept, from the run's files."""
-    found = []
-    for shard in range(run.num_shards):
-        logits = rows_of(run, shard, "learning")
-        quality = {
-            r["id"]: r["quality"] for r in pq.read_table(run.path("quality", shard)).to_pylist()
-        }
-        found += [(-r["logit"], -quality[r["id"]], r["id"]) for r in logits]
-    return sorted(found)

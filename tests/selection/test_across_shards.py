@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from datamask.errors import SettingsError
 from datamask.runs.stages import learning_stages
 from datamask.selection import sampling, sums
 from tests.conftest import nightly
@@ -116,6 +115,11 @@ def test_sums_of_rounds_are_those_of_the_logits(
         np.testing.assert_allclose(moments.second_DD.numpy(), present, rtol=1e-3, atol=1e-5)
         shares.append(share)
     assert shares[0] == 0 and shares[1] > 0 and any(0 < share < 1 for share in shares)
+    learned = [pq.read_table(run.path("learning", shard))["logit"].to_numpy() for shard in shards]
+    best = np.sort(np.concatenate(learned).astype(np.float64))[::-1]
+    cut = run.receipt("threshold").metrics
+    assert cut["threshold"] == (best[29] + best[30]) / 2
+    assert cut["selected"] == [(logits > cut["threshold"]).sum() for logits in learned]
 
 
 @pytest.mark.slow
@@ -180,14 +184,3 @@ def test_a_shard_with_nothing_left_selects_nothing(tmp_path: Path, selection: di
     assert empty
     assert all(metrics["selected"][shard] == 0 for shard in empty)
     assert sum(metrics["selected"]) == len(kept(run)) > 0
-
-
-def test_impossible_limits_are_refused_before_embedding(tmp_path: Path, source: Path) -> None:
-    """A floor above what is left, a column that the source lacks."""
-    limits = [{"column": "language", "value": "fi", "floor": 0.1}]
-    with pytest.raises(SettingsError, match="floor of language fi asks for 3 documents, only 0"):
-        learn(tmp_path / "run", source, selection={"limits": limits})
-    assert not (tmp_path / "run" / "embeddings").exists()
-    lacking = {"columns": {"language": "tongue"}}
-    with pytest.raises(SettingsError, match=r"no column `tongue`; set source\.columns\.language"):
-        learn(tmp_path / "other", source, source=lacking, selection={"limits": limits})

@@ -184,19 +184,6 @@ def test_the_result_is_valued_exactly(sampled: tuple[Run, Run]) -> None:
     assert [one for one in answer(kept).warnings if "judged once" in one] == [line]
 
 
-@pytest.mark.slow
-def test_a_sample_has_most_of_the_gain(
-    sampled: tuple[Run, Run], source: Path, tmp_path: Path
-) -> None:
-    """A third of the corpus, in one pass, against rounds until they settle."""
-    gains, selection = [], {"scope": "corpus", "metric": "pairwise"}
-    settled = finish(tmp_path / "run", settings(source, selection=selection), "composition")
-    for run in (settled, sampled[0]):
-        (row,) = query(run, "FROM terms WHERE term = 'objective'")
-        gains.append(row["selected"] - row["random"])
-    assert gains[1] > 0.8 * gains[0] > 0
-
-
 def test_the_mask_model_judges_other_documents(
     sampled: tuple[Run, Run], source: Path, tmp_path: Path
 ) -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from datamask.config.compute import Compute
 from datamask.errors import CorruptFileError, RunError
-from datamask.runs import schemas
 from datamask.runs.output import write_output
 from datamask.runs.receipt import read_receipt
 from datamask.runs.run import Run
@@ -22,17 +21,6 @@ from tests.finished import corpus, finish, settings
 def run(tmp_path: Path, source: Path) -> Run:
     """A run of three shards whose embeddings are done."""
     return finish(tmp_path / "run", settings(source), "embeddings")
-
-
-def test_mask_and_receipt_are_written(run: Run) -> None:
-    """One row per survivor in order, the figures kept."""
-    receipt = make_mask(run, 0, Compute())
-    table = pq.read_table(run.path("selection", 0))
-    assert table.schema.equals(schemas.MASK)
-    assert len(table) == receipt.rows == run.receipt("quality", 0).metrics["kept"]
-    assert sum(table["selected"].to_pylist()) == receipt.metrics["num_selected"] > 0
-    assert read_receipt(run.path("selection", 0)) == receipt
-    assert run.state("selection", 0) == "done"
 
 
 def test_a_shard_without_documents_selects_nothing(tmp_path: Path) -> None:

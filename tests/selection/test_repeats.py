@@ -143,39 +143,6 @@ def test_only_what_shows_repeats_depends_on_them(made: Run, tmp_path: Path) -> N
         assert (again.root / path.relative_to(made.root)).read_bytes() == path.read_bytes()
 
 
-@pytest.mark.slow
-def test_without_repeats_the_subset_is_the_same_without_the_column(
-    made: Run, source: Path, tmp_path: Path
-) -> None:
-    """The masks are done with the same fingerprints, and nothing else has a trace of repeats."""
-    shutil.copytree(made.root, tmp_path / "run")
-    plain = plan_run(tmp_path / "run", settings(source))
-    assert "repeats" not in stages_of(plain.settings)
-    assert not plain.remaining("selection")
-    finish(plain.root, settings(source))
-    subset = subset_of(plain)
-    assert subset.equals(subset_of(made).drop_columns(["repeat"]))
-    assert "repeat" not in query(plain, "SELECT * FROM documents LIMIT 1")[0]
-    assert "How often training" not in report_markdown(plain) + plain.path("report").read_text()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("selection", "reason"),
-    [
-        ({"training_documents": 29}, "set a number from 30 to 90"),
-        ({"tokens": 600, "training_tokens": 1801}, "set a number from 600 to 1800"),
-    ],
-)
-def test_a_total_that_cannot_be_met_is_refused_when_planned(
-    source: Path, tmp_path: Path, selection: dict, reason: str
-) -> None:
-    """Less than one epoch or more than `max_repeat` epochs of the budget; nothing is written."""
-    with pytest.raises(SettingsError, match=rf"^selection\.training_\w+: .*{reason}"):
-        plan_run(tmp_path / "run", settings(source, selection=selection | {"max_repeat": 3}))
-    assert not (tmp_path / "run" / "run.json").exists()
-
-
 @pytest.mark.parametrize("total", [100, 100_000])
 def test_tokens_that_the_subset_does_not_have_are_refused_before_it_is_written(
     made: Run, tmp_path: Path, total: int

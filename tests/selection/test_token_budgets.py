@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from datamask.errors import InputError, SettingsError
+from datamask.errors import SettingsError
 from datamask.planning.plan import plan_run
 from tests.finished import corpus, rows_of, settings
 from tests.selection.runs import kept, learn
@@ -46,28 +45,3 @@ def test_tokens_are_counted_where_the_source_has_none(tmp_path: Path) -> None:
     words.save(str(tmp_path / "tokenizer.json"))
     other = plan_run(run.root, run.settings)
     assert other.state("scores", 0) == "stale"
-
-
-def test_a_document_without_tokens_is_named(tmp_path: Path) -> None:
-    """Before anything is embedded: document, shard, row, column."""
-    folder = corpus(tmp_path / "source")
-    path = folder / "1.parquet"
-    table = pq.read_table(path)
-    counts = table["token_count"].to_pylist()
-    generous = {"quality": {"prune_fraction": 0.0}, "selection": {"tokens": 500}}
-    counts[4] = None
-    place = table.schema.get_field_index("token_count")
-    pq.write_table(
-        table.set_column(place, "token_count", pa.array(counts)), path, row_group_size=12
-    )
-    with pytest.raises(InputError, match=r"shard 00000, row 34, column token_count: document 1-04"):
-        learn(tmp_path / "run", folder, **generous)
-
-
-@pytest.mark.slow
-def test_more_tokens_than_there_are_are_refused(tmp_path: Path, source: Path) -> None:
-    """Of a new run, and of one whose budget is raised after it was pruned."""
-    learn(tmp_path / "run", source, selection={"tokens": 900})
-    for name in ("new", "run"):
-        with pytest.raises(SettingsError, match=r"^selection\.tokens: 999999 tokens"):
-            learn(tmp_path / name, source, selection={"tokens": 999_999})
