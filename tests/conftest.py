@@ -147,6 +147,24 @@ def roughly() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The corpus of `tests.finished`; a test that changes files makes its own."""
+    from tests.finished import corpus
+
+    return corpus(tmp_path_factory.mktemp("corpus") / "source")
+
+
+@pytest.fixture(scope="session")
+def composed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A run of it with the usual settings up to its composition; tests that change it copy it."""
+    from tests.finished import finish, settings
+
+    with pytest.MonkeyPatch.context() as patch:
+        measure_roughly(patch)
+        return finish(tmp_path_factory.mktemp("composed") / "run", settings(source), "composition")
+
+
+@pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A run with hostile documents, and its pages with charts: see `tests.report.conftest.make`."""
     from tests.report.conftest import make

@@ -89,9 +89,8 @@ def test_the_embedder_of_the_example_makes_a_runs_vectors(
 
 
 @pytest.mark.parametrize("name", ["subprocess:run", "os:system", "pathlib:Path", "nowhere:It"])
-def test_settings_call_nothing_but_embedders(name: str, tmp_path: Path) -> None:
+def test_settings_call_nothing_but_embedders(name: str, source: Path, tmp_path: Path) -> None:
     """A name that leads to something else is refused in one line, before it is called."""
-    source = corpus(tmp_path / "source")
     with pytest.raises(SettingsError, match=r"embedding\.method"):
         plan_run(tmp_path / "run", settings(source, embedding={"method": name, "dimension": 8}))
 

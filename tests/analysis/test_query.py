@@ -9,12 +9,10 @@ import re
 import shutil
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner
 
 from datamask.analysis.query import relations, run_query
 from datamask.cli.main import cli
-from datamask.errors import RunError
 from tests.docs.pages import PAGES
 from tests.finished import rows_of
 from tests.report.conftest import Made
@@ -66,21 +64,6 @@ def test_every_value_is_valid_json(made: Made) -> None:
     sql = "SELECT 'nan'::DOUBLE AS a, ['inf'::DOUBLE, 1] AS b, '\\xff'::BLOB AS c, NULL AS d"
     found = json.loads(command("query", made.run.root, sql, "--format", "json"), parse_constant=int)
     assert found == {"a": None, "b": [None, 1], "c": "_w==", "d": None}
-
-
-@pytest.mark.parametrize(
-    "sql", ["DELETE FROM documents", "DROP VIEW selection", "CREATE TABLE t (a INT)", "SELEKT 1"]
-)
-def test_a_query_cannot_change_the_run(made: Made, sql: str) -> None:
-    """DuckDB refuses, in one line, and the file is as it was."""
-    path = made.run.path("composition")
-    before = path.read_bytes()
-    with (
-        pytest.raises(RunError, match=r"^query: [^\n]+$"),
-        run_query(made.run, sql) as (_, rows),
-    ):
-        next(rows)
-    assert path.read_bytes() == before
 
 
 def test_the_queries_of_the_documentation_run(made: Made) -> None:

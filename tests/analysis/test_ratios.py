@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from datamask.cli.main import cli
 from datamask.errors import DatamaskError
-from tests.finished import corpus, finish, settings
+from tests.finished import finish, settings
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
@@ -24,9 +24,8 @@ def call(*arguments: str) -> Result:
     return CliRunner().invoke(cli, [*arguments])
 
 
-def test_a_mixture_goes_out_and_comes_back(tmp_path: Path) -> None:
+def test_a_mixture_goes_out_and_comes_back(source: Path, tmp_path: Path) -> None:
     """Shares of tokens, by brute force; a changed mixture is met within its limits."""
-    source = corpus(tmp_path / "source")
     run = finish(tmp_path / "run", settings(source), "composition")
     printed = call("ratios", str(run.root), "--by", "domain")
     assert printed.exit_code == 0, printed.output

@@ -26,17 +26,15 @@ from datamask.runs.opening import open_run
 from datamask.runs.receipt import read_receipt
 from datamask.runs.records import read_record
 from datamask.runs.run import Run
-from tests.finished import corpus, finish, settings, up_to
+from tests.finished import finish, settings, up_to
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
+def made(composed: Run, source: Path) -> tuple[Run, Path]:
     """A run with embeddings, and its source."""
-    folder = tmp_path_factory.mktemp("embed")
-    source = corpus(folder / "source")
-    return finish(folder / "run", settings(source), "embeddings"), source
+    return composed, source
 
 
 def test_every_survivor_has_its_own_vector(made: tuple[Run, Path]) -> None:

@@ -41,10 +41,9 @@ def survivors(run: Run) -> list[set[str]]:
 
 @pytest.mark.parametrize("storage", ["float16", *nightly("int8")])
 def test_pruning_otherwise_embeds_only_documents_that_had_no_vector(
-    tmp_path: Path, storage: str
+    source: Path, tmp_path: Path, storage: str
 ) -> None:
     """The files equal those of a run that never was another."""
-    source = corpus(tmp_path / "source")
 
     def chosen(weight: float, share: float) -> Settings:
         scores = [
@@ -67,10 +66,9 @@ def test_pruning_otherwise_embeds_only_documents_that_had_no_vector(
 
 
 def test_no_model_is_loaded_for_documents_that_have_vectors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More pruning reads neither texts nor model; another encoder embeds all again."""
-    source = corpus(tmp_path / "source")
     texts = pq.read_table(source, columns=["text"])["text"].to_pylist()
     folder = random_bert(tmp_path / "bert", texts, hidden=32, layers=1)
     model = {"method": "sentence-transformer", "model": str(folder)}
@@ -111,10 +109,9 @@ def test_a_forced_shard_is_embedded_again(tmp_path: Path) -> None:
 
 
 def test_an_error_of_the_source_does_not_accuse_the_earlier_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the embedder raises while vectors are reused is reported as it is."""
-    source = corpus(tmp_path / "source")
     more = {"quality": {"prune_fraction": 0.4}}
     finish(tmp_path / "run", settings(source, **more), "embeddings")
     run = finish(tmp_path / "run", settings(source), "quality")

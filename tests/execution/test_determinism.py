@@ -28,12 +28,6 @@ EDU = {"name": "edu", "kind": "column", "column": "edu"}
 pytestmark = pytest.mark.usefixtures("roughly")
 
 
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One corpus for all."""
-    return finished.corpus(tmp_path_factory.mktemp("determinism") / "source")
-
-
 def in_order(run: Run, stage: str) -> None:
     """One worker, shard after shard."""
     run_stage(run, stage, Compute())

@@ -20,15 +20,9 @@ from datamask.execution.estimate import estimate
 from datamask.execution.pipeline import rebuild
 from datamask.planning.preview import PlanPreview, preview
 from datamask.runs.stages import stages_of
-from tests.finished import corpus, settings
+from tests.finished import settings
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """120 documents in four files."""
-    return corpus(tmp_path_factory.mktemp("estimate") / "source")
 
 
 @pytest.mark.parametrize(("rows", "most", "measured"), [(30, 100, 90), (30, 4, 12), (500, 6, 6)])

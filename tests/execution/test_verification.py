@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
-import threading
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,7 @@ from datamask.execution.verification import verify
 from datamask.runs.opening import open_run
 from datamask.runs.run import Run
 from tests import finished
-from tests.cli.commands import datamask, here
+from tests.cli.commands import here
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -181,28 +179,3 @@ def test_the_command_names_what_is_corrupt_and_what_to_do(
     assert left[0].split() == [*heads, "documents"]
     assert left[1].split() == ["00002", *["done"] * 3, "missing", "done", "done"]
     assert [line.split()[0] for line in left[2:]] == ["00000", "00001"]
-
-
-@pytest.mark.slow
-def test_two_launches_in_one_folder_share_the_work(original: Path, tmp_path: Path) -> None:
-    """Two processes at once: both succeed, nothing is made twice, the bytes are those of one."""
-    alone = open_run(original)
-    root = tmp_path / "run"
-    rebuild_command = ("rebuild", root)
-    made = shutil.copytree(original, root)
-    for stage in ("scores", "quality", "embeddings", "selection", "subset"):
-        shutil.rmtree(made / stage)
-    results: list[subprocess.CompletedProcess[str]] = []
-    threads = [
-        threading.Thread(target=lambda: results.append(datamask(*rebuild_command)))
-        for _ in range(2)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [result.returncode for result in results] == [0, 0], results[0].stderr
-    assert outputs(open_run(root)) == outputs(alone)
-    log = results[0].stderr + results[1].stderr
-    assert "Traceback" not in log
-    assert not list((root / "locks").iterdir())

@@ -1,14 +1,12 @@
 """A flow run is disturbed while masks are learned: afterwards, a launch has the undisturbed files.
 
-The server is killed and started again; the flow run is cancelled; the deployment is launched twice
-at once; a file of the source is damaged. Real server, worker and command line.
+It is cancelled; the deployment is launched twice at once; a file of the source is damaged.
+server, worker and command line; `tests/faults/services.py` kills them.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import signal
 import time
 from pathlib import Path
 
@@ -18,7 +16,7 @@ import yaml
 from tests.faults.campaign import make_case
 from tests.faults.comparison import contents
 from tests.faults.harm import Case
-from tests.flows.server import Server, family
+from tests.flows.server import Server
 from tests.flows.test_fleet import holders
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -70,20 +68,6 @@ def wait_until_ended(server: Server, flow_run: str) -> tuple[str, str]:
         assert time.monotonic() < deadline, state
         time.sleep(1)
     return state
-
-
-def test_a_server_that_is_killed_and_comes_back(case: Case, server: Server, tmp_path: Path) -> None:
-    """The flow run ends, or a second launch finishes what is left."""
-    root = tmp_path / "run"
-    flow_run = launch(server, case, root)
-    wait_until_learning(root)
-    for pid in family(server.processes["server"].pid):
-        os.kill(pid, signal.SIGKILL)
-    server.processes["server"].wait()
-    server.start()
-    if wait_until_ended(server, flow_run)[0] != "COMPLETED":
-        assert wait_until_ended(server, launch(server, case, root))[0] == "COMPLETED"
-    assert contents(root) == contents(case.reference)
 
 
 def test_a_flow_run_that_is_cancelled(case: Case, server: Server, tmp_path: Path) -> None:

@@ -184,9 +184,8 @@ def test_a_round_between_shards(make_shard: Any, metric: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_report_compares_on_the_device(tmp_path: Path) -> None:
+def test_the_report_compares_on_the_device(source: Path, tmp_path: Path) -> None:
     """Its sample, the most diverse documents of it and their neighbours."""
-    source = finished.corpus(tmp_path / "source")
     chosen = finished.settings(source, selection={"steps": 3})
     run = finished.finish(tmp_path / "run", chosen, "composition")
     paths = (sample_path(run), neighbours_path(run))

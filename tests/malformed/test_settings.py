@@ -50,6 +50,7 @@ SETTINGS: Cases = {
         config("seed: 1\nsource: [1"),
         "my.yaml, line 2, column 11: not YAML (",
     ),
+    "configuration that is a list": (config("- 1\n"), "my.yaml"),
     "configuration with an alias": (
         config("seed: &a 1\nplan: {rows_per_shard: *a}\n"),
         "my.yaml, line 2, column 24: not YAML (an alias; write its value here)",

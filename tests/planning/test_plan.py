@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
-from datamask.errors import InputError, RunError
+from datamask.errors import InputError
 from datamask.planning.plan import plan_run
 from datamask.planning.preflight_folder import folder_problems
 from datamask.planning.preflight_rows import check_rows
@@ -100,14 +100,6 @@ def test_tiny_files_are_grouped_and_a_huge_row_group_is_split(tmp_path: Path) ->
     assert [p.skip_rows for p in huge.pieces] == [0, 3, 7, 10]
 
 
-def test_the_same_documents_in_other_files_are_the_same_documents(tmp_path: Path) -> None:
-    """Splitting the corpus into other files and row groups changes no document and no order."""
-    one = plan(tmp_path, write(tmp_path / "one", [20], group=20), "r1")
-    many = plan(tmp_path, write(tmp_path / "many", [7, 0, 1, 12], group=2), "r2")
-    read = [[row for s in range(r.num_shards) for row in ids(r, s)] for r in (one, many)]
-    assert read[0] == read[1] == [f"d{i:04d}" for i in range(20)]
-
-
 def test_a_second_plan_is_the_first_and_bytes_are_equal(tmp_path: Path) -> None:
     """Planning again changes nothing; another folder gets the same bytes."""
     source = write(tmp_path / "in", [5, 5])
@@ -118,25 +110,6 @@ def test_a_second_plan_is_the_first_and_bytes_are_equal(tmp_path: Path) -> None:
     other = plan(tmp_path, source, "other")
     for name in ("plan.parquet", "run.json"):
         assert (other.root / name).read_bytes() == (first.root / name).read_bytes()
-
-
-def test_new_settings_are_taken_over_and_a_new_cut_is_refused(tmp_path: Path) -> None:
-    """Selection may change; what moves documents between shards may not."""
-    source = write(tmp_path / "in", [5, 5])
-    first = plan(tmp_path, source)
-    second = plan(tmp_path, source, selection={"ratio": 0.3})
-    assert second.settings.selection.ratio == 0.3
-    assert second.fingerprint("scores") == first.fingerprint("scores")
-    with pytest.raises(RunError, match=r"plan\.rows_per_shard \(4, now 5\).* another folder"):
-        plan(tmp_path, source, plan={"rows_per_shard": 5})
-
-
-def test_integer_and_text_ids_that_read_the_same_are_one_id(tmp_path: Path) -> None:
-    """Ids are text inside a run, so uniqueness is that of the text."""
-    source = tmp_path / "in.parquet"
-    pq.write_table(pa.table({"id": [7, 8, 7], "text": ["a"] * 3}), source)
-    with pytest.raises(InputError, match="'7' 2 times"):
-        plan(tmp_path, source)
 
 
 def test_the_first_repeated_ids_of_the_source_are_the_examples(tmp_path: Path) -> None:

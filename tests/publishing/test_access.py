@@ -71,10 +71,9 @@ def test_a_hub_in_trouble_is_asked_again(hub: Hub) -> None:
         check_access(TO, Patience(3, waits.append))
 
 
-def test_rights_are_missing_with_everything_else(hub: Hub, tmp_path: Path) -> None:
+def test_rights_are_missing_with_everything_else(hub: Hub, source: Path, tmp_path: Path) -> None:
     """All problems at once, before anything is written; a stage that does not publish asks not."""
     hub.role = "read"
-    source = finished.corpus(tmp_path / "source")
     to = {"publication": TO.model_dump()}
     with pytest.raises(PublicationError, match="a read token"):
         plan_run(tmp_path / "run", finished.settings(source, **to))

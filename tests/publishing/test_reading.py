@@ -39,9 +39,10 @@ def put(hub: Hub, folder: Path, name: str = CORPUS) -> str:
 
 
 @pytest.mark.slow
-def test_a_run_from_the_hub_is_the_run_from_disk(reading: Hub, tmp_path: Path) -> None:
+def test_a_run_from_the_hub_is_the_run_from_disk(
+    reading: Hub, source: Path, tmp_path: Path
+) -> None:
     """The same subset; the revision is in run.json, and stays when main moves."""
-    source = corpus(tmp_path / "source")
     commit = put(reading, source)
     local = finish(tmp_path / "local", settings(source), "subset")
     path = f"hf://datasets/{CORPUS}@main/data/*.parquet"
@@ -80,9 +81,11 @@ def test_a_branch_and_a_tag_are_resolved_and_another_revision_is_refused(
     """What stands after the @ decides what is read."""
     first = put(reading, corpus(tmp_path / "source"))
     reading.repositories[CORPUS].tags["v1"] = first
+    reading.repositories[CORPUS].branches["refs/convert/parquet"] = first
     reading.add(CORPUS, {"data/more.parquet": b""})
-    for revision, expected in (("v1", first), (first, first), ("main", None)):
-        pinned_revisions = pin_source(Source(path=f"hf://datasets/{CORPUS}@{revision}/data"))
+    known = {"@v1": first, f"@{first}": first, "@refs/convert/parquet": first}
+    for revision, expected in (known | {"@main": None, "": None}).items():
+        pinned_revisions = pin_source(Source(path=f"hf://datasets/{CORPUS}{revision}/data"))
         head = reading.repositories[CORPUS].branches["main"]
         assert pinned_revisions["scores:source"] == (expected or head)
     with pytest.raises(InputError, match=f"{CORPUS}@v9"):
@@ -176,9 +179,10 @@ def bucket() -> Iterator[Callable[[Path], str]]:
 
 
 @pytest.mark.slow
-def test_a_run_from_s3_is_the_run_from_disk(bucket: Callable[[Path], str], tmp_path: Path) -> None:
+def test_a_run_from_s3_is_the_run_from_disk(
+    bucket: Callable[[Path], str], source: Path, tmp_path: Path
+) -> None:
     """The same subset, byte for byte, whether by folder or by glob; no secret in the run."""
-    source = corpus(tmp_path / "source")
     url = bucket(source)
     local = finish(tmp_path / "local", settings(source), "subset")
     assert list_files(f"{url}/*.parquet") == list_files(url)

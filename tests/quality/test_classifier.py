@@ -27,7 +27,7 @@ from datamask.quality import classifier
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
 from tests import windows
-from tests.finished import WORDS, corpus, finish, settings
+from tests.finished import WORDS, finish, settings
 
 GRADES = ["bad", "fair", "good"]
 ON_CPU = Compute(device="cpu", embedding_batch=2)
@@ -80,12 +80,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "grades": random_classifier(folder / "grades", bert, GRADES),
         "several": random_classifier(folder / "several", bert, ["ads", "hate"], several),
     }
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The corpus of finished runs."""
-    return corpus(tmp_path_factory.mktemp("corpus") / "source")
 
 
 def outputs(model: str, texts: list[str], max_tokens: int = 512) -> np.ndarray:

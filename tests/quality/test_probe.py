@@ -27,17 +27,11 @@ from datamask.quality.fitting import LEAST_LABELS, calibrated, isotonic_curve
 from datamask.quality.probe import STRENGTHS, fit_probe
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
-from tests.finished import corpus, finish, settings
+from tests.finished import finish, settings
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
 generator = np.random.default_rng(0)
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The corpus of finished runs."""
-    return corpus(tmp_path_factory.mktemp("corpus") / "source")
 
 
 @pytest.fixture(scope="module")

@@ -49,10 +49,9 @@ def planned(root: Path, source: Path, **groups: object) -> Run:
 
 
 def test_a_pickle_in_a_checkpoint_is_refused_and_not_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Arrays of objects where a killed shard left vectors: the shard is embedded as if new."""
-    source = finished.corpus(tmp_path / "source")
     run, plain = (planned(tmp_path / name, source) for name in ("run", "plain"))
     monkeypatch.setattr("datamask.embedding.chunked.CHUNK", 8)
     compute = Compute()

@@ -225,9 +225,8 @@ def test_a_database_that_comes_with_a_run_reads_no_file(tmp_path: Path) -> None:
         connection.execute("FROM terms").fetchall()
 
 
-def test_a_run_whose_path_is_a_pattern_is_refused(tmp_path: Path) -> None:
+def test_a_run_whose_path_is_a_pattern_is_refused(source: Path, tmp_path: Path) -> None:
     """DuckDB reads patterns: the files of another run would be taken for this one's."""
-    source = finished.corpus(tmp_path / "source")
     for name in ("run*", "run?", "run[12]", "run\\n"):
         with pytest.raises(DatamaskError, match=r"as a pattern and . as /; use another folder"):
             plan_run(tmp_path / name, finished.settings(source))

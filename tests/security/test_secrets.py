@@ -26,7 +26,6 @@ from datamask.config.loading import parse_settings
 from datamask.errors import PublicationError, RunError, SettingsError
 from datamask.execution import pipeline
 from datamask.runs.opening import run_storage
-from tests import finished
 from tests.hub.runs import finished_run
 from tests.hub.server import Fault, Hub
 from tests.publishing.conftest import TOKEN
@@ -179,10 +178,9 @@ PLACES = (
 
 @pytest.mark.parametrize("place", PLACES)
 def test_no_secret_of_a_url_gets_past_the_settings(
-    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+    place: str, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
     """Every kind of secret in every kind of setting: refused, and printed and written nowhere."""
-    source = finished.corpus(tmp_path / "source")
     for url in SECRET_URLS:
         given = ["--set", f"source.path={source}", "--set", place.format(url)]
         command = ["datamask", "rebuild", str(tmp_path / "run"), *given]

@@ -43,12 +43,11 @@ def masks(run: Run) -> dict[str, float]:
 
 
 @pytest.mark.slow
-def test_apply_judges_by_the_old_scores_and_threshold(tmp_path: Path) -> None:
+def test_apply_judges_by_the_old_scores_and_threshold(source: Path, tmp_path: Path) -> None:
     """New documents one by one: scores, pruning and logit of one do not depend on the others."""
     score = {"name": "edu", "kind": "column", "column": "edu", "normalisation": "rank"}
     other = {"name": "long", "kind": "column", "column": "token_count"}
     terms = [{"name": "length", "weight": 0.5}]
-    source = corpus(tmp_path / "source")
     asked = settings(
         source,
         quality={"scores": [score, other]},

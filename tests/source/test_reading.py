@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datamask.config.inputs import Source
 from datamask.config.settings import Settings
 from datamask.errors import HubUnavailableError, InputError, StorageError
 from datamask.planning.preview import cut
@@ -21,7 +19,7 @@ from datamask.runs import schemas
 from datamask.runs.files import write_parquet
 from datamask.runs.opening import create_run
 from datamask.runs.run import Run
-from datamask.source.opening import list_files, naming, pin_source, pinned_path
+from datamask.source.opening import list_files, naming
 from datamask.source.pinned import open_parquet
 from datamask.source.reading import SCHEMA_KEY, SourceFile, locate, read_shard, unify_schemas
 from datamask.source.rows import read_rows
@@ -111,17 +109,6 @@ def test_files_are_found_in_a_folder_by_glob_and_alone(
     assert list_files("a/c/1.parquet") == list_files(both[0]) == both[:1]
 
 
-def test_urls_are_read_through_fsspec() -> None:
-    """Another filesystem lists and reads like the local one."""
-    with fsspec.open("memory://corpus/part/0.parquet", "wb") as file:
-        pq.write_table(pa.table({"id": ["a", "b"]}), file)
-    paths = list_files("memory://corpus")
-    assert [path.rpartition("/")[2] for path in paths] == ["0.parquet"]
-    assert paths[0].startswith("memory://")
-    with open_parquet(paths[0]) as found:
-        assert found.read()["id"].to_pylist() == ["a", "b"]
-
-
 def test_a_local_file_is_not_held_in_memory_as_a_whole(tmp_path: Path) -> None:
     """Reading all batches takes the memory of one or two row groups."""
     path = tmp_path / "a.parquet"
@@ -153,32 +140,6 @@ def test_files_with_small_differences_have_one_schema() -> None:
     unified = unify_schemas([("first", first), ("second", second)])
     kinds = (pa.large_string(), pa.int64(), pa.string(), pa.large_string())
     assert unified == pa.schema([*zip("abcd", kinds, strict=True)])
-
-
-@pytest.mark.parametrize("revision", ["", "@main", "@refs/convert/parquet"])
-def test_a_hub_source_is_read_at_its_commit(monkeypatch: pytest.MonkeyPatch, revision: str) -> None:
-    """A branch is looked up once; files are then read at the commit it stood at."""
-    import huggingface_hub as hub
-
-    asked = []
-
-    def repo_info(api: hub.HfApi, name: str, *, repo_type: str, revision: str) -> Any:
-        asked.append((name, repo_type, revision))
-        return type("Info", (), {"sha": "c0ffee"})
-
-    monkeypatch.setattr(hub.HfApi, "repo_info", repo_info)
-    monkeypatch.setattr(
-        hub.HfFileSystem, "_repo_and_revision_exist", lambda *arguments: (True, None)
-    )
-    path = f"hf://datasets/owner/name{revision}/data/**/*.parquet"
-    pinned_revisions = pin_source(Source(path=path))
-    assert asked == [("owner/name", "dataset", revision.removeprefix("@") or "main")]
-    assert pinned_revisions == {"scores:source": "c0ffee"}
-    assert (
-        pinned_path(path, pinned_revisions) == "hf://datasets/owner/name@c0ffee/data/**/*.parquet"
-    )
-    assert pinned_path("/data", pinned_revisions) == "/data"
-    assert pin_source(Source(path="/data")) == {}
 
 
 def test_faults_that_may_pass_are_told_from_bad_files() -> None:

@@ -153,12 +153,6 @@ def machine(s3: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machi
     return become
 
 
-@pytest.fixture(scope="session")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A corpus of 120 documents."""
-    return finished.corpus(tmp_path_factory.mktemp("storage") / "source")
-
-
 def with_tokens(source: Path) -> Settings:
     """Settings of a run that ends with tokens for a trainer."""
     tokenizer = finished.word_tokenizer(source.parent / "tokenizer.json")

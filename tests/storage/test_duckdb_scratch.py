@@ -58,17 +58,6 @@ def test_each_cause_has_its_own_remedy(tmp_path: Path) -> None:
     assert type(error) is RunError and str(error).endswith("raise compute.duckdb_memory")
 
 
-def test_a_full_disk_under_duckdb_can_be_tried_again(tmp_path: Path) -> None:
-    """The line says what to do; memory that does not suffice names the setting."""
-    full = pytest.raises(StorageError, match="no space left for DuckDB")
-    with full, temporary_duckdb(tmp_path, Compute()):
-        raise duckdb.IOException("IO Error: Could not write file: No space left on device")
-    small = pytest.raises(RunError, match=r"raise compute\.duckdb_memory")
-    with small, temporary_duckdb(tmp_path, Compute()):
-        raise duckdb.OutOfMemoryException("Out of Memory Error: failed to allocate")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_errors_of_a_stream_are_those_of_a_query(tmp_path: Path) -> None:
     """Too little memory and a damaged file, found while the rows are read."""
     generator = np.random.default_rng(0)

@@ -32,11 +32,9 @@ pytestmark = pytest.mark.usefixtures("roughly")
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, pa.Table]:
+def made(composed: Run, source: Path) -> tuple[Run, pa.Table]:
     """A run with its subset, and its source in order."""
-    folder = tmp_path_factory.mktemp("merging")
-    source = corpus(folder / "source")
-    return finish(folder / "run", settings(source), "subset"), pq.read_table(source)
+    return composed, pq.read_table(source)
 
 
 def subset_of(run: Run) -> pa.Table:
