@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,7 +48,7 @@ def qualities(run: Run) -> dict[str, float]:
     return {row["id"]: row["quality"] for rows in tables for row in rows}
 
 
-def test_overlap_of_every_pair(runs: list[Run]) -> None:
+def test_overlap_of_every_pair(runs):
     """Sets of ids, whatever the shards."""
     found = compare(runs)
     assert [(pair.first, pair.second) for pair in found.pairs] == [
@@ -70,7 +69,7 @@ def test_overlap_of_every_pair(runs: list[Run]) -> None:
         assert pair.jaccard < 1
 
 
-def test_what_one_has_and_the_other_lacks(runs: list[Run]) -> None:
+def test_what_one_has_and_the_other_lacks(runs):
     """Numbers, mean quality, groups, and the best as examples."""
     quality = qualities(runs[0])
     pair = compare(runs[:2]).pairs[0]
@@ -84,7 +83,7 @@ def test_what_one_has_and_the_other_lacks(runs: list[Run]) -> None:
     assert sum(count for _, count in missing["groups"]["language"]) == len(only)
 
 
-def test_terms_and_settings_side_by_side(runs: list[Run]) -> None:
+def test_terms_and_settings_side_by_side(runs):
     """Each run's own figures in its column; only settings that differ."""
     found = compare(runs)
     columns: dict[str, list[Any]] = {name: values for name, values, _ in term_rows(found)}
@@ -103,7 +102,7 @@ def test_terms_and_settings_side_by_side(runs: list[Run]) -> None:
 
 
 @pytest.mark.slow
-def test_gains_are_over_random_selections_of_the_first_run(tmp_path: Path) -> None:
+def test_gains_are_over_random_selections_of_the_first_run(tmp_path):
     """The higher mean quality is the larger gain, whichever gains more over its own random."""
     source, made = corpus(tmp_path / "source"), []
     for name, weight, pruned in (("all", 0.5, 0.0), ("pruned", 1.0, 0.6)):
@@ -119,7 +118,7 @@ def test_gains_are_over_random_selections_of_the_first_run(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_text_and_page_say_that_sources_differ(runs: list[Run], tmp_path: Path) -> None:
+def test_text_and_page_say_that_sources_differ(runs, tmp_path):
     """Runs that share documents by id only; a copy of the source is the same source."""
     source, copy = corpus(tmp_path / "other"), corpus(tmp_path / "source")
     (source / "3.parquet").unlink()
@@ -135,7 +134,7 @@ def test_text_and_page_say_that_sources_differ(runs: list[Run], tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_runs_that_cannot_be_compared(runs: list[Run], tmp_path: Path) -> None:
+def test_runs_that_cannot_be_compared(runs, tmp_path):
     """One run alone, an unfinished run, and runs that share nothing: each in one line."""
     with pytest.raises(RunError, match="two runs or more"):
         compare(runs[:1])

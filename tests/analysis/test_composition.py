@@ -83,7 +83,7 @@ def chosen(documents: list[dict[str, Any]], selection: str) -> list[dict[str, An
 SETS = ("source", "candidates", "selected", "top_quality")
 
 
-def test_totals_are_sums_over_documents(made: tuple[Run, list[dict[str, Any]]]) -> None:
+def test_totals_are_sums_over_documents(made):
     """Counts and sums of each selection; random is the expectation of a draw per shard."""
     run, documents = made
     totals = {row["selection"]: row for row in query(run, "SELECT * FROM totals")}
@@ -103,7 +103,7 @@ def test_totals_are_sums_over_documents(made: tuple[Run, list[dict[str, Any]]]) 
     assert totals["random"]["tokens"] == pytest.approx(expected)
 
 
-def test_the_funnel_is_what_each_step_leaves(made: tuple[Run, list[dict[str, Any]]]) -> None:
+def test_the_funnel_is_what_each_step_leaves(made):
     """Of every group and in total: documents, lengths and quality after each reason to drop."""
     run, documents = made
     steps = ["source", *(r for r in DROP_REASONS if any(d["dropped"] == r for d in documents))]
@@ -130,7 +130,7 @@ def test_the_funnel_is_what_each_step_leaves(made: tuple[Run, list[dict[str, Any
             assert row["mean_quality"] == mean
 
 
-def test_length_bands_hold_every_document_once(made: tuple[Run, list[dict[str, Any]]]) -> None:
+def test_length_bands_hold_every_document_once(made):
     """Bands are fixed, so that ties do not make them uneven; their ends are powers of two."""
     run, documents = made
     found = query(run, "SELECT * FROM groups WHERE kind = 'length'")
@@ -143,7 +143,7 @@ def test_length_bands_hold_every_document_once(made: tuple[Run, list[dict[str, A
         assert row["documents_after"] == sum(document["selected"] for document in inside)
 
 
-def test_terms_are_means_over_what_shards_keep(made: tuple[Run, list[dict[str, Any]]]) -> None:
+def test_terms_are_means_over_what_shards_keep(made):
     """Quality of the selected, from the documents; the others, from the masks' own figures."""
     run, documents = made
     terms = {row["term"]: row for row in query(run, "SELECT * FROM terms")}
@@ -166,7 +166,7 @@ def test_terms_are_means_over_what_shards_keep(made: tuple[Run, list[dict[str, A
     assert [terms[name]["maximise"] for name in ("disf", "quality", "objective")] == [0, 1, 1]
 
 
-def test_the_file_stands_alone(made: tuple[Run, list[dict[str, Any]]], tmp_path: Path) -> None:
+def test_the_file_stands_alone(made, tmp_path):
     """Moved without the run, it answers the same; about documents with their files next to it."""
     run, documents = made
     shutil.copy(run.path("composition"), tmp_path / "composition.duckdb")
@@ -183,9 +183,7 @@ def test_the_file_stands_alone(made: tuple[Run, list[dict[str, Any]]], tmp_path:
     assert [name for (name,) in found] == [row["id"] for row in chosen(documents, "selected")]
 
 
-def test_files_that_disagree_are_refused(
-    made: tuple[Run, list[dict[str, Any]]], tmp_path: Path
-) -> None:
+def test_files_that_disagree_are_refused(made, tmp_path):
     """A quality file of other documents would give wrong tables: it is an error, no empty join."""
     shutil.copytree(made[0].root, tmp_path / "run")
     run = open_run(tmp_path / "run")
@@ -201,7 +199,7 @@ def test_files_that_disagree_are_refused(
         compose(run, Compute())
 
 
-def test_a_query_before_the_composition_says_what_to_run(tmp_path: Path) -> None:
+def test_a_query_before_the_composition_says_what_to_run(tmp_path):
     """The next command, not a DuckDB error."""
     with pytest.raises(RunError, match="run `datamask rebuild"):
         query(Run(run_storage(tmp_path), Settings()), "SELECT 1")

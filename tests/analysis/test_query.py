@@ -7,7 +7,6 @@ import io
 import json
 import re
 import shutil
-from pathlib import Path
 
 from click.testing import CliRunner
 
@@ -15,7 +14,6 @@ from datamask.analysis.query import relations, run_query
 from datamask.cli.main import cli
 from tests.docs.pages import PAGES
 from tests.finished import rows_of
-from tests.report.conftest import Made
 
 
 def command(*arguments: object) -> str:
@@ -25,7 +23,7 @@ def command(*arguments: object) -> str:
     return result.stdout
 
 
-def test_every_relation_named_can_be_queried(made: Made) -> None:
+def test_every_relation_named_can_be_queried(made):
     """And its description names every column, which the documentation shows."""
     for name, meaning in relations().items():
         with run_query(made.run, f"SELECT * FROM {name}") as (columns, rows):
@@ -39,7 +37,7 @@ def test_every_relation_named_can_be_queried(made: Made) -> None:
     assert [line.split()[0] for line in listed.splitlines()] == list(relations())
 
 
-def test_selection_is_what_the_masks_keep(made: Made) -> None:
+def test_selection_is_what_the_masks_keep(made):
     """The view against the masks' own files, as CSV, JSON lines and aligned text."""
     run = made.run
     kept = sorted(
@@ -59,14 +57,14 @@ def test_selection_is_what_the_masks_keep(made: Made) -> None:
     assert [line.split()[0] for line in shown[1:]] == kept
 
 
-def test_every_value_is_valid_json(made: Made) -> None:
+def test_every_value_is_valid_json(made):
     """JSON has neither infinite numbers nor bytes."""
     sql = "SELECT 'nan'::DOUBLE AS a, ['inf'::DOUBLE, 1] AS b, '\\xff'::BLOB AS c, NULL AS d"
     found = json.loads(command("query", made.run.root, sql, "--format", "json"), parse_constant=int)
     assert found == {"a": None, "b": [None, 1], "c": "_w==", "d": None}
 
 
-def test_the_queries_of_the_documentation_run(made: Made) -> None:
+def test_the_queries_of_the_documentation_run(made):
     """At least ten, and each finds something; this run has neither `drift` nor `arms`."""
     pages = "".join(page.read_text(encoding="utf-8") for page in PAGES)
     found = re.findall(r'datamask query \S+ "([^"]+)"', pages)
@@ -76,7 +74,7 @@ def test_the_queries_of_the_documentation_run(made: Made) -> None:
             assert columns and (next(rows, None) or re.search("drift|arms", sql)), sql
 
 
-def test_a_sweep_ends_with_its_table_and_page(made: Made, tmp_path: Path) -> None:
+def test_a_sweep_ends_with_its_table_and_page(made, tmp_path):
     """The recommendation is in the table; lambda and gains are numbers."""
     root = shutil.copytree(made.run.root, tmp_path / "run")
     given = ("sweep.quality_weights=[0.3,0.9]", "sweep.seeds=[1]")

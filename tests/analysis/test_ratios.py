@@ -6,7 +6,6 @@ import csv
 import io
 import json
 from collections import Counter
-from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -24,7 +23,7 @@ def call(*arguments: str) -> Result:
     return CliRunner().invoke(cli, [*arguments])
 
 
-def test_a_mixture_goes_out_and_comes_back(source: Path, tmp_path: Path) -> None:
+def test_a_mixture_goes_out_and_comes_back(source, tmp_path):
     """Shares of tokens, by brute force; a changed mixture is met within its limits."""
     run = finish(tmp_path / "run", settings(source), "composition")
     printed = call("ratios", str(run.root), "--by", "domain")
@@ -57,7 +56,7 @@ def test_a_mixture_goes_out_and_comes_back(source: Path, tmp_path: Path) -> None
         assert abs(count / 30 - mixture[name]) <= 0.1 * mixture[name] + 0.5 / 30
 
 
-def test_a_proposed_mixture_is_read(tmp_path: Path) -> None:
+def test_a_proposed_mixture_is_read(tmp_path):
     """Domains and weights, as a JSON list; others are left out."""
     path = tmp_path / "optimal.json"
     path.write_text('[{"domain": "a", "weight": 0.75}, {"domain": "b", "weight": 0.25}]')
@@ -83,9 +82,7 @@ def test_a_proposed_mixture_is_read(tmp_path: Path) -> None:
         ("none.csv", None, "no such file"),
     ],
 )
-def test_what_is_no_mixture_is_refused(
-    tmp_path: Path, name: str, text: str | None, message: str
-) -> None:
+def test_what_is_no_mixture_is_refused(tmp_path, name, text, message):
     """In one line that names the file."""
     path = tmp_path / name
     if text is not None:

@@ -25,7 +25,7 @@ def values(problem: Problem, metric: str, rows: np.ndarray) -> float:
 
 @pytest.mark.parametrize("metric", ["facility_location", "pairwise"])
 @pytest.mark.parametrize("quality_weight", [0.0, 0.4])
-def test_no_selection_is_above_the_bound(metric: str, quality_weight: float) -> None:
+def test_no_selection_is_above_the_bound(metric, quality_weight):
     """All 330 selections are below; the value is the definition's; the bound is near the best."""
     for seed in range(5):
         random = np.random.default_rng(seed)

@@ -8,9 +8,6 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from pathlib import Path
-
-import pytest
 
 from tests.cli.commands import here, settings, text_corpus
 
@@ -26,7 +23,7 @@ def opened(url: str, host: str = "") -> tuple[int, bytes]:
             return error.code, error.read()
 
 
-def test_pages_are_served_on_loopback_only(finished: tuple[Path, Path, str]) -> None:
+def test_pages_are_served_on_loopback_only(finished):
     """Report, pictures and logs; no other file, no other host; Ctrl-C ends it."""
     root, _, _ = finished
     command = [sys.executable, "-u", "-m", "datamask.cli.main", "open", str(root)]
@@ -60,9 +57,7 @@ def test_pages_are_served_on_loopback_only(finished: tuple[Path, Path, str]) -> 
         assert process.stdout.read().strip() == "ended"
 
 
-def test_open_shows_the_report_in_the_browser(
-    finished: tuple[Path, Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_open_shows_the_report_in_the_browser(finished, tmp_path, capsys):
     """The browser of the user gets the report's address; without one, the path is printed."""
     root, _, _ = finished
     browser = tmp_path / "browser"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pyarrow.parquet as pq
 import pytest
 
@@ -40,9 +38,7 @@ def survivors(run: Run) -> list[set[str]]:
 
 
 @pytest.mark.parametrize("storage", ["float16", *nightly("int8")])
-def test_pruning_otherwise_embeds_only_documents_that_had_no_vector(
-    source: Path, tmp_path: Path, storage: str
-) -> None:
+def test_pruning_otherwise_embeds_only_documents_that_had_no_vector(source, tmp_path, storage):
     """The files equal those of a run that never was another."""
 
     def chosen(weight: float, share: float) -> Settings:
@@ -65,9 +61,7 @@ def test_pruning_otherwise_embeds_only_documents_that_had_no_vector(
         assert run.path("embeddings", shard).read_bytes() == expected
 
 
-def test_no_model_is_loaded_for_documents_that_have_vectors(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_model_is_loaded_for_documents_that_have_vectors(source, tmp_path, monkeypatch):
     """More pruning reads neither texts nor model; another encoder embeds all again."""
     texts = pq.read_table(source, columns=["text"])["text"].to_pylist()
     folder = random_bert(tmp_path / "bert", texts, hidden=32, layers=1)
@@ -83,7 +77,7 @@ def test_no_model_is_loaded_for_documents_that_have_vectors(
     assert counts(run) == [(0, len(kept)) for kept in survivors(run)]
 
 
-def test_a_damaged_file_is_not_reused(tmp_path: Path) -> None:
+def test_a_damaged_file_is_not_reused(tmp_path):
     """Documents are embedded again where vectors, a footer or a checksum are damaged."""
     source, small = corpus(tmp_path / "source"), {"rows_per_shard": 30}
     run = finish(tmp_path / "run", settings(source, plan=small), "embeddings")
@@ -101,16 +95,14 @@ def test_a_damaged_file_is_not_reused(tmp_path: Path) -> None:
         assert run.path("embeddings", shard).read_bytes() == vectors
 
 
-def test_a_forced_shard_is_embedded_again(tmp_path: Path) -> None:
+def test_a_forced_shard_is_embedded_again(tmp_path):
     """What is done is made again from the texts, not from itself."""
     run = finish(tmp_path / "run", settings(corpus(tmp_path / "source")), "embeddings")
     run_stage(run, "embeddings", Compute(), shards=[1], force=True)
     assert counts(run)[1] == (0, len(survivors(run)[1]))
 
 
-def test_an_error_of_the_source_does_not_accuse_the_earlier_file(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_of_the_source_does_not_accuse_the_earlier_file(source, tmp_path, monkeypatch):
     """What the embedder raises while vectors are reused is reported as it is."""
     more = {"quality": {"prune_fraction": 0.4}}
     finish(tmp_path / "run", settings(source, **more), "embeddings")

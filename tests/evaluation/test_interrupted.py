@@ -49,9 +49,7 @@ def step_of(checkpoints: Path) -> int:
 
 
 @pytest.mark.slow
-def test_a_killed_process_is_continued(
-    run: Run, trained: tuple[Run, bytes], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_killed_process_is_continued(run, trained, caplog):
     """SIGKILL in the middle; the next process says from which step it goes on."""
     folder = run.root / "checkpoints"
     kill_at_checkpoint(run.root, "training")
@@ -65,9 +63,7 @@ def test_a_killed_process_is_continued(
     assert not list(folder.rglob("*.npz"))
 
 
-def test_a_training_killed_again_and_again_ends_the_same(
-    run: Run, trained: tuple[Run, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_training_killed_again_and_again_ends_the_same(run, trained, monkeypatch):
     """While the rate rises, while it falls, and while weights are averaged."""
 
     class Killed(BaseException):
@@ -94,12 +90,7 @@ def test_a_training_killed_again_and_again_ends_the_same(
 
 
 @pytest.mark.slow
-def test_a_damaged_checkpoint_counts_as_none(
-    run: Run,
-    trained: tuple[Run, bytes],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_damaged_checkpoint_counts_as_none(run, trained, monkeypatch, caplog):
     """Cut short on the disk: the training begins anew and says so."""
     save = Checkpoints.save
 

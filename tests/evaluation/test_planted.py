@@ -143,7 +143,7 @@ def is_right(found: Findings, set_name: str | None = None) -> bool:
 
 
 @pytest.mark.slow
-def test_garbage_is_worse(tmp_path: Path) -> None:
+def test_garbage_is_worse(tmp_path):
     """One small corpus, half of it garbage; ten large ones, and other kinds, in the slow test."""
     texts = docstrings(tmp_path / "docstrings", "scipy")
     found = garbage(texts, tmp_path / "garbage", 0, size=1400, every=2, tokens=20_000)
@@ -154,7 +154,7 @@ def test_garbage_is_worse(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("make", [garbage, copies, domain])
-def test_ten_corpora(make: Any, texts: list[str], tmp_path: Path) -> None:
+def test_ten_corpora(make, texts, tmp_path):
     """The verdict is right on at least nine of ten."""
     name = "mirror" if make is domain else None
     found = [make(texts, tmp_path / str(seed), seed) for seed in range(10)]

@@ -91,7 +91,7 @@ def near_copies(run: Run, source: Path) -> set[str]:
     return found
 
 
-def test_held_out_are_those_that_the_rule_draws_and_their_equals(source: Path, run: Run) -> None:
+def test_held_out_are_those_that_the_rule_draws_and_their_equals(source, run):
     """By MD5 of seed and id; a text that occurs twice is held out twice; none is selected."""
     rows = small.source_table(source)
     drawn = {n for n in small.drawn(SEED, SHARE, [*rows]) if rows[n]["text"].strip()}
@@ -109,9 +109,7 @@ def test_held_out_are_those_that_the_rule_draws_and_their_equals(source: Path, r
         assert not ids(run, name) & expected, name
 
 
-def test_the_mean_vector_of_an_arm_is_weighted_by_tokens(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_mean_vector_of_an_arm_is_weighted_by_tokens(run, monkeypatch):
     """As added up document by document; pairs have none, and pruned documents count for nothing.
 
     The mean does not depend on the size of row groups.
@@ -144,7 +142,7 @@ def test_the_mean_vector_of_an_arm_is_weighted_by_tokens(
     assert np.allclose(results.mean_vectors(run), whole, rtol=1e-12)
 
 
-def test_seeds_are_trained_on_different_text(run: Run) -> None:
+def test_seeds_are_trained_on_different_text(run):
     """No document twice until all of the arm are used; then from the first one again."""
     arm = ARMS.index("random")
     separator = run.receipt("tokenizer").metrics["vocabulary"]
@@ -165,7 +163,7 @@ def test_seeds_are_trained_on_different_text(run: Run) -> None:
     assert drawn[-1] == (stream[:size] * 2)[again : again + wanted]
 
 
-def test_near_copies_of_held_out_texts_are_in_no_arm(source: Path, run: Run) -> None:
+def test_near_copies_of_held_out_texts_are_in_no_arm(source, run):
     """They may be selected, but models are not trained on them; how many there were is noted."""
     copies = near_copies(run, source)
     assert len(copies) > 5
@@ -175,9 +173,7 @@ def test_near_copies_of_held_out_texts_are_in_no_arm(source: Path, run: Run) -> 
     assert metrics["copies"][ARMS.index("ours")] == len(small.selected(run) & copies) > 0
 
 
-def test_arms_are_the_documents_that_they_are_named_after(
-    source: Path, folder: Path, run: Run
-) -> None:
+def test_arms_are_the_documents_that_they_are_named_after(source, folder, run):
     """Each kind, derived anew from the source, the files of quality and other runs."""
     rows, copies = small.quality(run), near_copies(run, source)
     held_out = {row["id"] for row in rows if row["dropped"] == "held_out"}
@@ -201,7 +197,7 @@ def test_arms_are_the_documents_that_they_are_named_after(
     assert len(ids(run, "listed")) > 50
 
 
-def test_tokens_are_those_of_the_texts(source: Path, run: Run) -> None:
+def test_tokens_are_those_of_the_texts(source, run):
     """Decoded, they are the documents; held-out texts are cut to the context."""
     known = small.source_table(source)
     definition = pq.read_table(run.path("tokenizer"))["definition"][0].as_py()
@@ -220,7 +216,7 @@ def test_tokens_are_those_of_the_texts(source: Path, run: Run) -> None:
             assert known[row["id"]]["text"].startswith(text)
 
 
-def test_the_results_are_means_over_the_trained_models(run: Run) -> None:
+def test_the_results_are_means_over_the_trained_models(run):
     """For every set a row per arm and per pair, from the files of the models alone."""
     rows = read_results(run)
     held_out = pq.read_table(run.path("held_out")).to_pylist()
@@ -250,7 +246,7 @@ def test_the_results_are_means_over_the_trained_models(run: Run) -> None:
 
 
 @pytest.mark.slow
-def test_bits_are_the_librarys_own_loss(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bits_are_the_librarys_own_loss(run, monkeypatch):
     """Text by text, without padding: the loss that transformers computes for labels."""
     path = run.path("training", 0)
     before, models = path.read_bytes(), []
@@ -279,7 +275,7 @@ def test_bits_are_the_librarys_own_loss(run: Run, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.slow
-def test_training_gives_the_same_bytes_with_two_workers(folder: Path, run: Run) -> None:
+def test_training_gives_the_same_bytes_with_two_workers(folder, run):
     """Anew in another folder; the arms too. Both seeds of the first two arms."""
     two = Compute(workers=2)
     again = finished.finish(folder / "again", run.settings, "arms", two)
@@ -292,7 +288,7 @@ def test_training_gives_the_same_bytes_with_two_workers(folder: Path, run: Run) 
 
 
 @pytest.mark.slow
-def test_more_arms_rates_and_seeds_train_only_what_is_new(source: Path, root: Path) -> None:
+def test_more_arms_rates_and_seeds_train_only_what_is_new(source, root):
     """The files of models that exist stay untouched, and so does the selection."""
     run = finish(root, small.settings(source))
     chosen = run.fingerprint_all("selection")
@@ -318,7 +314,7 @@ def test_more_arms_rates_and_seeds_train_only_what_is_new(source: Path, root: Pa
     assert {row["seeds"] for row in read_results(fewer)} == {2}
 
 
-def test_nothing_held_out_and_no_arms_change_nothing(source: Path, tmp_path: Path) -> None:
+def test_nothing_held_out_and_no_arms_change_nothing(source, tmp_path):
     """No stage of evaluation, and files of quality as without the settings."""
     runs = []
     for name, groups in (("without", {}), ("none", {"evaluation": {"hold_out": 0, "arms": []}})):

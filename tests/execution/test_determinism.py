@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -50,9 +49,7 @@ def shuffled(run: Run, stage: str) -> None:
 @pytest.mark.parametrize(
     "selection", SELECTIONS, ids=lambda values: "-".join(map(str, values.values()))
 )
-def test_workers_and_order_change_no_byte(
-    source: Path, tmp_path: Path, selection: dict[str, object]
-) -> None:
+def test_workers_and_order_change_no_byte(source, tmp_path, selection):
     """Three ways through the same plan leave the same files."""
     ways: tuple[Callable[[Run, str], None], ...] = (in_order, four_workers, shuffled)
     made = []

@@ -55,7 +55,7 @@ def flip(path: Path, place: float) -> None:
     path.write_bytes(data)
 
 
-def test_checksums_are_those_of_sha256sum(run: Run) -> None:
+def test_checksums_are_those_of_sha256sum(run):
     """Another program agrees on every file, and every output has one."""
     sums = checksums(run)
     lines = "".join(f"{sha256}  {name}\n" for name, sha256 in sums.items())
@@ -93,7 +93,7 @@ FLIPPED = [
         for turn, place in enumerate(PLACES)
     ],
 )
-def test_a_flipped_bit_is_found_and_mended(run: Run, name: str, place: float) -> None:
+def test_a_flipped_bit_is_found_and_mended(run, name, place):
     """Wherever it is; what is made again is what was there."""
     before = outputs(run)
     flip(run.root / name, place)
@@ -106,9 +106,7 @@ def test_a_flipped_bit_is_found_and_mended(run: Run, name: str, place: float) ->
 
 
 @pytest.mark.parametrize("is_verified", [True, False])
-def test_a_damaged_file_of_the_subset_is_all_that_is_made_again(
-    run: Run, is_verified: bool
-) -> None:
+def test_a_damaged_file_of_the_subset_is_all_that_is_made_again(run, is_verified):
     """What was published of it is whole again too, and published.json is left alone."""
 
     def stamps() -> dict[str, int]:
@@ -135,7 +133,7 @@ def test_a_damaged_file_of_the_subset_is_all_that_is_made_again(
     assert published() == content
 
 
-def test_a_file_without_checksum_is_not_trusted(run: Run) -> None:
+def test_a_file_without_checksum_is_not_trusted(run):
     """Nobody knows what was written."""
     record = run.root / "records" / "selection" / "00001.parquet.json"
     record.write_text(record.read_text().replace("selection/00001", "selection/00002"))
@@ -143,14 +141,14 @@ def test_a_file_without_checksum_is_not_trusted(run: Run) -> None:
 
 
 @pytest.mark.parametrize("place", [0.1, 0.5, 0.9])
-def test_damaged_settings_are_not_used(run: Run, place: float) -> None:
+def test_damaged_settings_are_not_used(run, place):
     """A digit that changed would quietly be another run."""
     flip(run.root / "run.json", place)
     with pytest.raises(CorruptFileError, match=r"run\.json: not as datamask wrote it"):
         open_run(run.root)
 
 
-def test_no_bit_of_the_plan_may_change(run: Run) -> None:
+def test_no_bit_of_the_plan_may_change(run):
     """Its footer too, where Parquet keeps no checksum: nobody works by such a plan."""
     path = run.root / "plan.parquet"
     whole = path.read_bytes()
@@ -162,9 +160,7 @@ def test_no_bit_of_the_plan_may_change(run: Run) -> None:
     assert open_run(run.root).num_units("subset") > 0
 
 
-def test_the_command_names_what_is_corrupt_and_what_to_do(
-    run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_names_what_is_corrupt_and_what_to_do(run, capsys):
     """Exit 0 when all is well; otherwise the files, and the command that fixes them."""
     assert here("verify", run.root) == 0
     assert capsys.readouterr().out.rstrip().endswith("0 corrupt")

@@ -70,7 +70,7 @@ def wait_until_ended(server: Server, flow_run: str) -> tuple[str, str]:
     return state
 
 
-def test_a_flow_run_that_is_cancelled(case: Case, server: Server, tmp_path: Path) -> None:
+def test_a_flow_run_that_is_cancelled(case, server, tmp_path):
     """Nothing goes on learning, and a second launch finishes what is left."""
     root = tmp_path / "run"
     flow_run = launch(server, case, root)
@@ -83,7 +83,7 @@ def test_a_flow_run_that_is_cancelled(case: Case, server: Server, tmp_path: Path
     assert contents(root) == contents(case.reference)
 
 
-def test_a_deployment_that_is_launched_twice(case: Case, server: Server, tmp_path: Path) -> None:
+def test_a_deployment_that_is_launched_twice(case, server, tmp_path):
     """Both flow runs share the work, or one is refused; the files are those of one."""
     root = tmp_path / "run"
     first, second = (launch(server, case, root) for _ in range(2))
@@ -92,7 +92,7 @@ def test_a_deployment_that_is_launched_twice(case: Case, server: Server, tmp_pat
     assert contents(root) == contents(case.reference)
 
 
-def test_a_file_of_the_source_that_is_damaged(case: Case, server: Server, tmp_path: Path) -> None:
+def test_a_file_of_the_source_that_is_damaged(case, server, tmp_path):
     """The flow run fails and names the file; with the file as it was, a launch goes on."""
     root = tmp_path / "run"
     path = case.config.parent / "corpus" / "1.parquet"

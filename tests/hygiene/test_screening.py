@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,9 +23,7 @@ pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
 
 @pytest.mark.slow
-def test_workers_order_and_lost_files_change_no_byte(
-    tmp_path: Path, copies: Any, benchmarks: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_order_and_lost_files_change_no_byte(tmp_path, copies, benchmarks, monkeypatch):
     """Four workers, shards in reverse, and a folder that lost files, have the same files."""
     source, _ = copies
     monkeypatch.setattr("datamask.hygiene.similar_pairs.HASHES_AT_ONCE", 1000)  # 160 x 21 in all
@@ -61,9 +57,7 @@ def test_workers_order_and_lost_files_change_no_byte(
     assert made[1:] == [made[0]] * 3
 
 
-def test_all_problems_are_reported_before_any_work(
-    tmp_path: Path, benchmarks: list[dict[str, Any]]
-) -> None:
+def test_all_problems_are_reported_before_any_work(tmp_path, benchmarks):
     """Files and columns that are missing, and files that cannot be read; nothing is left behind."""
     source = write(tmp_path / "source" / "a.parquet", ["a", "b"]).parent
     (tmp_path / "broken.jsonl").write_text('{"text": "a"}\nnot json\n')
@@ -93,7 +87,7 @@ def test_all_problems_are_reported_before_any_work(
     assert not (tmp_path / "run").exists()
 
 
-def test_layout_features_has_no_text_to_screen(tmp_path: Path) -> None:
+def test_layout_features_has_no_text_to_screen(tmp_path):
     """Said with the other problems of the settings."""
     source = write(tmp_path / "source" / "a.parquet", ["a"]).parent
     quality = {"near_duplicates": {}, "scores": []}
@@ -103,9 +97,7 @@ def test_layout_features_has_no_text_to_screen(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_counts_are_shown_wherever_results_are(
-    tmp_path: Path, benchmarks: list[dict[str, Any]], copies: Any
-) -> None:
+def test_counts_are_shown_wherever_results_are(tmp_path, benchmarks, copies):
     """Report, card and published scores; no path of this machine is published."""
     source, _ = copies
     leak = next(texts_of(benchmarks[1]))

@@ -116,17 +116,13 @@ SETTINGS: Cases = {
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_bad_input_gets_one_line(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_input_gets_one_line(name, tmp_path, capsys):
     """Configuration files, options and values that cannot be used."""
     late = frozenset({"subset"}) if name == "objective that fails later" else LATE
     assert_refused(SETTINGS[name], tmp_path, capsys, late)
 
 
-def test_all_faulty_settings_are_reported_together(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_all_faulty_settings_are_reported_together(tmp_path, capsys):
     """The faults of the file, of --set and of compute have one line each."""
     (tmp_path / "my.yaml").write_text("sorce: {}\nseed: -1\ncompute: {workers: 0}\nplan:\n")
     more = ["--set", "selection.ratio=2", "--set", "quality", "--set", "publication.repository=x"]

@@ -110,9 +110,7 @@ def chosen(selection: dict[str, Any]) -> Callable[[Settings | None], Settings]:
 
 @pytest.mark.parametrize("way", ["new", "changed", *nightly("extended", "from")])
 @pytest.mark.parametrize("name", [*BEFORE_DROPPING, *AFTER_DROPPING])
-def test_what_cannot_be_met_is_refused_and_nothing_changes(
-    tmp_path: Path, source: Path, gaps: Path, done: Callable[[Path], Path], name: str, way: str
-) -> None:
+def test_what_cannot_be_met_is_refused_and_nothing_changes(tmp_path, source, gaps, done, name, way):
     """The same error for all, before run.json changes wherever the counts are on disk."""
     selection = (BEFORE_DROPPING | AFTER_DROPPING)[name]
     has_gaps = name == "documents without tokens"

@@ -131,9 +131,7 @@ def texts_of(source: Path) -> list[str]:
     return [text for path in paths for text in pq.read_table(path)["text"].to_pylist()]
 
 
-def test_scores_are_those_of_transformers(
-    source: Path, models: dict[str, str], tmp_path: Path
-) -> None:
+def test_scores_are_those_of_transformers(source, models, tmp_path):
     """Every head of every document equals the model's output for the text, alone or in windows."""
     scores = [
         score("edu", models["one"]),
@@ -172,8 +170,8 @@ def test_scores_are_those_of_transformers(
 
 
 def test_a_shard_goes_on_after_a_kill_and_ends_with_the_same_bytes(
-    source: Path, models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    source, models, tmp_path, monkeypatch
+):
     """Broken off in the third chunk: no chunk is computed twice, and no byte differs."""
     chosen = settings(source, quality={"scores": [score("edu", models["one"])]})
     run = plan_run(tmp_path / "run", chosen)
@@ -199,9 +197,7 @@ def test_a_shard_goes_on_after_a_kill_and_ends_with_the_same_bytes(
     assert not list((run.root / "checkpoints").rglob("*.npz"))
 
 
-def test_another_score_computes_no_more_than_itself(
-    source: Path, models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_score_computes_no_more_than_itself(source, models, tmp_path, monkeypatch):
     """A second classifier leaves the first one's numbers; another weight computes nothing."""
     edu, grade = score("edu", models["one"]), score("g", models["grades"], label="good")
     root = tmp_path / "run"
@@ -238,9 +234,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_wrong_is_said_before_any_work(
-    case: str, source: Path, models: dict[str, str]
-) -> None:
+def test_what_is_wrong_is_said_before_any_work(case, source, models):
     """A model that is missing, no classifier, or without the head is refused when planned."""
     given, message = WRONG[case]
     model = models.get(given["model"], given["model"])
@@ -248,9 +242,7 @@ def test_what_is_wrong_is_said_before_any_work(
         preview(settings(source, quality={"scores": [score("edu", **{**given, "model": model})]}))
 
 
-def test_a_model_that_changed_after_planning_is_refused(
-    source: Path, models: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_model_that_changed_after_planning_is_refused(source, models, tmp_path):
     """The folder's digest is pinned, as the encoder's is."""
     model = shutil.copytree(models["one"], tmp_path / "model")
     run = plan_run(
@@ -290,9 +282,7 @@ def probability(text: str) -> float:
     return float(np.exp(logits[0]) / np.exp(logits).sum())
 
 
-def test_fasttext_scores_are_the_label_s_probability(
-    source: Path, binary: Path, tmp_path: Path
-) -> None:
+def test_fasttext_scores_are_the_label_s_probability(source, binary, tmp_path):
     """As computed from the model's weights, of each text as one line, in stage `scores`."""
     one = {"name": "hq", "kind": "fasttext", "path": str(binary), "label": "__label__hq"}
     table = pa.table({"id": ["a", "b"], "text": ["river\nstone market", None]})
@@ -308,9 +298,7 @@ def test_fasttext_scores_are_the_label_s_probability(
         assert "classifier_scores" not in stages_of(run.settings)
 
 
-def test_a_fasttext_model_is_looked_at_before_any_work(
-    source: Path, binary: Path, tmp_path: Path
-) -> None:
+def test_a_fasttext_model_is_looked_at_before_any_work(source, binary, tmp_path):
     """A label that it lacks, a file that is no model, and no file are refused when planned."""
     (tmp_path / "no.bin").write_text("nothing")
     for path, label, message in (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 from bisect import bisect_left, bisect_right
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -35,9 +34,7 @@ def plainly(values: list[float], normalisation: str) -> list[float]:
 
 @pytest.mark.parametrize("normalisation", COMPARED)
 @pytest.mark.parametrize("outlier", [9.0, 1e10, -1e12])
-def test_scores_are_compared_within_groups(
-    tmp_path: Path, normalisation: str, outlier: float
-) -> None:
+def test_scores_are_compared_within_groups(tmp_path, normalisation, outlier):
     """Each value is a mix of its place in the group, by size, and its place in the whole."""
     generator = random.Random(1)
     levels = {"a.org": 5.0, "b.org": 0.0, "c.org": 9.0, None: -3.0}
@@ -67,7 +64,7 @@ def test_scores_are_compared_within_groups(
     assert found["c.org"]["documents"] == 3 and found["(none)"]["kind"] == "domain"
 
 
-def test_scores_are_compared_within_folders(tmp_path: Path) -> None:
+def test_scores_are_compared_within_folders(tmp_path):
     """`source` is the folder of a document's file, also where a shard has files of several."""
     for name, values in (("web", [1.0, 2.0, 3.0]), ("books", [10.0, 30.0])):
         (tmp_path / "source" / name).mkdir(parents=True)
@@ -88,7 +85,7 @@ def test_scores_are_compared_within_folders(tmp_path: Path) -> None:
     assert rows["web-1"] == pytest.approx(3 / 13 * 0.5 + 10 / 13 * 1 / 29)
 
 
-def test_correlations_of_scores_are_those_of_scipy(tmp_path: Path) -> None:
+def test_correlations_of_scores_are_those_of_scipy(tmp_path):
     """Spearman's correlation of each pair, over documents that have both; null for a constant."""
     from scipy.stats import spearmanr
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from datamask.errors import InputError, RunError
@@ -12,7 +10,7 @@ from datamask.quality.importing import import_scores
 from tests.quality.runs import COMPUTE, column, make_run, score
 
 
-def test_policy_error_names_the_first_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_policy_error_names_the_first_row(tmp_path, monkeypatch):
     """A NaN that planning missed stops the shard with file, row within it, column, count."""
     values = [1.0] * 6 + [float("nan"), None]
     monkeypatch.setattr("datamask.planning.plan.check_rows", lambda *_: ([], []))
@@ -25,9 +23,7 @@ def test_policy_error_names_the_first_row(tmp_path: Path, monkeypatch: pytest.Mo
         combine(run, COMPUTE)
 
 
-def test_policy_error_holds_for_scores_imported_under_another_policy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_policy_error_holds_for_scores_imported_under_another_policy(tmp_path, monkeypatch):
     """Changing the policy to error after importing is noticed when planning and combining."""
     values = [1.0, None, 3.0]
     score(make_run(tmp_path, {"grade": values}, prune_fraction=0, scores=[column(missing="drop")]))

@@ -77,7 +77,7 @@ def judged(run: Run) -> tuple[dict[str, dict[str, Any]], dict[str, np.ndarray]]:
     return rows, {name: np.asarray(vector, np.float64) for name, vector in named}
 
 
-def test_long_documents_are_judged_by_all_of_their_text(made: dict[Any, Run]) -> None:
+def test_long_documents_are_judged_by_all_of_their_text(made):
     """What is mostly noise scores below what is mostly prose, wherever the other part is."""
     for most in (1, 3):
         rows, vectors = judged(made[most])
@@ -94,7 +94,7 @@ def test_long_documents_are_judged_by_all_of_their_text(made: dict[Any, Run]) ->
             assert abs(reversed_["wanted"] - noisy["wanted"]) < 0.1 * apart
 
 
-def test_the_share_of_text_read_is_told(made: dict[Any, Run], texts: dict[str, str]) -> None:
+def test_the_share_of_text_read_is_told(made, texts):
     """The least over all readers, by character; below half of it is a warning with a remedy."""
     for most in (1, 3):
         run = made[most]

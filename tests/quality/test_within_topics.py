@@ -61,9 +61,7 @@ def plainly(values: np.ndarray, normalisation: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("normalisation", ["z-score", "rank"])
-def test_quality_is_normalised_within_topics(
-    source: Path, tmp_path: Path, normalisation: str
-) -> None:
+def test_quality_is_normalised_within_topics(source, tmp_path, normalisation):
     """The other score alone prunes; then each value is a mix of its places in topic and corpus."""
     run = finish(tmp_path / "run", within_topics(source, normalisation), "composition")
     columns = pq.read_table(source / "a.parquet").to_pydict()
@@ -111,7 +109,7 @@ def states(run: Run, chosen: Any) -> dict[str, str]:
     return {stage: min(again.states(stage)) for stage in order}
 
 
-def test_only_what_depends_on_a_change_is_made_again(source: Path, tmp_path: Path) -> None:
+def test_only_what_depends_on_a_change_is_made_again(source, tmp_path):
     """Other topics and another weight change the last quality, but neither what is pruned."""
     chosen = within_topics(source, selection={"scope": "corpus", "rounds": 2})
     run = finish(tmp_path / "run", chosen, "selection")
@@ -133,9 +131,7 @@ def test_only_what_depends_on_a_change_is_made_again(source: Path, tmp_path: Pat
         ({"selection": {"mask_model": "somewhere"}}, "mask model"),
     ],
 )
-def test_what_cannot_be_normalised_within_topics_is_refused(
-    source: Path, groups: dict[str, Any], setting: str
-) -> None:
+def test_what_cannot_be_normalised_within_topics_is_refused(source, groups, setting):
     """Without topics, without another score to prune by, by a model that knows no groups."""
     data = {**within_topics(source).given(), **groups}
     with pytest.raises(SettingsError, match=f"normalise_within.*{setting}") as refused:

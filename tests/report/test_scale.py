@@ -138,7 +138,7 @@ def write_shard(run: Run, shard: int, generator: np.random.Generator) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_a_million_documents(chromium: Any, tmp_path: Path) -> None:
+def test_a_million_documents(chromium, tmp_path):
     """Below 3 MB, open within 3 s, made within 4 GB of memory."""
     run = write_run(tmp_path)
     start = time.perf_counter()

@@ -58,9 +58,7 @@ def learnt(run: Run) -> bytes:
     return run.path("selection", 1).read_bytes()
 
 
-def test_learning_goes_on_after_a_kill_at_any_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_learning_goes_on_after_a_kill_at_any_step(tmp_path, monkeypatch):
     """Killed after every third checkpoint, again and again: the same mask."""
     selection = {"estimator": "policy_gradient", "steps": 20, "rollouts": 8, "swap_refinement": 10}
     run = make_run(tmp_path, "embeddings", selection=selection)
@@ -88,9 +86,7 @@ def test_learning_goes_on_after_a_kill_at_any_step(
     assert not list((run.root / "checkpoints").rglob("*.npz"))
 
 
-def test_a_checkpoint_of_other_settings_is_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_of_other_settings_is_not_used(tmp_path, monkeypatch):
     """Killed while it learned with one lambda, then planned with another: as if never begun."""
     selection = {"estimator": "policy_gradient", "steps": 20, "rollouts": 16, "swap_refinement": 0}
     other = {"selection": {**selection, "quality_weight": 0.2}}
@@ -110,7 +106,7 @@ def test_a_checkpoint_of_other_settings_is_not_used(
     assert learnt(make_run(tmp_path / "killed", "embeddings", **other)) == expected
 
 
-def test_a_damaged_or_foreign_checkpoint_counts_as_none(planned: Run) -> None:
+def test_a_damaged_or_foreign_checkpoint_counts_as_none(planned):
     """A flipped bit, half a file, and other settings."""
     run = planned
     state = {"logits": np.arange(100, dtype=np.float32)}
@@ -136,7 +132,7 @@ def test_a_damaged_or_foreign_checkpoint_counts_as_none(planned: Run) -> None:
     assert not list((run.root / "checkpoints").rglob("*.npz"))
 
 
-def test_a_checkpoint_is_due_by_the_clock(planned: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_is_due_by_the_clock(planned, monkeypatch):
     """Not at once, but after a minute; then again."""
     now = 100.0
     monkeypatch.setattr(checkpoints, "SECONDS", 60)
@@ -153,7 +149,7 @@ def test_a_checkpoint_is_due_by_the_clock(planned: Run, monkeypatch: pytest.Monk
     assert kept.due()
 
 
-def test_out_of_memory_is_tried_with_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_is_tried_with_less(tmp_path, monkeypatch):
     """Half the working set each time; below what can help it is one line, and may be retried."""
     import torch
 
@@ -177,9 +173,7 @@ def test_out_of_memory_is_tried_with_less(tmp_path: Path, monkeypatch: pytest.Mo
         make_mask(run, 0, Compute(working_set_bytes=2**26))
 
 
-def test_a_unit_saves_while_another_one_is_cleared(
-    planned: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_unit_saves_while_another_one_is_cleared(planned, monkeypatch):
     """Another worker finishes between the two folders that a save makes."""
     other, own = (Checkpoints(planned, "selection", unit) for unit in (0, 1))
     other.save("state", {"steps": np.arange(3)})

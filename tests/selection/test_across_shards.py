@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +19,7 @@ ONE_SCOPE = [SCOPES[0], *nightly(*SCOPES[1:])]
 
 
 @pytest.mark.parametrize("selection", ONE_SCOPE)
-def test_workers_and_crashes_change_no_byte(tmp_path: Path, source: Path, selection: dict) -> None:
+def test_workers_and_crashes_change_no_byte(tmp_path, source, selection):
     """Four workers; and a folder from which files were lost in the middle of a round."""
     run = learn(tmp_path / "one", source, selection=selection)
     other = learn(tmp_path / "four", source, workers=4, selection=selection)
@@ -47,9 +46,7 @@ def test_workers_and_crashes_change_no_byte(tmp_path: Path, source: Path, select
 
 
 @pytest.mark.slow
-def test_rounds_end_when_the_corpus_has_settled(
-    tmp_path: Path, source: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_rounds_end_when_the_corpus_has_settled(tmp_path, source, caplog):
     """Not before; too few rounds are a warning, and a run with more goes on to the same bytes."""
     few = {"scope": "corpus", "metric": "pairwise", "rounds": 2}
     run = learn(tmp_path / "run", source, selection=few)
@@ -80,9 +77,7 @@ def test_rounds_end_when_the_corpus_has_settled(
         )
 
 
-def test_sums_of_rounds_are_those_of_the_logits(
-    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sums_of_rounds_are_those_of_the_logits(tmp_path, source, monkeypatch):
     """Against numpy over all embeddings, though later rounds read those that may move.
 
     Nothing of the first round is applied, and a part of later ones.
@@ -125,8 +120,8 @@ def test_sums_of_rounds_are_those_of_the_logits(
 @pytest.mark.slow
 @pytest.mark.parametrize("scope", ["corpus", "shard"])
 def test_the_outcome_is_of_what_is_selected_and_of_top_quality(
-    tmp_path: Path, source: Path, scope: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, source, scope, monkeypatch
+):
     """Against numpy, with a sample of few documents besides."""
     monkeypatch.setattr(sampling, "STAND_INS", 4)
     run = learn(tmp_path / "run", source, selection={"scope": scope, "rounds": 2})
@@ -147,7 +142,7 @@ def test_the_outcome_is_of_what_is_selected_and_of_top_quality(
 
 
 @pytest.mark.slow
-def test_quality_alone_is_the_top_of_the_corpus(tmp_path: Path, source: Path) -> None:
+def test_quality_alone_is_the_top_of_the_corpus(tmp_path, source):
     """Lambda 1, the method `top_quality`, and sorting in Python: the same documents."""
     corpus_wide = {"scope": "corpus"}
     learned = learn(
@@ -167,7 +162,7 @@ def test_quality_alone_is_the_top_of_the_corpus(tmp_path: Path, source: Path) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("selection", [*ONE_SCOPE, {"scope": "corpus", "method": "random"}])
-def test_a_shard_with_nothing_left_selects_nothing(tmp_path: Path, selection: dict) -> None:
+def test_a_shard_with_nothing_left_selects_nothing(tmp_path, selection):
     """Twelve blank documents are a shard; the others make up the whole budget."""
     folder = corpus(tmp_path / "source")
     for name in ("2.parquet", "3.parquet"):

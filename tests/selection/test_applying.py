@@ -43,7 +43,7 @@ def masks(run: Run) -> dict[str, float]:
 
 
 @pytest.mark.slow
-def test_apply_judges_by_the_old_scores_and_threshold(source: Path, tmp_path: Path) -> None:
+def test_apply_judges_by_the_old_scores_and_threshold(source, tmp_path):
     """New documents one by one: scores, pruning and logit of one do not depend on the others."""
     score = {"name": "edu", "kind": "column", "column": "edu", "normalisation": "rank"}
     other = {"name": "long", "kind": "column", "column": "token_count"}
@@ -87,7 +87,7 @@ def warnings_of(run: Run) -> list[str]:
 
 
 @pytest.mark.slow
-def test_another_corpus_is_warned_about(tmp_path: Path) -> None:
+def test_another_corpus_is_warned_about(tmp_path):
     """Its quality is higher by a deviation: more are kept, and the drift says by which term."""
     run = finish(tmp_path / "run", chosen(write(tmp_path / "source", 600, 1)), "mask_model")
     new = applied(tmp_path / "new", run, write(tmp_path / "better", 300, 1, shift=1.0))
@@ -101,7 +101,7 @@ def test_another_corpus_is_warned_about(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_model_of_other_scores_or_vectors_is_refused(tmp_path: Path) -> None:
+def test_a_model_of_other_scores_or_vectors_is_refused(tmp_path):
     """By the names of both, before any work; and a model that changed after planning."""
     run = finish(tmp_path / "run", settings(corpus(tmp_path / "source")), "mask_model")
     source = tmp_path / "source"
@@ -133,7 +133,7 @@ def test_a_model_of_other_scores_or_vectors_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_published_model_judges_as_the_run_does(tmp_path: Path) -> None:
+def test_a_published_model_judges_as_the_run_does(tmp_path):
     """From the folder that is published, by the settings that the card gives."""
     publication = {"license": "mit", "dry_run": True, "include": ["mask_model"]}
     limits = [{"column": "language", "value": "de", "floor": 0.1}]

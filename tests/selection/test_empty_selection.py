@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pyarrow.parquet as pq
 import pytest
 
@@ -23,9 +21,7 @@ from tests.finished import finish, settings
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_every_later_stage_and_command_copes(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_later_stage_and_command_copes(source, tmp_path, monkeypatch):
     """Subset, composition, report, card, publication, comparison and sweep."""
     monkeypatch.setattr(threshold, "last_within", lambda *_: NOTHING)
     to = {"dry_run": True, "license": "mit", "include": ["scores"]}

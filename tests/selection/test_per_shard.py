@@ -23,7 +23,7 @@ def run(tmp_path: Path, source: Path) -> Run:
     return finish(tmp_path / "run", settings(source), "embeddings")
 
 
-def test_a_shard_without_documents_selects_nothing(tmp_path: Path) -> None:
+def test_a_shard_without_documents_selects_nothing(tmp_path):
     """It is done, not failed, while others hold the budget."""
     folder = corpus(tmp_path / "source")
     table = pq.read_table(folder / "0.parquet")
@@ -35,7 +35,7 @@ def test_a_shard_without_documents_selects_nothing(tmp_path: Path) -> None:
     assert receipt.rows == receipt.metrics["num_selected"] == 0
 
 
-def test_missing_and_mismatching_inputs_are_named(run: Run) -> None:
+def test_missing_and_mismatching_inputs_are_named(run):
     """Fewer rows and absent files fail with the file's name."""
     path = run.path("embeddings", 0)
     table, receipt = pq.read_table(path), read_receipt(path)

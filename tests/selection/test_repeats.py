@@ -64,9 +64,7 @@ def found(rows: list, max_repeat: int, total: int) -> list[int]:
 
 @hypothesis_settings(max_examples=15, deadline=None)
 @given(st.lists(KEPT, min_size=1, max_size=25), st.integers(2, 6), st.booleans(), st.data())
-def test_repeats_are_the_most_valuable_exposures(
-    kept: list, max_repeat: int, in_tokens: bool, data: st.DataObject
-) -> None:
+def test_repeats_are_the_most_valuable_exposures(kept, max_repeat, in_tokens, data):
     """The total is met (in tokens within one document) below the cap, in the order of logits."""
     rows = [
         (float(np.float32(logit)), quality, f"d{place:02d}'", tokens if in_tokens else 1)
@@ -99,7 +97,7 @@ def subset_of(run: Run) -> pa.Table:
     return pa.concat_tables(pq.read_table(run.path("subset", unit)) for unit in units)
 
 
-def test_the_subset_has_the_repeats_of_all_shards_together(made: Run) -> None:
+def test_the_subset_has_the_repeats_of_all_shards_together(made):
     """An int32 next to the logit it follows from; tokens are those of the setting."""
     subset = subset_of(made)
     assert subset.column_names[-4:] == ["quality", "logit", "shard", "repeat"]
@@ -115,7 +113,7 @@ def test_the_subset_has_the_repeats_of_all_shards_together(made: Run) -> None:
     assert made.receipt("repeats").metrics == {"epoch": sum(r[3] for r in rows), "total": 2000}
 
 
-def test_report_and_tables_count_the_repeats(made: Run) -> None:
+def test_report_and_tables_count_the_repeats(made):
     """Against the subset: tokens by repeat, epochs, and the share repeated."""
     subset = subset_of(made).select(["id", "repeat", "token_count"]).to_pylist()
     rows = query(made, "SELECT id, repeat FROM documents WHERE repeat IS NOT NULL")
@@ -129,7 +127,7 @@ def test_report_and_tables_count_the_repeats(made: Run) -> None:
         assert number in text and number in page
 
 
-def test_only_what_shows_repeats_depends_on_them(made: Run, tmp_path: Path) -> None:
+def test_only_what_shows_repeats_depends_on_them(made, tmp_path):
     """Another total keeps the masks; with the first total again the files have the same bytes."""
     shutil.copytree(made.root, tmp_path / "run")
     selection = made.settings.selection.model_copy(update={"training_tokens": 2100})
@@ -145,8 +143,8 @@ def test_only_what_shows_repeats_depends_on_them(made: Run, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("total", [100, 100_000])
 def test_tokens_that_the_subset_does_not_have_are_refused_before_it_is_written(
-    made: Run, tmp_path: Path, total: int
-) -> None:
+    made, tmp_path, total
+):
     """With a budget of documents, tokens are known after selection; the error has their number."""
     epoch = made.receipt("repeats").metrics["epoch"]
     shutil.copytree(made.root, tmp_path / "run")
@@ -166,7 +164,7 @@ def test_tokens_that_the_subset_does_not_have_are_refused_before_it_is_written(
         ({"max_repeat": 2, "training_tokens": 5, "training_documents": 5}, "are both set"),
     ],
 )
-def test_settings_of_repeats_belong_together(selection: dict, reason: str) -> None:
+def test_settings_of_repeats_belong_together(selection, reason):
     """A total without repeats, repeats without a total, or two totals."""
     with pytest.raises(SettingsError, match=reason):
         parse_settings({"selection": selection})

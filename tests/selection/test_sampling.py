@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -30,9 +28,7 @@ def chosen(run: Run, start: int, stop: int) -> list[tuple[float, ...]]:
 
 
 @pytest.mark.slow
-def test_samples_are_nested_stratified_and_the_second_is_disjoint(
-    tmp_path: Path, source: Path
-) -> None:
+def test_samples_are_nested_stratified_and_the_second_is_disjoint(tmp_path, source):
     """By the documents' own quality, all of which differ."""
     run = learn(tmp_path / "run", source, selection=CORPUS)
     of_shard = []
@@ -51,9 +47,7 @@ def test_samples_are_nested_stratified_and_the_second_is_disjoint(
 
 
 @pytest.mark.slow
-def test_what_is_learned_does_not_stand_for_the_corpus(
-    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_learned_does_not_stand_for_the_corpus(tmp_path, source, monkeypatch):
     """As many are expected of both as are asked of the corpus: others count for those not drawn."""
     seen, learn_sample = [], exchange.learn_sample
 
@@ -81,9 +75,7 @@ def test_what_is_learned_does_not_stand_for_the_corpus(
 
 
 @pytest.mark.slow
-def test_rounds_select_as_many_as_asked(
-    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rounds_select_as_many_as_asked(tmp_path, source, monkeypatch):
     """Where a sample predicted another number: logits expect that, rounds less so, masks keep S."""
     monkeypatch.setattr(sampling, "SAMPLE", 16)
     chosen = {"scope": "corpus", "rounds": 3, "tolerance": 0.0}
@@ -107,13 +99,8 @@ def test_rounds_select_as_many_as_asked(
 @pytest.mark.slow
 @pytest.mark.parametrize(("sample", "learnt", "is_confirmed"), [(81, 80, True), (96, 96, False)])
 def test_a_small_corpus_leaves_others_if_not_all_are_learned(
-    tmp_path: Path,
-    source: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    sample: int,
-    learnt: int,
-    is_confirmed: bool,
-) -> None:
+    tmp_path, source, monkeypatch, sample, learnt, is_confirmed
+):
     """Of 96 documents: the sample is as large as the stand-ins allow, or the whole corpus."""
     monkeypatch.setattr(sampling, "SAMPLE", sample)
     found = learn(tmp_path / "run", source, selection=CORPUS).receipt("round_total").metrics

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pyarrow.parquet as pq
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -14,7 +12,7 @@ from tests.finished import corpus, rows_of, settings
 from tests.selection.runs import kept, learn
 
 
-def test_each_shard_keeps_about_its_tokens(tmp_path: Path, source: Path) -> None:
+def test_each_shard_keeps_about_its_tokens(tmp_path, source):
     """In scope `shard` the budget is dealt by tokens, and documents between shards hardly move."""
     run = learn(tmp_path / "run", source, selection={"tokens": 1200})
     total = [run.receipt("quality", shard).metrics["tokens"] for shard in range(run.num_shards)]
@@ -24,7 +22,7 @@ def test_each_shard_keeps_about_its_tokens(tmp_path: Path, source: Path) -> None
         assert found == pytest.approx(1200 * total[shard] / sum(total), abs=90)
 
 
-def test_tokens_are_counted_where_the_source_has_none(tmp_path: Path) -> None:
+def test_tokens_are_counted_where_the_source_has_none(tmp_path):
     """By any tokenizer.json; here words, as Python splits them."""
     folder = corpus(tmp_path / "source")
     for path in folder.glob("*.parquet"):

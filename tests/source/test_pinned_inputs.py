@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -245,9 +244,7 @@ ALONE = (*TOGETHER[:2], *TOGETHER[4:], *((kind,) for kind in KINDS[1:]))
 
 
 @pytest.mark.parametrize("kinds", [*TOGETHER[2:4], *nightly(*((kinds,) for kinds in ALONE))])
-def test_no_stage_uses_an_input_that_was_not_planned(
-    run: Run, inputs: dict[str, Input], kinds: tuple[str, ...]
-) -> None:
+def test_no_stage_uses_an_input_that_was_not_planned(run, inputs, kinds):
     """Each makes the same bytes as before or nothing, and names the file and the status."""
     refused: dict[str, set[str]] = {kind: set() for kind in kinds}
     for number, (stage, unit, kept) in enumerate(attempts(run)):
@@ -297,7 +294,7 @@ def read_all(path: Path, planned: str, meanwhile: Callable[[int], object]) -> li
     return rows
 
 
-def test_a_file_that_ended_early_is_not_the_planned_one(tmp_path: Path) -> None:
+def test_a_file_that_ended_early_is_not_the_planned_one(tmp_path):
     """The reader met its end while another process wrote it; the rest, there later, was not got."""
     path, content = tmp_path / "scores.csv", content_of("csv", 0)
     path.write_bytes(content)
@@ -313,9 +310,7 @@ def test_a_file_that_ended_early_is_not_the_planned_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("batches", [None, 1, 2])
 @pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
-def test_a_file_replaced_while_it_is_read(
-    tmp_path: Path, kind: str, batches: int | None, way: Callable[..., Any]
-) -> None:
+def test_a_file_replaced_while_it_is_read(tmp_path, kind, batches, way):
     """Reading ends in an error, or gave the planned rows, even if the file is put back."""
     path = tmp_path / f"scores.{kind}"
     path.write_bytes(content_of(kind, 0))

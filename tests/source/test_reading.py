@@ -66,9 +66,7 @@ def numbers(run: Run, shard: int) -> list[int]:
     rows_per_shard=st.integers(1, 15),
 )
 @settings(max_examples=25, deadline=None)
-def test_shards_together_are_the_source_in_order(
-    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], group: int, rows_per_shard: int
-) -> None:
+def test_shards_together_are_the_source_in_order(tmp_path_factory, sizes, group, rows_per_shard):
     """Reading all shards gives every row of real files once, in order."""
     root = tmp_path_factory.mktemp("run")
     start, paths = 0, []
@@ -81,7 +79,7 @@ def test_shards_together_are_the_source_in_order(
     assert [value for shard in shards for value in shard] == list(range(start))
 
 
-def test_locate_names_the_row_in_its_file(tmp_path: Path) -> None:
+def test_locate_names_the_row_in_its_file(tmp_path):
     """A shard's row leads back to the file and the row that a user can look at."""
     paths = [
         write(tmp_path / "a.parquet", [0, 1, 2, 3, 4], 2),
@@ -94,9 +92,7 @@ def test_locate_names_the_row_in_its_file(tmp_path: Path) -> None:
             assert pq.read_table(path)["number"][place].as_py() == value
 
 
-def test_files_are_found_in_a_folder_by_glob_and_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_found_in_a_folder_by_glob_and_alone(tmp_path, monkeypatch):
     """Folders are searched to the bottom, other files left out; paths are sorted and absolute."""
     for name in ("b/2.parquet", "a/c/1.parquet", "a/.tmp.parquet", "a/notes.txt"):
         path = tmp_path / name
@@ -109,7 +105,7 @@ def test_files_are_found_in_a_folder_by_glob_and_alone(
     assert list_files("a/c/1.parquet") == list_files(both[0]) == both[:1]
 
 
-def test_a_local_file_is_not_held_in_memory_as_a_whole(tmp_path: Path) -> None:
+def test_a_local_file_is_not_held_in_memory_as_a_whole(tmp_path):
     """Reading all batches takes the memory of one or two row groups."""
     path = tmp_path / "a.parquet"
     table = pa.table({"value": np.random.default_rng(0).standard_normal(2_000_000)})
@@ -123,14 +119,14 @@ def test_a_local_file_is_not_held_in_memory_as_a_whole(tmp_path: Path) -> None:
     assert most < path.stat().st_size / 4
 
 
-def test_an_absent_column_is_named(tmp_path: Path) -> None:
+def test_an_absent_column_is_named(tmp_path):
     """Asking for a column that is not there names it, not an empty table."""
     run = make_run(tmp_path / "run", [write(tmp_path / "a.parquet", [1])], 4)
     with pytest.raises(InputError, match="shard 00000, column nothing: absent"):
         list(read_shard(run, 0, ["nothing"]))
 
 
-def test_files_with_small_differences_have_one_schema() -> None:
+def test_files_with_small_differences_have_one_schema():
     """Widths, large strings, views, dictionaries and columns without values do not matter."""
     word = pa.dictionary(pa.int32(), pa.string())
     first = pa.schema([("a", word), ("b", pa.int32()), ("c", pa.null()), ("d", pa.string())])
@@ -142,7 +138,7 @@ def test_files_with_small_differences_have_one_schema() -> None:
     assert unified == pa.schema([*zip("abcd", kinds, strict=True)])
 
 
-def test_faults_that_may_pass_are_told_from_bad_files() -> None:
+def test_faults_that_may_pass_are_told_from_bad_files():
     """A Hub that does not answer or a lost connection can be tried again."""
     from huggingface_hub.utils import httpx
 
@@ -155,7 +151,7 @@ def test_faults_that_may_pass_are_told_from_bad_files() -> None:
         raise ZeroDivisionError
 
 
-def test_a_column_that_occurs_twice_is_refused(tmp_path: Path) -> None:
+def test_a_column_that_occurs_twice_is_refused(tmp_path):
     """In files that are not the source, too: either could be meant."""
     path = str(tmp_path / "a.parquet")
     pq.write_table(pa.table([["one"], ["two"]], names=["text", "text"]), path)

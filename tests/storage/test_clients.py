@@ -65,9 +65,7 @@ def silent(aws: Callable[[int], None]) -> Iterator[list[socket.socket]]:
 
 
 @pytest.mark.usefixtures("silent")
-def test_a_silent_server_is_given_up_and_named(
-    silent: list[socket.socket], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_silent_server_is_given_up_and_named(silent, caplog):
     """`status` asks a bounded number of times, says what it waits for, and ends with 75."""
     caplog.set_level(logging.INFO, "datamask")
     assert here("status", URL) == 75
@@ -76,9 +74,7 @@ def test_a_silent_server_is_given_up_and_named(
 
 
 @pytest.mark.parametrize("read", [list_files, open_binary], ids=["listing", "reading"])
-def test_a_silent_source_is_transient(
-    silent: list[socket.socket], read: Callable[..., object]
-) -> None:
+def test_a_silent_source_is_transient(silent, read):
     """The same server as a source: the same time-outs, and a retry may help."""
     with pytest.raises(DatamaskError) as caught:
         read(f"{URL}/a.parquet")
@@ -129,9 +125,7 @@ def answering(aws: Callable[[int], None]) -> Iterator[Callable[[int, str], None]
     ("status", "code"),
     mostly_nightly([(403, ""), (400, "ExpiredToken"), (503, "SlowDown")], ANSWERS),
 )
-def test_refusals_are_not_tried_again(
-    status: int, code: str, answering: Callable[[int, str], None], tmp_path: Path
-) -> None:
+def test_refusals_are_not_tried_again(status, code, answering, tmp_path):
     """By every request and for every use: 2 for what other credentials change, 75 for the rest."""
     answering(status, code)
     store = ObjectStore(URL)

@@ -43,7 +43,7 @@ def subset_of(run: Run) -> pa.Table:
     return pa.concat_tables(pq.read_table(run.path("subset", unit)) for unit in units)
 
 
-def test_the_subset_is_what_the_masks_say(made: tuple[Run, pa.Table]) -> None:
+def test_the_subset_is_what_the_masks_say(made):
     """Dump by dump in the source's order, with the source's columns, then ours, looked up by id.
 
     One dump has a name for a folder, two have not and are together; receipts say which.
@@ -70,9 +70,7 @@ def test_the_subset_is_what_the_masks_say(made: tuple[Run, pa.Table]) -> None:
     assert found == {"plain": {"plain"}, "other": {"<script>alert(1)</script>", "a|b`c"}}
 
 
-def test_with_too_many_dumps_the_order_is_the_sources(
-    made: tuple[Run, pa.Table], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_with_too_many_dumps_the_order_is_the_sources(made, tmp_path, monkeypatch):
     """Without a split the same documents are in the source's order, in files of any dump."""
     run, source = made
     shutil.copytree(run.root, tmp_path / "run")
@@ -87,12 +85,8 @@ def test_with_too_many_dumps_the_order_is_the_sources(
 
 @pytest.mark.parametrize("workers, most", [(1, 16), (3, 1)])
 def test_files_do_not_depend_on_how_many_are_written_at_once(
-    made: tuple[Run, pa.Table],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    workers: int,
-    most: int,
-) -> None:
+    made, tmp_path, monkeypatch, workers, most
+):
     """One at a time, several at once, all in one pass, or the rest after a crash: the same."""
     run, _ = made
     monkeypatch.setattr(budget, "MOST_OPEN", most)
@@ -106,9 +100,7 @@ def test_files_do_not_depend_on_how_many_are_written_at_once(
 
 
 @pytest.mark.slow
-def test_files_of_many_dumps_are_written_in_one_pass(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_of_many_dumps_are_written_in_one_pass(tmp_path, monkeypatch):
     """Three dumps in every shard: each shard is read once, and only row groups that are needed."""
     source = corpus(tmp_path / "source")
     for path in source.iterdir():
@@ -140,7 +132,7 @@ def test_files_of_many_dumps_are_written_in_one_pass(
     assert record.metrics["source_bytes"] < 0.3 * whole
 
 
-def test_published_files_have_what_the_hub_works_best_with(made: tuple[Run, pa.Table]) -> None:
+def test_published_files_have_what_the_hub_works_best_with(made):
     """Zstandard, a page index, and pages that end where the content says so."""
     run, _ = made
     metadata = pq.read_metadata(run.path("subset", 0))
@@ -149,7 +141,7 @@ def test_published_files_have_what_the_hub_works_best_with(made: tuple[Run, pa.T
     assert column.has_column_index and column.has_offset_index
 
 
-def test_pages_follow_the_content(tmp_path: Path) -> None:
+def test_pages_follow_the_content(tmp_path):
     """Without the first documents, nearly all of a file's chunks are still the same bytes."""
     words = np.random.default_rng(0).integers(0, 256, (20_000, 100), dtype=np.uint8)
     schema = pa.schema([("text", pa.string())])
@@ -166,9 +158,7 @@ def test_pages_follow_the_content(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["quality", *nightly("SHARD")])
-def test_a_source_column_with_the_name_of_one_of_ours_is_kept_under_a_prefix(
-    tmp_path: Path, name: str
-) -> None:
+def test_a_source_column_with_the_name_of_one_of_ours_is_kept_under_a_prefix(tmp_path, name):
     """Refused when planned, in any case of letters; with a prefix both are in the subset."""
     source = corpus(tmp_path / "source")
     for path in source.iterdir():
@@ -189,7 +179,7 @@ def test_a_source_column_with_the_name_of_one_of_ours_is_kept_under_a_prefix(
     assert found[0][1].startswith("theirs")
 
 
-def test_small_files_hold_the_same_rows(made: tuple[Run, pa.Table], tmp_path: Path) -> None:
+def test_small_files_hold_the_same_rows(made, tmp_path):
     """Shards cut into parts give the same subset; files of the former cut are removed."""
     run, _ = made
     shutil.copytree(run.root, tmp_path / "run")
@@ -225,9 +215,7 @@ def one_more(table: pa.Table) -> pa.Table:
 
 
 @pytest.mark.parametrize("change", [without_a_row, one_more])
-def test_a_mask_that_does_not_fit_is_refused(
-    made: tuple[Run, pa.Table], tmp_path: Path, change: object
-) -> None:
+def test_a_mask_that_does_not_fit_is_refused(made, tmp_path, change):
     """No silent join: the file is named, and what the subset is made of is not written."""
     shutil.copytree(made[0].root, tmp_path / "run")
     run = open_run(tmp_path / "run")
@@ -238,7 +226,7 @@ def test_a_mask_that_does_not_fit_is_refused(
     assert not list((run.root / "documents").glob("*"))
 
 
-def test_a_missing_table_is_named(made: tuple[Run, pa.Table], tmp_path: Path) -> None:
+def test_a_missing_table_is_named(made, tmp_path):
     """The error says which shard and which stage."""
     shutil.copytree(made[0].root, tmp_path / "run")
     run = open_run(tmp_path / "run")

@@ -51,7 +51,7 @@ def seen(run: Run, *arguments: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def test_seen_lists_the_documents_of_a_range(run: Run) -> None:
+def test_seen_lists_the_documents_of_a_range(run):
     """Also those that begin before it; the last token is left out."""
     behind = stream(run)
     facts = {
@@ -68,7 +68,7 @@ def test_seen_lists_the_documents_of_a_range(run: Run) -> None:
             assert row["domain"] == facts[row["id"]]["domain"]
 
 
-def test_seen_says_when_and_how_often(run: Run) -> None:
+def test_seen_says_when_and_how_often(run):
     """Every exposure of a document, and only in the range if there is one."""
     behind = stream(run)
     name, count = max(
@@ -81,7 +81,7 @@ def test_seen_says_when_and_how_often(run: Run) -> None:
     assert seen(run, "--id", str(name), "--tokens", "0:1") in ([], found[:1])
 
 
-def test_the_chart_has_the_shares_of_parts(run: Run) -> None:
+def test_the_chart_has_the_shares_of_parts(run):
     """Of twenty parts of the training, against counts of tokens by the document behind each."""
     rows = pq.read_table(run.path("order")).to_pylist()
     part = np.array([min(row["first_token"] * 20 // 2000, 19) for row in rows])
@@ -103,7 +103,7 @@ def test_the_chart_has_the_shares_of_parts(run: Run) -> None:
         assert series.y == pytest.approx(np.array(shares) / whole, abs=1e-4)
 
 
-def test_tokens_are_published_in_order(run: Run) -> None:
+def test_tokens_are_published_in_order(run):
     """A configuration that streams, goes on from a state, and is described in the card."""
     to = Publication(license="mit", dry_run=True, include=("tokens",))
     run = replace(run, settings=run.settings.model_copy(update={"publication": to}))
