@@ -1,7 +1,5 @@
 """Settings every test shares: no telemetry, no model hub, no progress bars, one thread."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """A small finished run for tests that look at results: three shards, hostile names, real stages."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

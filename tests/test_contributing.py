@@ -1,7 +1,5 @@
 """The examples of docs/own-objective.md work as they are, and CONTRIBUTING's map is the tree."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which room may import which, read from the import statements. The order is stated here, once."""
 
-from __future__ import annotations
-
 import ast
 import sys
 from collections.abc import Iterator

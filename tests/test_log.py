@@ -1,7 +1,5 @@
 """`docs/log.md` and the constants of the learner name each other."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import re

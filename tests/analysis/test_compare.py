@@ -1,7 +1,5 @@
 """Runs side by side: sets worked out in Python from the masks' own files."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Composition: every table recomputed in plain Python from the run's Parquet files."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """How much of a score is its group: planted scores, computed again with scikit-learn and numpy."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import shlex

@@ -1,7 +1,5 @@
 """The commands `query`, `report` and `sweep`: what they print, and that queries only read."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Ratios of groups go out as a table, and a mixture comes back as limits that are kept."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """The sweep: what it reuses, what it measures, the knee, and that it does only what is missing."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

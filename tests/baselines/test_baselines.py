@@ -1,7 +1,5 @@
 """Comparators: each against a naive re-derivation on shards small enough for one."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The bounds of benchmarks.bounds, against the best of all selections of a tiny corpus."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Comparators that read texts, and exact near-copies, against their definitions."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import re

@@ -1,7 +1,5 @@
 """The model of `benchmarks.scaling`, against schedules by hand and bounds it must keep."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Ctrl-C in real processes: said at once, obeyed at the next checkpoint, and the second at once."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The command line as a user meets it: what it makes, one-line errors, exit statuses."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

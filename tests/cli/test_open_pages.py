@@ -1,7 +1,5 @@
 """`datamask open`: the pages of a run, served on this machine or shown in the browser."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Progress in a pipe, and what it is made of; `test_main` has a run in a terminal."""
 
-from __future__ import annotations
-
 import logging
 import re
 import shutil

@@ -1,7 +1,5 @@
 """`--from`: a run takes from another what is the same."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

@@ -1,7 +1,5 @@
 """`init`, `doctor`, `settings` and completion: the first minute, in processes of their own."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """The published script's flags as a user types them: a process, a file in, a file out."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from itertools import product

@@ -1,7 +1,5 @@
 """Settings: ranges, unknown keys, overrides, and the text of their errors."""
 
-from __future__ import annotations
-
 import json
 
 import hypothesis

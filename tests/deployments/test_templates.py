@@ -1,7 +1,5 @@
 """The templates of deployments/: each against the schema of what will read it."""
 
-from __future__ import annotations
-
 import asyncio
 import configparser
 import importlib

@@ -1,7 +1,5 @@
 """The documentation's site builds without a warning, is complete, and needs no other server."""
 
-from __future__ import annotations
-
 import html
 import itertools
 import json

@@ -5,8 +5,6 @@ tests/publishing/test_configurations.py, the classes of one's own in tests/test_
 docs/python.md in tests/in_memory/test_guide.py.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 import importlib.util

@@ -1,7 +1,5 @@
 """Made ahead in a thread: the same items, order and errors as without."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 

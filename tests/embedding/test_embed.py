@@ -1,7 +1,5 @@
 """The embeddings stage: every survivor once, under its own id, whatever the chunks."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

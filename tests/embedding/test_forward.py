@@ -1,7 +1,5 @@
 """Batches by tokens: every text once, no batch too large, little padding."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

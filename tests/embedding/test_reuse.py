@@ -1,7 +1,5 @@
 """Vectors are embedded once, however often it changes which documents survive pruning."""
 
-from __future__ import annotations
-
 import pyarrow.parquet as pq
 import pytest
 

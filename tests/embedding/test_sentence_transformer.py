@@ -1,7 +1,5 @@
 """Vectors against sentence-transformers' own, a text at a time; what a bad model provokes; pins."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 from typing import Any

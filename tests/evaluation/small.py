@@ -1,7 +1,5 @@
 """A corpus with copies of texts in it, and evaluations of it that take a second."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

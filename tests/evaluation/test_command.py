@@ -1,7 +1,5 @@
 """`datamask evaluate` as a user meets it, and where its findings are shown."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A killed training goes on where it was, and its bytes are those of one that was not killed."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`datamask leaderboard`: arms of several evaluations of one source in one table."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`datamask learn`: a planted property is found; the regression agrees with other programs."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """The n-gram model against interpolated Kneser-Ney smoothing from its definition."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 

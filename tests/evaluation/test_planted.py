@@ -4,8 +4,6 @@ They are made of docstrings of installed packages. The verdict must be right, an
 exclude 0. Equal arms, and differences too small to be seen, are simulated in test_verdict.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 from pathlib import Path

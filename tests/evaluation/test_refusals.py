@@ -1,7 +1,5 @@
 """What cannot be evaluated is refused in one clear line, before a model is trained."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

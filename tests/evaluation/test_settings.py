@@ -1,7 +1,5 @@
 """Settings of an evaluation: short names of arms, and what is refused."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """What is held out, what arms contain, and that trained models are computed once and exactly."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from functools import partial

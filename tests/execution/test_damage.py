@@ -1,7 +1,5 @@
 """A flipped bit of any output, met by any stage that reads it, changes no result."""
 
-from __future__ import annotations
-
 import random
 import subprocess
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The same bytes whatever the number of workers and the order of the shards."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 

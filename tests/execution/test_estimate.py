@@ -1,7 +1,5 @@
 """The estimate: arithmetic by hand, and a real one against a real run."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A unit that is stuck is given up; one that goes on, waits for a lock or computes is not."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys

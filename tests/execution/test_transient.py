@@ -1,7 +1,5 @@
 """What passes is attempted again by every command, and the status says whether waiting helps."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

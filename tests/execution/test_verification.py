@@ -1,7 +1,5 @@
 """Every byte of a run is checked, and what is corrupt is made again as it was."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

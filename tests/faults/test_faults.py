@@ -1,7 +1,5 @@
 """A short version of the campaign (`make faults` is the long one): a kill, a full disk, a flip."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import random

@@ -1,7 +1,5 @@
 """The flows that go on from a run with new documents, on a throw-away Prefect server."""
 
-from __future__ import annotations
-
 import pyarrow.parquet as pq
 import pytest
 

@@ -4,8 +4,6 @@ It is cancelled; the deployment is launched twice at once; a file of the source 
 server, worker and command line; `tests/faults/services.py` kills them.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

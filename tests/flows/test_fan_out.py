@@ -1,7 +1,5 @@
 """What a flow does with shards that fail, on a real (throw-away) Prefect server."""
 
-from __future__ import annotations
-
 import json
 import logging
 from pathlib import Path

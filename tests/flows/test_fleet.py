@@ -1,7 +1,5 @@
 """Four worker processes on PostgreSQL share a run, and some of them are killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

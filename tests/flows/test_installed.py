@@ -1,7 +1,5 @@
 """The flows of an installed package, on a machine without a checkout."""
 
-from __future__ import annotations
-
 import json
 import os
 import site

@@ -1,7 +1,5 @@
 """A stage in parts: a real (throw-away) Prefect server, and a worker that is a thread."""
 
-from __future__ import annotations
-
 import contextvars
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Engine `ray`: what it asks for, and a cluster that loses a node."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil

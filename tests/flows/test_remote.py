@@ -1,7 +1,5 @@
 """Flows on a run in an object store: each on a machine of its own."""
 
-from __future__ import annotations
-
 import pytest
 
 from datamask.config.compute import Compute

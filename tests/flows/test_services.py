@@ -1,7 +1,5 @@
 """The whole of it with real server and worker processes: a shard fails, and is run again."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """The sweep and the report as flows on a real (throw-away) Prefect server: names and artifacts."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Documents to screen, benchmarks, and runs up to the screening."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Benchmarks in documents through real runs, against sets of n-grams in plain Python."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from dataclasses import dataclass

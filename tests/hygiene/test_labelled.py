@@ -1,7 +1,5 @@
 """Which planted copies and benchmark texts are dropped or flagged, by kind (duplicates.md)."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections import Counter

@@ -1,7 +1,5 @@
 """Signatures and clusters against exact Jaccard similarities in plain Python."""
 
-from __future__ import annotations
-
 import math
 import random
 

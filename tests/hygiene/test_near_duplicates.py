@@ -1,7 +1,5 @@
 """Near-duplicates through real runs, against exact similarities in plain Python."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from typing import Any

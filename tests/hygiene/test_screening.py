@@ -1,7 +1,5 @@
 """Screening as a whole: the same bytes in any order, refusals, settings, counts on pages."""
 
-from __future__ import annotations
-
 import random
 import shutil
 

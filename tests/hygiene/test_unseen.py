@@ -1,7 +1,5 @@
 """Characters that are not seen hide no text from any reader, in real runs."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

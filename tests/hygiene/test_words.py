@@ -1,7 +1,5 @@
 """Words and n-grams against a plain loop over characters and tuples of words."""
 
-from __future__ import annotations
-
 import unicodedata
 from itertools import chain
 

@@ -1,7 +1,5 @@
 """The page on Python: its code runs as it stands."""
 
-from __future__ import annotations
-
 import re
 import sys
 import types

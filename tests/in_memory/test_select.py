@@ -1,7 +1,5 @@
 """`datamask.select`: the same selection from every container, and no silent use of wrong rows."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

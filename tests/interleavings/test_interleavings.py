@@ -5,8 +5,6 @@ succeeded, who ends with status 0 has done what was asked for, what was finished
 unless its settings changed, and a last launch gives the bytes of a fresh run.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """Whatever computes on a device keeps to it, shown on a pretended one: masks are the CPU's."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The published logit: one meaning in every shard, and the mask itself by its sign."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Learning gives the same bytes on machines with different numbers of cores."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Columns of the source that are absent, of another type, or hold unusable values are refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

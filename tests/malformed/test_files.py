@@ -1,7 +1,5 @@
 """A source that is absent, damaged, encrypted or not permitted is refused in one line."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import os

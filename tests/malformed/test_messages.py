@@ -1,7 +1,5 @@
 """Problems are reported together, shortened where many are alike, with the right exit status."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Run folders, plans and outputs that are misplaced, damaged or changed are refused or named."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

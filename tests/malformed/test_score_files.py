@@ -1,7 +1,5 @@
 """Files of scores that are absent, incomplete or malformed are refused in one line."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Settings that are malformed, unknown, out of range or name unusable classes are refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

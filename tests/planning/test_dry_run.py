@@ -1,7 +1,5 @@
 """`datamask plan --dry-run` refuses what a launch refuses, or says what it has not read."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files that were added to a source become further shards; nothing is embedded twice."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Budgets and limits that cannot be met are refused alike, whatever run they are asked of."""
 
-from __future__ import annotations
-
 import functools
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The cut, the checks before it, and what happens when the input changes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Problems that the settings and the columns of the source show."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 
 from datamask.config.loading import parse_settings

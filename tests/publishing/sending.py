@@ -1,7 +1,5 @@
 """Publish to the loopback Hub without waiting, and read what was published."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

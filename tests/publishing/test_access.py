@@ -1,7 +1,5 @@
 """Missing rights and repositories of others are refused, with the unmodified client."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

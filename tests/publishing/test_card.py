@@ -1,7 +1,5 @@
 """The dataset card: a header the Hub accepts, and nothing that names the machine."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pyarrow as pa

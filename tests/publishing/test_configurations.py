@@ -1,7 +1,5 @@
 """What is in the published folder: its configurations, and every reader's view of them."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

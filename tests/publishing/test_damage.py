@@ -1,7 +1,5 @@
 """What is published is first compared with the checksum of the day when it was written."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import shutil

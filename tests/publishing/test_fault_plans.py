@@ -4,8 +4,6 @@ A plan is drawn from everything that is known to go wrong between a client and t
 together, on a first publication and on a second, with few files and with several commits.
 """
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Faults of the Hub, the connection and other clients: they heal, or the tag stays where it was."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from itertools import product

@@ -1,7 +1,5 @@
 """Publishing as a user does it: real processes, killed and started again, and read from outside."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """What is published is what is in the folder, with the unmodified client and a loopback Hub."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Sources on the Hub and on S3: real clients, real servers on loopback, only what is needed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

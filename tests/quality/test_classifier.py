@@ -1,7 +1,5 @@
 """Classifiers' scores against transformers and fastText themselves, a text at a time."""
 
-from __future__ import annotations
-
 import shutil
 import struct
 from collections.abc import Callable, Iterator

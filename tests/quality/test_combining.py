@@ -1,7 +1,5 @@
 """Scores are normalised over the corpus and within groups, and combined, as the definitions say."""
 
-from __future__ import annotations
-
 import math
 import random
 from bisect import bisect_left, bisect_right

@@ -1,7 +1,5 @@
 """Documents of all shards are compared, dropped and counted; the worst are pruned."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Scores from examples: whether they tell what the examples are, before anything is embedded."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

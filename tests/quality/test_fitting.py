@@ -1,7 +1,5 @@
 """Calibration of fitted scores: expected labels in the order of the predictions."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The built-in heuristic stays between 0 and 1 and prefers prose."""
 
-from __future__ import annotations
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

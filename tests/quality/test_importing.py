@@ -1,7 +1,5 @@
 """Importing: facts of documents, the policies for missing scores, and the moments of shards."""
 
-from __future__ import annotations
-
 import pytest
 
 from datamask.errors import InputError, RunError

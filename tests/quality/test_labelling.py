@@ -1,7 +1,5 @@
 """Labels from an endpoint: the planted grades, each asked for once, within the bounds."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Probes on embeddings, against scikit-learn and the definitions."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

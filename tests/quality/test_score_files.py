@@ -1,7 +1,5 @@
 """Score files are joined to their documents by id, and unfit files are refused with their name."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import json

@@ -1,7 +1,5 @@
 """Documents whose beginning is no sample: 3 KB of one kind of text before 40 KB of another."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Scores normalised within topics through real runs, against numpy."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The pages in a real headless Chromium: what people see, click, hover and tab to."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Every figure of the report's charts, worked out again by other means, and how it is drawn."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections import Counter

@@ -1,7 +1,5 @@
 """An evaluation in words and as a chart."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

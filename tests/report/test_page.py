@@ -1,7 +1,5 @@
 """The report page and its markdown: the run's own figures, hostile names disarmed, no network."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import html

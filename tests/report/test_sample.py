@@ -1,7 +1,5 @@
 """The report's sample, worked out again by brute force: extremes, neighbours, texts, map."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The report of a million documents in many shards: small enough to send, quick to open."""
 
-from __future__ import annotations
-
 import resource
 import subprocess
 import sys

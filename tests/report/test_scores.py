@@ -1,7 +1,5 @@
 """Coverage and agreement of scores, and what comparison within groups moves, in report and card."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pyarrow.parquet as pq

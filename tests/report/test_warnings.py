@@ -1,7 +1,5 @@
 """Results that should not be believed say so, with numbers worked out again from the source."""
 
-from __future__ import annotations
-
 import html
 import logging
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which settings code reads: every field of every group, by its dotted path."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Budgets: exact to the document, whatever the split."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import pairwise
 

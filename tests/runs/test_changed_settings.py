@@ -1,7 +1,5 @@
 """Every setting, changed on a finished run, gives the outputs of a fresh run."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

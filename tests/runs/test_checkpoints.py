@@ -1,7 +1,5 @@
 """A killed shard goes on where it was, and its bytes are those of one that was not killed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace

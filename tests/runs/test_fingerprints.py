@@ -1,7 +1,5 @@
 """A fingerprint holds exactly the settings that its stage reads, by a record of all reads."""
 
-from __future__ import annotations
-
 import pkgutil
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Locks between real processes: they exclude, they wait, and death releases them."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What is on record of each unit of work: attempts, seconds, and a log that is only its own."""
 
-from __future__ import annotations
-
 import contextvars
 import json
 import logging

@@ -1,7 +1,5 @@
 """The run folder: atomic files, receipts, and the chain of fingerprints."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

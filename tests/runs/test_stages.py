@@ -1,7 +1,5 @@
 """Every stage belongs to the work of one flow."""
 
-from __future__ import annotations
-
 import pytest
 
 from datamask.config.loading import parse_settings

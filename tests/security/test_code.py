@@ -3,8 +3,6 @@
 The attacks are real: each payload leaves a mark when it runs.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import pickle

@@ -1,7 +1,5 @@
 """Names, values and SQL that are hostile stay data: nothing outside the run is read or written."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

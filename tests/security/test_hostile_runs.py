@@ -1,7 +1,5 @@
 """A run that somebody else made leads no command to a file outside of the run."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Who may read a run is decided by the user's umask."""
 
-from __future__ import annotations
-
 import os
 import stat
 

@@ -3,8 +3,6 @@
 The attacks are real: the server quotes the token that it received.
 """
 
-from __future__ import annotations
-
 import http.server
 import json
 import logging

@@ -1,7 +1,5 @@
 """Names and texts that hold escape sequences reach the terminal as visible escapes."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

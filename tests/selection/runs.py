@@ -1,7 +1,5 @@
 """Runs of a small corpus up to their masks, and the documents that they keep."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One selection over all shards, through real runs: rounds, bytes after crashes, sums, terms."""
 
-from __future__ import annotations
-
 import shutil
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Quality on another scale selects the same documents, and quality that is too large is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

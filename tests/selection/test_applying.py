@@ -1,7 +1,5 @@
 """New documents judged by a finished run's mask: results, warnings, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A selection of no document crashes no later stage."""
 
-from __future__ import annotations
-
 import pyarrow.parquet as pq
 import pytest
 

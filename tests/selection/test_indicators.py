@@ -1,7 +1,5 @@
 """Objectives that balance groups or cover a target, through real runs of both scopes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

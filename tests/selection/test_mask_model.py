@@ -1,7 +1,5 @@
 """A mask as a function of a document: its logits, its files, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Scope `corpus` in one round: judged in one pass, with exact sums of the result."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The stage reads its inputs row by row, refuses what does not fit, and writes the mask."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pyarrow as pa

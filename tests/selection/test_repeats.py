@@ -1,7 +1,5 @@
 """How often training sees a document, against a list of all exposures that is sorted in Python."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The sample of the corpus: whose documents it has, and how large it gets."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow.parquet as pq
 import pytest

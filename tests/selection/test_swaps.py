@@ -1,7 +1,5 @@
 """Swaps of all shards after the last round: their sums, when they are applied, what they give."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The terms of a run's objective are made once per process, from the planned files."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The cut over all shards with limits, against sorting everything in Python."""
 
-from __future__ import annotations
-
 import duckdb
 import numpy as np
 import pyarrow as pa

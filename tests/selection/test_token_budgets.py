@@ -1,7 +1,5 @@
 """A budget in tokens is met to within one document, over all shards and in each."""
 
-from __future__ import annotations
-
 import pyarrow.parquet as pq
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers

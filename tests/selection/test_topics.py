@@ -1,7 +1,5 @@
 """Topics through real runs: three planted subjects, their names, and every use of them."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Objectives whose best sums leave all documents undecided: masks are drawn then, and only then."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A run that embeds and judges in one stage: the same masks, and no vectors on disk."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Runs by quality alone or at random make no vectors, and select what they select with vectors."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

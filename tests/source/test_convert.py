@@ -1,7 +1,5 @@
 """JSON lines, CSV and Arrow files as sources, compared with Python's own readers."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import json

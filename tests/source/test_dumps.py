@@ -1,7 +1,5 @@
 """Counting dumps: against plain Python, and with names that cannot be folders."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import PurePosixPath
 

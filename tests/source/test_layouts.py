@@ -1,7 +1,5 @@
 """Published layouts: a small file of each is read with the settings of docs/recipes.md."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """The bound on one document holds wherever a text is read."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

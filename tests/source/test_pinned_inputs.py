@@ -1,7 +1,5 @@
 """No stage reads an input that planning did not see: every kind, replaced before every stage."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Finding files, and reading exactly the planned rows in one schema."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Beginnings of documents: the right rows, however the source is cut, and no more than allowed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """Windows of texts against a count of characters, and what is computed from windows."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """An S3 server on loopback, behind a proxy that counts requests and can cut a connection."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

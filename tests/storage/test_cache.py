@@ -1,7 +1,5 @@
 """The copies of a store's files on one machine: what is current, what is used, what is evicted."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

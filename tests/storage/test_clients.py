@@ -1,7 +1,5 @@
 """Servers that refuse without saying why, and a server that accepts and never answers."""
 
-from __future__ import annotations
-
 import logging
 import socket
 import threading

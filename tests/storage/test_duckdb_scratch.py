@@ -1,7 +1,5 @@
 """Errors of DuckDB's files and memory name their cause and remedy."""
 
-from __future__ import annotations
-
 import contextlib
 import resource
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The same on Google Cloud Storage, as far as gcsfs and a loopback server tell."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from pathlib import Path

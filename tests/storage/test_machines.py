@@ -1,7 +1,5 @@
 """Machines that work on one run in an object store: leases, kills, and whose work is seen."""
 
-from __future__ import annotations
-
 import re
 import signal
 import time

@@ -1,7 +1,5 @@
 """A run in an object store: the same bytes as on a disk, whole or not at all, by every command."""
 
-from __future__ import annotations
-
 import re
 from itertools import chain
 from pathlib import Path

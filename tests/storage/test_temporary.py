@@ -1,7 +1,5 @@
 """What killed processes leave is removed, and nothing of those that live or of the user."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess

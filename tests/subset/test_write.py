@@ -1,7 +1,5 @@
 """The subset: the right rows, in the source's order and columns, and refusals of bad masks."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

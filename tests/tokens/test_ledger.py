@@ -1,7 +1,5 @@
 """The ledger: which documents are behind tokens, by command, SQL, report and published data set."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import json

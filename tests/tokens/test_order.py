@@ -4,8 +4,6 @@ A token file is read by a reader of Megatron's layout that shares nothing with t
 megatron-core itself where that is installed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """What stages of tokens refuse: before any work where that is possible, and in one line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
