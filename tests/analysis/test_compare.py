@@ -11,7 +11,7 @@ from datamask.analysis.summary import gains
 from datamask.errors import RunError
 from datamask.report.compare_page import compare_page, compare_text, term_rows
 from datamask.runs.run import Run
-from tests.finished import corpus, finish, rows_of, settings
+from tests.finished import corpus, finish, selected_ids, settings
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
@@ -30,16 +30,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     return made
 
 
-def selected(run: Run) -> set[str]:
-    """Ids that a run's masks keep."""
-    return {
-        row["id"]
-        for shard in range(run.num_shards)
-        for row in rows_of(run, shard)
-        if row["selected"]
-    }
-
-
 def qualities(run: Run) -> dict[str, float]:
     """Quality by id."""
     tables = [pq.read_table(run.path("quality", n)).to_pylist() for n in range(run.num_shards)]
@@ -56,7 +46,7 @@ def test_overlap_of_every_pair(runs):
     ]
     by_name = dict(zip(found.names, runs, strict=True))
     for pair in found.pairs:
-        first, second = selected(by_name[pair.first]), selected(by_name[pair.second])
+        first, second = selected_ids(by_name[pair.first]), selected_ids(by_name[pair.second])
         assert pair.documents == 120
         assert (pair.both, pair.only_first, pair.only_second) == (
             len(first & second),
@@ -71,7 +61,7 @@ def test_what_one_has_and_the_other_lacks(runs):
     """Numbers, mean quality, groups, and the best as examples."""
     quality = qualities(runs[0])
     pair = compare(runs[:2]).pairs[0]
-    only = selected(runs[1]) - selected(runs[0])
+    only = selected_ids(runs[1]) - selected_ids(runs[0])
     missing = pair.missing[1]
     assert missing["keeper"] == "quality" and missing["documents"] == len(only)
     assert missing["mean_quality"] == pytest.approx(sum(quality[name] for name in only) / len(only))
@@ -107,7 +97,7 @@ def test_gains_are_over_random_selections_of_the_first_run(tmp_path):
         groups = {"selection": {"quality_weight": weight}, "quality": {"prune_fraction": pruned}}
         made.append(finish(tmp_path / name, settings(source, **groups), "composition"))
     assert qualities(made[0]) == qualities(made[1])
-    means = [np.mean([qualities(run)[name] for name in selected(run)]) for run in made]
+    means = [np.mean([qualities(run)[name] for name in selected_ids(run)]) for run in made]
     own = [gains(run)["quality"]["selected"] for run in made]
     assert means[0] < means[1] and own[0] > own[1]
     for pair in (made, made[::-1]):

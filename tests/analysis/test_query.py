@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from datamask.analysis.query import relations, run_query
 from datamask.cli.main import cli
 from tests.docs.pages import PAGES
-from tests.finished import rows_of
+from tests.finished import selected_ids
 
 
 def command(*arguments: object) -> str:
@@ -38,12 +38,7 @@ def test_every_relation_named_can_be_queried(made):
 def test_selection_is_what_the_masks_keep(made):
     """The view against the masks' own files, as CSV, JSON lines and aligned text."""
     run = made.run
-    kept = sorted(
-        row["id"]
-        for shard in range(run.num_shards)
-        for row in rows_of(run, shard)
-        if row["selected"]
-    )
+    kept = sorted(selected_ids(run))
     sql = "SELECT id, quality FROM selection ORDER BY id"
     rows = list(csv.DictReader(io.StringIO(command("query", run.root, sql, "--format", "csv"))))
     assert [row["id"] for row in rows] == kept

@@ -5,13 +5,12 @@ import io
 import json
 from collections import Counter
 
-import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
 from datamask.cli.main import cli
 from datamask.errors import DatamaskError
-from tests.finished import finish, settings
+from tests.finished import finish, settings, table_of
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
@@ -28,9 +27,8 @@ def test_a_mixture_goes_out_and_comes_back(source, tmp_path):
     assert printed.exit_code == 0, printed.output
     [row] = csv.DictReader(io.StringIO(printed.stdout))
     kept: Counter[str] = Counter()
-    for path in sorted(run.root.glob("documents/*.parquet")):
-        for one in pq.read_table(path).to_pylist():
-            kept[one["domain"]] += one["tokens"] * one["selected"]
+    for one in table_of(run, "documents").to_pylist():
+        kept[one["domain"]] += one["tokens"] * one["selected"]
     expected = {name: tokens / kept.total() for name, tokens in kept.items() if tokens}
     assert row.pop("run") == "run"
     assert {name: float(share) for name, share in row.items()} == pytest.approx(expected)
@@ -43,11 +41,7 @@ def test_a_mixture_goes_out_and_comes_back(source, tmp_path):
     assert limits.exit_code == 0, limits.output
     chosen = settings(source, selection={"limits": json.loads(limits.stdout)})
     again = finish(tmp_path / "again", chosen, "documents")
-    rows = [
-        row
-        for shard in range(again.num_shards)
-        for row in pq.read_table(again.path("documents", shard)).to_pylist()
-    ]
+    rows = table_of(again, "documents").to_pylist()
     counts = Counter(row["domain"] for row in rows if row["selected"])
     assert counts.total() == 30 and {*counts} == {"site0.org", "site1.org", "site2.org"}
     for name, count in counts.items():

@@ -34,14 +34,9 @@ def test_nothing_is_embedded_or_scored_and_little_is_needed(tmp_path):
     page = run_sweep(run, sweep, Compute())
     assert page.is_file() and (page.parent / "pictures" / "frontier.png").is_file()
     assert {path: path.stat().st_mtime_ns for path in before} == before
+    shutil.rmtree(run.root / "quality")
     with pytest.raises(RunError, match="run stage `quality` first"):
-        run_sweep(open_run_without(run.root, "quality"), sweep, Compute())
-
-
-def open_run_without(root: Path, stage: str) -> sweep_trials.Run:
-    """The run after losing a stage."""
-    shutil.rmtree(root / stage)
-    return open_run(root)
+        run_sweep(open_run(run.root), sweep, Compute())
 
 
 def test_gains_are_those_of_the_chosen_documents(made):

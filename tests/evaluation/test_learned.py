@@ -224,11 +224,7 @@ def test_the_command_prints_effects_and_the_setting(run, tmp_path, capsys):
     score = yaml.safe_load(printed[printed.index("{name: learned") :].replace(" }", "}"))
     settings = finished.settings(run.parent / "source", quality={"scores": [score]})
     new = finished.finish(tmp_path / "new", settings, "scores")
-    rows = [
-        row
-        for shard in range(new.num_shards)
-        for row in pq.read_table(new.path("scores", shard)).to_pylist()
-    ]
+    rows = finished.table_of(new, "scores").to_pylist()
     given = pq.read_table(root / "learned" / "scores.parquet")
     expected = dict(zip(given["id"].to_pylist(), given["learned"].to_pylist(), strict=True))
     assert {row["id"]: row["learned"] for row in rows} == expected

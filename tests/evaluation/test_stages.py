@@ -97,7 +97,7 @@ def test_held_out_are_those_that_the_rule_draws_and_their_equals(source, run):
     expected = {name for name, row in rows.items() if row["text"] in texts}
     assert 30 < len(drawn) < len(expected)
     assert {r["id"] for r in small.quality(run) if r["dropped"] == "held_out"} == expected
-    assert not small.selected(run) & expected
+    assert not finished.selected_ids(run) & expected
     scored = pq.read_table(run.path("held_out")).to_pylist()
     assert {row["id"] for row in scored if row["in_all"]} == drawn
     assert not any(row["in_all"] for row in scored if row["set"] == "questions")
@@ -112,11 +112,8 @@ def test_the_mean_vector_of_an_arm_is_weighted_by_tokens(run, monkeypatch):
 
     The mean does not depend on the size of row groups.
     """
-    vectors = {
-        row["chunk_id"]: np.array(row["feature_arr"], np.float64)
-        for shard in range(run.num_shards)
-        for row in pq.read_table(run.path("embeddings", shard)).to_pylist()
-    }
+    rows = finished.table_of(run, "embeddings").to_pylist()
+    vectors = {row["chunk_id"]: np.array(row["feature_arr"], np.float64) for row in rows}
     unseen = 0
     for row in read_results(run):
         if row["other"]:
@@ -168,14 +165,14 @@ def test_near_copies_of_held_out_texts_are_in_no_arm(source, run):
     for name in ARMS:
         assert not ids(run, name) & copies, name
     metrics = run.receipt("evaluation").metrics
-    assert metrics["copies"][ARMS.index("ours")] == len(small.selected(run) & copies) > 0
+    assert metrics["copies"][ARMS.index("ours")] == len(finished.selected_ids(run) & copies) > 0
 
 
 def test_arms_are_the_documents_that_they_are_named_after(source, folder, run):
     """Each kind, derived anew from the source, the files of quality and other runs."""
     rows, copies = small.quality(run), near_copies(run, source)
     held_out = {row["id"] for row in rows if row["dropped"] == "held_out"}
-    assert ids(run, "ours") == small.selected(run) - copies
+    assert ids(run, "ours") == finished.selected_ids(run) - copies
     candidates = {row["id"] for row in rows if row["dropped"] in (None, "pruned")}
     pruned = {row["id"] for row in rows if row["dropped"] == "pruned"}
     assert ids(run, "random") <= candidates - copies
@@ -184,9 +181,9 @@ def test_arms_are_the_documents_that_they_are_named_after(source, folder, run):
     ranked = sorted(
         (row for row in rows if row["dropped"] is None), key=lambda r: (-r["quality"], r["id"])
     )
-    best = {row["id"] for row in ranked[: len(small.selected(run))]}
+    best = {row["id"] for row in ranked[: len(finished.selected_ids(run))]}
     assert ids(run, "top_quality") == best - copies
-    without, same = (small.selected(open_run(folder / name)) for name in OTHER_RUNS)
+    without, same = (finished.selected_ids(open_run(folder / name)) for name in OTHER_RUNS)
     assert without & held_out
     assert ids(run, "without") == without - held_out - copies
     assert ids(run, "with") == ids(run, "changed") == same - copies

@@ -50,14 +50,19 @@ def shuffled(run: Run, stage: str) -> None:
 def test_workers_and_order_change_no_byte(source, tmp_path, selection):
     """Three ways through the same plan leave the same files."""
     ways: tuple[Callable[[Run, str], None], ...] = (in_order, four_workers, shuffled)
-    made = []
+    made, known = [], tmp_path / "known.txt"
+    known.write_text(" ".join(finished.WORDS))
     for way in ways:
         chosen = finished.settings(
             source,
             selection={**selection, "steps": 10},
             plan={"rows_per_shard": 24},
             topics={"number": 3},
-            quality={"scores": [{**EDU, "normalise_within": "topic"}, {"name": "form"}]},
+            quality={
+                "scores": [{**EDU, "normalise_within": "topic"}, {"name": "form"}],
+                "near_duplicates": {},
+                "contamination": {"sets": [str(known)], "ngram": 3, "action": "flag"},
+            },
         )
         run = plan_run(tmp_path / way.__name__, chosen)
         for stage in finished.up_to(run, "composition"):

@@ -19,6 +19,7 @@ from datamask.runs import schemas
 from datamask.runs.output import write_output
 from datamask.storage import duckdb_scratch
 from tests.conftest import nightly
+from tests.finished import table_of
 from tests.hygiene.screened import SIMILARITY, judged, prose, screened, write
 from tests.hygiene.test_minhash import components, edited, jaccard
 
@@ -140,8 +141,7 @@ def test_clusters_are_joined_across_units(tmp_path, monkeypatch, seed):
         table = pa.Table.from_pylist(rows, schema=schemas.SIMILAR_PAIRS)
         write_output(run, "similar_pairs", unit, table.schema, [table], {})
     run_stage(run, "quality", Compute())
-    kept = [run.path("combined", shard) for shard in range(run.num_shards)]
-    quality = pa.concat_tables([pq.read_table(path) for path in kept])["quality"].to_pylist()
+    quality = table_of(run, "combined")["quality"].to_pylist()
     least = components(pairs, 300)
     best: dict[int, int] = {}
     for place in sorted(range(300), key=lambda place: (-quality[place], place)):

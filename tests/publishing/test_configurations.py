@@ -25,7 +25,7 @@ from datamask.publishing.folder import write_folder
 from datamask.runs.opening import open_run, run_storage
 from datamask.runs.run import Run
 from tests.docs.pages import ROOT, blocks
-from tests.finished import corpus, finish, rows_of, settings
+from tests.finished import corpus, finish, rows_of, settings, table_of
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
@@ -104,8 +104,7 @@ def test_every_file_belongs_to_its_configurations(run):
 
 def test_default_is_the_subset_and_dumps_are_its_parts(run):
     """By id, against the run's own files and the source's column."""
-    units = range(run.num_units("subset"))
-    subset = pa.concat_tables(pq.read_table(run.path("subset", unit)) for unit in units)
+    subset = table_of(run, "subset")
     assert sorted(table(run, "default")["id"].to_pylist()) == sorted(subset["id"].to_pylist())
     plain = [row["id"] for row in subset.to_pylist() if row["dump"] == "plain"]
     assert table(run, "plain")["id"].to_pylist() == plain

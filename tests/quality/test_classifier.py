@@ -25,7 +25,7 @@ from datamask.quality import classifier
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
 from tests import windows
-from tests.finished import WORDS, finish, settings
+from tests.finished import WORDS, finish, settings, table_of
 
 GRADES = ["bad", "fair", "good"]
 ON_CPU = Compute(device="cpu", embedding_batch=2)
@@ -119,8 +119,7 @@ def score(name: str, model: str, **more: Any) -> dict[str, Any]:
 
 def column(run: Run, stage: str, name: str) -> np.ndarray:
     """A column of all shards of a stage."""
-    tables = [pq.read_table(run.path(stage, shard)) for shard in range(run.num_shards)]
-    return np.concatenate([table[name].to_numpy() for table in tables])
+    return table_of(run, stage)[name].to_numpy()
 
 
 def texts_of(source: Path) -> list[str]:

@@ -20,6 +20,7 @@ from datamask.planning.plan import plan_run
 from datamask.quality.examples import FEATURES, features_of, fit_words
 from datamask.quality.held_out import is_drawn
 from datamask.runs.run import Run
+from tests.finished import table_of
 
 WORDS = {
     "recipe": ["whisk", "butter", "flour", "sugar", "oven", "eggs", "bake", "until", "golden"],
@@ -78,8 +79,7 @@ def scores_of(run: Run) -> dict[str, float]:
     """The score of each document, by id."""
     for stage in ("example_models", "scores"):
         run_stage(run, stage, Compute())
-    tables = [pq.read_table(run.path("scores", shard)) for shard in range(run.num_shards)]
-    table = pa.concat_tables(tables).to_pydict()
+    table = table_of(run, "scores").to_pydict()
     return dict(zip(table["id"], table["taste"], strict=True))
 
 

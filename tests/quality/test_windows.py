@@ -11,7 +11,7 @@ from datamask.analysis.composition import query
 from datamask.report.findings import findings_of
 from datamask.runs.run import Run
 from tests import windows
-from tests.finished import WORDS, finish, settings
+from tests.finished import WORDS, finish, settings, table_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("undrawn", "roughly")]
 
@@ -69,8 +69,7 @@ def made(texts: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dic
 def judged(run: Run) -> tuple[dict[str, dict[str, Any]], dict[str, np.ndarray]]:
     """The documents and vectors of a run, by id."""
     rows = {row["id"]: row for row in query(run, "SELECT * FROM documents")}
-    tables = [pq.read_table(run.path("embeddings", shard)) for shard in range(run.num_shards)]
-    vectors = pa.concat_tables(tables).to_pydict()
+    vectors = table_of(run, "embeddings").to_pydict()
     named = zip(vectors["chunk_id"], vectors["feature_arr"], strict=True)
     return rows, {name: np.asarray(vector, np.float64) for name, vector in named}
 

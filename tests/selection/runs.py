@@ -13,7 +13,7 @@ from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
 from datamask.runs.run import Run
 from datamask.runs.stages import learning_stages
-from tests.finished import rows_of, settings, up_to
+from tests.finished import rows_of, settings, table_of, up_to
 
 SCOPES = [{"scope": "corpus", "rounds": 2}, {"tokens": 700}, {"scope": "corpus", "tokens": 700}]
 SCOPES += [{"scope": "corpus", "rounds": 1}]
@@ -41,8 +41,7 @@ def learn_vectors(
     run = plan_run(root, parse_settings(data))
     for stage in up_to(run, last):
         run_stage(run, stage, Compute())
-    masks = [pq.read_table(run.path("selection", shard)) for shard in range(run.num_shards)]
-    return run, np.concatenate([mask["selected"].to_numpy() for mask in masks])
+    return run, table_of(run, "selection")["selected"].to_numpy()
 
 
 def by_definition(features: np.ndarray, quality: np.ndarray, metric: str) -> dict[str, float]:

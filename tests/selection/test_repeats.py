@@ -6,7 +6,6 @@ from pathlib import Path
 import duckdb
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
@@ -20,7 +19,7 @@ from datamask.report.markdown import report_markdown
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
 from datamask.selection.repeats import DECAY, last_exposure, repeat_column
-from tests.finished import finish, settings
+from tests.finished import finish, settings, table_of
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -89,15 +88,9 @@ def made(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return finish(tmp_path_factory.mktemp("repeats") / "run", chosen, "publication")
 
 
-def subset_of(run: Run) -> pa.Table:
-    """The subset, its files in order."""
-    units = range(run.num_units("subset"))
-    return pa.concat_tables(pq.read_table(run.path("subset", unit)) for unit in units)
-
-
 def test_the_subset_has_the_repeats_of_all_shards_together(made):
     """An int32 next to the logit it follows from; tokens are those of the setting."""
-    subset = subset_of(made)
+    subset = table_of(made, "subset")
     assert subset.column_names[-4:] == ["quality", "logit", "shard", "repeat"]
     assert subset.schema.field("repeat").type == pa.int32()
     rows = [
@@ -113,7 +106,7 @@ def test_the_subset_has_the_repeats_of_all_shards_together(made):
 
 def test_report_and_tables_count_the_repeats(made):
     """Against the subset: tokens by repeat, epochs, and the share repeated."""
-    subset = subset_of(made).select(["id", "repeat", "token_count"]).to_pylist()
+    subset = table_of(made, "subset").select(["id", "repeat", "token_count"]).to_pylist()
     rows = query(made, "SELECT id, repeat FROM documents WHERE repeat IS NOT NULL")
     by_id = {row["id"]: row["repeat"] for row in rows}
     assert by_id == {row["id"]: row["repeat"] for row in subset}

@@ -7,6 +7,7 @@ import pytest
 from datamask.learning import exchange
 from datamask.runs.run import Run
 from datamask.selection import sampling
+from tests.finished import table_of
 from tests.selection.runs import learn
 
 CORPUS = {"scope": "corpus", "metric": "pairwise", "rounds": 2}
@@ -89,8 +90,7 @@ def test_rounds_select_as_many_as_asked(tmp_path, source, monkeypatch):
         assert inclusion.sum() == pytest.approx(totals[number]["expected"], rel=1e-3)
     assert totals[1]["expected"] - asked > 3 * (totals[2]["expected"] - asked) > 0
     assert abs(totals[3]["expected"] - asked) > run.num_shards / 2
-    tables = [pq.read_table(run.path("learning", shard)) for shard in range(run.num_shards)]
-    in_masks = sum((table["logit"].to_numpy() > 0).sum() for table in tables)
+    in_masks = (table_of(run, "learning")["logit"].to_numpy() > 0).sum()
     assert abs(in_masks - asked) <= run.num_shards / 2
 
 

@@ -1,10 +1,10 @@
 """Topics through real runs: three planted subjects, their names, and every use of them."""
 
 import re
+import shutil
 from collections import Counter
 from pathlib import Path
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,7 +22,7 @@ from datamask.planning.plan import plan_run
 from datamask.runs.opening import open_run
 from datamask.runs.run import Run
 from datamask.selection.topics import cluster, name_topics, nearest
-from tests.finished import finish, settings
+from tests.finished import finish, settings, table_of
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
@@ -33,6 +33,7 @@ SUBJECTS = {
 }
 COMMON = ["the", "and", "with", "from", "that", "this"]
 TOPICS = {"number": 3}
+TOPIC_STAGES = ("topic_model", "topics")
 
 
 def write(folder: Path, seed: int) -> Path:
@@ -58,8 +59,9 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def done(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A finished run with topics."""
-    return finish(tmp_path_factory.mktemp("done") / "run", settings(source, topics=TOPICS))
+    """A run with topics, up to its composition."""
+    root = tmp_path_factory.mktemp("done") / "run"
+    return finish(root, settings(source, topics=TOPICS), "composition")
 
 
 def subject(name: str) -> str:
@@ -111,12 +113,12 @@ def test_limits_and_balance_of_topics(done, tmp_path, scope):
         chosen = settings(
             source, topics=TOPICS, selection={"scope": scope, "rounds": 2, **selection}
         )
-        run = finish(tmp_path / min(selection), chosen, "documents")
-        for name in ("topic_model", "topics"):
-            assert run.path(name).read_bytes() == done.path(name).read_bytes()
-        rows = [pq.read_table(run.path("documents", shard)) for shard in range(run.num_shards)]
-        chosen = pa.concat_tables(rows).to_pylist()
-        return Counter(row["topic"] for row in chosen if row["selected"])
+        root = shutil.copytree(done.root, tmp_path / min(selection))
+        written = {name: (root / done.name(name)).stat().st_ino for name in TOPIC_STAGES}
+        run = finish(root, chosen, "documents")
+        assert {name: run.path(name).stat().st_ino for name in TOPIC_STAGES} == written
+        rows = table_of(run, "documents").to_pylist()
+        return Counter(row["topic"] for row in rows if row["selected"])
 
     limited = kept(limits=limits)
     assert limited[topics["law"]] >= 0.5 * limited.total() - 0.5
@@ -218,15 +220,9 @@ def test_held_out_documents_are_scored_by_topic(source, tmp_path, monkeypatch):
     for stage in ("scores", "quality", "embeddings", "topic_model", "tokenizer", "held_out"):
         run_stage(run, stage, Compute())
     rows = pq.read_table(run.path("held_out")).to_pylist()
-    drawn = query_files(run, "quality", "dropped = 'held_out'")
+    quality = table_of(run, "quality").to_pylist()
+    drawn = {row["id"] for row in quality if row["dropped"] == "held_out"}
     assert {row["id"] for row in rows} == drawn and len(drawn) > 30
     pairs = {(subject(row["id"]), row["set"]) for row in rows}
     names = {*pq.read_table(run.path("topic_model"))["topic"].to_pylist()}
     assert len(pairs) == len(SUBJECTS) and {topic for _, topic in pairs} == names
-
-
-def query_files(run: Run, stage: str, where: str) -> set[str]:
-    """Ids of the documents in the files of a stage for which a condition holds."""
-    paths = [str(run.path(stage, shard)) for shard in range(run.num_shards)]
-    found = duckdb.sql(f"SELECT id FROM read_parquet({paths}) WHERE {where}").fetchall()
-    return {name for (name,) in found}

@@ -126,19 +126,6 @@ def test_two_machines_do_every_shard_once(s3, source, machine, tmp_path):
     }
 
 
-@pytest.mark.slow
-def test_recent_work_of_another_machine_is_not_repeated(s3, source, machine):
-    """An older listing in this process does not make it process a shard again."""
-    url = "s3://runs/now"
-    ours = plan_run(url, finished.settings(source))
-    assert ours.states("scores") == ["missing"] * 3
-    machine("theirs")
-    run_stage(open_run(url), "scores", Compute())
-    assert ours.remaining("scores", [0]) == []
-    run_stage(ours, "scores", Compute())
-    assert {s3.writes(url)[f"scores/{shard:05d}.parquet"] for shard in range(3)} == {1}
-
-
 HOLD = """
 import sys
 from datamask.runs import locks

@@ -24,7 +24,7 @@ from datamask.runs.run import Run
 from datamask.subset import write
 from datamask.subset.write import write_subset
 from tests.conftest import nightly
-from tests.finished import corpus, finish, rows_of, settings
+from tests.finished import corpus, finish, rows_of, settings, table_of
 
 pytestmark = pytest.mark.usefixtures("roughly")
 
@@ -35,19 +35,13 @@ def made(composed: Run, source: Path) -> tuple[Run, pa.Table]:
     return composed, pq.read_table(source)
 
 
-def subset_of(run: Run) -> pa.Table:
-    """The subset, its files in order."""
-    units = range(run.num_units("subset"))
-    return pa.concat_tables(pq.read_table(run.path("subset", unit)) for unit in units)
-
-
 def test_the_subset_is_what_the_masks_say(made):
     """Dump by dump in the source's order, with the source's columns, then ours, looked up by id.
 
     One dump has a name for a folder, two have not and are together; receipts say which.
     """
     run, source = made
-    subset, columns = subset_of(run), source.column_names
+    subset, columns = table_of(run, "subset"), source.column_names
     assert subset.column_names == [*columns, "quality", "logit", "shard"]
     ours = {}
     for shard in range(run.num_shards):
@@ -75,8 +69,8 @@ def test_with_too_many_dumps_the_order_is_the_sources(made, tmp_path, monkeypatc
     monkeypatch.setattr("datamask.runs.run.MOST_DUMPS", 1)
     whole = open_run(tmp_path / "run")
     run_stage(whole, "subset", Compute())
-    ids = subset_of(whole)["id"].to_pylist()
-    assert sorted(ids) == sorted(subset_of(run)["id"].to_pylist())
+    ids = table_of(whole, "subset")["id"].to_pylist()
+    assert sorted(ids) == sorted(table_of(run, "subset")["id"].to_pylist())
     place = {key: row for row, key in enumerate(source["id"].to_pylist())}
     assert ids == sorted(ids, key=place.__getitem__)
 
@@ -187,7 +181,7 @@ def test_small_files_hold_the_same_rows(made, tmp_path):
     small = plan_run(tmp_path / "run", chosen)
     assert max(file.parts for file in small.subset_files) > 1
     run_stage(small, "subset", Compute())
-    assert subset_of(small).equals(subset_of(run))
+    assert table_of(small, "subset").equals(table_of(run, "subset"))
     names = {path.name for path in (small.root / "subset").iterdir()}
     assert names == {small.path("subset", unit).name for unit in range(len(small.subset_files))}
 

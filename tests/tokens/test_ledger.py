@@ -19,7 +19,7 @@ from datamask.publishing.folder import write_folder
 from datamask.report.chart_data import training_windows
 from datamask.runs.run import Run
 from examples.stream_tokens import Tokens
-from tests.finished import corpus, finish, settings, word_tokenizer
+from tests.finished import corpus, finish, settings, table_of, word_tokenizer
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
@@ -52,11 +52,7 @@ def seen(run: Run, *arguments: str) -> list[dict[str, Any]]:
 def test_seen_lists_the_documents_of_a_range(run):
     """Also those that begin before it; the last token is left out."""
     behind = stream(run)
-    facts = {
-        row["id"]: row
-        for shard in range(run.num_shards)
-        for row in pq.read_table(run.path("documents", shard)).to_pylist()
-    }
+    facts = {row["id"]: row for row in table_of(run, "documents").to_pylist()}
     begins = pq.read_table(run.path("order"))["first_token"].to_pylist()
     for first, last in ((0, 1), (begins[3], begins[5]), (333, 777), (1999, 5000)):
         found = seen(run, "--tokens", f"{first}:{last}")
