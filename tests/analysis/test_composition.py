@@ -164,6 +164,16 @@ def test_terms_are_means_over_what_shards_keep(made):
     assert [terms[name]["maximise"] for name in ("disf", "quality", "objective")] == [0, 1, 1]
 
 
+def test_shards_are_those_of_learning(made):
+    """What each mask's receipt says."""
+    run, _ = made
+    for row in query(run, "SELECT * FROM shards"):
+        metrics = run.receipt("selection", row["shard"]).metrics
+        assert row["documents"] == run.shard_rows(row["shard"])
+        assert row["selected"] == metrics["num_selected"]
+        assert row["objective"] == metrics["objective"]["selected"]
+
+
 def test_the_file_stands_alone(made, tmp_path):
     """Moved without the run, it answers the same; about documents with their files next to it."""
     run, documents = made

@@ -129,7 +129,10 @@ def texts_of(source: Path) -> list[str]:
 
 
 def test_scores_are_those_of_transformers(source, models, tmp_path):
-    """Every head of every document equals the model's output for the text, alone or in windows."""
+    """Every head equals the model's output for the text, alone or in windows.
+
+    Of each fourth document, among them the empty one.
+    """
     scores = [
         score("edu", models["one"]),
         score("short", models["short one"]),
@@ -141,7 +144,8 @@ def test_scores_are_those_of_transformers(source, models, tmp_path):
     ]
     chosen = settings(source, quality={"scores": scores, "prune_fraction": 0.5})
     run = finish(tmp_path / "run", chosen, "embeddings", ON_CPU)
-    texts = texts_of(source)
+    texts, some = texts_of(source)[3::4], slice(3, None, 4)
+    assert "" in map(str.strip, texts)
     grades = torch.softmax(torch.from_numpy(outputs(models["grades"], texts)), dim=1)
     expected = {
         "edu": outputs(models["one"], texts)[:, 0],
@@ -158,12 +162,13 @@ def test_scores_are_those_of_transformers(source, models, tmp_path):
     for name, values in expected.items():
         assert np.ptp(values) > 0.01, name
         allowed = 1e-5 if name not in ("short", "brief") else 0.02  # weights by half characters
-        assert np.abs(column(run, "classifier_scores", name) - values).max() < allowed, name
-        assert (column(run, "scores", name) == column(run, "classifier_scores", name)).all()
+        found = column(run, "classifier_scores", name)
+        assert np.abs(found[some] - values).max() < allowed, name
+        assert (column(run, "scores", name) == found).all()
     assert stages_of(run.settings)[:3] == ["classifier_scores", "scores", "quality"]
     dropped = np.asarray([value is None for value in column(run, "quality", "dropped")])
     kept = sum(run.receipt("embeddings", shard).rows for shard in range(run.num_shards))
-    assert kept == dropped.sum() < 0.6 * len(texts)
+    assert kept == dropped.sum() < 0.6 * len(dropped)
 
 
 def test_a_shard_goes_on_after_a_kill_and_ends_with_the_same_bytes(

@@ -12,6 +12,7 @@ from datamask.config.loading import parse_settings
 from datamask.errors import SettingsError
 from datamask.planning.plan import plan_run
 from datamask.quality.dropping import quantiles
+from tests.conftest import nightly
 from tests.quality.runs import column, make_run, score
 
 
@@ -36,7 +37,7 @@ def corpus() -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("hold_out", [0.0, 0.1])
+@pytest.mark.parametrize("hold_out", [0.1, *nightly(0.0)])
 def test_neither_shards_nor_threads_change_anything(tmp_path, hold_out):
     """The same copies, ranks, groups and pruned documents, with other threads bit for bit."""
     scores = [

@@ -14,6 +14,7 @@ from datamask.errors import SettingsError
 from datamask.planning.plan import plan_run
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
+from tests.conftest import nightly
 from tests.finished import finish, settings
 from tests.quality.runs import read
 
@@ -58,7 +59,7 @@ def plainly(values: np.ndarray, normalisation: str) -> np.ndarray:
     return (smaller + ((values[None] == values[:, None]).sum(1) - 1) / 2) / len(values)
 
 
-@pytest.mark.parametrize("normalisation", ["z-score", "rank"])
+@pytest.mark.parametrize("normalisation", ["z-score", *nightly("rank")])
 def test_quality_is_normalised_within_topics(source, tmp_path, normalisation):
     """The other score alone prunes; then each value is a mix of its places in topic and corpus."""
     run = finish(tmp_path / "run", within_topics(source, normalisation), "composition")

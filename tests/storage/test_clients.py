@@ -14,7 +14,7 @@ from datamask.source.opening import list_files, open_binary
 from datamask.storage import clients
 from datamask.storage.object_store import ObjectStore
 from tests.cli.commands import here
-from tests.conftest import mostly_nightly
+from tests.conftest import mostly_nightly, nightly
 
 S3FS = pytest.importorskip("s3fs")
 URL = "s3://runs/folder"
@@ -71,7 +71,7 @@ def test_a_silent_server_is_given_up_and_named(silent, caplog):
     assert sum(URL in record.getMessage() for record in caplog.records) == 1
 
 
-@pytest.mark.parametrize("read", [list_files, open_binary], ids=["listing", "reading"])
+@pytest.mark.parametrize("read", [open_binary, *nightly(list_files)])
 def test_a_silent_source_is_transient(silent, read):
     """The same server as a source: the same time-outs, and a retry may help."""
     with pytest.raises(DatamaskError) as caught:
