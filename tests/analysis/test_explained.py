@@ -24,7 +24,6 @@ from tests.finished import finish, settings
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
-KINDS = ("domain", "dump", "language", "length")
 SCORES = ("site", "noise")
 
 

@@ -94,6 +94,7 @@ def test_the_score_ranks_the_wanted_documents_first(learned, run):
     assert draws.num_rows == 48 and draws.column_names[2:] == learned.properties
 
 
+@pytest.mark.slow
 def test_any_number_of_workers_gives_the_same_bytes(learned, run, tmp_path):
     """Three threads draw what one does."""
     again = learn(open_run(run), 48, tmp_path, Compute(workers=3))

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from datamask.runs.opening import open_run
 from datamask.runs.run import Run
 from tests import finished
 from tests.cli.commands import here
+from tests.conftest import mostly_nightly
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -67,7 +69,6 @@ def test_checksums_are_those_of_sha256sum(run):
         assert named == {f"{stage}/{path.name}" for path in (run.root / stage).iterdir()}, stage
 
 
-PLACES = (0.02, 0.5, 0.999)
 FLIPPED = [
     "plan.parquet",
     "scores/00000.parquet",
@@ -81,15 +82,11 @@ FLIPPED = [
     "report.html",
     "published.json",
 ]
+OFTEN = [("plan.parquet", 0.02), ("selection/00001.parquet", 0.5), ("report.html", 0.999)]
 
 
 @pytest.mark.parametrize(
-    ("name", "place"),
-    [
-        pytest.param(name, place, marks=[] if number % 3 == turn else pytest.mark.slow)
-        for number, name in enumerate(FLIPPED)
-        for turn, place in enumerate(PLACES)
-    ],
+    ("name", "place"), mostly_nightly(OFTEN, product(FLIPPED, (0.02, 0.5, 0.999)))
 )
 def test_a_flipped_bit_is_found_and_mended(run, name, place):
     """Wherever it is; what is made again is what was there."""

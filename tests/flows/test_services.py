@@ -14,7 +14,6 @@ from tests.finished import finish
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
-REPOSITORY = Path(__file__).parents[2]
 WORDS = ("the", "model", "value", "returns", "list", "when", "given", "and", "is", "used", "file")
 
 

@@ -29,15 +29,14 @@ class Hub(State):
 
     Args:
         folder: where contents are kept.
-        port: 0 for a free one.
         token: the only one accepted; empty accepts every one.
         page: entries in one page of a listing.
     """
 
-    def __init__(self, folder: Path, port: int = 0, token: str = "", page: int = 1000) -> None:
+    def __init__(self, folder: Path, token: str = "", page: int = 1000) -> None:
         super().__init__(folder, token, page)
         handler = type("Handler", (_Requests,), {"hub": self})
-        self.server = ThreadingHTTPServer(("127.0.0.1", port), handler)
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self.server.daemon_threads = True
         self.endpoint = f"http://127.0.0.1:{self.server.server_port}"
 

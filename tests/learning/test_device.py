@@ -25,7 +25,7 @@ from tests import finished
 if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
     pytest.skip("a device in Python needs torch 2.13", allow_module_level=True)
 
-from tests.conftest import mostly_nightly
+from tests.conftest import mostly_nightly, nightly
 from tests.learning import pretend_device as pretend
 
 COMPUTE = Compute(device="cpu", working_set_bytes=2**20)
@@ -112,13 +112,15 @@ def test_an_objective_of_its_own_values(make_shard, working_set):
 @pytest.mark.parametrize(
     ("method", "metric"),
     [
-        ("random", "disf"),
-        ("top_quality", "disf"),
-        ("greedy", "disf"),
         ("greedy", "pairwise"),
         ("lazy_greedy", "facility_location"),
-        ("semdedup", "disf"),
-        ("quality_minus_density", "disf"),
+        *nightly(
+            ("random", "disf"),
+            ("top_quality", "disf"),
+            ("greedy", "disf"),
+            ("semdedup", "disf"),
+            ("quality_minus_density", "disf"),
+        ),
     ],
 )
 def test_comparators(make_shard, method, metric):

@@ -1,7 +1,5 @@
 """The dataset card: a header the Hub accepts, and nothing that names the machine."""
 
-from collections.abc import Callable
-
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -18,8 +16,6 @@ from datamask.runs.run import Run
 from tests.hub.runs import compose_all
 
 pytestmark = pytest.mark.usefixtures("roughly")
-
-MakeRun = Callable[..., Run]
 
 
 def text_of(run: Run) -> str:

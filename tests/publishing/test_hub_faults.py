@@ -1,7 +1,6 @@
 """Faults of the Hub, the connection and other clients: they heal, or the tag stays where it was."""
 
 import contextlib
-from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -18,7 +17,7 @@ from datamask.publishing import retries, upload
 from datamask.publishing.upload import Upload
 from tests.conftest import mostly_nightly, nightly
 from tests.hub.runs import NAME, write_subset
-from tests.hub.server import Fault, Hub
+from tests.hub.server import Fault
 from tests.publishing.conftest import TOKEN
 from tests.publishing.sending import folder, remote, send
 
@@ -177,11 +176,6 @@ def test_the_wait_follows_what_the_hub_asks_for(make_run, hub):
     assert len(waits) == 3
 
 
-def before_second(hub: Hub, action: Callable[[], object]) -> None:
-    """Do something just before the second of the next commits, the one on main."""
-    hub.before["commit"] = lambda: hub.before.update(commit=action)
-
-
 @pytest.mark.parametrize(
     ("of", "call"),
     [
@@ -222,7 +216,8 @@ def test_a_commit_of_another_client_is_kept(make_run, hub):
     send(run)
     write_subset(run, 0, word="other")
     hub.calls.clear()
-    before_second(hub, lambda: hub.add(NAME, {"picture.png": b"png"}))
+    add = {"commit": lambda: hub.add(NAME, {"picture.png": b"png"})}
+    hub.before["commit"] = lambda: hub.before.update(add)  # the second commit is the one on main
     send(run)
     assert hub.calls.count("commit") == 3, "of staging, refused on main, on main"
     assert remote(hub, "v1") == folder(run) | {"picture.png": b"png"}

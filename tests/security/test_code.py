@@ -71,15 +71,10 @@ def test_a_pickle_in_a_checkpoint_is_refused_and_not_run(source, tmp_path, monke
     for shard in range(run.num_shards):
         one, other = (r.path("embeddings", shard).read_bytes() for r in (run, plain))
         assert one == other
-    with np.load(_poisoned_file(tmp_path, poison), allow_pickle=True) as kept:
+    np.savez(tmp_path / "poison.npz", ids=poison)
+    with np.load(tmp_path / "poison.npz", allow_pickle=True) as kept:
         assert len(kept["ids"]) == 2
     assert mark.exists(), "the payload is harmless: the test would see nothing"
-
-
-def _poisoned_file(folder: Path, poison: np.ndarray) -> Path:
-    path = folder / "poison.npz"
-    np.savez(path, ids=poison)
-    return path
 
 
 def test_a_pickle_in_the_metadata_of_a_source_is_not_run(tmp_path):

@@ -79,11 +79,6 @@ def test_apply_judges_by_the_old_scores_and_threshold(source, tmp_path):
     assert (new.root / "subset").is_dir() and "Drift" in new.path("report").read_text()
 
 
-def warnings_of(run: Run) -> list[str]:
-    """Warnings about the mask model."""
-    return [line for line in answer(run).warnings if "mask model" in line]
-
-
 @pytest.mark.slow
 def test_another_corpus_is_warned_about(tmp_path):
     """Its quality is higher by a deviation: more are kept, and the drift says by which term."""
@@ -93,7 +88,7 @@ def test_another_corpus_is_warned_about(tmp_path):
     assert rows["quality"]["shift"] == pytest.approx(1.0, abs=0.2)
     kept = [value > 0 for value in masks(new).values()]
     assert rows["share kept"]["now"] == pytest.approx(np.mean(kept)) and np.mean(kept) > 0.4
-    assert "quality" in warnings_of(new)[0]
+    assert "quality" in next(line for line in answer(new).warnings if "mask model" in line)
     again = applied(tmp_path / "new", run, tmp_path / "better")
     assert not again.remaining("selection")
 

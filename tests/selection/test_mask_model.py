@@ -24,7 +24,7 @@ from datamask.selection.sums import read_lists
 from tests.conftest import nightly
 from tests.finished import corpus, finish, settings
 from tests.learning.conftest import clustered
-from tests.selection.runs import write_vectors
+from tests.selection.runs import by_definition, write_vectors
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -196,12 +196,8 @@ def test_the_logit_of_a_new_document_is_what_it_changes(tmp_path, metric):
     kept = np.flatnonzero(published > 0)
 
     def value(x: np.ndarray, q: np.ndarray) -> float:
-        if metric == "pairwise":
-            cosines = x @ x.T
-            diversity = (cosines.sum() - np.trace(cosines)) / (len(x) * (len(x) - 1))
-        else:
-            diversity = (np.square(np.corrcoef(x.T)).sum() - WIDTH) / 10_000
-        return float(0.5 * q.mean() / scales["quality"] - 0.5 * diversity / scales[metric])
+        values = by_definition(x, q, metric)
+        return 0.5 * values["quality"] / scales["quality"] - 0.5 * values[metric] / scales[metric]
 
     whole = value(features[kept], quality[kept])
     clear = kept[published[kept] > 0.05]

@@ -2,11 +2,10 @@
 
 import pyarrow.parquet as pq
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
 
 from datamask.errors import SettingsError
 from datamask.planning.plan import plan_run
-from tests.finished import corpus, rows_of, settings
+from tests.finished import corpus, rows_of, settings, word_tokenizer
 from tests.selection.runs import kept, learn
 
 
@@ -25,19 +24,15 @@ def test_tokens_are_counted_where_the_source_has_none(tmp_path):
     folder = corpus(tmp_path / "source")
     for path in folder.glob("*.parquet"):
         pq.write_table(pq.read_table(path).drop_columns(["token_count"]), path)
-    words = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
-    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    words.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = {"tokenizer": word_tokenizer(tmp_path / "tokenizer.json")}
     with pytest.raises(SettingsError, match=r"selection\.tokens.*source\.tokenizer"):
         plan_run(tmp_path / "run", settings(folder, selection={"tokens": 500}))
-    tokenizer = {"tokenizer": str(tmp_path / "tokenizer.json")}
     run = learn(tmp_path / "run", folder, source=tokenizer, selection={"tokens": 500})
     texts = pq.read_table(folder, columns=["id", "text"]).to_pylist()
     length = {row["id"]: len(row["text"].split()) for row in texts}
     for shard in range(run.num_shards):
         for row in pq.read_table(run.path("scores", shard)).to_pylist():
             assert row["tokens"] == length[row["id"]]
-    words.add_tokens(["river"])
-    words.save(str(tmp_path / "tokenizer.json"))
+    word_tokenizer(tmp_path / "tokenizer.json", more=1)
     other = plan_run(run.root, run.settings)
     assert other.state("scores", 0) == "stale"

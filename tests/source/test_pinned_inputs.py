@@ -48,15 +48,6 @@ def json_lines(rows: list[dict[str, object]]) -> bytes:
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 
-def word_tokenizer(words: list[str]) -> bytes:
-    """A tokenizer whose tokens are words."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    tokenizer = Tokenizer(models.WordLevel({word: n for n, word in enumerate(words)}, "[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    return tokenizer.to_str().encode()
-
-
 def prepare(folder: Path) -> dict[str, Input]:
     """Write an input of every kind that a run can read; returns them by kind."""
     source = finished.corpus(folder / "source")
@@ -91,9 +82,9 @@ def prepare(folder: Path) -> dict[str, Input]:
     inputs["earlier"] = (folder / "earlier.parquet", *map(parquet_bytes, earlier))
     inputs["evaluation_set"] = (folder / "set.jsonl", *sets)
     inputs["ids"] = (folder / "ids.txt", "\n".join(ids[30:]).encode(), "\n".join(ids[31:]).encode())
-    words = ["[UNK]", *WORDS]
-    tokenizers = [word_tokenizer(words), word_tokenizer(words[::-1])]
-    inputs["tokenizer"] = (folder / "tokenizer.json", *tokenizers)
+    path = folder / "tokenizer.json"
+    made = [Path(finished.word_tokenizer(path, more)).read_bytes() for more in (0, 1)]
+    inputs["tokenizer"] = (path, *made)
     for row in (0, 1):
         np.save(folder / f"{row}.npy", values[:, row * 32 : row * 32 + 32].astype(np.float32))
     vectors = [(folder / f"{row}.npy").read_bytes() for row in (0, 1)]
