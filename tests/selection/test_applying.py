@@ -148,5 +148,5 @@ def test_a_published_model_judges_as_the_run_does(tmp_path):
     other = finish(tmp_path / "other", settings(tmp_path / "source", selection=given), "selection")
     assert masks(other) == masks(applied(tmp_path / "applied", run, tmp_path / "source"))
     wrong = settings(tmp_path / "source", selection=given, publication=publication)
-    with pytest.raises(DatamaskError, match=r"publication\.mask_model: this run learns no mask"):
+    with pytest.raises(DatamaskError, match=r"publication\.include: this run learns no mask"):
         plan_run(tmp_path / "wrong", wrong)
