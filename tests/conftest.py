@@ -1,7 +1,5 @@
 """Settings every test shares: no telemetry, no model hub, no progress bars, one thread."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import shutil
@@ -144,6 +142,24 @@ def roughly() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         measure_roughly(patch)
         yield
+
+
+@pytest.fixture(scope="session")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The corpus of `tests.finished`; a test that changes files makes its own."""
+    from tests.finished import corpus
+
+    return corpus(tmp_path_factory.mktemp("corpus") / "source")
+
+
+@pytest.fixture(scope="session")
+def composed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A run of it with the usual settings up to its composition; tests that change it copy it."""
+    from tests.finished import finish, settings
+
+    with pytest.MonkeyPatch.context() as patch:
+        measure_roughly(patch)
+        return finish(tmp_path_factory.mktemp("composed") / "run", settings(source), "composition")
 
 
 @pytest.fixture(scope="session")

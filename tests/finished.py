@@ -1,7 +1,5 @@
 """A small finished run for tests that look at results: three shards, hostile names, real stages."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +96,19 @@ def up_to(run: Run, last: str) -> list[str]:
     """The stages of a run in order, up to one."""
     stages = stages_of(run.settings)
     return stages[: stages.index(last) + 1]
+
+
+def table_of(run: Run, stage: str) -> pa.Table:
+    """The files of a stage below each other."""
+    return pa.concat_tables(
+        pq.read_table(run.path(stage, unit)) for unit in range(run.num_units(stage))
+    )
+
+
+def selected_ids(run: Run) -> set[str]:
+    """The ids that the masks of a run keep."""
+    shards = range(run.num_shards)
+    return {row["id"] for shard in shards for row in rows_of(run, shard) if row["selected"]}
 
 
 def rows_of(run: Run, shard: int, stage: str = "selection") -> list[dict[str, Any]]:

@@ -1,7 +1,5 @@
 """A process that dies in the middle of learning or training."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -5,8 +5,6 @@ names. What follows from these alone is computed here; what is learnt (logits) a
 makes (embeddings) is taken from the run. `Refused` says why the command must stop.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import dataclass

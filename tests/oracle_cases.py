@@ -1,7 +1,5 @@
 """Odd corpora with their score files and settings, drawn by Hypothesis."""
 
-from __future__ import annotations
-
 import math
 import os
 from dataclasses import dataclass

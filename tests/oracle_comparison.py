@@ -1,7 +1,5 @@
 """The files of a run, table by table, against what the oracle computes from the same case."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Iterable

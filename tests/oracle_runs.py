@@ -1,7 +1,5 @@
 """Drawn cases on disk, real runs of them, and the oracle's verdict on runs and refusals."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import io

@@ -1,7 +1,5 @@
 """The examples of docs/own-objective.md work as they are, and CONTRIBUTING's map is the tree."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path
@@ -36,9 +34,7 @@ def code_block(language: str, section: str = "Add an objective") -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("estimator", ["expected", "policy_gradient"])
-def test_the_toxicity_term_keeps_toxicity_low(
-    estimator: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_toxicity_term_keeps_toxicity_low(estimator, tmp_path, monkeypatch):
     """With the third term the selection is less toxic than without, by either estimator."""
     (tmp_path / "my_terms.py").write_text(code_block("python"))
     monkeypatch.syspath_prepend(tmp_path)
@@ -61,9 +57,7 @@ def test_the_toxicity_term_keeps_toxicity_low(
     assert toxicity(written["selection"]["more_terms"]) < toxicity([]) - 0.2
 
 
-def test_the_embedder_of_the_example_makes_a_runs_vectors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_embedder_of_the_example_makes_a_runs_vectors(tmp_path, monkeypatch):
     """Counts of letters, worked out again for each text, are the run's embeddings."""
     (tmp_path / "my_embedder.py").write_text(code_block("python", "Add an embedder"))
     monkeypatch.syspath_prepend(tmp_path)
@@ -88,14 +82,13 @@ def test_the_embedder_of_the_example_makes_a_runs_vectors(
 
 
 @pytest.mark.parametrize("name", ["subprocess:run", "os:system", "pathlib:Path", "nowhere:It"])
-def test_settings_call_nothing_but_embedders(name: str, tmp_path: Path) -> None:
+def test_settings_call_nothing_but_embedders(name, source, tmp_path):
     """A name that leads to something else is refused in one line, before it is called."""
-    source = corpus(tmp_path / "source")
     with pytest.raises(SettingsError, match=r"embedding\.method"):
         plan_run(tmp_path / "run", settings(source, embedding={"method": name, "dimension": 8}))
 
 
-def test_the_map_is_the_tree_in_the_order_of_the_layers() -> None:
+def test_the_map_is_the_tree_in_the_order_of_the_layers():
     """Each room of the library stands in the map, in the order that the test of layers states."""
     named = re.findall(r"^  (\w+)(?:/|\.py) ", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
     assert named == [room.partition(".")[2] for room in ROOMS if room.startswith("datamask.")]

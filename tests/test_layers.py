@@ -1,7 +1,5 @@
 """Which room may import which, read from the import statements. The order is stated here, once."""
 
-from __future__ import annotations
-
 import ast
 import sys
 from collections.abc import Iterator
@@ -100,12 +98,12 @@ def circles(arrows: dict[str, set[str]]) -> set[str]:
 
 
 @pytest.mark.parametrize(("module", "path"), list(modules()), ids=lambda value: str(value)[-60:])
-def test_no_module_imports_a_room_below_its_own(module: str, path: Path) -> None:
+def test_no_module_imports_a_room_below_its_own(module, path):
     """Every import follows the order of rooms, and only tasks and flows import Prefect."""
     assert not upward(module, path)
 
 
-def test_every_module_has_a_room() -> None:
+def test_every_module_has_a_room():
     """A new folder must be given its place in the order; at most four modules have no folder."""
     homeless = [
         module
@@ -116,7 +114,7 @@ def test_every_module_has_a_room() -> None:
     assert len(list((REPOSITORY / "datamask").glob("*.py"))) <= MOST_ROOT_MODULES
 
 
-def test_modules_do_not_import_each_other_in_circles() -> None:
+def test_modules_do_not_import_each_other_in_circles():
     """Not even inside functions."""
     names = {name: path for name, path in modules()}
     arrows = {name: _targets(path, names) & {*names} - {name} for name, path in names.items()}
@@ -130,13 +128,13 @@ def _targets(path: Path, names: dict[str, Path]) -> set[str]:
     }
 
 
-def test_no_module_is_long() -> None:
+def test_no_module_is_long():
     """A module of more than 400 lines holds two ideas."""
     long = {name: len(path.read_text().splitlines()) for name, path in modules()}
     assert not {name: lines for name, lines in long.items() if lines > MOST_LINES}
 
 
-def test_a_broken_rule_is_seen(tmp_path: Path) -> None:
+def test_a_broken_rule_is_seen(tmp_path):
     """Imports inside functions and of both forms are seen, and so is a circle."""
     path = tmp_path / "module.py"
     path.write_text("def f():\n    from prefect import flow\n    import flows.rebuild\n")
@@ -146,7 +144,7 @@ def test_a_broken_rule_is_seen(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("room", ["tasks", "flows"])
-def test_no_name_shadows_another_module(room: str) -> None:
+def test_no_name_shadows_another_module(room):
     """A file-path import puts the folder first on sys.path, where it would shadow others."""
     names = {path.stem for path in (REPOSITORY / room).glob("*.py")} - {"__init__"}
     taken = set(sys.stdlib_module_names) | set(packages_distributions())

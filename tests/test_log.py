@@ -1,7 +1,5 @@
 """`docs/log.md` and the constants of the learner name each other."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import re
@@ -53,7 +51,7 @@ def constants() -> Iterator[tuple[str, str]]:
                     yield f"{module}.{name}", "\n".join(lines[first:last])
 
 
-def test_every_constant_points_to_an_entry_that_names_it() -> None:
+def test_every_constant_points_to_an_entry_that_names_it():
     """A constant without a record of why it has its value, or with a dead link, is found."""
     log = entries()
     unnamed = []
@@ -64,7 +62,7 @@ def test_every_constant_points_to_an_entry_that_names_it() -> None:
     assert not unnamed
 
 
-def test_every_entry_is_dated_and_its_constants_exist() -> None:
+def test_every_entry_is_dated_and_its_constants_exist():
     """An entry about a constant that was renamed or deleted is found."""
     there = {name for name, _ in constants()}
     assert len(there) > 50
@@ -73,7 +71,7 @@ def test_every_entry_is_dated_and_its_constants_exist() -> None:
         assert names and names <= there, (anchor, names - there)
 
 
-def test_the_benchmark_tries_constants_that_exist() -> None:
+def test_the_benchmark_tries_constants_that_exist():
     """A constant that moved to another module is found."""
     from benchmarks.constants import TRIALS
 

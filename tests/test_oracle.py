@@ -1,7 +1,5 @@
 """Real runs of drawn texts and settings, against the oracle."""
 
-from __future__ import annotations
-
 import ast
 import math
 from pathlib import Path

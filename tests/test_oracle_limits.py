@@ -1,7 +1,5 @@
 """Real runs of drawn vectors, budgets and limits, against the oracle."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The windows of a text as docs/scores.md describes them, worked out again by character."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,8 +1,5 @@
 """Runs side by side: sets worked out in Python from the masks' own files."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +11,7 @@ from datamask.analysis.summary import gains
 from datamask.errors import RunError
 from datamask.report.compare_page import compare_page, compare_text, term_rows
 from datamask.runs.run import Run
-from tests.finished import corpus, finish, rows_of, settings
+from tests.finished import corpus, finish, selected_ids, settings
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
@@ -33,23 +30,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     return made
 
 
-def selected(run: Run) -> set[str]:
-    """Ids that a run's masks keep."""
-    return {
-        row["id"]
-        for shard in range(run.num_shards)
-        for row in rows_of(run, shard)
-        if row["selected"]
-    }
-
-
 def qualities(run: Run) -> dict[str, float]:
     """Quality by id."""
     tables = [pq.read_table(run.path("quality", n)).to_pylist() for n in range(run.num_shards)]
     return {row["id"]: row["quality"] for rows in tables for row in rows}
 
 
-def test_overlap_of_every_pair(runs: list[Run]) -> None:
+def test_overlap_of_every_pair(runs):
     """Sets of ids, whatever the shards."""
     found = compare(runs)
     assert [(pair.first, pair.second) for pair in found.pairs] == [
@@ -59,7 +46,7 @@ def test_overlap_of_every_pair(runs: list[Run]) -> None:
     ]
     by_name = dict(zip(found.names, runs, strict=True))
     for pair in found.pairs:
-        first, second = selected(by_name[pair.first]), selected(by_name[pair.second])
+        first, second = selected_ids(by_name[pair.first]), selected_ids(by_name[pair.second])
         assert pair.documents == 120
         assert (pair.both, pair.only_first, pair.only_second) == (
             len(first & second),
@@ -70,11 +57,11 @@ def test_overlap_of_every_pair(runs: list[Run]) -> None:
         assert pair.jaccard < 1
 
 
-def test_what_one_has_and_the_other_lacks(runs: list[Run]) -> None:
+def test_what_one_has_and_the_other_lacks(runs):
     """Numbers, mean quality, groups, and the best as examples."""
     quality = qualities(runs[0])
     pair = compare(runs[:2]).pairs[0]
-    only = selected(runs[1]) - selected(runs[0])
+    only = selected_ids(runs[1]) - selected_ids(runs[0])
     missing = pair.missing[1]
     assert missing["keeper"] == "quality" and missing["documents"] == len(only)
     assert missing["mean_quality"] == pytest.approx(sum(quality[name] for name in only) / len(only))
@@ -84,7 +71,7 @@ def test_what_one_has_and_the_other_lacks(runs: list[Run]) -> None:
     assert sum(count for _, count in missing["groups"]["language"]) == len(only)
 
 
-def test_terms_and_settings_side_by_side(runs: list[Run]) -> None:
+def test_terms_and_settings_side_by_side(runs):
     """Each run's own figures in its column; only settings that differ."""
     found = compare(runs)
     columns: dict[str, list[Any]] = {name: values for name, values, _ in term_rows(found)}
@@ -103,14 +90,14 @@ def test_terms_and_settings_side_by_side(runs: list[Run]) -> None:
 
 
 @pytest.mark.slow
-def test_gains_are_over_random_selections_of_the_first_run(tmp_path: Path) -> None:
+def test_gains_are_over_random_selections_of_the_first_run(tmp_path):
     """The higher mean quality is the larger gain, whichever gains more over its own random."""
     source, made = corpus(tmp_path / "source"), []
     for name, weight, pruned in (("all", 0.5, 0.0), ("pruned", 1.0, 0.6)):
         groups = {"selection": {"quality_weight": weight}, "quality": {"prune_fraction": pruned}}
         made.append(finish(tmp_path / name, settings(source, **groups), "composition"))
     assert qualities(made[0]) == qualities(made[1])
-    means = [np.mean([qualities(run)[name] for name in selected(run)]) for run in made]
+    means = [np.mean([qualities(run)[name] for name in selected_ids(run)]) for run in made]
     own = [gains(run)["quality"]["selected"] for run in made]
     assert means[0] < means[1] and own[0] > own[1]
     for pair in (made, made[::-1]):
@@ -119,7 +106,7 @@ def test_gains_are_over_random_selections_of_the_first_run(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_text_and_page_say_that_sources_differ(runs: list[Run], tmp_path: Path) -> None:
+def test_text_and_page_say_that_sources_differ(runs, tmp_path):
     """Runs that share documents by id only; a copy of the source is the same source."""
     source, copy = corpus(tmp_path / "other"), corpus(tmp_path / "source")
     (source / "3.parquet").unlink()
@@ -135,7 +122,7 @@ def test_text_and_page_say_that_sources_differ(runs: list[Run], tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_runs_that_cannot_be_compared(runs: list[Run], tmp_path: Path) -> None:
+def test_runs_that_cannot_be_compared(runs, tmp_path):
     """One run alone, an unfinished run, and runs that share nothing: each in one line."""
     with pytest.raises(RunError, match="two runs or more"):
         compare(runs[:1])

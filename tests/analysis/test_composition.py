@@ -1,7 +1,5 @@
 """Composition: every table recomputed in plain Python from the run's Parquet files."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,24 +13,20 @@ from datamask.analysis.documents import tabulate
 from datamask.config.compute import Compute
 from datamask.config.settings import Settings
 from datamask.errors import CorruptFileError, RunError
-from datamask.execution.pipeline import run_stage
 from datamask.runs.files import write_parquet
 from datamask.runs.opening import open_run, run_storage
 from datamask.runs.receipt import read_receipt
 from datamask.runs.run import Run
 from datamask.runs.schemas import DROP_REASONS
-from tests.finished import corpus, finish, rows_of, settings
+from tests.finished import rows_of
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, list[dict[str, Any]]]:
+def made(composed: Run, source: Path) -> tuple[Run, list[dict[str, Any]]]:
     """A run with its composition, and its documents joined by hand."""
-    folder = tmp_path_factory.mktemp("composition")
-    source = corpus(folder / "source")
-    run = finish(folder / "run", settings(source), "composition")
-    return run, joined(run, source)
+    return composed, joined(composed, source)
 
 
 def joined(run: Run, source: Path) -> list[dict[str, Any]]:
@@ -87,16 +81,7 @@ def chosen(documents: list[dict[str, Any]], selection: str) -> list[dict[str, An
 SETS = ("source", "candidates", "selected", "top_quality")
 
 
-def test_documents_are_the_files_joined(made: tuple[Run, list[dict[str, Any]]]) -> None:
-    """Every document once, in the source's order, every column as the files have it."""
-    run, documents = made
-    found = query(run, "SELECT * FROM documents")
-    assert [row["id"] for row in found] == [document["id"] for document in documents]
-    for row, document in zip(found, documents, strict=True):
-        assert {name: row[name] for name in document} == document
-
-
-def test_totals_are_sums_over_documents(made: tuple[Run, list[dict[str, Any]]]) -> None:
+def test_totals_are_sums_over_documents(made):
     """Counts and sums of each selection; random is the expectation of a draw per shard."""
     run, documents = made
     totals = {row["selection"]: row for row in query(run, "SELECT * FROM totals")}
@@ -116,7 +101,7 @@ def test_totals_are_sums_over_documents(made: tuple[Run, list[dict[str, Any]]]) 
     assert totals["random"]["tokens"] == pytest.approx(expected)
 
 
-def test_the_funnel_is_what_each_step_leaves(made: tuple[Run, list[dict[str, Any]]]) -> None:
+def test_the_funnel_is_what_each_step_leaves(made):
     """Of every group and in total: documents, lengths and quality after each reason to drop."""
     run, documents = made
     steps = ["source", *(r for r in DROP_REASONS if any(d["dropped"] == r for d in documents))]
@@ -143,7 +128,7 @@ def test_the_funnel_is_what_each_step_leaves(made: tuple[Run, list[dict[str, Any
             assert row["mean_quality"] == mean
 
 
-def test_length_bands_hold_every_document_once(made: tuple[Run, list[dict[str, Any]]]) -> None:
+def test_length_bands_hold_every_document_once(made):
     """Bands are fixed, so that ties do not make them uneven; their ends are powers of two."""
     run, documents = made
     found = query(run, "SELECT * FROM groups WHERE kind = 'length'")
@@ -156,20 +141,7 @@ def test_length_bands_hold_every_document_once(made: tuple[Run, list[dict[str, A
         assert row["documents_after"] == sum(document["selected"] for document in inside)
 
 
-@pytest.mark.parametrize("score", ["quality", "edu"])
-def test_scores_are_summarised(made: tuple[Run, list[dict[str, Any]]], score: str) -> None:
-    """Mean, least, largest and missing of each selection."""
-    run, documents = made
-    found = query(run, f"SELECT * FROM score_summary WHERE score = '{score}'")
-    assert {row["selection"] for row in found} == set(SETS)
-    for row in found:
-        values = [d[score] for d in chosen(documents, row["selection"]) if d[score] is not None]
-        assert row["mean"] == pytest.approx(sum(values) / len(values), abs=1e-9)
-        assert (row["least"], row["largest"]) == (min(values), max(values))
-        assert row["missing"] == len(chosen(documents, row["selection"])) - len(values)
-
-
-def test_terms_are_means_over_what_shards_keep(made: tuple[Run, list[dict[str, Any]]]) -> None:
+def test_terms_are_means_over_what_shards_keep(made):
     """Quality of the selected, from the documents; the others, from the masks' own figures."""
     run, documents = made
     terms = {row["term"]: row for row in query(run, "SELECT * FROM terms")}
@@ -192,7 +164,7 @@ def test_terms_are_means_over_what_shards_keep(made: tuple[Run, list[dict[str, A
     assert [terms[name]["maximise"] for name in ("disf", "quality", "objective")] == [0, 1, 1]
 
 
-def test_shards_are_those_of_learning(made: tuple[Run, list[dict[str, Any]]]) -> None:
+def test_shards_are_those_of_learning(made):
     """What each mask's receipt says."""
     run, _ = made
     for row in query(run, "SELECT * FROM shards"):
@@ -202,7 +174,7 @@ def test_shards_are_those_of_learning(made: tuple[Run, list[dict[str, Any]]]) ->
         assert row["objective"] == metrics["objective"]["selected"]
 
 
-def test_the_file_stands_alone(made: tuple[Run, list[dict[str, Any]]], tmp_path: Path) -> None:
+def test_the_file_stands_alone(made, tmp_path):
     """Moved without the run, it answers the same; about documents with their files next to it."""
     run, documents = made
     shutil.copy(run.path("composition"), tmp_path / "composition.duckdb")
@@ -219,19 +191,7 @@ def test_the_file_stands_alone(made: tuple[Run, list[dict[str, Any]]], tmp_path:
     assert [name for (name,) in found] == [row["id"] for row in chosen(documents, "selected")]
 
 
-def test_equal_runs_have_equal_tables(made: tuple[Run, list[dict[str, Any]]]) -> None:
-    """Threads and memory do not change one figure."""
-    run, _ = made
-    names = ("documents", "totals", "funnel", "score_summary", "groups", "terms", "shards")
-    before = [query(run, f"SELECT * FROM {name}") for name in names]
-    for stage in ("documents", "composition"):
-        run_stage(run, stage, Compute(duckdb_memory="256MB"), force=True)
-    assert [query(run, f"SELECT * FROM {name}") for name in names] == before
-
-
-def test_files_that_disagree_are_refused(
-    made: tuple[Run, list[dict[str, Any]]], tmp_path: Path
-) -> None:
+def test_files_that_disagree_are_refused(made, tmp_path):
     """A quality file of other documents would give wrong tables: it is an error, no empty join."""
     shutil.copytree(made[0].root, tmp_path / "run")
     run = open_run(tmp_path / "run")
@@ -247,7 +207,7 @@ def test_files_that_disagree_are_refused(
         compose(run, Compute())
 
 
-def test_a_query_before_the_composition_says_what_to_run(tmp_path: Path) -> None:
+def test_a_query_before_the_composition_says_what_to_run(tmp_path):
     """The next command, not a DuckDB error."""
     with pytest.raises(RunError, match="run `datamask rebuild"):
         query(Run(run_storage(tmp_path), Settings()), "SELECT 1")

@@ -1,7 +1,5 @@
 """How much of a score is its group: planted scores, computed again with scikit-learn and numpy."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import shlex
@@ -26,7 +24,6 @@ from tests.finished import finish, settings
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
-KINDS = ("domain", "dump", "language", "length")
 SCORES = ("site", "noise")
 
 
@@ -87,7 +84,7 @@ def groups_of(run: Run, kind: str, score: str) -> tuple[list[str], np.ndarray, n
 
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("kind", ["domain", "language", "length"])
-def test_figures_are_those_of_brute_force(run: Run, kind: str, score: str) -> None:
+def test_figures_are_those_of_brute_force(run, kind, score):
     """AUC in each fold by scikit-learn, from shares in the other folds; eta² by its definition."""
     names, folds, values = groups_of(run, kind, score)
     number = len(values)
@@ -116,7 +113,7 @@ def test_figures_are_those_of_brute_force(run: Run, kind: str, score: str) -> No
     assert row["constant_documents"] == sum(map(len, constant))
 
 
-def test_of_many_documents_a_sample_is_compared(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_documents_a_sample_is_compared(run, monkeypatch):
     """Those with a digest of the id that no order and no fold depends on."""
     monkeypatch.setattr("datamask.analysis.explained.MOST_DOCUMENTS", 50)
     rows = query(run, "SELECT id FROM documents WHERE dropped IS NULL OR dropped = 'pruned'")
@@ -129,7 +126,7 @@ def test_of_many_documents_a_sample_is_compared(run: Run, monkeypatch: pytest.Mo
     assert {row["documents"] for row in told} == {expected}
 
 
-def test_a_score_of_the_domain_is_told_from_a_score_of_the_document(run: Run) -> None:
+def test_a_score_of_the_domain_is_told_from_a_score_of_the_document(run):
     """The first is warned of on page, card and terminal, with a command; the second is not."""
     site, noise = explained(run, "site"), explained(run, "noise")
     assert site["domain"]["auc"] > 0.85 and site["domain"]["eta_squared"] > 0.8
@@ -142,9 +139,7 @@ def test_a_score_of_the_domain_is_told_from_a_score_of_the_document(run: Run) ->
 
 
 @pytest.mark.slow
-def test_its_command_normalises_within_the_group_even_where_it_is_constant(
-    run: Run, tmp_path: Path
-) -> None:
+def test_its_command_normalises_within_the_group_even_where_it_is_constant(run, tmp_path):
     """Quality stays finite, and no longer tells domains apart."""
     [found] = [row for row in findings_of(run) if row.name == "score and groups"]
     override = shlex.split(found.command)[-1]
@@ -159,7 +154,7 @@ def test_its_command_normalises_within_the_group_even_where_it_is_constant(
 
 
 @pytest.mark.slow
-def test_scores_of_one_value_and_absent_groups(tmp_path: Path) -> None:
+def test_scores_of_one_value_and_absent_groups(tmp_path):
     """A constant score has no best tenth and no variance; a kind with one group has no row."""
     source = write(tmp_path / "source")
     table = pq.read_table(source / "a.parquet")

@@ -1,20 +1,16 @@
 """Ratios of groups go out as a table, and a mixture comes back as limits that are kept."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
 from collections import Counter
-from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
 from datamask.cli.main import cli
 from datamask.errors import DatamaskError
-from tests.finished import corpus, finish, settings
+from tests.finished import finish, settings, table_of
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
@@ -24,17 +20,15 @@ def call(*arguments: str) -> Result:
     return CliRunner().invoke(cli, [*arguments])
 
 
-def test_a_mixture_goes_out_and_comes_back(tmp_path: Path) -> None:
+def test_a_mixture_goes_out_and_comes_back(source, tmp_path):
     """Shares of tokens, by brute force; a changed mixture is met within its limits."""
-    source = corpus(tmp_path / "source")
     run = finish(tmp_path / "run", settings(source), "composition")
     printed = call("ratios", str(run.root), "--by", "domain")
     assert printed.exit_code == 0, printed.output
     [row] = csv.DictReader(io.StringIO(printed.stdout))
     kept: Counter[str] = Counter()
-    for path in sorted(run.root.glob("documents/*.parquet")):
-        for one in pq.read_table(path).to_pylist():
-            kept[one["domain"]] += one["tokens"] * one["selected"]
+    for one in table_of(run, "documents").to_pylist():
+        kept[one["domain"]] += one["tokens"] * one["selected"]
     expected = {name: tokens / kept.total() for name, tokens in kept.items() if tokens}
     assert row.pop("run") == "run"
     assert {name: float(share) for name, share in row.items()} == pytest.approx(expected)
@@ -47,18 +41,14 @@ def test_a_mixture_goes_out_and_comes_back(tmp_path: Path) -> None:
     assert limits.exit_code == 0, limits.output
     chosen = settings(source, selection={"limits": json.loads(limits.stdout)})
     again = finish(tmp_path / "again", chosen, "documents")
-    rows = [
-        row
-        for shard in range(again.num_shards)
-        for row in pq.read_table(again.path("documents", shard)).to_pylist()
-    ]
+    rows = table_of(again, "documents").to_pylist()
     counts = Counter(row["domain"] for row in rows if row["selected"])
     assert counts.total() == 30 and {*counts} == {"site0.org", "site1.org", "site2.org"}
     for name, count in counts.items():
         assert abs(count / 30 - mixture[name]) <= 0.1 * mixture[name] + 0.5 / 30
 
 
-def test_a_proposed_mixture_is_read(tmp_path: Path) -> None:
+def test_a_proposed_mixture_is_read(tmp_path):
     """Domains and weights, as a JSON list; others are left out."""
     path = tmp_path / "optimal.json"
     path.write_text('[{"domain": "a", "weight": 0.75}, {"domain": "b", "weight": 0.25}]')
@@ -84,9 +74,7 @@ def test_a_proposed_mixture_is_read(tmp_path: Path) -> None:
         ("none.csv", None, "no such file"),
     ],
 )
-def test_what_is_no_mixture_is_refused(
-    tmp_path: Path, name: str, text: str | None, message: str
-) -> None:
+def test_what_is_no_mixture_is_refused(tmp_path, name, text, message):
     """In one line that names the file."""
     path = tmp_path / name
     if text is not None:

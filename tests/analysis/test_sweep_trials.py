@@ -1,7 +1,5 @@
 """The sweep: what it reuses, what it measures, the knee, and that it does only what is missing."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
@@ -21,12 +19,12 @@ from datamask.planning.plan import plan_run
 from datamask.report.sweep_page import run_sweep
 from datamask.runs.opening import open_run, run_storage
 from tests.finished import corpus, finish, settings
-from tests.report.conftest import SWEEP, Made
+from tests.report.conftest import SWEEP
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
 
-def test_nothing_is_embedded_or_scored_and_little_is_needed(tmp_path: Path) -> None:
+def test_nothing_is_embedded_or_scored_and_little_is_needed(tmp_path):
     """A run without masks, its source gone, is enough; its own files are not touched."""
     source = corpus(tmp_path / "source")
     run = finish(tmp_path / "run", settings(source), "embeddings")
@@ -36,17 +34,12 @@ def test_nothing_is_embedded_or_scored_and_little_is_needed(tmp_path: Path) -> N
     page = run_sweep(run, sweep, Compute())
     assert page.is_file() and (page.parent / "pictures" / "frontier.png").is_file()
     assert {path: path.stat().st_mtime_ns for path in before} == before
+    shutil.rmtree(run.root / "quality")
     with pytest.raises(RunError, match="run stage `quality` first"):
-        run_sweep(open_run_without(run.root, "quality"), sweep, Compute())
+        run_sweep(open_run(run.root), sweep, Compute())
 
 
-def open_run_without(root: Path, stage: str) -> sweep_trials.Run:
-    """The run after losing a stage."""
-    shutil.rmtree(root / stage)
-    return open_run(root)
-
-
-def test_gains_are_those_of_the_chosen_documents(made: Made) -> None:
+def test_gains_are_those_of_the_chosen_documents(made):
     """Quality of what a trial keeps, against the expectation of a random subset, in Python."""
     run = made.run
     for trial in trials(run, SWEEP):
@@ -69,7 +62,7 @@ def test_gains_are_those_of_the_chosen_documents(made: Made) -> None:
     assert ends[0].diversity > ends[1].diversity and ends[0].quality < ends[1].quality
 
 
-def test_points_are_means_over_shards_by_what_they_keep(made: Made) -> None:
+def test_points_are_means_over_shards_by_what_they_keep(made):
     """One point worked out from the trials' files."""
     run = made.run
     point = next(p for p in frontier(run, SWEEP) if p.quality_weight == 0.4)
@@ -89,7 +82,7 @@ def test_points_are_means_over_shards_by_what_they_keep(made: Made) -> None:
     assert len(point.seeds) == len(SWEEP.seeds)
 
 
-def test_only_what_is_missing_is_done(made: Made, tmp_path: Path) -> None:
+def test_only_what_is_missing_is_done(made, tmp_path):
     """A wider sweep keeps the trials of a narrower one; a lost or damaged one is made again."""
     run = open_run(shutil.copytree(made.run.root, tmp_path / "run"))
     paths = [trial_path(run, SWEEP, trial) for trial in trials(run, SWEEP)]
@@ -107,7 +100,7 @@ def test_only_what_is_missing_is_done(made: Made, tmp_path: Path) -> None:
         assert (path.stat().st_mtime_ns == written) == (path not in (paths[3], paths[5]))
 
 
-def test_other_content_of_a_file_makes_other_trials(tmp_path: Path) -> None:
+def test_other_content_of_a_file_makes_other_trials(tmp_path):
     """New vectors at the path of a further term: every trial is made again, with other values."""
     vectors = tmp_path / "target.npy"
     np.save(vectors, np.eye(32)[:2])
@@ -125,7 +118,7 @@ def test_other_content_of_a_file_makes_other_trials(tmp_path: Path) -> None:
     assert found[0][0] != found[1][0] and found[0][1]["target"] != found[1][1]["target"]
 
 
-def test_each_change_is_tried_alone() -> None:
+def test_each_change_is_tried_alone():
     """Variants times lambdas; a value out of range is refused with its key."""
     sampled = {"estimator": "policy_gradient", "rollouts": 8}
     sweep = Sweep(quality_weights=(1, 0), changes=({"ratio": 0.2}, {"init": "quality"}, sampled))
@@ -147,7 +140,7 @@ def test_each_change_is_tried_alone() -> None:
 
 
 @pytest.mark.parametrize("own", [{"documents": 9}, {"tokens": 900}])
-def test_a_budget_replaces_the_one_of_the_run(own: dict[str, int]) -> None:
+def test_a_budget_replaces_the_one_of_the_run(own):
     """Number and tokens override `ratio`, so a share would have no effect next to them."""
     selection = Selection.model_validate(own)
     for change in ({"ratio": 0.3}, {"documents": 5}, {"tokens": 50}):
@@ -160,7 +153,7 @@ def test_a_budget_replaces_the_one_of_the_run(own: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize("key", ["quality_weight", "method", "limits", "max_repeat"])
-def test_what_a_trial_does_not_use_is_refused(key: str) -> None:
+def test_what_a_trial_does_not_use_is_refused(key):
     """A trial would be named after a setting that changes nothing."""
     with pytest.raises(SettingsError, match=f"`changes` has {key}"):
         load_sweep((f"sweep.changes=[{{{key}: 1}}]",))
@@ -174,7 +167,7 @@ def points(gains: list[tuple[float, float, float]]) -> list[Point]:
     ]
 
 
-def test_the_knee_is_farthest_from_the_line_between_the_ends() -> None:
+def test_the_knee_is_farthest_from_the_line_between_the_ends():
     """Against the distance by the cross product; a straight frontier gives the larger lambda."""
     bent = [(0.0, 0.0, 10.0), (0.3, 30.0, 9.0), (0.6, 38.0, 5.0), (1.0, 40.0, 0.0)]
 
@@ -190,7 +183,7 @@ def test_the_knee_is_farthest_from_the_line_between_the_ends() -> None:
     assert knee_by_seed(points(bent)) == [0.3, 0.3]
 
 
-def test_the_sample_of_documents_is_seeded(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sample_of_documents_is_seeded(made, monkeypatch):
     """A shard larger than allowed is drawn from, always the same, and the budget shrinks too."""
     run = made.run
     monkeypatch.setattr(sweep_trials, "DOCUMENTS", 12)

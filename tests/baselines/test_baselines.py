@@ -1,7 +1,5 @@
 """Comparators: each against a naive re-derivation on shards small enough for one."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 
@@ -60,7 +58,7 @@ def mean_cosine(rows: np.ndarray) -> float:
     return float(cosines[~np.eye(len(rows), dtype=bool)].mean())
 
 
-def test_greedy_pursues_the_objective() -> None:
+def test_greedy_pursues_the_objective():
     """Each step against the objective of every candidate by definition, with weights, scales."""
     for seed, metric in enumerate(["pairwise", "disf"] * 4):
         random = np.random.default_rng(seed)
@@ -90,7 +88,7 @@ def test_greedy_pursues_the_objective() -> None:
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.3, 0.8])
-def test_lazy_greedy_is_greedy(weight: float) -> None:
+def test_lazy_greedy_is_greedy(weight):
     """Each step against the objective of every candidate; laziness changes nothing."""
     for seed in range(5):
         features, random = clustered(60, seed), np.random.default_rng(seed)
@@ -115,7 +113,7 @@ def test_lazy_greedy_is_greedy(weight: float) -> None:
             assert linear_gain[found[step]] >= max(linear_gain.values()) - 1e-5
 
 
-def test_lazy_greedy_covers_all_documents() -> None:
+def test_lazy_greedy_covers_all_documents():
     """More documents than the term samples: each step against the coverage of all of them."""
     features = clustered(2300, dimension=6)
     found = chosen("lazy_greedy", features, 3, metric="facility_location")
@@ -128,7 +126,7 @@ def test_lazy_greedy_covers_all_documents() -> None:
 
 
 @pytest.mark.parametrize("method", ["semdedup", "gist"])
-def test_planted_copies_are_dropped(method: str) -> None:
+def test_planted_copies_are_dropped(method):
     """Of each document and its near copy, one is kept."""
     features = clustered(100, dimension=64)
     noise = np.random.default_rng(1).standard_normal(features.shape) * 1e-3
@@ -138,7 +136,7 @@ def test_planted_copies_are_dropped(method: str) -> None:
     assert len({row % 100 for row in found}) >= 98
 
 
-def test_cluster_balanced_takes_as_many_of_every_cluster() -> None:
+def test_cluster_balanced_takes_as_many_of_every_cluster():
     """Sixty of three clusters of different sizes: twenty of each, its first by quality."""
     features = clustered(300)
     rows = chosen("cluster_balanced", features, 60)
@@ -148,7 +146,7 @@ def test_cluster_balanced_takes_as_many_of_every_cluster() -> None:
         assert sorted(set(rows) & set(members)) == members[:20].tolist()
 
 
-def test_d4_drops_copies_first_and_prototypes_next() -> None:
+def test_d4_drops_copies_first_and_prototypes_next():
     """Against its definition: no near-copy, and of the rest those farthest from their centroid."""
     features = clustered(400, dimension=16)
     ranked = d4(features, 40, 0)
@@ -164,7 +162,7 @@ def test_d4_drops_copies_first_and_prototypes_next() -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_gist_reaches_half_of_the_best(seed: int) -> None:
+def test_gist_reaches_half_of_the_best(seed):
     """The paper's guarantee, by enumeration of all subsets of three."""
     features = clustered(12, dimension=4, seed=seed)
     quality = np.sort(np.random.default_rng(seed).random(12))[::-1]
@@ -179,7 +177,7 @@ def test_gist_reaches_half_of_the_best(seed: int) -> None:
     assert value(found) >= 0.5 * max(map(value, itertools.combinations(range(12), 3)))
 
 
-def test_density_is_the_mean_of_the_nearest() -> None:
+def test_density_is_the_mean_of_the_nearest():
     """Against sorting all cosines."""
     features = clustered(40)
     cosines = features.astype(np.float64) @ features.T
@@ -189,7 +187,7 @@ def test_density_is_the_mean_of_the_nearest() -> None:
     assert len(chosen("quality_minus_density", features, 5)) == 5
 
 
-def test_ties_fall_to_quality_then_id() -> None:
+def test_ties_fall_to_quality_then_id():
     """Equal qualities are ordered by the whole id, not by row; a NUL at its end counts."""
     features, quality = clustered(4), np.array([1.0, 2.0, 1.0, 1.0])
     for ids, expected in (
@@ -229,7 +227,7 @@ def test_ties_fall_to_quality_then_id() -> None:
         ),
     ],
 )
-def test_terms_that_a_method_would_ignore_are_refused(selection: dict, problem: str) -> None:
+def test_terms_that_a_method_would_ignore_are_refused(selection, problem):
     """At planning, in one line that says what serves them."""
     settings = Settings.model_validate({"selection": selection})
     (error,) = objective_problems(settings)
@@ -239,7 +237,7 @@ def test_terms_that_a_method_would_ignore_are_refused(selection: dict, problem: 
 
 
 @pytest.mark.parametrize(("weight", "count"), [(0.0, 12), (0.5, 12), (0.0, 1)])
-def test_spokes_raises_the_entropy_of_the_mixture(weight: float, count: int) -> None:
+def test_spokes_raises_the_entropy_of_the_mixture(weight, count):
     """With lambda 0, above all of 1,000 random selections; with quality, quality rises too."""
     features = clustered(120, dimension=6)
     quality = np.random.default_rng(2).standard_normal(120)
@@ -261,7 +259,7 @@ def test_spokes_raises_the_entropy_of_the_mixture(weight: float, count: int) -> 
         assert entropy(found) > max(best, entropy(even))
 
 
-def test_capped_probabilities_are_those_of_a_bisection() -> None:
+def test_capped_probabilities_are_those_of_a_bisection():
     """The factor by which they add up to 1, found by halving an interval."""
     ranked = np.random.default_rng(0).standard_normal(50) * 3
     for count in (1, 5, 20, 49, 50):
@@ -274,7 +272,7 @@ def test_capped_probabilities_are_those_of_a_bisection() -> None:
         np.testing.assert_allclose(capped_probabilities(ranked, count), expected, atol=1e-9)
 
 
-def test_odis_takes_the_best_of_each_orthogonal_axis_in_turn() -> None:
+def test_odis_takes_the_best_of_each_orthogonal_axis_in_turn():
     """Against scikit-learn's principal components; a missing value is the mean."""
     random = np.random.default_rng(1)
     common = random.standard_normal(60)
@@ -316,9 +314,7 @@ def test_odis_takes_the_best_of_each_orthogonal_axis_in_turn() -> None:
 @pytest.mark.parametrize("estimator", ["auto", "expected"])
 @pytest.mark.parametrize("scope", ["shard", "corpus"])
 @pytest.mark.parametrize("metric", METRICS)
-def test_a_metric_alone_is_refused_where_its_class_does_not_suit(
-    metric: str, scope: str, estimator: str
-) -> None:
+def test_a_metric_alone_is_refused_where_its_class_does_not_suit(metric, scope, estimator):
     """Planning knows so without making the metric."""
     data = {"selection": {"metric": metric, "scope": scope, "estimator": estimator}}
     settings = Settings.model_validate(data)

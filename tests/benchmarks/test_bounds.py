@@ -1,7 +1,5 @@
 """The bounds of benchmarks.bounds, against the best of all selections of a tiny corpus."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
@@ -25,7 +23,7 @@ def values(problem: Problem, metric: str, rows: np.ndarray) -> float:
 
 @pytest.mark.parametrize("metric", ["facility_location", "pairwise"])
 @pytest.mark.parametrize("quality_weight", [0.0, 0.4])
-def test_no_selection_is_above_the_bound(metric: str, quality_weight: float) -> None:
+def test_no_selection_is_above_the_bound(metric, quality_weight):
     """All 330 selections are below; the value is the definition's; the bound is near the best."""
     for seed in range(5):
         random = np.random.default_rng(seed)

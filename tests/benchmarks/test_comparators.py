@@ -1,7 +1,5 @@
 """Comparators that read texts, and exact near-copies, against their definitions."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import re
@@ -30,7 +28,7 @@ def texts(count: int, seed: int = 0) -> list[str]:
     return found
 
 
-def test_dsir_is_importance_resampling() -> None:
+def test_dsir_is_importance_resampling():
     """Weights from counts in dictionaries, by the formula of the paper, plus the same noise."""
     raw, target = texts(20), texts(5, seed=1)
 
@@ -59,7 +57,7 @@ def test_dsir_is_importance_resampling() -> None:
         assert weight == pytest.approx(expected)
 
 
-def test_quadmix_follows_equation_3() -> None:
+def test_quadmix_follows_equation_3():
     """Expected numbers of two domains: equal ranks have equal numbers, and the worse have ε."""
     quality = np.arange(40.0)
     domains = np.arange(40) % 2
@@ -73,7 +71,7 @@ def test_quadmix_follows_equation_3() -> None:
         assert expected[::2][19 - place] == pytest.approx(inside)
 
 
-def test_near_copies_are_those_of_all_pairs() -> None:
+def test_near_copies_are_those_of_all_pairs():
     """Pairs, against sets of word 5-grams of every pair; and documents kept twice."""
     some = texts(30)
 
@@ -97,7 +95,7 @@ def test_near_copies_are_those_of_all_pairs() -> None:
     assert kept_copies(pairs, selected) == len({b for _, b in expected}) - 1
 
 
-def test_similar_pairs_are_those_of_all_cosines() -> None:
+def test_similar_pairs_are_those_of_all_cosines():
     """Pairs and cosines, against every pair, across more than one block."""
     vectors = np.random.default_rng(0).standard_normal((1100, 3)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -109,7 +107,7 @@ def test_similar_pairs_are_those_of_all_cosines() -> None:
     assert np.allclose(cosines, whole[pairs[:, 0], pairs[:, 1]])
 
 
-def test_pages_become_prose() -> None:
+def test_pages_become_prose():
     """Sections of HTML without scripts; long ones in pieces of paragraphs; tables are not prose."""
     reader = _Sections()
     reader.feed("<h1>One</h1><p>first<script>no</script> text</p><h2>Two</h2><p>second</p>")

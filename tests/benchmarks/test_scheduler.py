@@ -1,7 +1,5 @@
 """The model of `benchmarks.scaling`, against schedules by hand and bounds it must keep."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +9,7 @@ from benchmarks.scheduler import Costs, in_a_queue, in_parts
 SECONDS = st.lists(st.floats(0.1, 10), min_size=1, max_size=40)
 
 
-def test_by_hand() -> None:
+def test_by_hand():
     """Three workers, two of them with two shards."""
     costs = Costs(task=0.5, start=2, part=1, notice=3)
     done = in_parts([4, 5, 6, 1, 2], 3, 1, costs)
@@ -25,7 +23,7 @@ def test_by_hand() -> None:
 
 
 @given(SECONDS, st.integers(1, 8), st.integers(1, 5))
-def test_nothing_is_faster_than_the_work(seconds: list[float], workers: int, size: int) -> None:
+def test_nothing_is_faster_than_the_work(seconds, workers, size):
     """Without costs a queue keeps Graham's bound; costs only add."""
     best = max(sum(seconds) / workers, max(seconds))
     for deal in (in_parts, in_a_queue):

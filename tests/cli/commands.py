@@ -1,7 +1,5 @@
 """The command in processes and in this process, and a small run for it: corpus and settings."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pty

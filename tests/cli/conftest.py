@@ -1,7 +1,5 @@
 """A whole run through the command line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Ctrl-C in real processes: said at once, obeyed at the next checkpoint, and the second at once."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys
@@ -51,7 +49,7 @@ def line_with(process: subprocess.Popen[str], words: str) -> str:
 
 
 @pytest.mark.slow
-def test_shards_stop_at_their_next_checkpoint(tmp_path: Path) -> None:
+def test_shards_stop_at_their_next_checkpoint(tmp_path):
     """Two masks that would be learned for hours are saved and given up, and go on from there."""
     selection = {"estimator": "policy_gradient", "steps": 10**6, "rollouts": 4, "tolerance": 0}
     chosen = settings(corpus(tmp_path / "source"), selection=selection)
@@ -73,7 +71,7 @@ def test_shards_stop_at_their_next_checkpoint(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_second_interruption_waits_for_nothing(tmp_path: Path) -> None:
+def test_a_second_interruption_waits_for_nothing(tmp_path):
     """A unit that reaches no checkpoint delays the first Ctrl-C, and not the second."""
     root = plan_run(tmp_path / "run", settings(corpus(tmp_path / "source"))).root
     process = started(STUCK, "rerun-failed", root)
@@ -96,7 +94,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_folder_in_place_of_a_file_is_named(name: str, tmp_path: Path) -> None:
+def test_a_folder_in_place_of_a_file_is_named(name, tmp_path):
     """The error names the folder and no temporary file; without the folder the run goes on."""
     run: Run = plan_run(tmp_path / "run", settings(corpus(tmp_path / "source")))
     folder: Path = FILES[name](run)
@@ -113,7 +111,7 @@ def test_a_folder_in_place_of_a_file_is_named(name: str, tmp_path: Path) -> None
     assert not run.remaining("selection")
 
 
-def test_verify_moves_a_folder_aside(tmp_path: Path) -> None:
+def test_verify_moves_a_folder_aside(tmp_path):
     """Like a damaged file, with its content; then the file is made."""
     run = plan_run(tmp_path / "run", settings(corpus(tmp_path / "source")))
     (run.path("scores", 1) / "draft").mkdir(parents=True)

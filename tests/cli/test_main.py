@@ -1,7 +1,5 @@
 """The command line as a user meets it: what it makes, one-line errors, exit statuses."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -24,7 +22,7 @@ from tests.cli.commands import here, settings, text_corpus
 pytestmark = pytest.mark.usefixtures("undrawn")
 
 
-def test_help_answers_at_once() -> None:
+def test_help_answers_at_once():
     """No heavy import delays the help, the end of a rebuild with nothing to do, or a flow."""
     code = (
         "import sys, datamask.cli.main, datamask.execution.pipeline, datamask.report.answer\n"
@@ -36,7 +34,7 @@ def test_help_answers_at_once() -> None:
     assert found.stdout.strip() == "[]"
 
 
-def test_what_needs_no_learner_does_not_import_it(finished: tuple[Path, Path, str]) -> None:
+def test_what_needs_no_learner_does_not_import_it(finished):
     """A relaunch with nothing to do, `status`, a dry run of a new run, and a run without vectors.
 
     A relaunch makes no Arrow arrays either, with which pandas would be imported.
@@ -60,7 +58,7 @@ def test_what_needs_no_learner_does_not_import_it(finished: tuple[Path, Path, st
     assert lines == ["imported []"] * 2 + ["imported ['pandas']"] * 2
 
 
-def test_the_help_lists_twelve_commands_and_one_of_them_the_others() -> None:
+def test_the_help_lists_twelve_commands_and_one_of_them_the_others():
     """Every command is in one of the two lists, and none in both."""
 
     def listed(*arguments: str) -> set[str]:
@@ -73,7 +71,7 @@ def test_the_help_lists_twelve_commands_and_one_of_them_the_others() -> None:
 
 
 @pytest.mark.parametrize("command", ["", "plan", "sweep"])
-def test_examples_in_the_help_are_lines_of_their_own(command: str) -> None:
+def test_examples_in_the_help_are_lines_of_their_own(command):
     """As they are typed, each on one line."""
     shown = CliRunner().invoke(cli, [*command.split(), "--help"]).stdout
     examples = [line for line in shown.splitlines() if line.startswith("  datamask ")]
@@ -81,7 +79,7 @@ def test_examples_in_the_help_are_lines_of_their_own(command: str) -> None:
     assert shown.count("  datamask ") == len(examples)
 
 
-def test_a_terminal_shows_the_stage_at_work(finished: tuple[Path, Path, str]) -> None:
+def test_a_terminal_shows_the_stage_at_work(finished):
     """By name from the first second, with the logs above it."""
     shown = (finished[0].parent / "terminal").read_text()
     for stage in ("plan", "report"):
@@ -89,9 +87,7 @@ def test_a_terminal_shows_the_stage_at_work(finished: tuple[Path, Path, str]) ->
     assert re.search(r"INFO +embeddings: 3 of 3 done in 0:\d\d", shown)
 
 
-def test_the_same_command_again_does_nothing(
-    finished: tuple[Path, Path, str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_same_command_again_does_nothing(finished, caplog):
     """Not one file changes."""
     root, source, _ = finished
     before = {p: p.stat().st_mtime_ns for p in root.rglob("*") if p.is_file()}
@@ -101,9 +97,7 @@ def test_the_same_command_again_does_nothing(
     assert "nothing to do" in caplog.text
 
 
-def test_status_names_what_is_left(
-    finished: tuple[Path, Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_names_what_is_left(finished, tmp_path, capsys):
     """A removed mask is missing, and what follows from it still is what it was."""
     root, _, _ = finished
     (root / "selection" / "00001.parquet").rename(tmp_path / "mask")
@@ -115,9 +109,7 @@ def test_status_names_what_is_left(
     assert "rerun-failed" in lines[-1]
 
 
-def test_status_of_a_finished_run_has_the_funnel_and_the_report(
-    finished: tuple[Path, Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_of_a_finished_run_has_the_funnel_and_the_report(finished, tmp_path, capsys):
     """Documents and tokens after each step, as the subset has them; no document is read again."""
     _, source, _ = finished
     root = Path(shutil.copytree(finished[0], tmp_path / "run"))
@@ -135,7 +127,7 @@ def test_status_of_a_finished_run_has_the_funnel_and_the_report(
 
 
 @pytest.mark.slow
-def test_a_run_is_the_same_in_an_ascii_locale(tmp_path: Path) -> None:
+def test_a_run_is_the_same_in_an_ascii_locale(tmp_path):
     """Settings that are no ASCII, in files and in the output; names that are none get one line."""
     source = text_corpus(tmp_path / "source", rows=12)
     (tmp_path / "søurce").mkdir()
@@ -165,9 +157,7 @@ def test_a_run_is_the_same_in_an_ascii_locale(tmp_path: Path) -> None:
         assert "not UTF-8 in this locale" in line and "PYTHONUTF8=1" in line
 
 
-def test_dry_run_prints_shards_and_writes_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_dry_run_prints_shards_and_writes_nothing(tmp_path, capsys):
     """The answer, shards and disk, settings if asked for; as JSON one object that has them all."""
     source = text_corpus(tmp_path / "source")
     command = ["plan", tmp_path / "run", "--dry-run", *settings(source)]
@@ -190,9 +180,7 @@ def test_dry_run_prints_shards_and_writes_nothing(
 
 
 @pytest.mark.parametrize("form", ["table", "json"])
-def test_dry_run_without_the_hub_prints_what_is_known(
-    form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dry_run_without_the_hub_prints_what_is_known(form, tmp_path, capsys, monkeypatch):
     """The shards of a local source do not depend on a model's address; then the problem is told."""
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     given = settings(text_corpus(tmp_path / "source"), "embedding.method=sentence-transformer")
@@ -209,16 +197,14 @@ def test_dry_run_without_the_hub_prints_what_is_known(
     assert "seed: 7" in shown.out and shown.err.startswith("datamask: source.path: required")
 
 
-def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_command_there_is_help(capsys):
     """Bare `datamask` is a question, not an error."""
     assert here() == 0
     shown = capsys.readouterr()
     assert "Usage: datamask" in shown.out and "rebuild" in shown.out and not shown.err
 
 
-def test_set_changes_the_settings_that_a_run_has(
-    finished: tuple[Path, Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_set_changes_the_settings_that_a_run_has(finished, tmp_path, capsys):
     """Without the source or the model being named again, and nothing else changes."""
     root, _, _ = finished
     shutil.copytree(root, tmp_path / "run")
@@ -237,7 +223,7 @@ def test_set_changes_the_settings_that_a_run_has(
     assert "quality_weight: 0.2" in capsys.readouterr().out
 
 
-def test_a_report_needs_the_masks(finished: tuple[Path, Path, str], tmp_path: Path) -> None:
+def test_a_report_needs_the_masks(finished, tmp_path):
     """Without them it is refused, and it takes no settings that would make others."""
     root, _, _ = finished
     shutil.copytree(root, tmp_path / "run")

@@ -1,16 +1,11 @@
 """`datamask open`: the pages of a run, served on this machine or shown in the browser."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
 import urllib.error
 import urllib.request
-from pathlib import Path
-
-import pytest
 
 from tests.cli.commands import here, settings, text_corpus
 
@@ -26,7 +21,7 @@ def opened(url: str, host: str = "") -> tuple[int, bytes]:
             return error.code, error.read()
 
 
-def test_pages_are_served_on_loopback_only(finished: tuple[Path, Path, str]) -> None:
+def test_pages_are_served_on_loopback_only(finished):
     """Report, pictures and logs; no other file, no other host; Ctrl-C ends it."""
     root, _, _ = finished
     command = [sys.executable, "-u", "-m", "datamask.cli.main", "open", str(root)]
@@ -60,9 +55,7 @@ def test_pages_are_served_on_loopback_only(finished: tuple[Path, Path, str]) -> 
         assert process.stdout.read().strip() == "ended"
 
 
-def test_open_shows_the_report_in_the_browser(
-    finished: tuple[Path, Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_open_shows_the_report_in_the_browser(finished, tmp_path, capsys):
     """The browser of the user gets the report's address; without one, the path is printed."""
     root, _, _ = finished
     browser = tmp_path / "browser"

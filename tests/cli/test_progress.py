@@ -1,7 +1,5 @@
 """Progress in a pipe, and what it is made of; `test_main` has a run in a terminal."""
 
-from __future__ import annotations
-
 import logging
 import re
 import shutil
@@ -45,9 +43,7 @@ def until(capsys: pytest.CaptureFixture[str], words: str) -> str:
         time.sleep(0.01)
 
 
-def test_a_pipe_gets_lines(
-    info: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pipe_gets_lines(info, capsys, monkeypatch):
     """The stage from its start, units, documents within a unit, rate and time left."""
     # A clock that stands still, however long this takes.
     now = time.monotonic() + 0.5
@@ -67,7 +63,7 @@ def test_a_pipe_gets_lines(
     assert not running()
 
 
-def test_a_limit_is_no_reason_for_a_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_is_no_reason_for_a_time_left(monkeypatch):
     """Steps that may not be needed tell nothing; finished units do."""
     now = time.monotonic()
     monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: now))
@@ -84,9 +80,7 @@ def test_a_limit_is_no_reason_for_a_time_left(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.slow
-def test_the_whole_time_follows_from_earlier_launches(
-    finished: tuple[Path, Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_whole_time_follows_from_earlier_launches(finished, tmp_path, monkeypatch):
     """With another budget, what is left takes what it took; without a record nothing is told."""
     root = Path(shutil.copytree(finished[0], tmp_path / "run"))
     run = open_run(root)
@@ -115,9 +109,7 @@ def test_the_whole_time_follows_from_earlier_launches(
     assert whole()[0] == place
 
 
-def test_a_terminal_gets_no_broken_words(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_terminal_gets_no_broken_words(capsys, monkeypatch):
     """Paragraphs end lines between words, and of a table that is too wide each row is one."""
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
@@ -132,7 +124,7 @@ def test_a_terminal_gets_no_broken_words(
     assert capsys.readouterr().out.splitlines() == ["name  value", "x         1"]
 
 
-def test_only_warnings_means_no_progress(info: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_warnings_means_no_progress(info, capsys):
     """With -q nothing is shown."""
     logging.getLogger().setLevel(logging.WARNING)
     with shown_progress(0.01), working("report"):
@@ -140,7 +132,7 @@ def test_only_warnings_means_no_progress(info: None, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == ""
 
 
-def test_each_thread_reports_its_own_unit() -> None:
+def test_each_thread_reports_its_own_unit():
     """Two shards at once do not overwrite each other; outside of a unit nothing is reported."""
     barrier = threading.Barrier(3)
 
@@ -162,9 +154,7 @@ def test_each_thread_reports_its_own_unit() -> None:
     assert clock(7) == "0:07" and clock(3723) == "1:02:03"
 
 
-def test_logs_of_units_get_what_the_display_leaves_out(
-    info: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_logs_of_units_get_what_the_display_leaves_out(info, monkeypatch, caplog):
     """The library's own handlers see each line, those of the terminal do not."""
     monkeypatch.setattr(in_progress, "SECONDS_BETWEEN_LINES", 0)
     lines: list[str] = []

@@ -1,11 +1,8 @@
 """`--from`: a run takes from another what is the same."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -22,9 +19,7 @@ pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 @pytest.mark.slow
-def test_a_run_from_another_shares_what_is_the_same(
-    finished: tuple[Path, Path, str], tmp_path: Path
-) -> None:
+def test_a_run_from_another_shares_what_is_the_same(finished, tmp_path):
     """Equal embeddings are one file; the result is a fresh run's and outlives the other run."""
     root, source, _ = finished
     old, new, fresh = (tmp_path / name / "run" for name in ("old", "new", "fresh"))
@@ -49,9 +44,7 @@ def test_a_run_from_another_shares_what_is_the_same(
     assert contents(new) == contents(fresh)
 
 
-def test_a_run_from_another_may_have_more_stages_and_units(
-    finished: tuple[Path, Path, str], tmp_path: Path
-) -> None:
+def test_a_run_from_another_may_have_more_stages_and_units(finished, tmp_path):
     """Near-duplicates and arms, of which the other run has none; then one arm more."""
     origin = open_run(finished[0])
     given = origin.settings.model_dump(mode="json", exclude={"sources"})
@@ -66,9 +59,7 @@ def test_a_run_from_another_may_have_more_stages_and_units(
     assert not again.remaining("scores") and again.remaining("arms") == [0, 1, 2]
 
 
-def test_a_run_from_another_on_another_disk_is_a_copy(
-    finished: tuple[Path, Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_from_another_on_another_disk_is_a_copy(finished, tmp_path, monkeypatch):
     """Where no link can be made the bytes are the same, and a URL is refused in one line."""
     root, _, _ = finished
 

@@ -1,7 +1,5 @@
 """`init`, `doctor`, `settings` and completion: the first minute, in processes of their own."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess
@@ -62,7 +60,7 @@ def odd_source(folder: Path) -> Path:
     )
 
 
-def test_init_writes_settings_that_a_run_accepts(tmp_path: Path) -> None:
+def test_init_writes_settings_that_a_run_accepts(tmp_path):
     """Columns, scores and sizes of the source; the plan finds nothing wrong; never overwritten."""
     source = odd_source(tmp_path / "source")
     done = datamask("init", "source", cwd=tmp_path)
@@ -92,7 +90,7 @@ def test_init_writes_settings_that_a_run_accepts(tmp_path: Path) -> None:
     assert path.read_text() == text
 
 
-def test_init_says_what_is_missing(tmp_path: Path) -> None:
+def test_init_says_what_is_missing(tmp_path):
     """A source without ids cannot be used as it is; the file and the output say so."""
     found = look(str(write(tmp_path / "source", text=["a", "a"], score=[0.1, 0.2])))
     (problem,) = found.problems
@@ -101,7 +99,7 @@ def test_init_says_what_is_missing(tmp_path: Path) -> None:
     assert yaml.safe_load(settings_text(found, "my.yaml")) == found.settings
 
 
-def test_init_copes_with_a_missing_vector_and_equal_names(tmp_path: Path) -> None:
+def test_init_copes_with_a_missing_vector_and_equal_names(tmp_path):
     """The first document without an embedding is named; scores get names of their own."""
     given = {"chunk_id": ["a", "b"], "quality_score": [0.5, 0.1], "feature_arr": [None, [0.6, 0.8]]}
     with pytest.raises(InputError, match=r"row 0.*feature_arr|feature_arr.*row 0"):
@@ -113,7 +111,7 @@ def test_init_copes_with_a_missing_vector_and_equal_names(tmp_path: Path) -> Non
     assert len({score["name"] for score in scores}) == 2
 
 
-def test_init_knows_published_features(tmp_path: Path) -> None:
+def test_init_knows_published_features(tmp_path):
     """Layout and width are found."""
     source = write(tmp_path / "s", chunk_id=["a"], quality_score=[0.5], feature_arr=[[0.6, 0.8]])
     found = look(str(source))
@@ -128,7 +126,7 @@ def test_init_knows_published_features(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_init_reads_the_hub(tmp_path: Path) -> None:
+def test_init_reads_the_hub(tmp_path):
     """A look at hf:// needs footers and a few rows."""
     source = odd_source(tmp_path / "source")
     with Hub(tmp_path / "hub", token=TOKEN) as hub:
@@ -163,7 +161,7 @@ def prefect() -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_doctor_passes_a_machine_that_is_ready(tmp_path: Path, prefect: str) -> None:
+def test_doctor_passes_a_machine_that_is_ready(tmp_path, prefect):
     """Every check in a line; the token is checked at the Hub and never shown."""
     with Hub(tmp_path / "hub", token=TOKEN) as hub:
         given = {"HF_ENDPOINT": hub.endpoint, "HF_TOKEN": TOKEN, "PREFECT_API_URL": prefect}
@@ -174,9 +172,7 @@ def test_doctor_passes_a_machine_that_is_ready(tmp_path: Path, prefect: str) -> 
     assert "token of" in done.stdout and TOKEN not in done.stdout
 
 
-def test_doctor_fails_a_machine_that_is_not_in_bounded_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_doctor_fails_a_machine_that_is_not_in_bounded_time(tmp_path, monkeypatch, capsys):
     """A token that is wrong; servers that are silent or absent."""
     monkeypatch.setattr(machine, "SECONDS", 0.5)
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
@@ -199,7 +195,7 @@ def test_doctor_fails_a_machine_that_is_not_in_bounded_time(
     assert "secret" not in shown
 
 
-def test_settings_shows_one_key_or_a_group(capsys: pytest.CaptureFixture[str]) -> None:
+def test_settings_shows_one_key_or_a_group(capsys):
     """Type, range, default and meaning; for an unknown key, those near it."""
 
     def shown(*arguments: str) -> list[str]:
@@ -221,7 +217,7 @@ def test_settings_shows_one_key_or_a_group(capsys: pytest.CaptureFixture[str]) -
     assert "lists them all" in capsys.readouterr().err
 
 
-def test_every_setting_has_a_type() -> None:
+def test_every_setting_has_a_type():
     """No empty parentheses in the reference."""
     lines = [line for line in descriptions().values() if " = " in line]
     assert not [line for line in lines if "()" in line] and len(lines) > 100
@@ -242,12 +238,7 @@ def completed(words: str) -> dict[str, str]:
         ("status ru", ["dir,ru"]),
     ],
 )
-def test_the_shell_completes(
-    words: str,
-    expected: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_shell_completes(words, expected, monkeypatch, capsys):
     """Further commands, settings and folders."""
     for name, value in completed(words).items():
         monkeypatch.setenv(name, value)

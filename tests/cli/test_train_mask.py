@@ -1,7 +1,5 @@
 """The published script's flags as a user types them: a process, a file in, a file out."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from itertools import product
@@ -47,7 +45,7 @@ def objective(path: Path, mask: pa.Table) -> tuple[float, float]:
 
 
 @pytest.mark.slow
-def test_every_published_flag_works_as_a_process(tmp_path: Path) -> None:
+def test_every_published_flag_works_as_a_process(tmp_path):
     """All flags at once; the output has the published columns in the input's order and types."""
     source = write_input(tmp_path / "in.parquet")
     output = tmp_path / "out" / "mask.parquet"
@@ -86,9 +84,7 @@ def test_every_published_flag_works_as_a_process(tmp_path: Path) -> None:
         product(("DiSF", "Facility", "Pair_simi"), ("policy_gradient", "expected")),
     ),
 )
-def test_each_algorithm_and_estimator_is_deterministic(
-    tmp_path: Path, algorithm: str, estimator: str
-) -> None:
+def test_each_algorithm_and_estimator_is_deterministic(tmp_path, algorithm, estimator):
     """Equal flags and input, equal bytes."""
     source = write_input(tmp_path / "in.parquet")
     made = []
@@ -100,7 +96,7 @@ def test_each_algorithm_and_estimator_is_deterministic(
     assert made[0] == made[1]
 
 
-def test_lamb_is_the_weight_of_quality(tmp_path: Path) -> None:
+def test_lamb_is_the_weight_of_quality(tmp_path):
     """At 1 the mask is top quality itself."""
     source = write_input(tmp_path / "in.parquet")
     output = tmp_path / "mask.parquet"
@@ -111,7 +107,7 @@ def test_lamb_is_the_weight_of_quality(tmp_path: Path) -> None:
     assert set(kept) == set(np.argsort(-scores)[:40])
 
 
-def test_unscaled_is_the_sum_of_the_terms_as_they_are(tmp_path: Path) -> None:
+def test_unscaled_is_the_sum_of_the_terms_as_they_are(tmp_path):
     """Each of the two masks is better than the other in its own objective, in numpy."""
     source = write_input(tmp_path / "in.parquet")
     flags = ["--algorithm", "Pair_simi", "--estimator", "expected", "--device", "cpu"]
@@ -125,7 +121,7 @@ def test_unscaled_is_the_sum_of_the_terms_as_they_are(tmp_path: Path) -> None:
     assert similarity < other_similarity
 
 
-def test_a_folder_is_one_shard(tmp_path: Path) -> None:
+def test_a_folder_is_one_shard(tmp_path):
     """Files are read in the order of their names."""
     source = write_input(tmp_path / "in.parquet")
     table = pq.read_table(source)

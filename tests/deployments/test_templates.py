@@ -1,7 +1,5 @@
 """The templates of deployments/: each against the schema of what will read it."""
 
-from __future__ import annotations
-
 import asyncio
 import configparser
 import importlib
@@ -53,7 +51,7 @@ def job(name: str, **values: object) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", POOLS)
-def test_kubernetes_pools_make_jobs(name: str) -> None:
+def test_kubernetes_pools_make_jobs(name):
     """Prefect's server and worker take the template, and Kubernetes knows every key of the job."""
     from prefect.server.schemas.actions import WorkPoolCreate
 
@@ -68,7 +66,7 @@ def test_kubernetes_pools_make_jobs(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", POOLS)
-def test_jobs_fit_the_schema_of_kubernetes(name: str) -> None:
+def test_jobs_fit_the_schema_of_kubernetes(name):
     """The strict schemas of the newest release and of one of 2023; a misplaced key is refused."""
     made = job(name)
     for version in ("1.28", kubernetes_validate.latest_version()):
@@ -80,7 +78,7 @@ def test_jobs_fit_the_schema_of_kubernetes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", POOLS)
-def test_variables_of_pools_are_declared_used_and_valid(name: str) -> None:
+def test_variables_of_pools_are_declared_used_and_valid(name):
     """Each variable has a meaning, its default is in its range, and nothing else is asked for."""
     template = pool(name)
     variables = template["variables"]
@@ -99,7 +97,7 @@ def schema_errors(schema: str, *paths: Path) -> str:
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
-def test_workflows_fit_the_schema_of_github() -> None:
+def test_workflows_fit_the_schema_of_github():
     """Every workflow; what is released is the image that deployments/ uses, too."""
     folder = FOLDER.parent / ".github/workflows"
     example = FOLDER / "deploy-from-github.yml"
@@ -109,7 +107,7 @@ def test_workflows_fit_the_schema_of_github() -> None:
     assert "--file deployments/Dockerfile" in steps and "docker push" in steps
 
 
-def test_workflows_run_only_what_is_pinned() -> None:
+def test_workflows_run_only_what_is_pinned():
     """Actions are commits, tools of a release have hashes, and jobs with an identity run no code.
 
     A job with `id-token: write` can publish in the project's name.
@@ -137,7 +135,7 @@ def test_workflows_run_only_what_is_pinned() -> None:
     assert {*wanted} <= {line.partition("==")[0] for line in pinned}
 
 
-def test_compose_file(tmp_path: Path) -> None:
+def test_compose_file(tmp_path):
     """The schema of the Compose Specification, and every name in it leads somewhere."""
     text = (FOLDER / "compose.yaml").read_text()
     assert schema_errors("compose-spec", FOLDER / "compose.yaml") == ""
@@ -163,7 +161,7 @@ def test_compose_file(tmp_path: Path) -> None:
     assert served == {deployment["work_pool"]["name"] for deployment in deployments}
 
 
-def test_the_image_holds_what_the_file_copies() -> None:
+def test_the_image_holds_what_the_file_copies():
     """Every COPY of the Dockerfile is of something in the repository."""
     for line in (FOLDER / "Dockerfile").read_text().splitlines():
         if line.startswith("COPY "):
@@ -171,7 +169,7 @@ def test_the_image_holds_what_the_file_copies() -> None:
                 assert (FOLDER.parent / source).exists(), line
 
 
-def test_slurm_script(tmp_path: Path) -> None:
+def test_slurm_script(tmp_path):
     """Bash and shellcheck accept it; it passes its arguments on to the command, in the checkout."""
     script = FOLDER / "slurm" / "rebuild.sbatch"
     subprocess.run(["bash", "-n", str(script)], check=True)
@@ -200,7 +198,7 @@ def test_slurm_script(tmp_path: Path) -> None:
     assert lines == [str(tmp_path.resolve()), *expected]
 
 
-def test_systemd_unit(tmp_path: Path) -> None:
+def test_systemd_unit(tmp_path):
     """A unit systemd accepts (asked where it is installed), one GPU an instance."""
     unit = FOLDER / "systemd" / "datamask-gpu@.service"
     parser = configparser.ConfigParser(interpolation=None, strict=True)
@@ -227,7 +225,7 @@ def test_systemd_unit(tmp_path: Path) -> None:
     assert "Unknown" not in verified.stderr, verified.stderr
 
 
-def test_deployments_lead_to_flows_and_parts_to_deployments() -> None:
+def test_deployments_lead_to_flows_and_parts_to_deployments():
     """Every entry point is a flow, and every stage of shards has a deployment for its parts."""
     from prefect import Flow
 
@@ -249,7 +247,7 @@ def test_deployments_lead_to_flows_and_parts_to_deployments() -> None:
     assert {action["deployment"] for action in actions if "deployment" in action} <= registered
 
 
-def test_deploy_without_a_server_ends_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_deploy_without_a_server_ends_in_one_line(capsys):
     """No server is named (status 2), or none answers (75)."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -267,9 +265,7 @@ def test_deploy_without_a_server_ends_in_one_line(capsys: pytest.CaptureFixture[
         ("demo-semantic", "facility_location", 0.0, 0.5),
     ],
 )
-def test_settings_are_the_recipes_they_are_named_after(
-    name: str, metric: str, weight: float, pruned: float
-) -> None:
+def test_settings_are_the_recipes_they_are_named_after(name, metric, weight, pruned):
     """The recommended recipe and that of the paper."""
     settings, _ = load_settings(FOLDER / f"{name}.yaml")
     selection = settings.selection

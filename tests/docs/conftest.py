@@ -1,7 +1,5 @@
 """A folder in which the commands of README and tutorial have run, as a reader would run them."""
 
-from __future__ import annotations
-
 import webbrowser
 from pathlib import Path
 

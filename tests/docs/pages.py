@@ -1,7 +1,5 @@
 """The pages that users read, and the blocks of code in them."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from dataclasses import dataclass

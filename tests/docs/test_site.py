@@ -1,7 +1,5 @@
 """The documentation's site builds without a warning, is complete, and needs no other server."""
 
-from __future__ import annotations
-
 import html
 import itertools
 import json
@@ -37,7 +35,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
+def test_nothing_is_fetched_from_elsewhere(site):
     """No script, style, font or picture of another server; Mermaid would be fetched by diagrams."""
     loads = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*?(?:src|href)=\"?(?:https?:)?//")
     for page in site.rglob("*.html"):
@@ -49,7 +47,7 @@ def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_reference_is_complete(site: Path) -> None:
+def test_the_reference_is_complete(site):
     """Every setting, command and table has its place."""
 
     def text(name: str) -> str:
@@ -69,7 +67,7 @@ def test_the_reference_is_complete(site: Path) -> None:
 
 
 @pytest.mark.slow
-def test_assistants_find_every_page(site: Path) -> None:
+def test_assistants_find_every_page(site):
     """llms.txt names each page for users with a line, in the repository and on the site."""
     folder = ROOT / "docs"
     link = re.compile(r"^- \[[^]]+\]\((\S+)\): \S", re.MULTILINE)
@@ -82,7 +80,7 @@ def test_assistants_find_every_page(site: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_site_leads_on(site: Path) -> None:
+def test_the_site_leads_on(site):
     """Version, repository, next page; the Python reference begins with an example that runs."""
     text = (site / "tutorial.html").read_text(encoding="utf-8")
     assert datamask.__version__ in text and 'rel="next"' in text and "md-footer__link--next" in text
@@ -95,7 +93,7 @@ def test_the_site_leads_on(site: Path) -> None:
 
 
 @pytest.mark.slow
-def test_formulas_are_set_and_notebooks_are_pages(site: Path) -> None:
+def test_formulas_are_set_and_notebooks_are_pages(site):
     """No formula is left as TeX, and every cell and every printed line of a notebook is shown."""
     for source in (ROOT / "docs").glob("*.md"):
         formulas = source.read_text(encoding="utf-8").count("```math")
@@ -113,7 +111,7 @@ def test_formulas_are_set_and_notebooks_are_pages(site: Path) -> None:
                 assert line.strip() in text
 
 
-def test_links_of_the_package_index_are_absolute() -> None:
+def test_links_of_the_package_index_are_absolute():
     """Each is a file of the tag, pictures as they are served; links within the page stay."""
     absolute = runpy.run_path(str(ROOT / "docs" / "absolute_links.py"))["absolute"]
     text = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -127,7 +125,7 @@ def test_links_of_the_package_index_are_absolute() -> None:
             assert kind == ("raw" if mark else "blob")
 
 
-def test_readme_is_a_screen_or_two() -> None:
+def test_readme_is_a_screen_or_two():
     """At most 120 lines, without words that only other pages explain."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 120

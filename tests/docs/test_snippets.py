@@ -5,8 +5,6 @@ tests/publishing/test_configurations.py, the classes of one's own in tests/test_
 docs/python.md in tests/in_memory/test_guide.py.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 import importlib.util
@@ -33,7 +31,7 @@ from datamask.config.reference import descriptions
 from datamask.errors import DatamaskError
 from flows.rebuild import rebuild
 from tests.conftest import mostly_nightly
-from tests.docs.pages import PAGES, ROOT, Block, all_blocks, blocks, command_lines, words_of
+from tests.docs.pages import PAGES, ROOT, all_blocks, blocks, command_lines, words_of
 
 
 def shown(page: Path) -> str:
@@ -85,14 +83,14 @@ def parsed(words: list[str]) -> dict[str, Any]:
         return dict(context.params)
 
 
-def test_pages_have_commands() -> None:
+def test_pages_have_commands():
     """The test looks where they are: most pages have some."""
     assert sum(map(len, COMMANDS.values())) > 70
     assert sum(bool(found) for found in COMMANDS.values()) > 15
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if COMMANDS[page]], ids=shown)
-def test_commands_are_understood(page: Path) -> None:
+def test_commands_are_understood(page):
     """By the parser of the program; --set by the settings, parameters of flows by the flow."""
     for block, line in COMMANDS[page]:
         words = words_of(line)
@@ -161,7 +159,7 @@ def inline_code() -> Iterator[tuple[str, str]]:
             yield page.name, found
 
 
-def test_settings_named_in_sentences_exist() -> None:
+def test_settings_named_in_sentences_exist():
     """`selection.ratio` and the like, and the commands after `datamask`."""
     keys = {key.replace("[]", "") for key in descriptions()}
     groups = "|".join({key.partition(".")[0] for key in keys if "." in key})
@@ -178,14 +176,14 @@ def test_settings_named_in_sentences_exist() -> None:
 
 
 @pytest.mark.parametrize("block", all_blocks("yaml"), ids=str)
-def test_settings_in_yaml_are_accepted(block: Block) -> None:
+def test_settings_in_yaml_are_accepted(block):
     """By what reads settings files, and by the check of Prefect's server on a deployment's run."""
     Path("snippet.yaml").write_text(block.text)
     load_settings(Path("snippet.yaml"))
     validate({"root": "runs/a", **yaml.safe_load(block.text)}, PARAMETERS, raise_on_error=True)
 
 
-def test_blocks_of_other_languages_are_few() -> None:
+def test_blocks_of_other_languages_are_few():
     """A block is of a language that a test reads, or is marked as text."""
     read = {"yaml", "python", "text", "sql", "math", *SHELL}
     fences = (re.findall(r"^```(\w+)", page.read_text("utf-8"), re.MULTILINE) for page in PAGES)
@@ -197,7 +195,7 @@ def test_blocks_of_other_languages_are_few() -> None:
     [page for page in PAGES if blocks(page, "python")],
     ids=shown,
 )
-def test_python_runs(page: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_runs(page, workplace, monkeypatch):
     """A page's blocks, one after the other, where the tutorial has run; with texts and scores."""
     found = blocks(page, "python")
     if found[0].page in RUN_ELSEWHERE:
@@ -220,7 +218,7 @@ def test_python_runs(page: Path, workplace: Path, monkeypatch: pytest.MonkeyPatc
         exec(compile(ast.parse(block.text), str(block), "exec"), names)
 
 
-def test_the_tutorial_ends_with_what_it_says(workplace: Path) -> None:
+def test_the_tutorial_ends_with_what_it_says(workplace):
     """Settings, subsets, reports and a comparison."""
     for name in ("mine/report.html", "mine/subset", "other/report.html"):
         assert (workplace / "runs" / name).exists()
@@ -233,7 +231,7 @@ def test_the_tutorial_ends_with_what_it_says(workplace: Path) -> None:
 @pytest.mark.parametrize(
     "path", mostly_nightly(NOTEBOOKS[:2], NOTEBOOKS), ids=lambda path: path.stem
 )
-def test_a_notebook_runs(path: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_runs(path, workplace, monkeypatch):
     """Every cell, in a module of its own, where the tutorial has run; its outputs are no errors."""
     monkeypatch.chdir(workplace)
     module = types.ModuleType("notebook")

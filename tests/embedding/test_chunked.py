@@ -1,7 +1,5 @@
 """Made ahead in a thread: the same items, order and errors as without."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 
@@ -15,7 +13,7 @@ def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("read-ahead")]
 
 
-def test_items_in_order() -> None:
+def test_items_in_order():
     """As `map` would have it, and the thread is gone afterwards."""
     assert list(read_ahead(range(100), lambda n: n * n)) == [n * n for n in range(100)]
     assert list(read_ahead([], str)) == []
@@ -23,7 +21,7 @@ def test_items_in_order() -> None:
     assert not threads()
 
 
-def test_the_next_is_made_while_one_is_in_use() -> None:
+def test_the_next_is_made_while_one_is_in_use():
     """While the first item is in use, the second is prepared, and not the whole rest."""
     made = [threading.Event() for _ in range(50)]
     items = read_ahead(range(50), lambda n: made[n].set())
@@ -35,7 +33,7 @@ def test_the_next_is_made_while_one_is_in_use() -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError("bad item"), KeyboardInterrupt()])
-def test_errors_come_in_their_place(error: BaseException) -> None:
+def test_errors_come_in_their_place(error):
     """What came before is there; then the error itself, of the source or of the making."""
 
     def source() -> Iterator[int]:
@@ -62,7 +60,7 @@ def test_errors_come_in_their_place(error: BaseException) -> None:
     assert not threads()
 
 
-def test_leaving_early_closes_the_source() -> None:
+def test_leaving_early_closes_the_source():
     """Files that the source holds open are closed."""
     closed = threading.Event()
 

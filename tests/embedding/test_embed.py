@@ -1,7 +1,5 @@
 """The embeddings stage: every survivor once, under its own id, whatever the chunks."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
@@ -25,20 +23,18 @@ from datamask.runs.opening import open_run
 from datamask.runs.receipt import read_receipt
 from datamask.runs.records import read_record
 from datamask.runs.run import Run
-from tests.finished import corpus, embedded, finish, settings, up_to
+from tests.finished import embedded, finish, settings, up_to
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
+def made(composed: Run, source: Path) -> tuple[Run, Path]:
     """A run with embeddings, and its source."""
-    folder = tmp_path_factory.mktemp("embed")
-    source = corpus(folder / "source")
-    return finish(folder / "run", settings(source), "embeddings"), source
+    return composed, source
 
 
-def test_every_survivor_has_its_own_vector(made: tuple[Run, Path]) -> None:
+def test_every_survivor_has_its_own_vector(made):
     """Ids are the quality files' survivors in order; vectors are those of the documents' texts."""
     run, source = made
     text = {row["id"]: row["text"] for row in pq.read_table(source).to_pylist()}
@@ -52,9 +48,7 @@ def test_every_survivor_has_its_own_vector(made: tuple[Run, Path]) -> None:
         assert run.receipt("embeddings", shard).metrics["encoder"] == "lexical"
 
 
-def test_the_bytes_do_not_depend_on_the_chunk(
-    made: tuple[Run, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_bytes_do_not_depend_on_the_chunk(made, tmp_path, monkeypatch):
     """Chunks of 7 and of 4096 texts give the same file."""
     shutil.copytree(made[0].root, tmp_path / "run")
     run = open_run(tmp_path / "run")
@@ -66,9 +60,7 @@ def test_the_bytes_do_not_depend_on_the_chunk(
 
 
 @pytest.mark.slow
-def test_int8_takes_half_the_disk_and_selects_nearly_the_same(
-    made: tuple[Run, Path], tmp_path: Path
-) -> None:
+def test_int8_takes_half_the_disk_and_selects_nearly_the_same(made, tmp_path):
     """The whole pipeline on vectors of one byte a number; other settings, other vectors."""
     run, source = made
     small = finish(tmp_path / "run", settings(source, embedding={"storage": "int8"}), "report")
@@ -84,9 +76,7 @@ def test_int8_takes_half_the_disk_and_selects_nearly_the_same(
         assert sizes[1] < 0.6 * sizes[0]
 
 
-def test_a_quality_file_of_other_documents_is_refused(
-    made: tuple[Run, Path], tmp_path: Path
-) -> None:
+def test_a_quality_file_of_other_documents_is_refused(made, tmp_path):
     """Ids in another order would give vectors to the wrong documents."""
     shutil.copytree(made[0].root, tmp_path / "run")
     run = open_run(tmp_path / "run")
@@ -128,7 +118,7 @@ def feature_run(root: Path, source: Path) -> Run:
 VECTORS = np.random.default_rng(2).standard_normal((10, 4)).astype(np.float16)
 
 
-def test_published_vectors_are_imported(tmp_path: Path) -> None:
+def test_published_vectors_are_imported(tmp_path):
     """As unit vectors, under the ids as text."""
     source = feature_source(tmp_path / "s", pa.large_list(pa.float64()), list(VECTORS))
     run = feature_run(tmp_path / "run", source)
@@ -140,9 +130,7 @@ def test_published_vectors_are_imported(tmp_path: Path) -> None:
     assert np.abs(vectors.astype(np.float64) - expected).max() < 1e-3
 
 
-def test_a_bad_vector_is_named_by_its_place_in_the_source(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bad_vector_is_named_by_its_place_in_the_source(tmp_path, monkeypatch):
     """File, shard, row of the file (not of what pruning left) and column."""
     monkeypatch.setattr("datamask.planning.preflight_rows.FIRST_VECTORS", 5)
     vectors = [*VECTORS[:8].tolist(), [1.0, 2.0], VECTORS[9].tolist()]
@@ -163,9 +151,7 @@ def model_run(root: Path, source: Path, model: Path) -> Run:
     return finish(root, chosen, "quality")
 
 
-def test_a_model_s_shard_goes_on_to_the_same_bytes_and_tells_its_speed(
-    made: tuple[Run, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_s_shard_goes_on_to_the_same_bytes_and_tells_its_speed(made, tmp_path, monkeypatch):
     """Broken off in the third chunk and gone on with: no chunk twice, no byte different."""
     from sentence_transformers import SentenceTransformer
 

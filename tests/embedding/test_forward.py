@@ -1,7 +1,5 @@
 """Batches by tokens: every text once, no batch too large, little padding."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
@@ -14,7 +12,7 @@ COUNTS = st.lists(st.integers(1, 600), max_size=80).map(np.asarray)
 
 
 @given(counts=COUNTS, most=st.integers(1, 3000))
-def test_every_text_is_in_one_batch_that_fits(counts: np.ndarray, most: int) -> None:
+def test_every_text_is_in_one_batch_that_fits(counts, most):
     """Padded by hand, no batch of several texts has more tokens than it may; the sum agrees."""
     batches = token_batches(counts, most)
     assert sorted(row for batch in batches for row in batch) == list(range(len(counts)))
@@ -30,7 +28,7 @@ def test_every_text_is_in_one_batch_that_fits(counts: np.ndarray, most: int) -> 
 
 
 @given(counts=COUNTS, most=st.integers(1, 3000))
-def test_lengths_do_not_mix(counts: np.ndarray, most: int) -> None:
+def test_lengths_do_not_mix(counts, most):
     """The shortest text of a batch is at least as long as the longest of the next."""
     batches = token_batches(counts, most)
     for one, other in itertools.pairwise(batches):

@@ -1,7 +1,5 @@
 """The lexical embedder: the same bytes everywhere, and close texts close."""
 
-from __future__ import annotations
-
 import hashlib
 import subprocess
 import sys

@@ -1,9 +1,5 @@
 """Vectors are embedded once, however often it changes which documents survive pruning."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pyarrow.parquet as pq
 import pytest
 
@@ -40,11 +36,8 @@ def survivors(run: Run) -> list[set[str]]:
 
 
 @pytest.mark.parametrize("storage", ["float16", *nightly("int8")])
-def test_pruning_otherwise_embeds_only_documents_that_had_no_vector(
-    tmp_path: Path, storage: str
-) -> None:
+def test_pruning_otherwise_embeds_only_documents_that_had_no_vector(source, tmp_path, storage):
     """The files equal those of a run that never was another."""
-    source = corpus(tmp_path / "source")
 
     def chosen(weight: float, share: float) -> Settings:
         scores = [
@@ -66,11 +59,8 @@ def test_pruning_otherwise_embeds_only_documents_that_had_no_vector(
         assert run.path("embeddings", shard).read_bytes() == expected
 
 
-def test_no_model_is_loaded_for_documents_that_have_vectors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_model_is_loaded_for_documents_that_have_vectors(source, tmp_path, monkeypatch):
     """More pruning reads neither texts nor model; another encoder embeds all again."""
-    source = corpus(tmp_path / "source")
     texts = pq.read_table(source, columns=["text"])["text"].to_pylist()
     folder = random_bert(tmp_path / "bert", texts, hidden=32, layers=1)
     model = {"method": "sentence-transformer", "model": str(folder)}
@@ -85,7 +75,7 @@ def test_no_model_is_loaded_for_documents_that_have_vectors(
     assert counts(run) == [(0, len(kept)) for kept in survivors(run)]
 
 
-def test_a_damaged_file_is_not_reused(tmp_path: Path) -> None:
+def test_a_damaged_file_is_not_reused(tmp_path):
     """Documents are embedded again where vectors, a footer or a checksum are damaged."""
     source, small = corpus(tmp_path / "source"), {"rows_per_shard": 30}
     run = finish(tmp_path / "run", settings(source, plan=small), "embeddings")
@@ -103,18 +93,15 @@ def test_a_damaged_file_is_not_reused(tmp_path: Path) -> None:
         assert run.path("embeddings", shard).read_bytes() == vectors
 
 
-def test_a_forced_shard_is_embedded_again(tmp_path: Path) -> None:
+def test_a_forced_shard_is_embedded_again(tmp_path):
     """What is done is made again from the texts, not from itself."""
     run = finish(tmp_path / "run", settings(corpus(tmp_path / "source")), "embeddings")
     run_stage(run, "embeddings", Compute(), shards=[1], force=True)
     assert counts(run)[1] == (0, len(survivors(run)[1]))
 
 
-def test_an_error_of_the_source_does_not_accuse_the_earlier_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_of_the_source_does_not_accuse_the_earlier_file(source, tmp_path, monkeypatch):
     """What the embedder raises while vectors are reused is reported as it is."""
-    source = corpus(tmp_path / "source")
     more = {"quality": {"prune_fraction": 0.4}}
     finish(tmp_path / "run", settings(source, **more), "embeddings")
     run = finish(tmp_path / "run", settings(source), "quality")

@@ -1,7 +1,5 @@
 """Vectors against sentence-transformers' own, a text at a time; what a bad model provokes; pins."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 from typing import Any
@@ -53,9 +51,7 @@ def embedded(encoder: Encoder, settings: Embedding, batch: int | None = 4) -> np
 
 
 @pytest.mark.parametrize("batch", [1, 4, 1000, None])
-def test_vectors_are_those_of_the_library(
-    encoder: Encoder, settings: Embedding, folder: Path, batch: int | None
-) -> None:
+def test_vectors_are_those_of_the_library(encoder, settings, folder, batch):
     """Each is what `encode` of a model loaded apart gives for the text alone, also if it is cut."""
     from sentence_transformers import SentenceTransformer
 
@@ -68,7 +64,7 @@ def test_vectors_are_those_of_the_library(
     assert np.einsum("nd,nd->n", found, together).min() > 0.9999
 
 
-def test_long_texts_are_embedded_in_windows(encoder: Encoder, settings: Embedding) -> None:
+def test_long_texts_are_embedded_in_windows(encoder, settings):
     """Against the library, a window at a time: the mean of unit vectors, by shares of the text."""
     long = [" ".join(generator.choice(WORDS, size)) for size in (150, 400, 3000)] + ["xy" * 400]
     texts = [*long[:2], *TEXTS, *long[2:]]
@@ -102,7 +98,7 @@ def test_long_texts_are_embedded_in_windows(encoder: Encoder, settings: Embeddin
     assert np.abs(embed(encoder, other, settings, names) - found[order]).max() < 1e-5
 
 
-def test_a_static_model_embeds(folder: Path, tmp_path: Path) -> None:
+def test_a_static_model_embeds(folder, tmp_path):
     """One vector per token and no limit on tokens: vectors are the library's own."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import StaticEmbedding
@@ -119,7 +115,7 @@ def test_a_static_model_embeds(folder: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_truncated_vectors_are_those_of_the_library(encoder: Encoder, settings: Embedding) -> None:
+def test_truncated_vectors_are_those_of_the_library(encoder, settings):
     """The first numbers, with unit length again; refused unless asked for, and if too many."""
     from sentence_transformers import SentenceTransformer
 
@@ -139,7 +135,7 @@ def test_truncated_vectors_are_those_of_the_library(encoder: Encoder, settings: 
             load_model(settings.model_copy(update=change), revision, ON_CPU)
 
 
-def test_bfloat16_is_the_precision_of_the_weights(encoder: Encoder, settings: Embedding) -> None:
+def test_bfloat16_is_the_precision_of_the_weights(encoder, settings):
     """All weights are bfloat16; the vectors are close to float32's, and unit rows of float32."""
     half = settings.model_copy(update={"dtype": "bfloat16"})
     model = load_model(half, folder_digest(Path(settings.model)), ON_CPU)
@@ -150,7 +146,7 @@ def test_bfloat16_is_the_precision_of_the_weights(encoder: Encoder, settings: Em
     assert 0.996 < np.einsum("nd,nd->n", found, exact).min() < 0.999999
 
 
-def test_a_default_prompt_of_the_model_is_kept(encoder: Encoder, settings: Embedding) -> None:
+def test_a_default_prompt_of_the_model_is_kept(encoder, settings):
     """What a model puts before every text by itself, it puts here too."""
     model = encoder.model
     before = embedded(encoder, settings)
@@ -163,7 +159,7 @@ def test_a_default_prompt_of_the_model_is_kept(encoder: Encoder, settings: Embed
         model.prompts, model.default_prompt_name = {}, None
 
 
-def test_tokens_and_padding_are_counted(encoder: Encoder, settings: Embedding) -> None:
+def test_tokens_and_padding_are_counted(encoder, settings):
     """The tensors that go to the device hold the counted tokens, and no batch is too large."""
     found = tokenise(encoder, TEXTS, settings, 3, 1)
     masks = [features["attention_mask"] for features in found.features]
@@ -182,9 +178,7 @@ def test_tokens_and_padding_are_counted(encoder: Encoder, settings: Embedding) -
     assert sorted(np.concatenate(found.batches)) == list(range(len(TEXTS)))
 
 
-def test_two_devices_work_at_once(
-    settings: Embedding, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_devices_work_at_once(settings, folder, monkeypatch):
     """Each device has a model of its own, and neither waits until the other is done."""
     both = threading.Barrier(2, timeout=60)
     real = sentence_transformer._load
@@ -214,9 +208,7 @@ def test_two_devices_work_at_once(
     assert (found[0] == found[1]).all()
 
 
-def test_a_batch_that_does_not_fit_is_halved(
-    encoder: Encoder, settings: Embedding, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_that_does_not_fit_is_halved(encoder, settings, monkeypatch):
     """With room for two texts all are embedded the same; with room for none it is one line."""
     expected = embedded(encoder, settings)
     real = sentence_transformer._forward
@@ -251,9 +243,7 @@ class Failing(torch.nn.Module):
 
 
 @pytest.mark.parametrize("always", [False, True])
-def test_nan_is_retried_alone_and_named_if_it_lasts(
-    encoder: Encoder, settings: Embedding, always: bool
-) -> None:
+def test_nan_is_retried_alone_and_named_if_it_lasts(encoder, settings, always):
     """What fails in a batch alone is embedded; what always fails is named, and only that one."""
     expected = embedded(encoder, settings)
     texts = [text for text in TEXTS if "copper" not in text] + ["one copper coin"]
@@ -273,7 +263,7 @@ def test_nan_is_retried_alone_and_named_if_it_lasts(
         del encoder.model.failing
 
 
-def test_a_model_without_tokens_is_served(tmp_path: Path) -> None:
+def test_a_model_without_tokens_is_served(tmp_path):
     """A bag of words goes through in batches of texts, and its vectors are the library's."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import BoW, Dense

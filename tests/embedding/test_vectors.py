@@ -1,7 +1,5 @@
 """Embedding columns as matrices: every accepted type, and every refusal with its place."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq

@@ -1,7 +1,5 @@
 """A run that is ready to be evaluated, made once."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A corpus with copies of texts in it, and evaluations of it that take a second."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path
@@ -14,7 +12,7 @@ import pyarrow.parquet as pq
 from datamask.config.settings import Settings
 from datamask.runs.run import Run
 from tests import finished
-from tests.finished import rows_of
+from tests.finished import table_of
 
 FILES, ROWS = 3, 100
 SMALL = {
@@ -85,15 +83,8 @@ def drawn(seed: int, share: float, ids: list[str]) -> set[str]:
 
 def quality(run: Run) -> list[dict[str, Any]]:
     """The rows of the quality files."""
-    return [
-        row for s in range(run.num_shards) for row in pq.read_table(run.quality_path(s)).to_pylist()
-    ]
-
-
-def selected(run: Run) -> set[str]:
-    """The ids that a run selects."""
-    rows = [row for shard in range(run.num_shards) for row in rows_of(run, shard)]
-    return {row["id"] for row in rows if row["selected"]}
+    rows: list[dict[str, Any]] = table_of(run, run.quality_stage).to_pylist()
+    return rows
 
 
 def files(run: Run, folder: str) -> dict[str, tuple[int, bytes]]:

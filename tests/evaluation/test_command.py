@@ -1,7 +1,5 @@
 """`datamask evaluate` as a user meets it, and where its findings are shown."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +34,7 @@ def evaluated(
     return root, capture.read_global_capture()[0]
 
 
-def test_verdicts_and_table_are_printed(evaluated: tuple[Path, str]) -> None:
+def test_verdicts_and_table_are_printed(evaluated):
     """A line per pair of the five usual arms, the conditions, and a row per arm."""
     root, printed = evaluated
     verdicts = [line for line in printed.splitlines() if line.startswith("- ")]
@@ -49,7 +47,7 @@ def test_verdicts_and_table_are_printed(evaluated: tuple[Path, str]) -> None:
     assert f"{root}/report.html#evaluation" in printed
 
 
-def test_arms_and_verdicts_can_be_queried(evaluated: tuple[Path, str]) -> None:
+def test_arms_and_verdicts_can_be_queried(evaluated):
     """Their documents join the others; tokens are those of the files; a verdict per pair."""
     run = open_run(evaluated[0])
     sql = "SELECT arm, count(*), sum(a.tokens) FROM arms a JOIN documents USING (id) GROUP BY 1"
@@ -64,7 +62,7 @@ def test_arms_and_verdicts_can_be_queried(evaluated: tuple[Path, str]) -> None:
         assert next(rows) == (len(pq.read_table(run.path("evaluation"))), 10)
 
 
-def test_the_page_of_the_evaluation_has_every_model(evaluated: tuple[Path, str]) -> None:
+def test_the_page_of_the_evaluation_has_every_model(evaluated):
     """Verdicts, curves, and bits per byte of each model, as its file has them."""
     root, printed = evaluated
     page = (root / "evaluation.html").read_text()
@@ -76,7 +74,7 @@ def test_the_page_of_the_evaluation_has_every_model(evaluated: tuple[Path, str])
         assert f"<td>{arm}</td><td>{seed}</td><td>0.004</td><td>{value:.4f}</td>" in page
 
 
-def test_the_card_names_no_folder_of_this_machine(source: Path, root: Path) -> None:
+def test_the_card_names_no_folder_of_this_machine(source, root):
     """Of paths of arms and of their terms, the card has the last component."""
     mine = {"name": "mine", "kind": "ids"}
     term = {"name": "target", "path": "/home/ada/vectors.npy"}
@@ -89,9 +87,7 @@ def test_the_card_names_no_folder_of_this_machine(source: Path, root: Path) -> N
     assert "/home/ada" not in text
 
 
-def test_a_second_call_does_nothing_new(
-    evaluated: tuple[Path, str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_second_call_does_nothing_new(evaluated, capsys):
     """No file is written again; what was found is printed again."""
     root, printed = evaluated
 
@@ -105,9 +101,7 @@ def test_a_second_call_does_nothing_new(
     assert written() == before
 
 
-def test_status_and_verify_know_the_stages(
-    evaluated: tuple[Path, str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_and_verify_know_the_stages(evaluated, capsys):
     """All units are done and listed; a damaged model is found, and trained again."""
     root, printed = evaluated
     assert here("status", root) == 0
@@ -129,7 +123,7 @@ def test_status_and_verify_know_the_stages(
     assert capsys.readouterr().out == printed
 
 
-def test_a_run_without_evaluation_shows_none(root: Path) -> None:
+def test_a_run_without_evaluation_shows_none(root):
     """Neither section nor stages."""
     run = open_run(root)
     publication = Publication(license="odc-by", dry_run=True)

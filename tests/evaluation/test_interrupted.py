@@ -1,7 +1,5 @@
 """A killed training goes on where it was, and its bytes are those of one that was not killed."""
 
-from __future__ import annotations
-
 import io
 import logging
 from pathlib import Path
@@ -52,9 +50,7 @@ def step_of(checkpoints: Path) -> int:
 
 
 @pytest.mark.slow
-def test_a_killed_process_is_continued(
-    run: Run, trained: tuple[Run, bytes], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_killed_process_is_continued(run, trained, caplog):
     """SIGKILL in the middle; the next process says from which step it goes on."""
     folder = run.root / "checkpoints"
     kill_at_checkpoint(run.root, "training")
@@ -68,9 +64,7 @@ def test_a_killed_process_is_continued(
     assert not list(folder.rglob("*.npz"))
 
 
-def test_a_training_killed_again_and_again_ends_the_same(
-    run: Run, trained: tuple[Run, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_training_killed_again_and_again_ends_the_same(run, trained, monkeypatch):
     """While the rate rises, while it falls, and while weights are averaged."""
 
     class Killed(BaseException):
@@ -97,12 +91,7 @@ def test_a_training_killed_again_and_again_ends_the_same(
 
 
 @pytest.mark.slow
-def test_a_damaged_checkpoint_counts_as_none(
-    run: Run,
-    trained: tuple[Run, bytes],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_damaged_checkpoint_counts_as_none(run, trained, monkeypatch, caplog):
     """Cut short on the disk: the training begins anew and says so."""
     save = Checkpoints.save
 

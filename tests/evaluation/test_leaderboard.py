@@ -1,7 +1,5 @@
 """`datamask leaderboard`: arms of several evaluations of one source in one table."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any
@@ -52,7 +50,7 @@ def bits_per_byte(root: Path, arm: str) -> list[float]:
     return [value for name, value in sorted(by_model.items()) if name.startswith(f"{arm}-seed")]
 
 
-def test_arms_of_all_runs_are_compared(evaluated: tuple[Path, Path], tmp_path: Path) -> None:
+def test_arms_of_all_runs_are_compared(evaluated, tmp_path):
     """An arm of two runs counts once; all pairs, with Holm's correction over them; the best first.
 
     Bits per byte are those of the models' files, differences are of these. A list of others may
@@ -82,9 +80,7 @@ def test_arms_of_all_runs_are_compared(evaluated: tuple[Path, Path], tmp_path: P
     assert (mine["available"], mine["copies"] >= 5) == (LISTED, True)
 
 
-def test_the_table_is_csv_too_and_one_run_is_enough(
-    evaluated: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_the_table_is_csv_too_and_one_run_is_enough(evaluated, tmp_path):
     """CSV has the pairs of the run's own evaluation."""
     table = tmp_path / "board.csv"
     assert here("leaderboard", evaluated[1], "-o", tmp_path / "page.html", "--table", table) == 0
@@ -104,14 +100,8 @@ def test_the_table_is_csv_too_and_one_run_is_enough(
     ],
 )
 def test_models_of_other_budgets_are_not_compared(
-    evaluated: tuple[Path, Path],
-    source: Path,
-    root: Path,
-    change: dict[str, Any],
-    named: str,
-    capfd: pytest.CaptureFixture[str],
-    tmp_path: Path,
-) -> None:
+    evaluated, source, root, change, named, capfd, tmp_path
+):
     """Tokens, epochs, learning rates: one line that names the setting, and no page."""
     finished.finish(root, small.settings(source, **change), "selection")
     page = tmp_path / "page.html"
@@ -122,11 +112,8 @@ def test_models_of_other_budgets_are_not_compared(
 
 
 def test_runs_of_other_sources_or_without_models_are_refused(
-    evaluated: tuple[Path, Path],
-    root: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+    evaluated, root, tmp_path_factory, capfd
+):
     """Another source; a run that was not evaluated; a table of an unknown kind."""
     folder = tmp_path_factory.mktemp("other")
     other = small.settings(small.corpus(folder / "pool"))

@@ -1,7 +1,5 @@
 """`datamask learn`: a planted property is found; the regression agrees with other programs."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal
@@ -73,7 +71,7 @@ def learned(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Learned:
     return learn(open_run(run), 48, tmp_path_factory.mktemp("scores"), Compute(workers=1))
 
 
-def test_the_planted_property_is_found_and_noise_is_not(learned: Learned) -> None:
+def test_the_planted_property_is_found_and_noise_is_not(learned):
     """Documents in the wanted language reduce the loss, the random score does not change it."""
     rows = {row[0]: row for row in learned.rows}
     _, effect, low, high, word = rows["language de"]
@@ -84,7 +82,7 @@ def test_the_planted_property_is_found_and_noise_is_not(learned: Learned) -> Non
     assert learned.arms["learned"] < learned.arms["random"]
 
 
-def test_the_score_ranks_the_wanted_documents_first(learned: Learned, run: Path) -> None:
+def test_the_score_ranks_the_wanted_documents_first(learned, run):
     """Every document has a score; the best quarter are all of the wanted language."""
     table = pq.read_table(learned.scores)
     documents = [pq.read_table(path) for path in sorted((run / "documents").glob("*.parquet"))]
@@ -96,9 +94,8 @@ def test_the_score_ranks_the_wanted_documents_first(learned: Learned, run: Path)
     assert draws.num_rows == 48 and draws.column_names[2:] == learned.properties
 
 
-def test_any_number_of_workers_gives_the_same_bytes(
-    learned: Learned, run: Path, tmp_path: Path
-) -> None:
+@pytest.mark.slow
+def test_any_number_of_workers_gives_the_same_bytes(learned, run, tmp_path):
     """Three threads draw what one does."""
     again = learn(open_run(run), 48, tmp_path, Compute(workers=3))
     for name in ("scores.parquet", "draws.parquet"):
@@ -123,9 +120,7 @@ learn(open_run(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), Compute(worker
 """
 
 
-def test_a_killed_call_goes_on_where_it_was(
-    learned: Learned, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_call_goes_on_where_it_was(learned, run, tmp_path, monkeypatch):
     """Killed after 40 of 48 draws: the next one fits 8 and the arms, and writes the same bytes.
 
     For 52 draws there is a property more, so none of the 40 is used.
@@ -154,7 +149,7 @@ def test_a_killed_call_goes_on_where_it_was(
     assert not list(root.rglob("*.npz"))
 
 
-def test_the_regression_is_that_of_other_computations() -> None:
+def test_the_regression_is_that_of_other_computations():
     """Slopes of scikit-learn's ridge; the penalty of refits without each selection; HC3."""
     generator = np.random.default_rng(1)
     moments = generator.standard_normal((40, 6)) * [1, 0.5, 0.5, 0.1, 0.1, 0.1]
@@ -184,7 +179,7 @@ def test_the_regression_is_that_of_other_computations() -> None:
     assert np.allclose(ratio, ratio[0]) and 2.0 < ratio[0] < 2.1
 
 
-def test_losses_without_a_relation_are_not_predicted() -> None:
+def test_losses_without_a_relation_are_not_predicted():
     """The rank correlation's interval covers 0, and about one effect in twenty excludes it."""
     generator = np.random.default_rng(2)
     moments, losses = generator.standard_normal((64, 16)), generator.standard_normal((2, 64))
@@ -197,7 +192,7 @@ def test_losses_without_a_relation_are_not_predicted() -> None:
     assert 0.02 < np.mean(outside) < 0.08
 
 
-def test_a_score_that_predicts_nothing_is_not_offered(learned: Learned) -> None:
+def test_a_score_that_predicts_nothing_is_not_offered(learned):
     """A low correlation, or a selection that random ones beat: a warning instead of a setting."""
     low = replace(learned, correlation=(0.4, 0.2, 0.6))
     beaten = replace(learned, arms={**learned.arms, "learned": learned.arms["random"]})
@@ -206,9 +201,7 @@ def test_a_score_that_predicts_nothing_is_not_offered(learned: Learned) -> None:
     assert any("kind: file" in line for line in learned.lines)
 
 
-def test_bad_requests_are_refused_before_work(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bad_requests_are_refused_before_work(run, tmp_path, monkeypatch):
     """Too few draws; nothing held out; a large share: an error of settings, and no file."""
     assert here("learn", run, "--draws", "8", "-o", tmp_path / "scores") == 2
     assert not (tmp_path / "scores").exists()
@@ -223,9 +216,7 @@ def test_bad_requests_are_refused_before_work(
     assert not (tmp_path / "scores").exists()
 
 
-def test_the_command_prints_effects_and_the_setting(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_prints_effects_and_the_setting(run, tmp_path, capsys):
     """The printed setting is accepted by a new run, which has the score of every document."""
     root = Path(shutil.copytree(run, tmp_path / "run"))
     assert here("learn", root, "--draws", "48") == 0
@@ -234,11 +225,7 @@ def test_the_command_prints_effects_and_the_setting(
     score = yaml.safe_load(printed[printed.index("{name: learned") :].replace(" }", "}"))
     settings = finished.settings(run.parent / "source", quality={"scores": [score]})
     new = finished.finish(tmp_path / "new", settings, "scores")
-    rows = [
-        row
-        for shard in range(new.num_shards)
-        for row in pq.read_table(new.path("scores", shard)).to_pylist()
-    ]
+    rows = finished.table_of(new, "scores").to_pylist()
     given = pq.read_table(root / "learned" / "scores.parquet")
     expected = dict(zip(given["id"].to_pylist(), given["learned"].to_pylist(), strict=True))
     assert {row["id"]: row["learned"] for row in rows} == expected

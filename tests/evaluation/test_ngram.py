@@ -1,7 +1,5 @@
 """The n-gram model against interpolated Kneser-Ney smoothing from its definition."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 
@@ -34,7 +32,7 @@ def kneser_ney(tokens, context, token):
 
 @hypothesis.settings(max_examples=150, deadline=None, derandomize=True)
 @hypothesis.given(st.lists(TOKENS, min_size=3, max_size=60), st.lists(TOKENS, max_size=8))
-def test_bits_are_those_of_the_definition(tokens: list[int], text: list[int]) -> None:
+def test_bits_are_those_of_the_definition(tokens, text):
     """Token by token, after contexts that are known and such that are not."""
     found = Trigrams(np.array(tokens), VOCABULARY).bits(np.array(text, np.int64), (4, 0))
     known = [4, 0, *text]
@@ -45,7 +43,7 @@ def test_bits_are_those_of_the_definition(tokens: list[int], text: list[int]) ->
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
-def test_the_largest_tokens_do_not_run_into_each_other() -> None:
+def test_the_largest_tokens_do_not_run_into_each_other():
     """Three tokens of 21 bits are kept apart in a key of 63."""
     large = 2**21 - 1
     tokens = np.array([large, large, 0, large, 0, 0, large - 1, large, large])

@@ -1,10 +1,8 @@
 """Planted truth: corpora on which it is known which selection trains the better model.
 
 They are made of docstrings of installed packages. The verdict must be right, and its interval must
-exclude 0. Between equal arms it must say so as often as the level promises.
+exclude 0. Equal arms, and differences too small to be seen, are simulated in test_verdict.
 """
-
-from __future__ import annotations
 
 import importlib.util
 import json
@@ -15,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from scipy import stats
 
 from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
@@ -144,7 +141,7 @@ def is_right(found: Findings, set_name: str | None = None) -> bool:
 
 
 @pytest.mark.slow
-def test_garbage_is_worse(tmp_path: Path) -> None:
+def test_garbage_is_worse(tmp_path):
     """One small corpus, half of it garbage; ten large ones, and other kinds, in the slow test."""
     texts = docstrings(tmp_path / "docstrings", "scipy")
     found = garbage(texts, tmp_path / "garbage", 0, size=1400, every=2, tokens=20_000)
@@ -153,60 +150,10 @@ def test_garbage_is_worse(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_too_small_a_difference_is_undecided(texts: list[str], tmp_path: Path) -> None:
-    """One document in a hundred is garbage: real, but too little for this budget."""
-    generator = np.random.default_rng(1)
-    drawn = texts[CLEAN : CLEAN + DOCUMENTS]
-    words = np.array([word for text in drawn for word in text.split()])
-    score = generator.normal(size=DOCUMENTS)
-    for place in range(0, DOCUMENTS, 100):
-        drawn[place] = " ".join(generator.choice(words, len(drawn[place].split())))
-        score[place] = 3
-    columns = {"text": drawn, "score": score}
-    groups = {"arms": ["top_quality", "random"], "tokens": 40_000, "seeds": 2}
-    found = evaluated(tmp_path / "little", 1, columns, texts[:CLEAN], evaluation=groups)
-    assert [pair["verdict"] for pair in found.pairs] == ["undecided"]
-    assert found.pairs[0]["low"] < 0 < found.pairs[0]["high"]
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("make", [garbage, copies, domain])
-def test_ten_corpora(make: Any, texts: list[str], tmp_path: Path) -> None:
+def test_ten_corpora(make, texts, tmp_path):
     """The verdict is right on at least nine of ten."""
     name = "mirror" if make is domain else None
     found = [make(texts, tmp_path / str(seed), seed) for seed in range(10)]
     assert sum(is_right(one, name) for one in found) >= 9
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(0)
-def test_random_arms_are_seldom_told_apart(texts: list[str], tmp_path: Path) -> None:
-    """Of 45 pairs of ten random arms, none should be decided: Holm bounds the probability of any.
-
-    Intervals of pairs with an arm in common fail together, so instead of counting those without 0
-    the arms are compared by analysis of variance: their means differ no more than seeds explain.
-    """
-    generator = np.random.default_rng(2)
-    drawn = texts[CLEAN : CLEAN + DOCUMENTS]
-    for arm in range(10):
-        chosen = sorted(generator.permutation(DOCUMENTS)[:3000].tolist())
-        path = tmp_path / f"ids{arm}.txt"
-        path.write_text("\n".join(f"{row:05d}" for row in chosen))
-    arms = [
-        {"name": f"r{arm}", "kind": "ids", "path": str(tmp_path / f"ids{arm}.txt")}
-        for arm in range(10)
-    ]
-    columns = {"text": drawn, "score": generator.normal(size=DOCUMENTS)}
-    groups = {"arms": arms, "tokens": 40_000}
-    found = evaluated(tmp_path / "equal", 2, columns, texts[:CLEAN], evaluation=groups)
-    assert len(found.pairs) == 45
-    assert sum(pair["verdict"] != "undecided" for pair in found.pairs) <= 1
-    values = np.zeros((10, 3))
-    for path in (tmp_path / "equal" / "run" / "evaluation" / "training").glob("*.parquet"):
-        arm, seed = path.name.removeprefix("r").split("-rate")[0].split("-seed")
-        values[int(arm), int(seed)] = pq.read_table(path)["bits"].to_numpy().sum()
-    means = values.mean(axis=1, keepdims=True)
-    left = values - means - values.mean(axis=0) + values.mean()
-    ratio = 3 * means.var(ddof=1) / ((left**2).sum() / 18)
-    assert stats.f.sf(ratio, 9, 18) > 0.001

@@ -1,7 +1,5 @@
 """What cannot be evaluated is refused in one clear line, before a model is trained."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -35,7 +33,7 @@ def refused(root: Path, source: Path, **evaluation: Any) -> DatamaskError:
 
 
 @pytest.mark.slow
-def test_fewer_tokens_than_models_are_trained_on(root: Path, source: Path) -> None:
+def test_fewer_tokens_than_models_are_trained_on(root, source):
     """With the arm, the tokens that it has, and the settings to change."""
     error = refused(root, source, tokens=2_000_000)
     for part in ("evaluation.tokens: arm ours has", "tokens in", "2,000,000", "evaluation.epochs"):
@@ -43,7 +41,7 @@ def test_fewer_tokens_than_models_are_trained_on(root: Path, source: Path) -> No
 
 
 @pytest.mark.slow
-def test_nothing_to_score_on(tmp_path: Path, root: Path, source: Path) -> None:
+def test_nothing_to_score_on(tmp_path, root, source):
     """Nothing held out and no sets; or a set without text."""
     for kept in (0, 1e-12):
         error = refused(root, source, hold_out=kept)
@@ -57,7 +55,7 @@ def test_nothing_to_score_on(tmp_path: Path, root: Path, source: Path) -> None:
     assert str(path) in str(error)
 
 
-def test_examples_of_a_score_are_not_scored_on(tmp_path: Path, source: Path) -> None:
+def test_examples_of_a_score_are_not_scored_on(tmp_path, source):
     """A set loses the texts that a score has learned from; a set of these alone is refused."""
     texts = [{"text": f"an example with number {row}"} for row in range(120)]
     own = [texts[3], {"text": "a text of its own"}, texts[5]]
@@ -79,7 +77,7 @@ def test_examples_of_a_score_are_not_scored_on(tmp_path: Path, source: Path) -> 
 
 
 @pytest.mark.parametrize("kind", ["txt", *nightly("folder", "jsonl")])
-def test_lists_of_ids_that_do_not_fit(tmp_path: Path, root: Path, source: Path, kind: str) -> None:
+def test_lists_of_ids_that_do_not_fit(tmp_path, root, source, kind):
     """Ids that the source lacks; a list without the column."""
     path = file = tmp_path / f"ids.{kind}"
     if kind == "folder":
@@ -99,7 +97,7 @@ def test_lists_of_ids_that_do_not_fit(tmp_path: Path, root: Path, source: Path, 
 
 
 @pytest.mark.slow
-def test_runs_that_cannot_be_compared(tmp_path: Path, root: Path, source: Path) -> None:
+def test_runs_that_cannot_be_compared(tmp_path, root, source):
     """Another source; no run; a run whose selection is not made."""
     other = finished.corpus(tmp_path / "other")
     finished.finish(tmp_path / "theirs", finished.settings(other), "selection")
@@ -114,7 +112,7 @@ def test_runs_that_cannot_be_compared(tmp_path: Path, root: Path, source: Path) 
         assert expected in str(error)
 
 
-def test_a_tokenizer_without_a_token_for_a_text(tmp_path: Path, root: Path, source: Path) -> None:
+def test_a_tokenizer_without_a_token_for_a_text(tmp_path, root, source):
     """Its models would be scored on less than others see."""
     tokenizer = Tokenizer(models.WordLevel({"<unk>": 0, "two": 1, "words": 2}, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -129,7 +127,7 @@ def test_a_tokenizer_without_a_token_for_a_text(tmp_path: Path, root: Path, sour
     assert "evaluation.model" in str(error) and "tokenizer" in str(error)
 
 
-def test_models_that_are_none(tmp_path: Path, root: Path, source: Path) -> None:
+def test_models_that_are_none(tmp_path, root, source):
     """A folder without config.json, one that cannot be read, and one of another kind of model."""
     folder = tmp_path / "model"
     folder.mkdir()
@@ -142,7 +140,7 @@ def test_models_that_are_none(tmp_path: Path, root: Path, source: Path) -> None:
         assert str(error).startswith("evaluation.model: ")
 
 
-def test_features_have_no_text(tmp_path: Path, source: Path) -> None:
+def test_features_have_no_text(tmp_path, source):
     """Layout `features` is refused when the run is planned."""
     chosen = small.settings(source)
     features = chosen.source.model_copy(update={"layout": "features"})
@@ -150,7 +148,7 @@ def test_features_have_no_text(tmp_path: Path, source: Path) -> None:
         pin_evaluation(chosen.model_copy(update={"source": features}))
 
 
-def test_a_set_that_changed_since_it_was_planned(tmp_path: Path, root: Path, source: Path) -> None:
+def test_a_set_that_changed_since_it_was_planned(tmp_path, root, source):
     """The stage reads the files that the fingerprint names, or none."""
     path = small.write_lines(tmp_path / "mine.jsonl", [{"text": "one text of mine"}])
     chosen = small.settings(source, sets=[{"name": "mine", "path": str(path)}])
@@ -161,7 +159,7 @@ def test_a_set_that_changed_since_it_was_planned(tmp_path: Path, root: Path, sou
 
 
 @pytest.mark.slow
-def test_models_that_diverge(root: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_that_diverge(root, source, monkeypatch):
     """One rate is left out with its reason; if none is left, the setting to lower is named."""
     real = _Training.problem
 
@@ -183,7 +181,7 @@ def test_models_that_diverge(root: Path, source: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.slow
-def test_a_rate_that_is_far_too_high_diverges(root: Path, source: Path) -> None:
+def test_a_rate_that_is_far_too_high_diverges(root, source):
     """Its model is given up as soon as its loss is no number, or is worse than at first."""
     chosen = small.settings(source, learning_rates=[0.99], epochs=4)
     run: Run = finished.finish(root, chosen, "training")
@@ -193,7 +191,7 @@ def test_a_rate_that_is_far_too_high_diverges(root: Path, source: Path) -> None:
         evaluate(run, Compute())
 
 
-def test_the_command_needs_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_needs_a_run(tmp_path, capsys):
     """Its folder is named; nothing is written."""
     assert here("evaluate", tmp_path / "absent") == 2
     assert str(tmp_path / "absent") in capsys.readouterr().err

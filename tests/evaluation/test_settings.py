@@ -1,9 +1,6 @@
 """Settings of an evaluation: short names of arms, and what is refused."""
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
 
 import pytest
 
@@ -21,7 +18,7 @@ def parsed(arms: list, **others: object) -> Settings:
     return settings
 
 
-def test_names_alone_are_arms() -> None:
+def test_names_alone_are_arms():
     """The run's own selection, two kinds, and every method of selection but those two's."""
     methods = [name for name in METHODS if name not in ("random", "top_quality")]
     assert "semdedup" in methods
@@ -62,7 +59,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("data", "message"), WRONG, ids=[message for _, message in WRONG])
-def test_wrong_settings_are_refused(data: dict, message: str) -> None:
+def test_wrong_settings_are_refused(data, message):
     """Each mistake gives one line with the key's path and the reason."""
     with pytest.raises(SettingsError) as caught:
         parse_settings({"evaluation": data})
@@ -77,14 +74,14 @@ def test_wrong_settings_are_refused(data: dict, message: str) -> None:
         ({"ratio": 3}, "evaluation.arms mine: ratio: Input should be less than or equal to 1"),
     ],
 )
-def test_a_wrong_change_is_refused_when_the_run_is_planned(change: dict, message: str) -> None:
+def test_a_wrong_change_is_refused_when_the_run_is_planned(change, message):
     """The message names the arm."""
     settings = parsed(["ours", {"name": "mine", "change": change}])
     with pytest.raises(SettingsError, match=re.escape(message)):
         pin_evaluation(settings)
 
 
-def test_a_change_keeps_the_other_settings_of_selection() -> None:
+def test_a_change_keeps_the_other_settings_of_selection():
     """It is selected shard by shard, whatever the run's scope is."""
     settings = parsed(
         ["ours", {"name": "mine", "change": {"quality_weight": 0.2}}],
@@ -95,7 +92,7 @@ def test_a_change_keeps_the_other_settings_of_selection() -> None:
     assert found == settings.selection.model_copy(update={"scope": "shard", "quality_weight": 0.2})
 
 
-def test_a_list_of_ids_is_identified_by_its_content(tmp_path: Path) -> None:
+def test_a_list_of_ids_is_identified_by_its_content(tmp_path):
     """Another list is another evaluation."""
     listed = tmp_path / "ids.txt"
     settings = parsed(["ours", {"name": "mine", "kind": "ids", "path": str(listed)}])

@@ -1,7 +1,5 @@
 """What is held out, what arms contain, and that trained models are computed once and exactly."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from functools import partial
@@ -91,7 +89,7 @@ def near_copies(run: Run, source: Path) -> set[str]:
     return found
 
 
-def test_held_out_are_those_that_the_rule_draws_and_their_equals(source: Path, run: Run) -> None:
+def test_held_out_are_those_that_the_rule_draws_and_their_equals(source, run):
     """By MD5 of seed and id; a text that occurs twice is held out twice; none is selected."""
     rows = small.source_table(source)
     drawn = {n for n in small.drawn(SEED, SHARE, [*rows]) if rows[n]["text"].strip()}
@@ -99,7 +97,7 @@ def test_held_out_are_those_that_the_rule_draws_and_their_equals(source: Path, r
     expected = {name for name, row in rows.items() if row["text"] in texts}
     assert 30 < len(drawn) < len(expected)
     assert {r["id"] for r in small.quality(run) if r["dropped"] == "held_out"} == expected
-    assert not small.selected(run) & expected
+    assert not finished.selected_ids(run) & expected
     scored = pq.read_table(run.path("held_out")).to_pylist()
     assert {row["id"] for row in scored if row["in_all"]} == drawn
     assert not any(row["in_all"] for row in scored if row["set"] == "questions")
@@ -109,18 +107,13 @@ def test_held_out_are_those_that_the_rule_draws_and_their_equals(source: Path, r
         assert not ids(run, name) & expected, name
 
 
-def test_the_mean_vector_of_an_arm_is_weighted_by_tokens(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_mean_vector_of_an_arm_is_weighted_by_tokens(run, monkeypatch):
     """As added up document by document; pairs have none, and pruned documents count for nothing.
 
     The mean does not depend on the size of row groups.
     """
-    vectors = {
-        row["chunk_id"]: np.array(row["feature_arr"], np.float64)
-        for shard in range(run.num_shards)
-        for row in pq.read_table(run.path("embeddings", shard)).to_pylist()
-    }
+    rows = finished.table_of(run, "embeddings").to_pylist()
+    vectors = {row["chunk_id"]: np.array(row["feature_arr"], np.float64) for row in rows}
     unseen = 0
     for row in read_results(run):
         if row["other"]:
@@ -144,7 +137,7 @@ def test_the_mean_vector_of_an_arm_is_weighted_by_tokens(
     assert np.allclose(results.mean_vectors(run), whole, rtol=1e-12)
 
 
-def test_seeds_are_trained_on_different_text(run: Run) -> None:
+def test_seeds_are_trained_on_different_text(run):
     """No document twice until all of the arm are used; then from the first one again."""
     arm = ARMS.index("random")
     separator = run.receipt("tokenizer").metrics["vocabulary"]
@@ -165,23 +158,21 @@ def test_seeds_are_trained_on_different_text(run: Run) -> None:
     assert drawn[-1] == (stream[:size] * 2)[again : again + wanted]
 
 
-def test_near_copies_of_held_out_texts_are_in_no_arm(source: Path, run: Run) -> None:
+def test_near_copies_of_held_out_texts_are_in_no_arm(source, run):
     """They may be selected, but models are not trained on them; how many there were is noted."""
     copies = near_copies(run, source)
     assert len(copies) > 5
     for name in ARMS:
         assert not ids(run, name) & copies, name
     metrics = run.receipt("evaluation").metrics
-    assert metrics["copies"][ARMS.index("ours")] == len(small.selected(run) & copies) > 0
+    assert metrics["copies"][ARMS.index("ours")] == len(finished.selected_ids(run) & copies) > 0
 
 
-def test_arms_are_the_documents_that_they_are_named_after(
-    source: Path, folder: Path, run: Run
-) -> None:
+def test_arms_are_the_documents_that_they_are_named_after(source, folder, run):
     """Each kind, derived anew from the source, the files of quality and other runs."""
     rows, copies = small.quality(run), near_copies(run, source)
     held_out = {row["id"] for row in rows if row["dropped"] == "held_out"}
-    assert ids(run, "ours") == small.selected(run) - copies
+    assert ids(run, "ours") == finished.selected_ids(run) - copies
     candidates = {row["id"] for row in rows if row["dropped"] in (None, "pruned")}
     pruned = {row["id"] for row in rows if row["dropped"] == "pruned"}
     assert ids(run, "random") <= candidates - copies
@@ -190,9 +181,9 @@ def test_arms_are_the_documents_that_they_are_named_after(
     ranked = sorted(
         (row for row in rows if row["dropped"] is None), key=lambda r: (-r["quality"], r["id"])
     )
-    best = {row["id"] for row in ranked[: len(small.selected(run))]}
+    best = {row["id"] for row in ranked[: len(finished.selected_ids(run))]}
     assert ids(run, "top_quality") == best - copies
-    without, same = (small.selected(open_run(folder / name)) for name in OTHER_RUNS)
+    without, same = (finished.selected_ids(open_run(folder / name)) for name in OTHER_RUNS)
     assert without & held_out
     assert ids(run, "without") == without - held_out - copies
     assert ids(run, "with") == ids(run, "changed") == same - copies
@@ -201,7 +192,7 @@ def test_arms_are_the_documents_that_they_are_named_after(
     assert len(ids(run, "listed")) > 50
 
 
-def test_tokens_are_those_of_the_texts(source: Path, run: Run) -> None:
+def test_tokens_are_those_of_the_texts(source, run):
     """Decoded, they are the documents; held-out texts are cut to the context."""
     known = small.source_table(source)
     definition = pq.read_table(run.path("tokenizer"))["definition"][0].as_py()
@@ -220,7 +211,7 @@ def test_tokens_are_those_of_the_texts(source: Path, run: Run) -> None:
             assert known[row["id"]]["text"].startswith(text)
 
 
-def test_the_results_are_means_over_the_trained_models(run: Run) -> None:
+def test_the_results_are_means_over_the_trained_models(run):
     """For every set a row per arm and per pair, from the files of the models alone."""
     rows = read_results(run)
     held_out = pq.read_table(run.path("held_out")).to_pylist()
@@ -250,7 +241,7 @@ def test_the_results_are_means_over_the_trained_models(run: Run) -> None:
 
 
 @pytest.mark.slow
-def test_bits_are_the_librarys_own_loss(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bits_are_the_librarys_own_loss(run, monkeypatch):
     """Text by text, without padding: the loss that transformers computes for labels."""
     path = run.path("training", 0)
     before, models = path.read_bytes(), []
@@ -279,7 +270,7 @@ def test_bits_are_the_librarys_own_loss(run: Run, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.slow
-def test_training_gives_the_same_bytes_with_two_workers(folder: Path, run: Run) -> None:
+def test_training_gives_the_same_bytes_with_two_workers(folder, run):
     """Anew in another folder; the arms too. Both seeds of the first two arms."""
     two = Compute(workers=2)
     again = finished.finish(folder / "again", run.settings, "arms", two)
@@ -292,7 +283,7 @@ def test_training_gives_the_same_bytes_with_two_workers(folder: Path, run: Run) 
 
 
 @pytest.mark.slow
-def test_more_arms_rates_and_seeds_train_only_what_is_new(source: Path, root: Path) -> None:
+def test_more_arms_rates_and_seeds_train_only_what_is_new(source, root):
     """The files of models that exist stay untouched, and so does the selection."""
     run = finish(root, small.settings(source))
     chosen = run.fingerprint_all("selection")
@@ -318,7 +309,7 @@ def test_more_arms_rates_and_seeds_train_only_what_is_new(source: Path, root: Pa
     assert {row["seeds"] for row in read_results(fewer)} == {2}
 
 
-def test_nothing_held_out_and_no_arms_change_nothing(source: Path, tmp_path: Path) -> None:
+def test_nothing_held_out_and_no_arms_change_nothing(source, tmp_path):
     """No stage of evaluation, and files of quality as without the settings."""
     runs = []
     for name, groups in (("without", {}), ("none", {"evaluation": {"hold_out": 0, "arms": []}})):

@@ -1,7 +1,5 @@
 """The statistics of verdicts, against simulations, a bootstrap and textbook definitions."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import numpy as np
@@ -47,7 +45,7 @@ def residual_mean_square(values):
 
 
 @pytest.mark.parametrize("ratio", [0.1, 1.0, 5.0])
-def test_with_many_seeds_the_interval_is_that_of_a_bootstrap(ratio: float) -> None:
+def test_with_many_seeds_the_interval_is_that_of_a_bootstrap(ratio):
     """The widths agree within 15 %, whatever noise is the larger one."""
     rng = np.random.default_rng(0)
     for _ in range(3):
@@ -61,9 +59,7 @@ def test_with_many_seeds_the_interval_is_that_of_a_bootstrap(ratio: float) -> No
 
 @pytest.mark.parametrize("ratio", [0.3, 2.0, 10.0])
 @pytest.mark.parametrize("seeds", [2, 3])
-def test_with_few_seeds_intervals_cover_and_equal_arms_are_undecided(
-    seeds: int, ratio: float
-) -> None:
+def test_with_few_seeds_intervals_cover_and_equal_arms_are_undecided(seeds, ratio):
     """95 % intervals cover in 93 % of cases or more; wrong verdicts are as rare as the level."""
     rng, cases, level = np.random.default_rng(1), 400, 0.05
     covered = alarms = 0
@@ -75,7 +71,7 @@ def test_with_few_seeds_intervals_cover_and_equal_arms_are_undecided(
     assert stats.binom.sf(alarms - 1, cases, level) > 0.01, alarms
 
 
-def test_the_detectable_difference_is_detected_in_four_of_five_cases() -> None:
+def test_the_detectable_difference_is_detected_in_four_of_five_cases():
     """With many seeds and one pair."""
     rng = np.random.default_rng(3)
     nothing = [compare(*simulated(rng, 2, 20), 0.05)[0].detectable for _ in range(50)]
@@ -85,7 +81,7 @@ def test_the_detectable_difference_is_detected_in_four_of_five_cases() -> None:
     assert 0.73 < np.mean([one.verdict == "better" for one in found]) < 0.87
 
 
-def test_a_difference_beyond_all_doubt_has_a_verdict() -> None:
+def test_a_difference_beyond_all_doubt_has_a_verdict():
     """Where the p-value is below the smallest number that is computed."""
     (found,) = compare(*simulated(np.random.default_rng(3), 2, 30, effects=(0, 5)), 0.05)
     assert (found.p_value, found.verdict) == (SMALLEST_P_VALUE, "better")
@@ -107,7 +103,7 @@ def own_p_value(bits, sizes, arm, other):
     return high
 
 
-def test_verdicts_follow_holm() -> None:
+def test_verdicts_follow_holm():
     """At every level those pairs have a verdict that Holm's step-down tests reject."""
     rng = np.random.default_rng(4)
     rejections = []
@@ -132,7 +128,7 @@ def test_verdicts_follow_holm() -> None:
     assert {1, 2, 3, 4} <= {*rejections}
 
 
-def test_learning_rates_that_disagree_leave_a_pair_undecided() -> None:
+def test_learning_rates_that_disagree_leave_a_pair_undecided():
     """However sure the mean over the rates is."""
     rng = np.random.default_rng(5)
     bits, sizes = simulated(rng, 2, 5, effects=(0, 0.2), rates=2)
@@ -145,7 +141,7 @@ def test_learning_rates_that_disagree_leave_a_pair_undecided() -> None:
 
 
 @pytest.mark.parametrize("case", ["one seed", "one document"])
-def test_without_an_estimate_of_the_error_nothing_is_decided(case: str) -> None:
+def test_without_an_estimate_of_the_error_nothing_is_decided(case):
     """The interval is infinite where there is nothing to estimate an error from."""
     bits, sizes = simulated(np.random.default_rng(6), 3, 2, effects=(0, 1, 2))
     if case == "one seed":
@@ -157,7 +153,7 @@ def test_without_an_estimate_of_the_error_nothing_is_decided(case: str) -> None:
         assert (one.verdict, one.p_value) == ("undecided", 1)
 
 
-def test_models_with_the_same_bits_are_undecided() -> None:
+def test_models_with_the_same_bits_are_undecided():
     """Without any noise too: arms of the same documents train the same model."""
     bits, sizes = simulated(np.random.default_rng(6), 3, 2)
     bits[1] = bits[0]
@@ -168,7 +164,7 @@ def test_models_with_the_same_bits_are_undecided() -> None:
         assert {one.verdict for one in compare(bits, sizes, 0.5)} == {"undecided"}
 
 
-def test_seed_variance_of_an_arm_without_the_last_seeds() -> None:
+def test_seed_variance_of_an_arm_without_the_last_seeds():
     """Unbalanced values, by the normal equations of effects of arm and seed."""
     values = np.random.default_rng(8).normal(size=(3, 5))
     values[2, 2:] = np.nan

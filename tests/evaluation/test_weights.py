@@ -1,7 +1,5 @@
 """`sweep.by: evaluation`: models are trained for every lambda, and the best lambda is named."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -30,9 +28,7 @@ def bits_by_arm(root: Path) -> dict[str, float]:
     return {arm: sum(some) / len(some) for arm, some in found.items()}
 
 
-def test_without_held_out_texts_a_sweep_starts_no_work(
-    tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_held_out_texts_a_sweep_starts_no_work(tmp_path, source, capsys):
     """It would train for hours before the stage that scores; the line names what to set."""
     plan_run(tmp_path / "run", small.settings(source, arms=[], hold_out=0))
     before = sorted(path.name for path in (tmp_path / "run").iterdir())
@@ -43,9 +39,7 @@ def test_without_held_out_texts_a_sweep_starts_no_work(
 
 
 @pytest.mark.slow
-def test_the_lambda_whose_models_are_best_is_recommended(
-    root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_lambda_whose_models_are_best_is_recommended(root, capsys):
     """An arm per lambda beside those of the run; page and command line name the best one."""
     assert here("evaluate", root, *SETTINGS, "--set", "evaluation.arms=[ours, random]") == 0
     before = small.contents(open_run(root))
@@ -74,7 +68,7 @@ def test_the_lambda_whose_models_are_best_is_recommended(
     assert found[0].verdict == "best"
 
 
-def test_arms_that_try_a_lambda_are_not_added_again() -> None:
+def test_arms_that_try_a_lambda_are_not_added_again():
     """Whatever their names; an arm that changes more than lambda is another one."""
     mine = Arm(name="mine", change={"quality_weight": 0.5})
     both = Arm(name="both", change={"quality_weight": 0.2, "metric": "pairwise"})
@@ -83,7 +77,7 @@ def test_arms_that_try_a_lambda_are_not_added_again() -> None:
     assert with_weights(found, (0.2, 1)) == found
 
 
-def test_a_sweep_without_trained_models_says_what_is_missing(root: Path) -> None:
+def test_a_sweep_without_trained_models_says_what_is_missing(root):
     """From Python, where the models are not trained first."""
     with pytest.raises(RunError, match="no models are trained for lambda"):
         trained_weights(open_run(root), (0.3, 0.7))

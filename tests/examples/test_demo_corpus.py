@@ -1,7 +1,5 @@
 """The demo's corpus, from a small tree of packages."""
 
-from __future__ import annotations
-
 import json
 
 import pyarrow.parquet as pq

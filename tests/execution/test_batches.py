@@ -1,7 +1,5 @@
 """Shards put together: what a task is given, and what it does when some of them fail."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,7 +24,7 @@ ROWS = st.lists(st.integers(0, 50), max_size=60)
 
 
 @given(ROWS, st.integers(0, 200))
-def test_batches_are_the_shards_in_order(rows: list[int], least: int) -> None:
+def test_batches_are_the_shards_in_order(rows, least):
     """Nothing is lost or twice; a batch is as short as it may be."""
     cut = put_together(rows, least)
     assert [position for batch in cut for position in batch] == list(range(len(rows)))
@@ -46,7 +44,7 @@ def a_run(rows: list[int]) -> Run:
 
 
 @given(st.integers(1, 400), st.integers(1, 64), st.integers(1, 3_000_000))
-def test_no_worker_runs_out_of_tasks(num_shards: int, slots: int, rows: int) -> None:
+def test_no_worker_runs_out_of_tasks(num_shards, slots, rows):
     """Tasks of a million documents where there are many, else several for each worker."""
     run = a_run([rows] * num_shards)
     cut = batches(run, "selection", list(range(num_shards)), slots)
@@ -59,7 +57,7 @@ def test_no_worker_runs_out_of_tasks(num_shards: int, slots: int, rows: int) -> 
         assert len(cut) >= min(num_shards, 8 * slots)
 
 
-def test_twenty_thousand_small_shards_are_few_tasks() -> None:
+def test_twenty_thousand_small_shards_are_few_tasks():
     """Of 5,000 documents each: what a server records in a second or two for each stage."""
     shards = list(range(20_000))
     run = a_run([5_000] * len(shards))
@@ -87,9 +85,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, problems: dict[int, Exception]) -> 
     return attempted
 
 
-def test_a_bad_shard_stops_no_other_and_its_reason_is_on_record(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bad_shard_stops_no_other_and_its_reason_is_on_record(run, monkeypatch):
     """All are attempted; another process reads each reason from the folder until one succeeds."""
     problems: dict[int, Exception] = {
         0: InputError("bad row", path=Path("x.parquet"), shard=0),
@@ -113,9 +109,7 @@ def test_a_bad_shard_stops_no_other_and_its_reason_is_on_record(
     assert list(failures_on_record(run, "scores", units, {}, force=False)) == [0]
 
 
-def test_a_lost_process_leaves_no_reason_of_its_own(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lost_process_leaves_no_reason_of_its_own(run, monkeypatch):
     """Where a shard has no record of a failure, what is known of its process is the reason."""
     attempt(run, "scores", [0], Compute())
     lost = dict.fromkeys((0, 1), "killed")
@@ -125,9 +119,7 @@ def test_a_lost_process_leaves_no_reason_of_its_own(
     assert failures_on_record(run, "scores", [0, 1], lost, force=True) == lost
 
 
-def test_a_task_is_tried_again_only_for_what_may_heal(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_is_tried_again_only_for_what_may_heal(run, monkeypatch):
     """One transient failure among the others is enough, none is not."""
     from prefect.states import Failed
 
@@ -145,7 +137,7 @@ def test_a_task_is_tried_again_only_for_what_may_heal(
     assert not may_heal(None, None, Failed(data=caught({1: InputError("bad")})))
 
 
-def test_no_shards_are_no_work_in_rounds_either(tmp_path: Path) -> None:
+def test_no_shards_are_no_work_in_rounds_either(tmp_path):
     """An empty list of shards leaves only what concerns all of them."""
     chosen = settings(corpus(tmp_path / "source"), selection={"scope": "corpus", "rounds": 2})
     run = plan_run(tmp_path / "run", chosen)

@@ -1,7 +1,5 @@
 """A flipped bit of any output, met by any stage that reads it, changes no result."""
 
-from __future__ import annotations
-
 import random
 import subprocess
 from collections.abc import Callable
@@ -49,9 +47,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 @pytest.mark.parametrize(("scope", "stage"), CASES)
-def test_no_stage_makes_anything_from_a_flipped_bit(
-    original: Callable[[str], Path], scope: str, stage: str, tmp_path: Path
-) -> None:
+def test_no_stage_makes_anything_from_a_flipped_bit(original, scope, stage, tmp_path):
     """A file rots before all that read it are made: launches end as an undisturbed run."""
     root, draw = tmp_path / "run", random.Random(f"{scope} {stage}")
     subprocess.run(["cp", "-a", original(scope), root], check=True)
@@ -90,8 +86,8 @@ def test_no_stage_makes_anything_from_a_flipped_bit(
     ],
 )
 def test_a_read_that_finds_damage_names_the_file_and_makes_its_output_count_as_missing(
-    original: Callable[[str], Path], name: str, stage: str, unit: int, tmp_path: Path
-) -> None:
+    original, name, stage, unit, tmp_path
+):
     """Whatever else a unit of work wrote, one damaged file of it is enough."""
     subprocess.run(["cp", "-a", original("shard"), tmp_path / "run"], check=True)
     run = open_run(tmp_path / "run")

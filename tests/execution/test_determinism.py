@@ -1,10 +1,7 @@
 """The same bytes whatever the number of workers and the order of the shards."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -26,12 +23,6 @@ SELECTIONS = (
 EDU = {"name": "edu", "kind": "column", "column": "edu"}
 
 pytestmark = pytest.mark.usefixtures("roughly")
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One corpus for all."""
-    return finished.corpus(tmp_path_factory.mktemp("determinism") / "source")
 
 
 def in_order(run: Run, stage: str) -> None:
@@ -56,19 +47,22 @@ def shuffled(run: Run, stage: str) -> None:
 @pytest.mark.parametrize(
     "selection", SELECTIONS, ids=lambda values: "-".join(map(str, values.values()))
 )
-def test_workers_and_order_change_no_byte(
-    source: Path, tmp_path: Path, selection: dict[str, object]
-) -> None:
+def test_workers_and_order_change_no_byte(source, tmp_path, selection):
     """Three ways through the same plan leave the same files."""
     ways: tuple[Callable[[Run, str], None], ...] = (in_order, four_workers, shuffled)
-    made = []
+    made, known = [], tmp_path / "known.txt"
+    known.write_text(" ".join(finished.WORDS))
     for way in ways:
         chosen = finished.settings(
             source,
             selection={**selection, "steps": 10},
             plan={"rows_per_shard": 24},
             topics={"number": 3},
-            quality={"scores": [{**EDU, "normalise_within": "topic"}, {"name": "form"}]},
+            quality={
+                "scores": [{**EDU, "normalise_within": "topic"}, {"name": "form"}],
+                "near_duplicates": {},
+                "contamination": {"sets": [str(known)], "ngram": 3, "action": "flag"},
+            },
         )
         run = plan_run(tmp_path / way.__name__, chosen)
         for stage in finished.up_to(run, "composition"):

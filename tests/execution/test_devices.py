@@ -1,9 +1,5 @@
 """What a machine lacks is said before a run starts."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -14,7 +10,7 @@ from datamask.execution.pipeline import rebuild
 from tests import finished
 
 
-def test_emulated_bfloat16_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_emulated_bfloat16_is_refused(monkeypatch, tmp_path):
     """Nothing is written; a processor that has bfloat16 is not refused, nor is `auto`."""
     compute = Compute(device="cpu", matmul="bfloat16")
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)

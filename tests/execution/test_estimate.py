@@ -1,7 +1,5 @@
 """The estimate: arithmetic by hand, and a real one against a real run."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from pathlib import Path
@@ -20,21 +18,13 @@ from datamask.execution.estimate import estimate
 from datamask.execution.pipeline import rebuild
 from datamask.planning.preview import PlanPreview, preview
 from datamask.runs.stages import stages_of
-from tests.finished import corpus, settings
+from tests.finished import settings
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
 
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """120 documents in four files."""
-    return corpus(tmp_path_factory.mktemp("estimate") / "source")
-
-
 @pytest.mark.parametrize(("rows", "most", "measured"), [(30, 100, 90), (30, 4, 12), (500, 6, 6)])
-def test_costs_are_in_proportion_to_documents(
-    source: Path, monkeypatch: pytest.MonkeyPatch, rows: int, most: int, measured: int
-) -> None:
+def test_costs_are_in_proportion_to_documents(source, monkeypatch, rows, most, measured):
     """A start of 7, a fixed cost and one per document give that of 120; a report has an end."""
     chosen = settings(source, plan={"rows_per_shard": rows})
     monkeypatch.setattr(module, "SAMPLED_DOCUMENTS", 50)
@@ -68,9 +58,7 @@ def test_costs_are_in_proportion_to_documents(
 
 
 @pytest.mark.slow
-def test_an_estimate_is_of_the_real_stages_and_leaves_nothing(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_estimate_is_of_the_real_stages_and_leaves_nothing(source, tmp_path, monkeypatch):
     """All stages of the settings; bytes on disk within a quarter of those of the whole run."""
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
@@ -86,7 +74,7 @@ def test_an_estimate_is_of_the_real_stages_and_leaves_nothing(
     assert stages[-1].disk_bytes == pytest.approx(whole, rel=0.25)
 
 
-def test_the_sample_is_rows_of_each_third(tmp_path: Path) -> None:
+def test_the_sample_is_rows_of_each_third(tmp_path):
     """The first rows of three of seven shards, whatever the files' order of columns and types."""
     for number in range(7):
         ids = [f"{number}-{row}" for row in range(10)]
@@ -108,9 +96,7 @@ def test_the_sample_is_rows_of_each_third(tmp_path: Path) -> None:
         {"tokens": 1200, "max_repeat": 3, "training_documents": 99},
     ],
 )
-def test_budgets_are_those_of_the_documents_run(
-    source: Path, monkeypatch: pytest.MonkeyPatch, selection: dict[str, Any]
-) -> None:
+def test_budgets_are_those_of_the_documents_run(source, monkeypatch, selection):
     """A budget larger than the documents run, and a floor of a group that is not among them."""
     # The report takes seconds, and knows no budgets.
     monkeypatch.setattr(module, "stages_of", lambda chosen: stages_of(chosen)[:-2])
@@ -120,9 +106,7 @@ def test_budgets_are_those_of_the_documents_run(
     assert {"selection", "subset"} <= {stage.stage for stage in stages}
 
 
-def test_the_command_prints_and_writes_nothing(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_prints_and_writes_nothing(source, tmp_path, monkeypatch):
     """One JSON object per stage on standard output; the run's folder does not come into being."""
     items = [f"source.path={source}", "plan.rows_per_shard=30", "embedding.method=lexical"]
     monkeypatch.setattr(module, "_measured", lambda *_: {"embeddings": np.array([1.0, 2.0, 3.0])})

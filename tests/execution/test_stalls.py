@@ -1,14 +1,11 @@
 """A unit that is stuck is given up; one that goes on, waits for a lock or computes is not."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -29,7 +26,7 @@ def silent() -> Iterator[tuple[str, int]]:
         yield server.getsockname()
 
 
-def test_a_silent_server_does_not_hold_a_unit_for_ever(silent: tuple[str, int]) -> None:
+def test_a_silent_server_does_not_hold_a_unit_for_ever(silent):
     """The error is transient, and names unit and setting."""
     connected = threading.Event()
 
@@ -45,7 +42,7 @@ def test_a_silent_server_does_not_hold_a_unit_for_ever(silent: tuple[str, int]) 
 
 
 @pytest.mark.parametrize("how", ["goes on", "computes"])
-def test_work_in_progress_is_not_given_up(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_in_progress_is_not_given_up(how, monkeypatch):
     """Five times the bound, with checkpoints or with computing alone."""
     monkeypatch.setattr(stalls, "POLL_SECONDS", 0.01)
     if how == "goes on":
@@ -60,7 +57,7 @@ def test_work_in_progress_is_not_given_up(how: str, monkeypatch: pytest.MonkeyPa
     unless_stuck(work, "scores", BOUND)
 
 
-def test_what_the_work_raises_is_raised() -> None:
+def test_what_the_work_raises_is_raised():
     """Errors and interruptions of the thread are those of the caller."""
     for error in (ValueError("x"), KeyboardInterrupt()):
 
@@ -73,7 +70,7 @@ def test_what_the_work_raises_is_raised() -> None:
 
 
 @pytest.mark.slow
-def test_a_process_attempts_a_stuck_unit_again(tmp_path: Path, silent: tuple[str, int]) -> None:
+def test_a_process_attempts_a_stuck_unit_again(tmp_path, silent):
     """A real process, whose first attempt at each shard waits: status 0, two attempts."""
     asked = settings(corpus(tmp_path / "corpus"))
     run = finish(tmp_path / "run", asked, "quality")

@@ -1,7 +1,5 @@
 """What passes is attempted again by every command, and the status says whether waiting helps."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil
@@ -110,7 +108,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[Choose], Counter[int |
     return let_fail
 
 
-def test_what_is_transient_is_known_of_every_library() -> None:
+def test_what_is_transient_is_known_of_every_library():
     """By the error alone, which decides attempts and status."""
     assert {name for name, make in ERRORS.items() if errors.is_transient(make())} == {*TRANSIENT}
 
@@ -123,8 +121,8 @@ def test_what_is_transient_is_known_of_every_library() -> None:
     ),
 )
 def test_the_status_says_whether_the_same_command_may_succeed(
-    name: str, stage: str, planned: Path, failing: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+    name, stage, planned, failing, capsys
+):
     """Transient errors are attempted four times and end with 75; the others once, with 2 or 70."""
     status = STATUSES[name, stage]
     counts = failing(lambda at, unit, number: ERRORS[name]() if at == stage else None)
@@ -136,9 +134,7 @@ def test_the_status_says_whether_the_same_command_may_succeed(
 
 
 @pytest.mark.parametrize("names", MIXED)
-def test_what_the_user_must_fix_decides_the_status(
-    names: tuple[str, ...], planned: Path, failing: Any
-) -> None:
+def test_what_the_user_must_fix_decides_the_status(names, planned, failing):
     """Of several reasons, one to fix comes first, then a bug; only transient ones are repeated."""
 
     def choose(stage: str, unit: int | None, number: int) -> Exception | None:
@@ -150,7 +146,7 @@ def test_what_the_user_must_fix_decides_the_status(
 
 
 @pytest.mark.slow
-def test_what_passes_costs_nothing(planned: Path, failing: Any) -> None:
+def test_what_passes_costs_nothing(planned, failing):
     """Shards and whole stages that fail three times are done at the fourth attempt, status 0."""
     counts = failing(
         lambda stage, unit, number: ERRORS["no space"]() if number < MOST - 1 else None
@@ -178,9 +174,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_commands_attempt_again(
-    command: str, finished: Path, tmp_path: Path, failing: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_attempt_again(command, finished, tmp_path, failing, monkeypatch):
     """A full disk is attempted four times by each command that works, and ends with 75."""
     root = tmp_path / "run"
     shutil.copytree(finished / "run", root)
@@ -197,9 +191,7 @@ def test_commands_attempt_again(
     assert counts and MOST in counts.values()
 
 
-def test_a_lock_on_a_full_disk_is_held_without_a_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_on_a_full_disk_is_held_without_a_name(tmp_path, monkeypatch):
     """A process that cannot write its name into a lock does not wait for itself ever after."""
 
     def full(*given: object) -> int:

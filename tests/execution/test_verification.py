@@ -1,11 +1,8 @@
 """Every byte of a run is checked, and what is corrupt is made again as it was."""
 
-from __future__ import annotations
-
 import json
-import shutil
 import subprocess
-import threading
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -16,7 +13,8 @@ from datamask.execution.verification import verify
 from datamask.runs.opening import open_run
 from datamask.runs.run import Run
 from tests import finished
-from tests.cli.commands import datamask, here
+from tests.cli.commands import here
+from tests.conftest import mostly_nightly
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -57,7 +55,7 @@ def flip(path: Path, place: float) -> None:
     path.write_bytes(data)
 
 
-def test_checksums_are_those_of_sha256sum(run: Run) -> None:
+def test_checksums_are_those_of_sha256sum(run):
     """Another program agrees on every file, and every output has one."""
     sums = checksums(run)
     lines = "".join(f"{sha256}  {name}\n" for name, sha256 in sums.items())
@@ -71,7 +69,6 @@ def test_checksums_are_those_of_sha256sum(run: Run) -> None:
         assert named == {f"{stage}/{path.name}" for path in (run.root / stage).iterdir()}, stage
 
 
-PLACES = (0.02, 0.5, 0.999)
 FLIPPED = [
     "plan.parquet",
     "scores/00000.parquet",
@@ -85,17 +82,13 @@ FLIPPED = [
     "report.html",
     "published.json",
 ]
+OFTEN = [("plan.parquet", 0.02), ("selection/00001.parquet", 0.5), ("report.html", 0.999)]
 
 
 @pytest.mark.parametrize(
-    ("name", "place"),
-    [
-        pytest.param(name, place, marks=[] if number % 3 == turn else pytest.mark.slow)
-        for number, name in enumerate(FLIPPED)
-        for turn, place in enumerate(PLACES)
-    ],
+    ("name", "place"), mostly_nightly(OFTEN, product(FLIPPED, (0.02, 0.5, 0.999)))
 )
-def test_a_flipped_bit_is_found_and_mended(run: Run, name: str, place: float) -> None:
+def test_a_flipped_bit_is_found_and_mended(run, name, place):
     """Wherever it is; what is made again is what was there."""
     before = outputs(run)
     flip(run.root / name, place)
@@ -108,9 +101,7 @@ def test_a_flipped_bit_is_found_and_mended(run: Run, name: str, place: float) ->
 
 
 @pytest.mark.parametrize("is_verified", [True, False])
-def test_a_damaged_file_of_the_subset_is_all_that_is_made_again(
-    run: Run, is_verified: bool
-) -> None:
+def test_a_damaged_file_of_the_subset_is_all_that_is_made_again(run, is_verified):
     """What was published of it is whole again too, and published.json is left alone."""
 
     def stamps() -> dict[str, int]:
@@ -137,7 +128,7 @@ def test_a_damaged_file_of_the_subset_is_all_that_is_made_again(
     assert published() == content
 
 
-def test_a_file_without_checksum_is_not_trusted(run: Run) -> None:
+def test_a_file_without_checksum_is_not_trusted(run):
     """Nobody knows what was written."""
     record = run.root / "records" / "selection" / "00001.parquet.json"
     record.write_text(record.read_text().replace("selection/00001", "selection/00002"))
@@ -145,14 +136,14 @@ def test_a_file_without_checksum_is_not_trusted(run: Run) -> None:
 
 
 @pytest.mark.parametrize("place", [0.1, 0.5, 0.9])
-def test_damaged_settings_are_not_used(run: Run, place: float) -> None:
+def test_damaged_settings_are_not_used(run, place):
     """A digit that changed would quietly be another run."""
     flip(run.root / "run.json", place)
     with pytest.raises(CorruptFileError, match=r"run\.json: not as datamask wrote it"):
         open_run(run.root)
 
 
-def test_no_bit_of_the_plan_may_change(run: Run) -> None:
+def test_no_bit_of_the_plan_may_change(run):
     """Its footer too, where Parquet keeps no checksum: nobody works by such a plan."""
     path = run.root / "plan.parquet"
     whole = path.read_bytes()
@@ -164,9 +155,7 @@ def test_no_bit_of_the_plan_may_change(run: Run) -> None:
     assert open_run(run.root).num_units("subset") > 0
 
 
-def test_the_command_names_what_is_corrupt_and_what_to_do(
-    run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_names_what_is_corrupt_and_what_to_do(run, capsys):
     """Exit 0 when all is well; otherwise the files, and the command that fixes them."""
     assert here("verify", run.root) == 0
     assert capsys.readouterr().out.rstrip().endswith("0 corrupt")
@@ -181,28 +170,3 @@ def test_the_command_names_what_is_corrupt_and_what_to_do(
     assert left[0].split() == [*heads, "documents"]
     assert left[1].split() == ["00002", *["done"] * 3, "missing", "done", "done"]
     assert [line.split()[0] for line in left[2:]] == ["00000", "00001"]
-
-
-@pytest.mark.slow
-def test_two_launches_in_one_folder_share_the_work(original: Path, tmp_path: Path) -> None:
-    """Two processes at once: both succeed, nothing is made twice, the bytes are those of one."""
-    alone = open_run(original)
-    root = tmp_path / "run"
-    rebuild_command = ("rebuild", root)
-    made = shutil.copytree(original, root)
-    for stage in ("scores", "quality", "embeddings", "selection", "subset"):
-        shutil.rmtree(made / stage)
-    results: list[subprocess.CompletedProcess[str]] = []
-    threads = [
-        threading.Thread(target=lambda: results.append(datamask(*rebuild_command)))
-        for _ in range(2)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [result.returncode for result in results] == [0, 0], results[0].stderr
-    assert outputs(open_run(root)) == outputs(alone)
-    log = results[0].stderr + results[1].stderr
-    assert "Traceback" not in log
-    assert not list((root / "locks").iterdir())

@@ -6,8 +6,6 @@ After every fault the relaunched run must have the very files of an undisturbed 
 that was done and whole may have been made again. Ends with status 1 if one fault did damage.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import shutil

@@ -5,8 +5,6 @@ they hold besides; `records/` and `logs/` are not. The report also names the run
 the folders that are compared the same name.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from pathlib import Path

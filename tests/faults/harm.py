@@ -3,8 +3,6 @@
 Every choice (which shard, which moment, which byte) comes from the generator that is given.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

@@ -4,8 +4,6 @@ Locks of open files (fcntl) and of flock(2) do not see each other on a local dis
 released when the file is closed. So a process whose flock takes the former is alone with its locks.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import struct

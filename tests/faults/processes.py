@@ -4,8 +4,6 @@ A busy machine makes every command slow, so patience is not measured by the cloc
 so much time of the processors, and may be idle for so long.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

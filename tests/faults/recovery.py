@@ -1,7 +1,5 @@
 """What users do after a fault. Each function raises a RuntimeError if a promise is broken."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Faults of a real Prefect server, its workers and the processes of flow runs."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,12 +1,9 @@
 """A short version of the campaign (`make faults` is the long one): a kill, a full disk, a flip."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import random
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -29,9 +26,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("kind", [*KINDS, *OTHERS])
-def test_a_relaunch_ends_as_if_nothing_had_happened(
-    kind: str, case: Case, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_a_relaunch_ends_as_if_nothing_had_happened(kind, case, tmp_path, request):
     """The files of an undisturbed run, and nothing whole is made again."""
     generator = random.Random(request.node.name)
     try:
@@ -41,9 +36,7 @@ def test_a_relaunch_ends_as_if_nothing_had_happened(
     assert outcome.survived, outcome
 
 
-def test_a_process_that_makes_no_progress_is_ended_with_its_children(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_process_that_makes_no_progress_is_ended_with_its_children(monkeypatch):
     """Its message has the processor time, and no process of its group lives on."""
     monkeypatch.setattr(processes, "MOST_IDLE_SECONDS", 1)
     monkeypatch.setattr(processes, "POLL_SECONDS", 0.2)
@@ -57,7 +50,7 @@ def test_a_process_that_makes_no_progress_is_ended_with_its_children(
     assert all(state.startswith("Z") for state in states), "dead, if not yet buried"
 
 
-def test_kinds_and_cases_are_drawn_independently() -> None:
+def test_kinds_and_cases_are_drawn_independently():
     """Every kind meets every case within few seeds, so no two of them go together."""
     drawn = set()
     for number in range(2000):
@@ -66,7 +59,7 @@ def test_kinds_and_cases_are_drawn_independently() -> None:
     assert len(drawn) == 4 * (len(campaign.FAULTS) + 1)
 
 
-def test_the_other_machine_is_alone_with_its_locks(tmp_path: Path) -> None:
+def test_the_other_machine_is_alone_with_its_locks(tmp_path):
     """Its locks exclude its own processes, not those of flock, and end with their file."""
     handles = [os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT) for _ in range(3)]
     fcntl.flock(handles[0], fcntl.LOCK_EX | fcntl.LOCK_NB)

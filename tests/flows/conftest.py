@@ -1,7 +1,5 @@
 """Throw-away Prefect servers, and a tiny corpus with given embeddings."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A throw-away PostgreSQL server on this machine, from the installed binaries."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

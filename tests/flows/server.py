@@ -1,7 +1,5 @@
 """A Prefect server and its workers as processes, started by Prefect's own commands."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

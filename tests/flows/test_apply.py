@@ -1,9 +1,5 @@
 """The flows that go on from a run with new documents, on a throw-away Prefect server."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pyarrow.parquet as pq
 import pytest
 
@@ -19,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("prefect")
-def test_new_documents_are_judged_as_the_command_does(tmp_path: Path, corpus: Path) -> None:
+def test_new_documents_are_judged_as_the_command_does(tmp_path, corpus):
     """Also again with the run's own settings; columns are those of the finished run."""
     from flows.rebuild import apply
     from flows.stages import learn_masks
@@ -49,7 +45,7 @@ def test_new_documents_are_judged_as_the_command_does(tmp_path: Path, corpus: Pa
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("prefect")
-def test_a_run_is_extended_as_the_command_does(tmp_path: Path, corpus: Path) -> None:
+def test_a_run_is_extended_as_the_command_does(tmp_path, corpus):
     """Files that were added become further shards, whose documents are selected from too."""
     from flows.rebuild import extend
 

@@ -1,7 +1,5 @@
 """What a flow does with shards that fail, on a real (throw-away) Prefect server."""
 
-from __future__ import annotations
-
 import json
 import logging
 from pathlib import Path
@@ -54,9 +52,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
 
 
 @pytest.mark.usefixtures("prefect")
-def test_a_bad_shard_stops_no_other_and_is_named(
-    tmp_path: Path, corpus: Path, events: list[tuple[str, dict[str, Any]]]
-) -> None:
+def test_a_bad_shard_stops_no_other_and_is_named(tmp_path, corpus, events):
     """The flow ends Failed with shard and remedy; run again, it redoes that shard only."""
     from flows.stages import embed_shards, import_quality, learn_masks
 
@@ -93,9 +89,7 @@ def test_a_bad_shard_stops_no_other_and_is_named(
 
 
 @pytest.mark.usefixtures("prefect")
-def test_events_have_the_figures_of_the_selection(
-    tmp_path: Path, corpus: Path, events: list[tuple[str, dict[str, Any]]]
-) -> None:
+def test_events_have_the_figures_of_the_selection(tmp_path, corpus, events):
     """Documents and objective, as the files of the finished run have them."""
     from flows.orchestration.events import tell
 
@@ -112,9 +106,7 @@ def test_events_have_the_figures_of_the_selection(
 
 
 @pytest.mark.usefixtures("prefect")
-def test_a_published_dataset_is_an_asset(
-    tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_published_dataset_is_an_asset(tmp_path, corpus, monkeypatch):
     """Prefect is told the dataset's address, its version, and the run it was made from."""
     from prefect import flow
 
@@ -138,9 +130,7 @@ def test_a_published_dataset_is_an_asset(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("prefect")
-def test_ray_on_this_machine_makes_the_same_files(
-    tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ray_on_this_machine_makes_the_same_files(tmp_path, corpus, monkeypatch):
     """As threads do; with either a bad shard is named, and stops no other of its task."""
     from flows.stages import learn_masks
 
@@ -163,7 +153,7 @@ def test_ray_on_this_machine_makes_the_same_files(
     assert found["ray"] == found["threads"]
 
 
-def test_a_users_error_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_users_error_is_told_once(caplog):
     """Prefect's second report of a known error, with its traceback, is one of level DEBUG."""
     import flows.orchestration.fan_out  # noqa: F401 - it adds the filter
 
@@ -187,7 +177,7 @@ def test_a_users_error_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.usefixtures("prefect")
-def test_given_settings_replace_their_group_only(tmp_path: Path, corpus: Path) -> None:
+def test_given_settings_replace_their_group_only(tmp_path, corpus):
     """A new selection enters run.json, and the other groups stay."""
     from datamask.config.selection import Selection
     from datamask.runs.opening import open_run
@@ -202,7 +192,7 @@ def test_given_settings_replace_their_group_only(tmp_path: Path, corpus: Path) -
 
 
 @pytest.mark.usefixtures("prefect")
-def test_rebuild_begins_no_stage_after_a_failed_one(tmp_path: Path, corpus: Path) -> None:
+def test_rebuild_begins_no_stage_after_a_failed_one(tmp_path, corpus):
     """A score that cannot be written ends the run Failed, with the reason as its own message."""
     from flows.rebuild import rerun_failed
 
@@ -226,7 +216,7 @@ def test_rebuild_begins_no_stage_after_a_failed_one(tmp_path: Path, corpus: Path
     assert run.remaining("embeddings") == [0, 1, 2]
 
 
-def test_configurations_load_and_the_demo_deployment_is_the_demo() -> None:
+def test_configurations_load_and_the_demo_deployment_is_the_demo():
     """Both files are valid, and rebuild/demo asks for exactly what demo.yaml says."""
     folder = REPOSITORY / "deployments"
     settings, compute = load_settings(folder / "demo.yaml")
@@ -245,7 +235,7 @@ class _Computed(Compute.__base__):  # type: ignore[misc,name-defined]
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("prefect")
-def test_rounds_over_all_shards_are_stages_of_the_flow(tmp_path: Path, corpus: Path) -> None:
+def test_rounds_over_all_shards_are_stages_of_the_flow(tmp_path, corpus):
     """A round that fails in one shard stops before its sum; run again, the files are the same."""
     from flows.stages import learn_masks
 

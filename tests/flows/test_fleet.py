@@ -1,7 +1,5 @@
 """Four worker processes on PostgreSQL share a run, and some of them are killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -108,9 +106,7 @@ def flow_runs(server: Server) -> list[tuple[str, str, str]]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-def test_a_fleet_that_loses_processes_makes_the_files_of_one_process(
-    case: Case, server: Server, tmp_path: Path
-) -> None:
+def test_a_fleet_that_loses_processes_makes_the_files_of_one_process(case, server, tmp_path):
     """A part is killed, and a worker with all it runs, as if its machine were gone."""
     root = tmp_path / "run"
     process = rebuild(server, case, root)

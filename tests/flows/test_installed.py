@@ -1,7 +1,5 @@
 """The flows of an installed package, on a machine without a checkout."""
 
-from __future__ import annotations
-
 import json
 import os
 import site
@@ -28,7 +26,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_the_wheel_has_two_packages_and_no_name_of_others(wheel: Path) -> None:
+def test_the_wheel_has_two_packages_and_no_name_of_others(wheel):
     """Every module of flows and tasks is in it, below one name, and names no other place."""
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
@@ -48,7 +46,7 @@ def test_the_wheel_has_two_packages_and_no_name_of_others(wheel: Path) -> None:
     ]
 
 
-def test_an_installed_package_is_deployed_and_run(wheel: Path, tmp_path: Path) -> None:
+def test_an_installed_package_is_deployed_and_run(wheel, tmp_path):
     """Server, worker, `datamask deploy`, `prefect deployment run`: the subset is there."""
     venv, at = tmp_path / "venv", tmp_path / "anywhere"
     at.mkdir()

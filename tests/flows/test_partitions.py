@@ -1,7 +1,5 @@
 """A stage in parts: a real (throw-away) Prefect server, and a worker that is a thread."""
 
-from __future__ import annotations
-
 import contextvars
 import subprocess
 import sys
@@ -90,7 +88,7 @@ def register() -> None:
                 client.create_automation(AutomationCore.model_validate(automation))
 
 
-def test_without_the_automation_nothing_is_begun(ready: Run) -> None:
+def test_without_the_automation_nothing_is_begun(ready):
     """A part on a lost machine would be waited for without end, so this is refused before work."""
     from prefect.client.orchestration import get_client
 
@@ -106,7 +104,7 @@ def test_without_the_automation_nothing_is_begun(ready: Run) -> None:
     assert ready.remaining("selection") == [0, 1, 2]
 
 
-def test_without_a_deployment_nothing_is_begun(tmp_path: Path, corpus: Path) -> None:
+def test_without_a_deployment_nothing_is_begun(tmp_path, corpus):
     """One line says which is missing, before the first stage."""
     from flows.rebuild import rerun_failed
 
@@ -118,9 +116,7 @@ def test_without_a_deployment_nothing_is_begun(tmp_path: Path, corpus: Path) -> 
 
 
 @pytest.mark.slow
-def test_parts_make_the_files_of_one_process(
-    ready: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parts_make_the_files_of_one_process(ready, tmp_path, monkeypatch):
     """A bad shard is named and stops no other; what is left is one part; then all is as alone."""
     from flows.stages import learn_masks
 
@@ -153,9 +149,7 @@ def test_parts_make_the_files_of_one_process(
 
 
 @pytest.mark.slow
-def test_a_lost_part_is_begun_again_but_not_for_ever(
-    ready: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lost_part_is_begun_again_but_not_for_ever(ready, monkeypatch):
     """One that is lost once costs nothing; one that always is, its shards, with the reason."""
     from flows.stages import learn_masks
 
@@ -197,7 +191,7 @@ STATES = {
 
 
 @pytest.mark.parametrize(("before", "after"), STATES.items())
-def test_automations_end_what_has_not_ended(before: str, after: str) -> None:
+def test_automations_end_what_has_not_ended(before, after):
     """The server accepts the automations' action for a lost flow run, and for no finished one."""
     from prefect import flow
     from prefect.client.orchestration import get_client
@@ -232,7 +226,7 @@ WITHIN = 30
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_server_ends_lost_flow_runs_and_no_others() -> None:
+def test_the_server_ends_lost_flow_runs_and_no_others():
     """On a busy machine, every lost flow run is Crashed, and none that ended, waits or is heard.
 
     Heartbeats of flow runs that have ended arrive after their end.

@@ -1,7 +1,5 @@
 """Engine `ray`: what it asks for, and a cluster that loses a node."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil
@@ -28,7 +26,7 @@ pytestmark = pytest.mark.skipif(
 SHARDS, NODES = 6, 3
 
 
-def test_what_ray_cannot_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_ray_cannot_run_is_refused(monkeypatch):
     """An address where nobody listens, and a folder that is another one on each node."""
     from flows.orchestration.task_runners import task_runner
 
@@ -55,7 +53,7 @@ def test_what_ray_cannot_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
         ({"task_cpus": 9}, "scores", 0),
     ],
 )
-def test_requests_fit_nodes(compute: dict[str, object], stage: str, slots: int) -> None:
+def test_requests_fit_nodes(compute, stage, slots):
     """Tasks at once on a machine of 8 CPUs and 2 GPUs beside one of 4 CPUs."""
     from flows.orchestration.task_runners import ray_request, slots_of
 
@@ -67,9 +65,7 @@ def test_requests_fit_nodes(compute: dict[str, object], stage: str, slots: int) 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.usefixtures("prefect")
-def test_a_cluster_that_loses_a_node_makes_the_files_of_one_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cluster_that_loses_a_node_makes_the_files_of_one_process(tmp_path, monkeypatch):
     """A node with all its processes is killed while it learns; its shard is learnt elsewhere."""
     from ray.cluster_utils import Cluster
 

@@ -1,10 +1,5 @@
 """Flows on a run in an object store: each on a machine of its own."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
 from datamask.config.compute import Compute
@@ -13,17 +8,12 @@ from datamask.planning.plan import plan_run
 from datamask.runs.opening import open_run
 from tests.finished import up_to
 from tests.flows.test_fan_out import planned
-from tests.storage.conftest import Store, machine, s3  # noqa: F401 - fixtures
+from tests.storage.conftest import machine, s3  # noqa: F401 - fixtures
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("prefect")
-def test_flows_share_a_run_with_no_disk_in_common(
-    s3: Store,  # noqa: F811
-    machine: Callable[[str], Path],  # noqa: F811
-    corpus: Path,
-    tmp_path: Path,
-) -> None:
+def test_flows_share_a_run_with_no_disk_in_common(s3, machine, corpus, tmp_path):  # noqa: F811
     """Three flows, three machines: the masks of a local run; what fails names the URL."""
     from flows.stages import embed_shards, import_quality, learn_masks
 

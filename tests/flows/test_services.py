@@ -1,7 +1,5 @@
 """The whole of it with real server and worker processes: a shard fails, and is run again."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import time
@@ -13,11 +11,9 @@ import pytest
 
 from datamask.config.loading import parse_settings
 from tests.finished import finish
-from tests.flows.server import Server
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
-REPOSITORY = Path(__file__).parents[2]
 WORDS = ("the", "model", "value", "returns", "list", "when", "given", "and", "is", "used", "file")
 
 
@@ -34,7 +30,7 @@ def write_corpus(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_failed_shard_is_named_and_run_again(tmp_path: Path, server: Server) -> None:
+def test_a_failed_shard_is_named_and_run_again(tmp_path, server):
     """The operator's whole path, and nothing but the failed mask is learned twice."""
     write_corpus(tmp_path / "corpus")
     root = tmp_path / "run"
@@ -76,7 +72,7 @@ def test_a_failed_shard_is_named_and_run_again(tmp_path: Path, server: Server) -
 
 @pytest.mark.timeout(300)
 @pytest.mark.slow
-def test_what_is_asked_is_done_and_nothing_else(tmp_path: Path, server: Server) -> None:
+def test_what_is_asked_is_done_and_nothing_else(tmp_path, server):
     """`shards`, `force` and the retry of a failed flow run, by a worker."""
     write_corpus(tmp_path / "corpus")
     root = tmp_path / "run"
@@ -126,7 +122,7 @@ def test_what_is_asked_is_done_and_nothing_else(tmp_path: Path, server: Server) 
 
 @pytest.mark.timeout(300)
 @pytest.mark.slow
-def test_an_event_starts_a_deployment(server: Server) -> None:
+def test_an_event_starts_a_deployment(server):
     """An automation that the operator switched on extends the run that an event names.
 
     A second `datamask deploy` leaves it on, and a schedule that was switched on too.

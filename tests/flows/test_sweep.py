@@ -1,9 +1,6 @@
 """The sweep and the report as flows on a real (throw-away) Prefect server: names and artifacts."""
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,7 +26,7 @@ def artifacts(name: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("prefect")
-def test_sweep_and_report_show_themselves_on_the_flow_run(tmp_path: Path, corpus: Path) -> None:
+def test_sweep_and_report_show_themselves_on_the_flow_run(tmp_path, corpus):
     """A run without masks is swept, then learned and reported: artifacts of every kind."""
     from flows.stages import report
     from flows.sweep import sweep

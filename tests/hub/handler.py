@@ -1,7 +1,5 @@
 """HTTP of the Hub on loopback: routes, tokens, bodies, and answers with or without a fault."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

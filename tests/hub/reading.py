@@ -1,7 +1,5 @@
 """Requests of the Hub on loopback that read: listings in pages, and files or ranges of them."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """Requests of the Hub on loopback for repositories: rights, creation, branches and tags."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import yaml

@@ -1,7 +1,5 @@
 """Small finished runs, hand-made, to publish and to write cards of."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any

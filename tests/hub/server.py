@@ -3,13 +3,11 @@
 It exists so that publishing is tested with the unmodified client over HTTP. It checks what the
 Hub checks (hashes and sizes of uploads, the parent of a commit, names that exist already) and
 keeps every commit, so that a test can look at any of them. Small files go in the commit, Parquet
-files through LFS. Run it alone with `python -m tests.hub.server --folder F --port P`.
+files through LFS.
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import threading
 from http.server import ThreadingHTTPServer
 from pathlib import Path
@@ -31,15 +29,14 @@ class Hub(State):
 
     Args:
         folder: where contents are kept.
-        port: 0 for a free one.
         token: the only one accepted; empty accepts every one.
         page: entries in one page of a listing.
     """
 
-    def __init__(self, folder: Path, port: int = 0, token: str = "", page: int = 1000) -> None:
+    def __init__(self, folder: Path, token: str = "", page: int = 1000) -> None:
         super().__init__(folder, token, page)
         handler = type("Handler", (_Requests,), {"hub": self})
-        self.server = ThreadingHTTPServer(("127.0.0.1", port), handler)
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self.server.daemon_threads = True
         self.endpoint = f"http://127.0.0.1:{self.server.server_port}"
 
@@ -51,19 +48,3 @@ class Hub(State):
     def __exit__(self, *_: object) -> None:
         self.server.shutdown()
         self.server.server_close()
-
-
-def main() -> None:
-    """Serve until interrupted; the first line printed is the address."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--port", type=int, default=0)
-    options = parser.parse_args()
-    with Hub(options.folder, options.port) as hub:
-        print(hub.endpoint, flush=True)
-        with contextlib.suppress(KeyboardInterrupt):
-            threading.Event().wait()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,5 @@
 """State of the Hub on loopback: repositories, contents, Xet storage and the faults still due."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import threading

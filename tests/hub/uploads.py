@@ -1,7 +1,5 @@
 """Requests of the Hub on loopback that upload: LFS, Xet and commits."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Documents with copies of each other, and benchmarks."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

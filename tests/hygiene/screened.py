@@ -1,7 +1,5 @@
 """Documents to screen, benchmarks, and runs up to the screening."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterator
@@ -40,8 +38,8 @@ def screened(root: Path, source: Path, last: str = "quality", **quality: object)
 
 def judged(run: Run) -> dict[str, dict[str, Any]]:
     """The rows of `quality/` by id."""
-    tables = [pq.read_table(run.path("quality", shard)) for shard in range(run.num_shards)]
-    return {row["id"]: row for table in tables for row in table.to_pylist()}
+    paths = [run.path("quality", shard) for shard in range(run.num_shards)]
+    return {row["id"]: row for path in paths for row in pq.read_table(path).to_pylist()}
 
 
 def texts_of(one: dict[str, Any]) -> Iterator[str]:

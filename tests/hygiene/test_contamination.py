@@ -1,12 +1,9 @@
 """Benchmarks in documents through real runs, against sets of n-grams in plain Python."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,9 +70,7 @@ def verdict(text: str, items: list[Item], common: set[tuple[str, ...]], covered:
         product((4, 13), ("drop_covered", "drop", "flag")),
     ),
 )
-def test_items_are_covered_or_quoted_exactly(
-    tmp_path: Path, benchmarks: list[dict[str, Any]], ngram: int, action: str
-) -> None:
+def test_items_are_covered_or_quoted_exactly(tmp_path, benchmarks, ngram, action):
     """Each document's item, share, first n-gram and its place; n-grams that are common aside."""
     generator = random.Random(ngram)
     known = [" ".join(words_of(text)) for one in benchmarks for text in texts_of(one)]

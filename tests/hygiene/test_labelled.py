@@ -1,11 +1,8 @@
 """Which planted copies and benchmark texts are dropped or flagged, by kind (duplicates.md)."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -39,7 +36,7 @@ def pair(generator: random.Random, kind: str, shared: str) -> tuple[str, str]:
     return text, others[kind]
 
 
-def test_copies_are_dropped_and_nothing_else(tmp_path: Path) -> None:
+def test_copies_are_dropped_and_nothing_else(tmp_path):
     """One document of each pair of copies, and none that has much of its own."""
     generator = random.Random(6)
     labels, texts = [], []
@@ -84,7 +81,7 @@ def planted(generator: random.Random, kind: str, question: str, answer: str, hea
 KINDS = (*LEAKS, "paraphrase", "quotation", "famous sentence", "across columns", "nothing")
 
 
-def test_leaks_are_dropped_and_quotations_flagged(tmp_path: Path) -> None:
+def test_leaks_are_dropped_and_quotations_flagged(tmp_path):
     """A benchmark of 60 words per item, and an item that is a sentence of 40 documents."""
     generator = random.Random(9)
     header = prose(generator, 30)

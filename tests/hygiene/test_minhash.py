@@ -1,7 +1,5 @@
 """Signatures and clusters against exact Jaccard similarities in plain Python."""
 
-from __future__ import annotations
-
 import math
 import random
 
@@ -63,7 +61,7 @@ def named(labels: np.ndarray) -> list[int]:
     return [first.setdefault(label, place) for place, label in enumerate(labels.tolist())]
 
 
-def test_signatures_stay_what_they_were() -> None:
+def test_signatures_stay_what_they_were():
     """Another version of rensa, or of the hashes, would make signatures of old runs useless."""
     signature = sign(["The quick brown fox jumps over the lazy dog, again and again."])[0]
     assert signature[:6].tolist() == GOLDEN
@@ -72,7 +70,7 @@ def test_signatures_stay_what_they_were() -> None:
 GOLDEN = [14013, 47728, 55701, 21725, 17789, 49344]
 
 
-def test_another_algorithm_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_algorithm_is_refused(monkeypatch):
     """Its signatures could not be compared with those of another machine."""
     monkeypatch.setattr(words, "_ALGORITHM", 1)
     with pytest.raises(RunError, match=r"version 2, but version 1 is needed; install rensa"):
@@ -80,7 +78,7 @@ def test_another_algorithm_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("length", [6, 30, 300])
-def test_estimates_are_jaccard_similarities(length: int) -> None:
+def test_estimates_are_jaccard_similarities(length):
     """Without bias, within the errors that the code states."""
     generator = random.Random(length)
     errors: list[list[float]] = []
@@ -96,7 +94,7 @@ def test_estimates_are_jaccard_similarities(length: int) -> None:
 
 
 @pytest.mark.parametrize("similarity", [0.5, 0.63, 0.8, 0.9, 0.97, 1.0])
-def test_a_pair_that_is_just_similar_enough_shares_a_band(similarity: float) -> None:
+def test_a_pair_that_is_just_similar_enough_shares_a_band(similarity):
     """In 99 % of draws at least; wider bands would miss more."""
     width = minhash.band_width(similarity)
     generator = np.random.default_rng(0)
@@ -111,7 +109,7 @@ def test_a_pair_that_is_just_similar_enough_shares_a_band(similarity: float) -> 
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_clusters_are_those_of_all_pairs(seed: int) -> None:
+def test_clusters_are_those_of_all_pairs(seed):
     """Of pairs whose signatures agree enough, compared one by one; hardly any is missed."""
     generator = random.Random(seed)
     texts: list[str] = []
@@ -133,9 +131,7 @@ def test_clusters_are_those_of_all_pairs(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_clusters_are_those_of_buckets_one_by_one(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_clusters_are_those_of_buckets_one_by_one(seed, monkeypatch):
     """Exactly: chains, copies, buckets that are larger than what is compared, earlier documents."""
     generator = np.random.default_rng(seed)
     count, near = 150, 3
@@ -173,7 +169,7 @@ def test_clusters_are_those_of_buckets_one_by_one(
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_clusters_are_divided_one_document_after_the_other(seed: int) -> None:
+def test_clusters_are_divided_one_document_after_the_other(seed):
     """By plain loops over all that is kept: chains, copies, earlier documents."""
     generator, count = np.random.default_rng(seed), 150
     rows = generator.integers(0, 2**16, (count, minhash.NUMBERS)).astype("<u2")
@@ -205,7 +201,7 @@ def test_clusters_are_divided_one_document_after_the_other(seed: int) -> None:
     assert similarities == pytest.approx(exact)
 
 
-def test_only_the_first_of_a_crowded_band_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_first_of_a_crowded_band_are_compared(monkeypatch):
     """Two documents fill all bands of a third, which its own copy is then not compared with."""
     rows = np.random.default_rng(0).integers(0, 2**16, (4, minhash.NUMBERS)).astype("<u2")
     rows[0, :66], rows[1, 66:] = rows[2, :66], rows[2, 66:]

@@ -1,10 +1,7 @@
 """Near-duplicates through real runs, against exact similarities in plain Python."""
 
-from __future__ import annotations
-
 import itertools
 import random
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +19,7 @@ from datamask.runs import schemas
 from datamask.runs.output import write_output
 from datamask.storage import duckdb_scratch
 from tests.conftest import nightly
+from tests.finished import table_of
 from tests.hygiene.screened import SIMILARITY, judged, prose, screened, write
 from tests.hygiene.test_minhash import components, edited, jaccard
 
@@ -55,9 +53,7 @@ def check(rows: dict[str, Any], texts: dict[str, str], similarity: float) -> set
     return dropped
 
 
-def test_each_dropped_document_resembles_a_better_one_that_is_kept(
-    tmp_path: Path, copies: Any
-) -> None:
+def test_each_dropped_document_resembles_a_better_one_that_is_kept(tmp_path, copies):
     """Over all shards, and no two that are kept resemble each other."""
     source, texts = copies
     run = screened(tmp_path / "run", source, near_duplicates={"similarity": SIMILARITY})
@@ -67,7 +63,7 @@ def test_each_dropped_document_resembles_a_better_one_that_is_kept(
     assert sum(counts) == len(dropped) >= 20
 
 
-def test_windows_of_a_log_stay_unless_their_text_is_kept(tmp_path: Path) -> None:
+def test_windows_of_a_log_stay_unless_their_text_is_kept(tmp_path):
     """A chain of 200 windows of 60 words, each two words after the one before."""
     log = prose(random.Random(3), 460).split()
     texts = {f"a-{start:03d}": " ".join(log[2 * start : 2 * start + 60]) for start in range(200)}
@@ -81,9 +77,7 @@ def test_windows_of_a_log_stay_unless_their_text_is_kept(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_any_number_of_units_finds_the_same(
-    tmp_path: Path, copies: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_any_number_of_units_finds_the_same(tmp_path, copies, monkeypatch):
     """One unit with all bands, some with a few, one for each band or for half of its hashes."""
     source, texts = copies
     old = [edited(random.Random(1), text, 2) for text in list(texts.values())[:20]]
@@ -102,9 +96,7 @@ def test_any_number_of_units_finds_the_same(
 
 
 @pytest.mark.slow
-def test_large_buckets_give_the_same_in_any_batches(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_buckets_give_the_same_in_any_batches(tmp_path, monkeypatch):
     """Many copies and near-copies of one text, read by single rows, threes, or all at once."""
     generator = random.Random(2)
     text, others = prose(generator, 200), [prose(generator, 200) for _ in range(20)]
@@ -126,9 +118,7 @@ def test_large_buckets_give_the_same_in_any_batches(
 
 
 @pytest.mark.parametrize("seed", [0, *nightly(1, 2)])
-def test_clusters_are_joined_across_units(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
+def test_clusters_are_joined_across_units(tmp_path, monkeypatch, seed):
     """Long chains, whose links are in several units and any order; by plain passes over pairs."""
     generator = random.Random(seed)
     texts = [f"the same words {'. ' * place}" for place in range(300)]
@@ -151,8 +141,7 @@ def test_clusters_are_joined_across_units(
         table = pa.Table.from_pylist(rows, schema=schemas.SIMILAR_PAIRS)
         write_output(run, "similar_pairs", unit, table.schema, [table], {})
     run_stage(run, "quality", Compute())
-    kept = [run.path("combined", shard) for shard in range(run.num_shards)]
-    quality = pa.concat_tables([pq.read_table(path) for path in kept])["quality"].to_pylist()
+    quality = table_of(run, "combined")["quality"].to_pylist()
     least = components(pairs, 300)
     best: dict[int, int] = {}
     for place in sorted(range(300), key=lambda place: (-quality[place], place)):
@@ -167,7 +156,7 @@ def test_clusters_are_joined_across_units(
     assert {name: kept for name, kept in found.items() if kept is not None} == expected
 
 
-def test_ties_go_to_the_smaller_id_and_the_unfit_are_never_kept(tmp_path: Path) -> None:
+def test_ties_go_to_the_smaller_id_and_the_unfit_are_never_kept(tmp_path):
     """A contaminated copy, an empty text and one without words; the same quality everywhere."""
     text = prose(random.Random(0), 100)
     leaked = "one two three four five six seven"
@@ -189,7 +178,7 @@ def test_ties_go_to_the_smaller_id_and_the_unfit_are_never_kept(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("is_run", [True, *nightly(False)])
-def test_what_nearly_repeats_an_earlier_dataset_is_dropped(tmp_path: Path, is_run: bool) -> None:
+def test_what_nearly_repeats_an_earlier_dataset_is_dropped(tmp_path, is_run):
     """Of a run folder the subset counts; the earlier one's own copies do not matter."""
     generator = random.Random(5)
     old = [prose(generator, 120) for _ in range(30)]
@@ -229,7 +218,7 @@ def test_what_nearly_repeats_an_earlier_dataset_is_dropped(tmp_path: Path, is_ru
 
 
 @pytest.mark.slow
-def test_groups_that_lose_more_than_half_are_told(tmp_path: Path) -> None:
+def test_groups_that_lose_more_than_half_are_told(tmp_path):
     """A dump with 30 windows of two texts; not the one that loses half, nor one of 10 documents."""
     generator = random.Random(8)
     texts = [prose(generator, 60) for _ in range(2)]

@@ -1,69 +1,22 @@
-"""Screening as a whole: the same bytes in any order, refusals, settings, counts on pages."""
-
-from __future__ import annotations
+"""Screening as a whole: refusals, settings, counts on pages."""
 
 import random
-import shutil
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from datamask.analysis.composition import query
-from datamask.config.compute import Compute
 from datamask.errors import DatamaskError
-from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
 from datamask.publishing.folder import write_folder
-from datamask.runs.stages import stages_of
 from tests.finished import finish, settings
 from tests.hygiene.screened import SIMILARITY, prose, texts_of, write
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
 
-@pytest.mark.slow
-def test_workers_order_and_lost_files_change_no_byte(
-    tmp_path: Path, copies: Any, benchmarks: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Four workers, shards in reverse, and a folder that lost files, have the same files."""
-    source, _ = copies
-    monkeypatch.setattr("datamask.hygiene.similar_pairs.HASHES_AT_ONCE", 1000)  # 160 x 21 in all
-    write(tmp_path / "old.parquet", [prose(random.Random(1))] * 3)
-    quality = {
-        "prune_fraction": 0.2,
-        "near_duplicates": {"against": [str(tmp_path / "old.parquet")]},
-        "contamination": {"sets": benchmarks},
-    }
-    made = []
-    for way in ("one", "four", "reverse", "lost"):
-        run = plan_run(tmp_path / way, settings(source, quality=quality))
-        stages = stages_of(run.settings)
-        stages = stages[: stages.index("quality") + 1]
-        for stage in stages:
-            if stage == "screening" and way == "reverse":
-                for shard in reversed(range(run.num_shards)):
-                    run_stage(run, stage, Compute(), shards=[shard])
-            workers = 4 if way == "four" else 1
-            run_stage(run, stage, Compute(workers=workers))
-        if way == "lost":
-            run.local_path("screening", 1).unlink()
-            shutil.rmtree(run.root / "quality")
-            run.local_path("similar_pairs", 2).unlink()
-            run.local_path("benchmark_ngrams").write_bytes(b"")
-            for stage in stages:
-                run_stage(run, stage, Compute())
-        names = [run.name(stage, unit) for stage in stages for unit in range(run.num_units(stage))]
-        made.append({name: (run.root / name).read_bytes() for name in names})
-    assert len(made[0]) == 2 + 4 * 4 + 4
-    assert made[1:] == [made[0]] * 3
-
-
-def test_all_problems_are_reported_before_any_work(
-    tmp_path: Path, benchmarks: list[dict[str, Any]]
-) -> None:
+def test_all_problems_are_reported_before_any_work(tmp_path, benchmarks):
     """Files and columns that are missing, and files that cannot be read; nothing is left behind."""
     source = write(tmp_path / "source" / "a.parquet", ["a", "b"]).parent
     (tmp_path / "broken.jsonl").write_text('{"text": "a"}\nnot json\n')
@@ -93,7 +46,7 @@ def test_all_problems_are_reported_before_any_work(
     assert not (tmp_path / "run").exists()
 
 
-def test_layout_features_has_no_text_to_screen(tmp_path: Path) -> None:
+def test_layout_features_has_no_text_to_screen(tmp_path):
     """Said with the other problems of the settings."""
     source = write(tmp_path / "source" / "a.parquet", ["a"]).parent
     quality = {"near_duplicates": {}, "scores": []}
@@ -103,9 +56,7 @@ def test_layout_features_has_no_text_to_screen(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_counts_are_shown_wherever_results_are(
-    tmp_path: Path, benchmarks: list[dict[str, Any]], copies: Any
-) -> None:
+def test_counts_are_shown_wherever_results_are(tmp_path, benchmarks, copies):
     """Report, card and published scores; no path of this machine is published."""
     source, _ = copies
     leak = next(texts_of(benchmarks[1]))

@@ -1,9 +1,6 @@
 """Characters that are not seen hide no text from any reader, in real runs."""
 
-from __future__ import annotations
-
 import random
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +10,7 @@ from tests.hygiene.test_words import UNSEEN
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
 
-def test_unseen_characters_hide_no_text(tmp_path: Path) -> None:
+def test_unseen_characters_hide_no_text(tmp_path):
     """Copies in the corpus, of an earlier dataset and of a benchmark, with each character."""
     generator = random.Random(4)
     texts = [f"{prose(generator)} straße ΟΔΟΣ" for _ in UNSEEN]

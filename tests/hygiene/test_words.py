@@ -1,7 +1,5 @@
 """Words and n-grams against a plain loop over characters and tuples of words."""
 
-from __future__ import annotations
-
 import unicodedata
 from itertools import chain
 
@@ -56,7 +54,7 @@ TEXTS = st.lists(st.none() | st.text(ALPHABET, max_size=60), max_size=8)
 
 @settings(max_examples=100, deadline=None)
 @given(texts=TEXTS, n=st.integers(1, 6))
-def test_words_and_ngrams_are_those_of_a_plain_loop(texts: list[str | None], n: int) -> None:
+def test_words_and_ngrams_are_those_of_a_plain_loop(texts, n):
     """The same words; n-grams have the same hash exactly if they are the same words."""
     words = split_words(pa.array(texts, pa.large_string()))
     expected = [words_of(text or "") for text in texts]
@@ -74,7 +72,7 @@ def test_words_and_ngrams_are_those_of_a_plain_loop(texts: list[str | None], n: 
     assert len(set().union(*hashes.values())) == len(hashes)
 
 
-def test_a_slice_of_an_array_has_the_words_of_its_texts() -> None:
+def test_a_slice_of_an_array_has_the_words_of_its_texts():
     """Arrow's slices keep the offsets of the whole array."""
     texts = pa.array(["one two", "three", None, "four five six"], pa.large_string())
     words = split_words(texts.slice(1))
@@ -84,7 +82,7 @@ def test_a_slice_of_an_array_has_the_words_of_its_texts() -> None:
 
 @settings(max_examples=80, deadline=None)
 @given(text=st.text(ALPHABET, max_size=40), data=st.data())
-def test_what_is_not_seen_changes_no_word(text: str, data: st.DataObject) -> None:
+def test_what_is_not_seen_changes_no_word(text, data):
     """Invisible characters anywhere and another case leave the words and so the hashes the same."""
     pieces = [data.draw(st.text(UNSEEN, max_size=2)) + character for character in text]
     for other in ("".join(pieces), text.swapcase().casefold(), text.upper()):

@@ -1,7 +1,5 @@
 """The page on Python: its code runs as it stands."""
 
-from __future__ import annotations
-
 import re
 import sys
 import types
@@ -16,9 +14,7 @@ pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 GUIDE = Path(__file__).parents[2] / "docs" / "python.md"
 
 
-def test_the_code_of_the_guide_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_code_of_the_guide_runs(tmp_path, monkeypatch, capsys):
     """Every block in order, except what needs the Hub; the table is the one that is printed."""
     page = GUIDE.read_text(encoding="utf-8")
     corpus(tmp_path / "corpus")

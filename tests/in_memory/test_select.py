@@ -1,11 +1,8 @@
 """`datamask.select`: the same selection from every container, and no silent use of wrong rows."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import datasets
@@ -48,7 +45,7 @@ def expected() -> datamask.Selected:
     return datamask.select(X, QUALITY, **SMALL)
 
 
-def test_the_names_that_users_import_are_these() -> None:
+def test_the_names_that_users_import_are_these():
     """No name comes or goes unnoticed, and each can be imported."""
     names = """
     Compute DatamaskError DiSF Embedding FacilityLocation GroupBalance LearnedMask LengthBalance
@@ -62,7 +59,7 @@ def test_the_names_that_users_import_are_these() -> None:
         datamask.selct  # noqa: B018
 
 
-def test_importing_datamask_imports_nothing_heavy() -> None:
+def test_importing_datamask_imports_nothing_heavy():
     """Neither does `Settings`; `select` imports torch when it is called."""
     code = (
         "import sys, datamask\n"
@@ -98,9 +95,7 @@ CONTAINERS: dict[str, Callable[[], tuple[Any, Any]]] = {
 
 
 @pytest.mark.parametrize("make", CONTAINERS.values(), ids=CONTAINERS)
-def test_every_container_gives_the_same_selection(
-    make: Callable[[], tuple[Any, Any]], expected: datamask.Selected
-) -> None:
+def test_every_container_gives_the_same_selection(make, expected):
     """The same indices and the same logits, bit for bit."""
     data, quality = make()
     found = datamask.select(data, quality, **SMALL)
@@ -108,7 +103,7 @@ def test_every_container_gives_the_same_selection(
     assert (found.logits == expected.logits).all()
 
 
-def test_a_selection_is_that_of_the_learner(expected: datamask.Selected) -> None:
+def test_a_selection_is_that_of_the_learner(expected):
     """Rows are scaled to length 1, and a tenth of them is selected."""
     selection = datamask.Selection(steps=50)
     learned = datamask.learn_mask(UNIT, QUALITY, selection, 12, seed=0)
@@ -117,7 +112,7 @@ def test_a_selection_is_that_of_the_learner(expected: datamask.Selected) -> None
     assert expected.mask.sum() == 12 and (expected.logits[expected.mask] > 0).all()
 
 
-def test_unit_rows_are_not_copied() -> None:
+def test_unit_rows_are_not_copied():
     """Arrays and fixed-size lists of float16 or float32 stay where they are; others are scaled."""
     for dtype in (np.float16, np.float32):
         rows = UNIT.astype(dtype)
@@ -131,7 +126,7 @@ def test_unit_rows_are_not_copied() -> None:
     assert texts_or_matrix(torch.tensor(UNIT).bfloat16()).dtype == np.float32
 
 
-def test_a_selection_says_what_it_gained(expected: datamask.Selected) -> None:
+def test_a_selection_says_what_it_gained(expected):
     """Summary, text, table and chart have the values of the terms; of an empty gain, none."""
     quality, diversity = expected.summary()
     assert quality.selected == pytest.approx(QUALITY[expected.mask].mean(), rel=1e-5)
@@ -150,7 +145,7 @@ def test_a_selection_says_what_it_gained(expected: datamask.Selected) -> None:
     assert "quality 0%" not in repr(datamask.select(X, np.ones(ROWS), **SMALL))
 
 
-def test_without_quality_only_diversity_counts() -> None:
+def test_without_quality_only_diversity_counts():
     """Embeddings alone have no quality, and nothing says they had."""
     found = datamask.select(X, **SMALL)
     assert found.selection.quality_weight == 0 and found.quality is None
@@ -176,7 +171,7 @@ TEXTS = [f"The {'river ' * (row % 5)}runs by the {'old ' * (row % 7)}mill." for 
     ],
     ids=lambda data: type(data).__name__,
 )
-def test_texts_are_embedded_and_scored(data: Any) -> None:
+def test_texts_are_embedded_and_scored(data):
     """Texts give the same selection in every container, and the result says how they were read."""
     given: dict[str, Any] = {"num_selected": 4, "steps": 20, "metric": "pairwise"}
     found = datamask.select(TEXTS, **given)
@@ -184,7 +179,7 @@ def test_texts_are_embedded_and_scored(data: Any) -> None:
     assert datamask.select(data, **given).mask.tolist() == found.mask.tolist()
 
 
-def test_a_named_model_embeds_texts(tmp_path: Path) -> None:
+def test_a_named_model_embeds_texts(tmp_path):
     """The width is the model's own; the selection is that of its vectors, without a prefix."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import BoW
@@ -197,7 +192,7 @@ def test_a_named_model_embeds_texts(tmp_path: Path) -> None:
     assert found.mask.tolist() == vectors.mask.tolist() and not found.note
 
 
-def test_metrics_and_terms_of_ones_own() -> None:
+def test_metrics_and_terms_of_ones_own():
     """A class is named by itself, and further scores by name or column."""
     found = datamask.select(X, QUALITY, metric=Mine, **SMALL)
     assert [row.name for row in found.summary()] == ["quality", "mine"]
@@ -251,7 +246,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize(("call", "message"), REFUSED.values(), ids=REFUSED)
-def test_unusable_input_is_refused_with_its_place(call: Callable[[], Any], message: str) -> None:
+def test_unusable_input_is_refused_with_its_place(call, message):
     """In one line, and never used silently."""
     with pytest.raises((InputError, SettingsError), match=message) as caught:
         call()

@@ -9,8 +9,6 @@ command that runs in that gap, to its end or until it waits for a lock. A line o
 output says how both ended.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import importlib

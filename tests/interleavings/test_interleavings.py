@@ -5,8 +5,6 @@ succeeded, who ends with status 0 has done what was asked for, what was finished
 unless its settings changed, and a last launch gives the bytes of a fresh run.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os
@@ -200,9 +198,7 @@ PAIRS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("first", "second", "stop"), PAIRS, ids=str)
-def test_what_matters_most(
-    ask: Ask, base: Path, tmp_path: Path, first: str, second: str, stop: str
-) -> None:
+def test_what_matters_most(ask, base, tmp_path, first, second, stop):
     """Pairs that lost settings or results once, each stopped where it did."""
     interleave(ask, base, tmp_path / "pair" / "run", first, second, stop)
 
@@ -211,9 +207,7 @@ def test_what_matters_most(
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("second", COMMANDS)
 @pytest.mark.parametrize("first", COMMANDS)
-def test_every_pair_at_every_step(
-    ask: Ask, base: Path, tmp_path: Path, first: str, second: str
-) -> None:
+def test_every_pair_at_every_step(ask, base, tmp_path, first, second):
     """All pairs of commands, the first stopped before each lock, rename and reading of run.json."""
     if first == second:
         pytest.skip("a command and itself: tests/faults")

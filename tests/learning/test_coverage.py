@@ -64,7 +64,7 @@ def none_covered(mask, covered=None):
     return torch.full((len(mask),), -1.0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.integers(1, 90), st.integers(0, 2**31), st.floats(0, 2))
 def test_lazy_greedy_is_greedy(num_documents, seed, linear_gain_scale):
     """If all are neighbours: the same documents, order and gains as without any bound."""
@@ -166,7 +166,7 @@ def test_principal_directions_hold_what_eigenvectors_do(make_shard):
     assert projected(data, 256) is data
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.integers(1, 400), st.integers(1, 9), st.integers(1, 6), st.integers(0, 99))
 def test_highest_columns(number, count, places, seed):
     """All of them in one group; else those that are the highest in their place of all groups."""

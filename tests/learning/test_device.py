@@ -1,9 +1,6 @@
 """Whatever computes on a device keeps to it, shown on a pretended one: masks are the CPU's."""
 
-from __future__ import annotations
-
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +25,7 @@ from tests import finished
 if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
     pytest.skip("a device in Python needs torch 2.13", allow_module_level=True)
 
-from tests.conftest import mostly_nightly
+from tests.conftest import mostly_nightly, nightly
 from tests.learning import pretend_device as pretend
 
 COMPUTE = Compute(device="cpu", working_set_bytes=2**20)
@@ -88,7 +85,7 @@ def assert_same(selection: Selection, shard: Any, count: int, **compute: object)
         ),
     ),
 )
-def test_metrics_and_estimators(make_shard: Any, metric: str, estimator: str, size: int) -> None:
+def test_metrics_and_estimators(make_shard, metric, estimator, size):
     """With every swap tried, and with blocks of swaps in a shard larger than its working set."""
     count = {60: 7, 300: 40}[size]
     shard = make_shard(size, 16, 1)
@@ -100,13 +97,13 @@ def test_metrics_and_estimators(make_shard: Any, metric: str, estimator: str, si
 @pytest.mark.parametrize(
     ("metric", "matmul"), [("disf", "tf32"), ("facility_location", "bfloat16")]
 )
-def test_products_in_lower_precision(make_shard: Any, metric: str, matmul: str) -> None:
+def test_products_in_lower_precision(make_shard, metric, matmul):
     """They stay on the device too."""
     assert_same(Selection(metric=metric, steps=4), make_shard(150, 16, 2), 20, matmul=matmul)
 
 
 @pytest.mark.parametrize("working_set", [2**20, 2**13])
-def test_an_objective_of_its_own_values(make_shard: Any, working_set: int) -> None:
+def test_an_objective_of_its_own_values(make_shard, working_set):
     """Policy gradient, and the sample by which a large shard is judged."""
     selection = Selection(metric="disf", more_terms=MORE, steps=3, rollouts=4)
     assert_same(selection, make_shard(200, 8, 3), 30, working_set_bytes=working_set)
@@ -115,21 +112,23 @@ def test_an_objective_of_its_own_values(make_shard: Any, working_set: int) -> No
 @pytest.mark.parametrize(
     ("method", "metric"),
     [
-        ("random", "disf"),
-        ("top_quality", "disf"),
-        ("greedy", "disf"),
         ("greedy", "pairwise"),
         ("lazy_greedy", "facility_location"),
-        ("semdedup", "disf"),
-        ("quality_minus_density", "disf"),
+        *nightly(
+            ("random", "disf"),
+            ("top_quality", "disf"),
+            ("greedy", "disf"),
+            ("semdedup", "disf"),
+            ("quality_minus_density", "disf"),
+        ),
     ],
 )
-def test_comparators(make_shard: Any, method: str, metric: str) -> None:
+def test_comparators(make_shard, method, metric):
     """They choose on the host and are judged on the device."""
     assert_same(Selection(method=method, metric=metric), make_shard(80, 8, 4), 12)
 
 
-def test_a_mask_from_elsewhere_is_judged(make_shard: Any) -> None:
+def test_a_mask_from_elsewhere_is_judged(make_shard):
     """With further scores, as after the cut of all shards."""
     features, quality = make_shard(200, 8, 5)
     chosen = np.zeros(200, bool)
@@ -147,7 +146,7 @@ def test_a_mask_from_elsewhere_is_judged(make_shard: Any) -> None:
 
 
 @pytest.mark.parametrize("metric", [pytest.param("disf", marks=pytest.mark.slow), "pairwise"])
-def test_a_round_between_shards(make_shard: Any, metric: str) -> None:
+def test_a_round_between_shards(make_shard, metric):
     """Scales, dual price, what a sample has learned, proposals in two rounds, and swaps."""
 
     def rounds(compute: Compute) -> list[Any]:
@@ -184,9 +183,8 @@ def test_a_round_between_shards(make_shard: Any, metric: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_report_compares_on_the_device(tmp_path: Path) -> None:
+def test_the_report_compares_on_the_device(source, tmp_path):
     """Its sample, the most diverse documents of it and their neighbours."""
-    source = finished.corpus(tmp_path / "source")
     chosen = finished.settings(source, selection={"steps": 3})
     run = finished.finish(tmp_path / "run", chosen, "composition")
     paths = (sample_path(run), neighbours_path(run))
@@ -197,7 +195,7 @@ def test_the_report_compares_on_the_device(tmp_path: Path) -> None:
     assert [pq.read_table(path) for path in paths] == here
 
 
-def test_the_pretended_device_refuses_what_a_gpu_refuses() -> None:
+def test_the_pretended_device_refuses_what_a_gpu_refuses():
     """Each of these fails on CUDA, or works there."""
     with pretend.Accelerator():
         host = torch.arange(6.0)

@@ -1,7 +1,5 @@
 """Shards that exchange sums, against one shard that holds everything."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

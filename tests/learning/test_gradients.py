@@ -35,11 +35,6 @@ def cosine(one, other):
     return float(torch.nn.functional.cosine_similarity(one.double(), other.double(), dim=0))
 
 
-def all_masks(num_documents):
-    """Every mask of every size."""
-    return torch.tensor(list(itertools.product([False, True], repeat=num_documents)))
-
-
 def independent_expectation(values_M, masks_MN, inclusion_N):
     """E f under independent inclusion, differentiable, by enumeration."""
     chances = torch.where(masks_MN, inclusion_N, 1 - inclusion_N).prod(1)
@@ -52,7 +47,7 @@ def test_pairwise_and_quality_gradients_are_exact(make_shard):
     terms = (WeightedTerm(Quality(), 0.5), WeightedTerm(PairwiseSimilarity(), 0.5, 0.1))
     inclusion = torch.linspace(0.1, 0.7, 10, dtype=torch.float64)
     inclusion = inclusion / inclusion.sum() * 4
-    masks = all_masks(10)
+    masks = torch.tensor(list(itertools.product([False, True], repeat=10)))
     features, quality = data.features.astype(np.float64), data.quality_N.double()
     sums = masks.double() @ torch.tensor(features)
     # Size held at S = 4, as it is in the learner: only the sums vary with the mask.

@@ -1,13 +1,12 @@
 """The published logit: one meaning in every shard, and the mask itself by its sign."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
 from datamask.config.compute import Compute
 from datamask.config.selection import Selection
 from datamask.learning.learner import learn_mask
+from tests.selection.runs import by_definition
 
 CPU = Compute(device="cpu")
 
@@ -71,14 +70,8 @@ def test_a_difference_of_logits_is_what_a_swap_changes(make_shard, metric):
     scales = found.metrics["scales"]
 
     def value(mask):
-        chosen = features[mask].astype(np.float64)
-        if metric == "pairwise":
-            cosines = chosen @ chosen.T
-            diversity = (cosines.sum() - np.trace(cosines)) / (100 * 99)
-        else:
-            correlation = np.corrcoef(chosen.T)
-            diversity = (np.square(correlation).sum() - len(correlation)) / 10_000
-        return 0.5 * quality[mask].mean() / scales["quality"] - 0.5 * diversity / scales[metric]
+        values = by_definition(features[mask].astype(np.float64), quality[mask], metric)
+        return 0.5 * values["quality"] / scales["quality"] - 0.5 * values[metric] / scales[metric]
 
     generator = np.random.default_rng(0)
     # Away from the threshold, at which logits are cut off.

@@ -1,7 +1,5 @@
 """The scales of terms, against the definition: many thousands of random subsets, by numpy."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

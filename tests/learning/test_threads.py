@@ -1,7 +1,5 @@
 """Learning gives the same bytes on machines with different numbers of cores."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np
@@ -58,9 +56,7 @@ def learned(selection: Selection, threads: int, rows: int, width: int) -> Learne
     ],
     ids=str,
 )
-def test_the_number_of_threads_changes_no_byte(
-    settings: dict[str, object], shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_number_of_threads_changes_no_byte(settings, shape, monkeypatch):
     """Of logits and values."""
     monkeypatch.setattr(neighbours, "WHOLE", 2000)
     selection = Selection(ratio=0.2, **settings)
@@ -74,14 +70,14 @@ def test_the_number_of_threads_changes_no_byte(
     "method",
     nightly("quality_minus_density", "d4", "spokes"),
 )
-def test_nor_do_comparators(method: str) -> None:
+def test_nor_do_comparators(method):
     """Of the ranks of documents."""
     selection = Selection(ratio=0.2, metric="disf", method=method)
     found = {learned(selection, threads, 6000, 384).logits.tobytes() for threads in THREADS}
     assert len(found) == 1
 
 
-def test_a_threshold_of_many_documents_does_not_depend_on_threads() -> None:
+def test_a_threshold_of_many_documents_does_not_depend_on_threads():
     """The sums that it is found with are longer than what one thread of torch adds up."""
     logits = torch.randn(100_000, generator=torch.Generator().manual_seed(0))
     weight, found = torch.rand_like(logits) + 0.1, set()

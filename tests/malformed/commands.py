@@ -1,7 +1,5 @@
 """Runs `datamask` in this process, and checks that it refuses an input in one line."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Every test of a broken input is isolated from the Hub and from modules of other tests."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Builders of the broken inputs that several modules use, and of the commands that read them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

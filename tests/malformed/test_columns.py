@@ -1,7 +1,5 @@
 """Columns of the source that are absent, of another type, or hold unusable values are refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -156,8 +154,6 @@ VECTORS: Cases = {
 
 
 @pytest.mark.parametrize("name", [*COLUMNS, *VECTORS])
-def test_bad_input_gets_one_line(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_input_gets_one_line(name, tmp_path, capsys):
     """Columns that are absent, ambiguous, of another type, or hold unusable values or vectors."""
     assert_refused((COLUMNS | VECTORS)[name], tmp_path, capsys)

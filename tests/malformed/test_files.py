@@ -1,7 +1,5 @@
 """A source that is absent, damaged, encrypted or not permitted is refused in one line."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import os
@@ -118,9 +116,7 @@ UNREADABLE: Cases = {
 
 
 @pytest.mark.parametrize("name", UNREADABLE)
-def test_bad_input_gets_one_line(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_input_gets_one_line(name, tmp_path, capsys):
     """Files that are absent, damaged, encrypted or of another kind."""
     assert_refused(UNREADABLE[name], tmp_path, capsys)
 
@@ -148,9 +144,7 @@ def without_rights() -> Iterator[Path]:
         ("outputs", "outputs/run/run.json: Permission denied"),
     ],
 )
-def test_missing_permissions_are_reported(
-    locked: str, message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_missing_permissions_are_reported(locked, message, capsys, tmp_path):
     """A file, a folder of the source and a folder for the run that this user may not use."""
     # Everything that a launch imports is imported before the rights are given up.
     assert run_main(["-q", "plan", *setting()(tmp_path)[1:]]) == 0

@@ -1,7 +1,5 @@
 """Problems are reported together, shortened where many are alike, with the right exit status."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess
@@ -20,9 +18,7 @@ from tests.malformed.commands import problems, run_main
 from tests.malformed.inputs import ROWS, corpus, features, rebuild, setting
 
 
-def test_all_problems_are_reported_together(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_problems_are_reported_together(tmp_path, capsys, monkeypatch):
     """Eleven problems of different kinds have one line each, and nothing is written."""
     source = corpus(tmp_path / "source", id=[f"0-{row}" for row in range(ROWS)])
     (source / "2.parquet").write_bytes(b"")
@@ -63,9 +59,7 @@ def test_all_problems_are_reported_together(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_full_disk_is_reported_with_the_other_problems(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_reported_with_the_other_problems(tmp_path, capsys, monkeypatch):
     """Together with an unknown objective, before anything is written."""
     usage = namedtuple("usage", "free")
     monkeypatch.setattr(shutil, "disk_usage", lambda place: usage(100))
@@ -78,8 +72,8 @@ def test_a_full_disk_is_reported_with_the_other_problems(
 
 
 def test_many_problems_of_one_kind_are_ten_examples_a_count_and_a_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, capsys, monkeypatch
+):
     """A planned run gets 40 other files: the main problem comes first, and a file lists all."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     command = setting()(tmp_path)
@@ -113,9 +107,7 @@ def test_many_problems_of_one_kind_are_ten_examples_a_count_and_a_file(
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
 @pytest.mark.parametrize("device", ["cuda", "cuda:7"])
-def test_an_absent_device_is_reported_at_once(
-    device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_absent_device_is_reported_at_once(device, tmp_path, capsys):
     """Before the first stage, by both commands."""
     assert run_main(["-q", *setting(compute__device=device)(tmp_path)]) == 2
     (line,) = problems(capsys)
@@ -127,9 +119,7 @@ def test_an_absent_device_is_reported_at_once(
     assert f"compute.device: {device} asked for" in line
 
 
-def test_a_hub_that_does_not_answer_may_be_tried_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_hub_that_does_not_answer_may_be_tried_again(tmp_path, capsys):
     """Status 75, and what to do instead."""
     model = setting(embedding__method="sentence-transformer", embedding__model="a/b")
     assert run_main(["-q", *model(tmp_path)]) == 75
@@ -138,9 +128,7 @@ def test_a_hub_that_does_not_answer_may_be_tried_again(
     assert "try again, or give a local folder" in line
 
 
-def test_a_bug_is_reported_as_a_bug(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bug_is_reported_as_a_bug(tmp_path, capsys, monkeypatch):
     """After the traceback that a report needs, a line says so; status 70."""
 
     def slip(*_: object) -> None:
@@ -152,7 +140,7 @@ def test_a_bug_is_reported_as_a_bug(
     assert last.startswith("datamask: a bug in datamask (ZeroDivisionError: a slip)")
 
 
-def test_a_closed_pipe_is_no_error() -> None:
+def test_a_closed_pipe_is_no_error():
     """`datamask settings | head -1` prints nothing on standard error."""
     command = [sys.executable, "-m", "datamask.cli.main", "settings"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

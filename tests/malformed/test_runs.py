@@ -1,7 +1,5 @@
 """Run folders, plans and outputs that are misplaced, damaged or changed are refused or named."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -128,14 +126,12 @@ RUNS: Cases = {
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_bad_input_gets_one_line(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_input_gets_one_line(name, tmp_path, capsys):
     """Places for a run that cannot be used, and planned runs whose files or input changed."""
     assert_refused(RUNS[name], tmp_path, capsys)
 
 
-def test_shards_outside_the_plan_are_refused(tmp_path: Path) -> None:
+def test_shards_outside_the_plan_are_refused(tmp_path):
     """The message says which shards the plan has."""
     assert run_main(["-q", "plan", *setting()(tmp_path)[1:]]) == 0
     run = open_run(tmp_path / "run")

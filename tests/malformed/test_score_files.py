@@ -1,9 +1,6 @@
 """Files of scores that are absent, incomplete or malformed are refused in one line."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 
@@ -58,8 +55,6 @@ SCORE_FILES: Cases = {
 
 
 @pytest.mark.parametrize("name", SCORE_FILES)
-def test_bad_input_gets_one_line(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_input_gets_one_line(name, tmp_path, capsys):
     """Parquet, CSV and JSONL that are absent, malformed, or lack ids or scores."""
     assert_refused(SCORE_FILES[name], tmp_path, capsys)

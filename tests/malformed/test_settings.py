@@ -1,7 +1,5 @@
 """Settings that are malformed, unknown, out of range or name unusable classes are refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -50,6 +48,7 @@ SETTINGS: Cases = {
         config("seed: 1\nsource: [1"),
         "my.yaml, line 2, column 11: not YAML (",
     ),
+    "configuration that is a list": (config("- 1\n"), "my.yaml"),
     "configuration with an alias": (
         config("seed: &a 1\nplan: {rows_per_shard: *a}\n"),
         "my.yaml, line 2, column 24: not YAML (an alias; write its value here)",
@@ -62,6 +61,10 @@ SETTINGS: Cases = {
     "unknown key in --set": (setting(sorce__path="x"), "sorce: unknown key; did you mean"),
     "more documents than there are": (setting(selection__documents=100), "selection.documents:"),
     "more documents than pruning leaves": (setting(selection__ratio=0.9), "selection.ratio: 14"),
+    "limit of a column that there is not": (
+        setting(selection__limits="[{column: language, cap: 0.5}]"),
+        "selection.limits: the source has no column `language`; set source.columns.language",
+    ),
     "objective of no module": (
         setting(selection__metric="nowhere.terms:Class"),
         "objective `nowhere.terms:Class`: cannot be made",
@@ -111,17 +114,13 @@ SETTINGS: Cases = {
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_bad_input_gets_one_line(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_input_gets_one_line(name, tmp_path, capsys):
     """Configuration files, options and values that cannot be used."""
     late = frozenset({"subset"}) if name == "objective that fails later" else LATE
     assert_refused(SETTINGS[name], tmp_path, capsys, late)
 
 
-def test_all_faulty_settings_are_reported_together(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_all_faulty_settings_are_reported_together(tmp_path, capsys):
     """The faults of the file, of --set and of compute have one line each."""
     (tmp_path / "my.yaml").write_text("sorce: {}\nseed: -1\ncompute: {workers: 0}\nplan:\n")
     more = ["--set", "selection.ratio=2", "--set", "quality", "--set", "publication.repository=x"]

@@ -1,7 +1,5 @@
 """`datamask plan --dry-run` refuses what a launch refuses, or says what it has not read."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from pathlib import Path
@@ -59,9 +57,7 @@ def damaged(folder: Path, damage: Damage) -> Path:
 
 @pytest.mark.parametrize("is_planned", [False, True])
 @pytest.mark.parametrize(("damage", "selection"), DAMAGES)
-def test_a_dry_run_finds_what_a_launch_refuses(
-    tmp_path: Path, damage: Damage, selection: dict[str, Any], is_planned: bool
-) -> None:
+def test_a_dry_run_finds_what_a_launch_refuses(tmp_path, damage, selection, is_planned):
     """The same problems, for a new run and for one that is planned; the folder stays as it is."""
     source = corpus(tmp_path / "source")
     if is_planned:
@@ -76,9 +72,7 @@ def test_a_dry_run_finds_what_a_launch_refuses(
     assert are_rows_checked or is_planned
 
 
-def test_a_dry_run_says_that_a_distant_source_was_not_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_says_that_a_distant_source_was_not_read(tmp_path, capsys):
     """Standard error names the source; the status is that of the other checks."""
     files = fsspec.filesystem("memory")
     for path in damaged(corpus(tmp_path / "source"), repeated).iterdir():

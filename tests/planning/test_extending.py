@@ -1,7 +1,5 @@
 """Files that were added to a source become further shards; nothing is embedded twice."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 import subprocess
@@ -59,9 +57,7 @@ def contents(run: Run) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("scope", ["shard", pytest.param("corpus", marks=pytest.mark.slow)])
-def test_an_extended_run_equals_one_of_all_documents(
-    whole: Path, tmp_path: Path, scope: str
-) -> None:
+def test_an_extended_run_equals_one_of_all_documents(whole, tmp_path, scope):
     """Byte for byte; of the old shards only documents that pruning had dropped are embedded."""
     source = some(whole, tmp_path / "source", 0, 1)
     run = finish(tmp_path / "run", chosen(source, scope), "subset")
@@ -82,7 +78,7 @@ def test_an_extended_run_equals_one_of_all_documents(
     assert not verify(run).corrupt
 
 
-def test_planned_shards_come_first_whatever_the_names(whole: Path, tmp_path: Path) -> None:
+def test_planned_shards_come_first_whatever_the_names(whole, tmp_path):
     """Also after a second extension; then the run goes on as any other."""
     source = some(whole, tmp_path / "source", 2)
     for added in (0, 3):
@@ -97,7 +93,7 @@ def test_planned_shards_come_first_whatever_the_names(whole: Path, tmp_path: Pat
     assert plan_run(tmp_path / "run", None, extend=True).pieces == run.pieces
 
 
-def test_files_elsewhere_are_added_by_a_wider_path(whole: Path, tmp_path: Path) -> None:
+def test_files_elsewhere_are_added_by_a_wider_path(whole, tmp_path):
     """The new path must have all planned files."""
     months = tmp_path / "months"
     january, february = (
@@ -114,7 +110,7 @@ def test_files_elsewhere_are_added_by_a_wider_path(whole: Path, tmp_path: Path) 
     assert open_run(tmp_path / "run").settings.source.path == str(months / "*/*.parquet")
 
 
-def test_what_cannot_be_extended_says_why(whole: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_extended_says_why(whole, tmp_path):
     """The plan stays, and names the command where it is the remedy."""
     source = some(whole, tmp_path / "source", 0, 1)
     with pytest.raises(RunError, match=r"no run here"):
@@ -138,7 +134,7 @@ def test_what_cannot_be_extended_says_why(whole: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_new_run_shares_what_an_earlier_one_has(whole: Path, tmp_path: Path) -> None:
+def test_a_new_run_shares_what_an_earlier_one_has(whole, tmp_path):
     """`--from` a run whose source has grown: the same result, and the earlier run is untouched."""
     source = some(whole, tmp_path / "source", 1)
     earlier = finish(tmp_path / "earlier", chosen(source), "subset")
@@ -165,7 +161,7 @@ rebuild(sys.argv[1], None, extend=True)
 
 
 @pytest.mark.slow
-def test_a_kill_while_vectors_are_reused_changes_nothing(whole: Path, tmp_path: Path) -> None:
+def test_a_kill_while_vectors_are_reused_changes_nothing(whole, tmp_path):
     """The earlier file is there until the new one is whole."""
     source = some(whole, tmp_path / "source", 0, 1)
     finish(tmp_path / "run", chosen(source), "subset")

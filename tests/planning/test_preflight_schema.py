@@ -1,14 +1,12 @@
 """Problems that the settings and the columns of the source show."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 
 from datamask.config.loading import parse_settings
 from datamask.planning.preflight_schema import column_problems
 
 
-def test_the_setting_of_a_score_is_named_by_its_place() -> None:
+def test_the_setting_of_a_score_is_named_by_its_place():
     """Among all scores, also those that are computed later."""
     probe = {"name": "a", "kind": "probe", "path": "labels.csv"}
     column = {"name": "b", "kind": "column", "column": "grade"}

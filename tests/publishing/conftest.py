@@ -1,7 +1,5 @@
 """A loopback Hub, and a small finished run to publish to it."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Callable, Iterator

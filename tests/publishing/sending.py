@@ -1,8 +1,5 @@
 """Publish to the loopback Hub without waiting, and read what was published."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,9 +11,6 @@ from datamask.publishing.retries import Patience
 from datamask.runs.run import Run
 from tests.hub.runs import NAME
 from tests.hub.server import Hub
-
-MakeRun = Callable[..., Run]
-"""Type of the fixture `make_run`."""
 
 
 def send(run: Run, attempts: int = 7) -> list[float]:

@@ -1,9 +1,6 @@
 """Missing rights and repositories of others are refused, with the unmodified client."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 
@@ -14,14 +11,14 @@ from datamask.publishing.access import check_access
 from datamask.publishing.retries import Patience
 from tests import finished
 from tests.hub.runs import NAME
-from tests.hub.server import Fault, Hub
+from tests.hub.server import Fault
 from tests.publishing.conftest import TOKEN
-from tests.publishing.sending import MakeRun, folder, remote, send
+from tests.publishing.sending import folder, remote, send
 
 TO = Publication(repository="ada/subset", license="odc-by")
 
 
-def test_a_writer_may_publish_to_a_new_and_to_an_own_repository(hub: Hub) -> None:
+def test_a_writer_may_publish_to_a_new_and_to_an_own_repository(hub):
     """The check creates nothing; for a dry run nothing is asked, not even for a token."""
     check_access(Publication(license="mit", dry_run=True))
     assert hub.calls == []
@@ -47,9 +44,7 @@ def test_a_writer_may_publish_to_a_new_and_to_an_own_repository(hub: Hub) -> Non
         ("ada/closed", {"closed": {"ada/closed"}}, r"ada/closed: checking write access: .*write"),
     ],
 )
-def test_missing_rights_are_reported_with_their_remedy(
-    hub: Hub, name: str, change: dict, message: str
-) -> None:
+def test_missing_rights_are_reported_with_their_remedy(hub, name, change, message):
     """One line, without the token."""
     hub.add("ada/closed", {"a": b"a"})
     for key, value in change.items():
@@ -60,7 +55,7 @@ def test_missing_rights_are_reported_with_their_remedy(
     assert "\n" not in str(caught.value)
 
 
-def test_a_hub_in_trouble_is_asked_again(hub: Hub) -> None:
+def test_a_hub_in_trouble_is_asked_again(hub):
     """One failure heals; lasting ones are transient, so that the launch may be tried again."""
     waits: list[float] = []
     hub.faults.append(Fault("whoami", status=503))
@@ -71,10 +66,9 @@ def test_a_hub_in_trouble_is_asked_again(hub: Hub) -> None:
         check_access(TO, Patience(3, waits.append))
 
 
-def test_rights_are_missing_with_everything_else(hub: Hub, tmp_path: Path) -> None:
+def test_rights_are_missing_with_everything_else(hub, source, tmp_path):
     """All problems at once, before anything is written; a stage that does not publish asks not."""
     hub.role = "read"
-    source = finished.corpus(tmp_path / "source")
     to = {"publication": TO.model_dump()}
     with pytest.raises(PublicationError, match="a read token"):
         plan_run(tmp_path / "run", finished.settings(source, **to))
@@ -86,9 +80,7 @@ def test_rights_are_missing_with_everything_else(hub: Hub, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("token", "calls"), [("", []), ("hf_wrong", ["info"])])
-def test_an_absent_and_a_wrong_token_are_refused_at_once(
-    make_run: MakeRun, hub: Hub, monkeypatch: pytest.MonkeyPatch, token: str, calls: list[str]
-) -> None:
+def test_an_absent_and_a_wrong_token_are_refused_at_once(make_run, hub, monkeypatch, token, calls):
     """Before any work, or by the first call; there is no second."""
     monkeypatch.setenv("HF_TOKEN", token)
     run = make_run()
@@ -103,9 +95,7 @@ def test_an_absent_and_a_wrong_token_are_refused_at_once(
     "files",
     [{"model.bin": b"x"}, {"README.md": b"# Mine\n"}, {"README.md": b"---\ntags: [a]\n---\n"}],
 )
-def test_a_repository_not_published_by_datamask_is_refused(
-    make_run: MakeRun, hub: Hub, files: dict[str, bytes]
-) -> None:
+def test_a_repository_not_published_by_datamask_is_refused(make_run, hub, files):
     """Files without our card stop the publication before anything is sent."""
     hub.add(NAME, files)
     with pytest.raises(PublicationError, match="not published by datamask"):
@@ -115,7 +105,7 @@ def test_a_repository_not_published_by_datamask_is_refused(
     assert not hub.received
 
 
-def test_a_repository_filled_during_the_upload_is_refused(make_run: MakeRun, hub: Hub) -> None:
+def test_a_repository_filled_during_the_upload_is_refused(make_run, hub):
     """Files that appear during the upload are not overwritten."""
     hub.before["commit"] = lambda: hub.add(NAME, {"README.md": b"# Mine\n"})
     with pytest.raises(PublicationError, match="not published by datamask"):
@@ -123,7 +113,7 @@ def test_a_repository_filled_during_the_upload_is_refused(make_run: MakeRun, hub
     assert remote(hub) == {"README.md": b"# Mine\n"}
 
 
-def test_a_public_repository_is_refused_for_a_private_run(make_run: MakeRun, hub: Hub) -> None:
+def test_a_public_repository_is_refused_for_a_private_run(make_run, hub):
     """Private data does not go to a public repository."""
     hub.add(NAME, {".gitattributes": b""}, private=False)
     with pytest.raises(PublicationError, match="is public"):
@@ -133,9 +123,7 @@ def test_a_public_repository_is_refused_for_a_private_run(make_run: MakeRun, hub
 
 @pytest.mark.slow
 @pytest.mark.parametrize("token", ["", "hf_wrong"])
-def test_a_dry_run_reports_that_publishing_would_be_refused(
-    make_run: MakeRun, hub: Hub, monkeypatch: pytest.MonkeyPatch, token: str
-) -> None:
+def test_a_dry_run_reports_that_publishing_would_be_refused(make_run, hub, monkeypatch, token):
     """The dry run reports the reason, and writes the folder."""
     hub.add(NAME, {"model.bin": b"x"})
     if token:

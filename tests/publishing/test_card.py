@@ -1,10 +1,5 @@
 """The dataset card: a header the Hub accepts, and nothing that names the machine."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -22,8 +17,6 @@ from tests.hub.runs import compose_all
 
 pytestmark = pytest.mark.usefixtures("roughly")
 
-MakeRun = Callable[..., Run]
-
 
 def text_of(run: Run) -> str:
     """The card of a run as it is published."""
@@ -32,7 +25,7 @@ def text_of(run: Run) -> str:
     return (run.root / "publication" / "README.md").read_text()
 
 
-def test_the_header_is_what_the_hub_indexes(make_run: MakeRun) -> None:
+def test_the_header_is_what_the_hub_indexes(make_run):
     """License, languages, size, tags and data files; the source's citation is below it."""
     asked = {"citation": "@misc{mine}"}
     path = {"source": {"path": "hf://datasets/a/b/data"}}
@@ -54,7 +47,7 @@ def test_the_header_is_what_the_hub_indexes(make_run: MakeRun) -> None:
 
 
 @pytest.mark.slow
-def test_languages_are_not_guessed(make_run: MakeRun) -> None:
+def test_languages_are_not_guessed(make_run):
     """Those of the source's column with their shares, else none."""
     run = make_run()
     languages = [*["de"] * 110, *["en"] * 8, "en", "Klingon_Latn"]
@@ -85,7 +78,7 @@ def test_languages_are_not_guessed(make_run: MakeRun) -> None:
 
 
 @pytest.mark.slow
-def test_the_body_tells_the_recipe(make_run: MakeRun) -> None:
+def test_the_body_tells_the_recipe(make_run):
     """Counts, objective, seed, scorer and versions are the run's own."""
     run = make_run({"seed": 17})
     text = text_of(run)
@@ -101,7 +94,7 @@ def test_the_body_tells_the_recipe(make_run: MakeRun) -> None:
     assert "2512.24265" in text
 
 
-def test_paths_of_this_machine_do_not_appear(make_run: MakeRun, tmp_path: Path) -> None:
+def test_paths_of_this_machine_do_not_appear(make_run, tmp_path):
     """Files and folders of this machine are shown by their last component."""
     score = {"name": "s", "kind": "file", "path": "/home/ada/secret/scores.csv"}
     run = make_run(
@@ -119,7 +112,7 @@ def test_paths_of_this_machine_do_not_appear(make_run: MakeRun, tmp_path: Path) 
     assert "scores.csv" in text
 
 
-def test_the_configuration_in_the_card_is_valid(make_run: MakeRun, tmp_path: Path) -> None:
+def test_the_configuration_in_the_card_is_valid(make_run, tmp_path):
     """The YAML block loads as settings equal to the run's, but for paths and publication."""
     run = make_run({"seed": 5, "selection": {"ratio": 0.1, "steps": 3}})
     block = text_of(run).split("```yaml\n")[1].split("```")[0]
@@ -135,9 +128,7 @@ def test_the_configuration_in_the_card_is_valid(make_run: MakeRun, tmp_path: Pat
     assert loaded == expected
 
 
-def test_the_command_that_judges_others_is_accepted(
-    make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_that_judges_others_is_accepted(make_run, tmp_path, monkeypatch):
     """With the settings of the card it asks for nothing that a mask model has no place for."""
     for name in ("evaluation_markdown", "answer_markdown"):  # nothing is trained here
         monkeypatch.setattr(f"datamask.publishing.card.{name}", lambda *_: "")
@@ -156,7 +147,7 @@ def test_the_command_that_judges_others_is_accepted(
 
 
 @pytest.mark.parametrize("revision", ["", "@refs/convert/parquet"])
-def test_a_hub_source_is_told_at_its_commit(make_run: MakeRun, revision: str) -> None:
+def test_a_hub_source_is_told_at_its_commit(make_run, revision):
     """Who reproduces the run reads what was read, whatever has become of the branch."""
     path = f"hf://datasets/org/corpus{revision}/data/*.parquet"
     run = make_run(
@@ -170,7 +161,7 @@ def test_a_hub_source_is_told_at_its_commit(make_run: MakeRun, revision: str) ->
     assert block["source"]["path"] == "hf://datasets/org/corpus@c0ffee/data/*.parquet"
 
 
-def test_a_card_needs_the_composition(make_run: MakeRun) -> None:
+def test_a_card_needs_the_composition(make_run):
     """Without figures there is no card, and the stage to run is named."""
     run = make_run()
     run.path("composition").unlink()
@@ -178,7 +169,7 @@ def test_a_card_needs_the_composition(make_run: MakeRun) -> None:
         text_of(run)
 
 
-def test_only_our_cards_are_ours(make_run: MakeRun) -> None:
+def test_only_our_cards_are_ours(make_run):
     """The mark is the tag in the header, not a word in the text."""
     assert is_our_card(text_of(make_run()))
     for other in ("", "datamask", "---\ntags: datamask-like\n---\n", "---\n- datamask\n---\n"):
@@ -199,7 +190,7 @@ def test_only_our_cards_are_ours(make_run: MakeRun) -> None:
         (10**12, "n>1T"),
     ],
 )
-def test_size_categories_have_the_hubs_names(documents: int, name: str) -> None:
+def test_size_categories_have_the_hubs_names(documents, name):
     """The bounds are powers of ten from a thousand to a trillion."""
     assert size_category(documents) == name
 
@@ -215,6 +206,6 @@ def test_size_categories_have_the_hubs_names(documents: int, name: str) -> None:
         ("file:///home/ada/corpus", "corpus"),
     ],
 )
-def test_shown_paths(path: str, shown: str) -> None:
+def test_shown_paths(path, shown):
     """URLs lose credentials; local paths keep their last component."""
     assert shown_path(path) == shown

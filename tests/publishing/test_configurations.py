@@ -1,7 +1,5 @@
 """What is in the published folder: its configurations, and every reader's view of them."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -27,7 +25,7 @@ from datamask.publishing.folder import write_folder
 from datamask.runs.opening import open_run, run_storage
 from datamask.runs.run import Run
 from tests.docs.pages import ROOT, blocks
-from tests.finished import corpus, finish, rows_of, settings
+from tests.finished import corpus, finish, rows_of, settings, table_of
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
@@ -88,7 +86,7 @@ def table(run: Run, name: str) -> pa.Table:
     return pa.concat_tables(pq.read_table(path) for path in paths)
 
 
-def test_every_file_belongs_to_its_configurations(run: Run) -> None:
+def test_every_file_belongs_to_its_configurations(run):
     """`default` is all of data/ and nothing else; dumps divide it; numbers begin at 0."""
     root = run.root / "publication"
     found = {name: set(root.glob(pattern)) for name, pattern in patterns(run).items()}
@@ -104,16 +102,15 @@ def test_every_file_belongs_to_its_configurations(run: Run) -> None:
     assert len(found["plain"]) > 1, "the test wants more than one file"
 
 
-def test_default_is_the_subset_and_dumps_are_its_parts(run: Run) -> None:
+def test_default_is_the_subset_and_dumps_are_its_parts(run):
     """By id, against the run's own files and the source's column."""
-    units = range(run.num_units("subset"))
-    subset = pa.concat_tables(pq.read_table(run.path("subset", unit)) for unit in units)
+    subset = table_of(run, "subset")
     assert sorted(table(run, "default")["id"].to_pylist()) == sorted(subset["id"].to_pylist())
     plain = [row["id"] for row in subset.to_pylist() if row["dump"] == "plain"]
     assert table(run, "plain")["id"].to_pylist() == plain
 
 
-def test_the_sample_is_a_seeded_part(run: Run, tmp_path: Path) -> None:
+def test_the_sample_is_a_seeded_part(run, tmp_path):
     """A fifth of the rows, whole, other ones for another seed, the same in files of any size."""
     sample = table(run, "sample").to_pylist()
     rows = {row["id"]: row for row in table(run, "default").to_pylist()}
@@ -141,7 +138,7 @@ def test_the_sample_is_a_seeded_part(run: Run, tmp_path: Path) -> None:
     assert sorted(key for part in drawn for key in part) != sorted(row["id"] for row in sample)
 
 
-def test_scores_let_others_redo_the_cut(run: Run) -> None:
+def test_scores_let_others_redo_the_cut(run):
     """Every document of the source with what the run's own files say of it."""
     rows = {row["id"]: row for row in table(run, "scores").to_pylist()}
     assert len(rows) == run.num_documents == 120
@@ -163,9 +160,7 @@ def test_scores_let_others_redo_the_cut(run: Run) -> None:
 
 
 @pytest.mark.parametrize("name", ["default", *sorted(DUMPS), "sample", "scores"])
-def test_every_reader_sees_the_same_rows(
-    run: Run, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_reader_sees_the_same_rows(run, name, tmp_path, monkeypatch):
     """`datasets` by the configuration's name; DuckDB, polars and pyarrow by its glob."""
     import polars
 
@@ -183,9 +178,7 @@ def test_every_reader_sees_the_same_rows(
     assert pyarrow.dataset.dataset(paths).to_table().sort_by("id").to_pylist() == expected
 
 
-def test_dataset_info_is_what_datasets_itself_would_say(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dataset_info_is_what_datasets_itself_would_say(run, tmp_path, monkeypatch):
     """Rows and sizes of every configuration; it takes the columns from the files."""
     monkeypatch.setattr(datasets.config, "HF_DATASETS_OFFLINE", True)
     root = run.root / "publication"
@@ -201,7 +194,7 @@ def test_dataset_info_is_what_datasets_itself_would_say(
         assert info["download_size"] == sum(path.stat().st_size for path in paths)
 
 
-def test_links_and_pictures_of_the_card_are_in_the_repository(run: Run) -> None:
+def test_links_and_pictures_of_the_card_are_in_the_repository(run):
     """Every relative link names a file of the folder; every other one is an address."""
     root = run.root / "publication"
     pictures = re.findall(r"!\[([^\]]+)\]\(([^)]+)\)", card_of(run).text)
@@ -218,7 +211,7 @@ def test_links_and_pictures_of_the_card_are_in_the_repository(run: Run) -> None:
         assert target.startswith("https://") or (root / unquote(target)).is_file(), target
 
 
-def test_the_folder_is_the_same_whoever_writes_it(run: Run, tmp_path: Path) -> None:
+def test_the_folder_is_the_same_whoever_writes_it(run, tmp_path):
     """From nothing and from what is there already: the same bytes."""
     root = run.root / "publication"
     before = {p.relative_to(root): p.read_bytes() for p in root.rglob("*") if p.is_file()}
@@ -231,7 +224,7 @@ def test_the_folder_is_the_same_whoever_writes_it(run: Run, tmp_path: Path) -> N
     assert {path: path.stat().st_mtime_ns for path in again.rglob("*.parquet")} == times
 
 
-def test_without_scores_there_are_subset_and_sample(run: Run, tmp_path: Path) -> None:
+def test_without_scores_there_are_subset_and_sample(run, tmp_path):
     """What an earlier publication wrote is removed, and the card does not name it."""
     shutil.copytree(run.root, tmp_path / "run")
     copy = open_run(tmp_path / "run")
@@ -246,7 +239,7 @@ def test_without_scores_there_are_subset_and_sample(run: Run, tmp_path: Path) ->
     }
 
 
-def test_what_docs_say_loads_it(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_docs_say_loads_it(run, tmp_path, monkeypatch):
     """The blocks of docs/publish.md, with a folder in place of the repository."""
     monkeypatch.setattr(datasets.config, "HF_DATASETS_OFFLINE", True)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path))

@@ -1,7 +1,5 @@
 """What is published is first compared with the checksum of the day when it was written."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import shutil
@@ -117,9 +115,7 @@ def published(hub: Hub) -> dict[str, bytes]:
         itertools.product(PUBLISHED, ("disk", "store", "copy")),
     ),
 )
-def test_a_flipped_bit_is_not_published(
-    original: Original, hub: Hub, tmp_path: Path, name: str, kind: str
-) -> None:
+def test_a_flipped_bit_is_not_published(original, hub, tmp_path, name, kind):
     """The message names the file, nothing reaches the Hub, and a relaunch makes the file again.
 
     An object may be whole while this machine's `copy` of it has rotted; it may be fetched again.
@@ -147,8 +143,8 @@ def test_a_flipped_bit_is_not_published(
     ),
 )
 def test_a_damaged_file_of_the_publication_is_made_again(
-    original: Original, hub: Hub, tmp_path: Path, configuration: str, kind: str
-) -> None:
+    original, hub, tmp_path, configuration, kind
+):
     """What a dry run left is as suspect as the rest."""
     run = original.copy(tmp_path, kind)
     publication = run.settings.publication

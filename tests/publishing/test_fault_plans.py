@@ -4,8 +4,6 @@ A plan is drawn from everything that is known to go wrong between a client and t
 together, on a first publication and on a second, with few files and with several commits.
 """
 
-from __future__ import annotations
-
 import random
 
 import pytest
@@ -13,7 +11,7 @@ import pytest
 from datamask.errors import HubUnavailableError, PublicationError
 from tests.hub.runs import NAME, write_subset
 from tests.hub.server import Fault, Hub
-from tests.publishing.sending import MakeRun, commit_in_parts, folder, remote, send
+from tests.publishing.sending import commit_in_parts, folder, remote, send
 
 pytestmark = pytest.mark.usefixtures("roughly")
 
@@ -54,9 +52,7 @@ SLOW = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(6, 64)]
 
 
 @pytest.mark.parametrize("seed", [*range(6), *SLOW])
-def test_the_dataset_is_whole_or_the_failure_is_clear(
-    make_run: MakeRun, hub: Hub, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
+def test_the_dataset_is_whole_or_the_failure_is_clear(make_run, hub, monkeypatch, seed):
     """Readers of main and of the tag see the old or the new, and a second try fixes it."""
     chance = random.Random(seed)
     run = make_run()

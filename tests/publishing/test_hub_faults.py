@@ -1,9 +1,6 @@
 """Faults of the Hub, the connection and other clients: they heal, or the tag stays where it was."""
 
-from __future__ import annotations
-
 import contextlib
-from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -20,9 +17,9 @@ from datamask.publishing import retries, upload
 from datamask.publishing.upload import Upload
 from tests.conftest import mostly_nightly, nightly
 from tests.hub.runs import NAME, write_subset
-from tests.hub.server import Fault, Hub
+from tests.hub.server import Fault
 from tests.publishing.conftest import TOKEN
-from tests.publishing.sending import MakeRun, folder, remote, send
+from tests.publishing.sending import folder, remote, send
 
 pytestmark = pytest.mark.usefixtures("roughly")
 
@@ -59,7 +56,7 @@ def first_of_each(faults: list[Fault]) -> list[Fault]:
 
 
 @pytest.mark.parametrize("fault", mostly_nightly(first_of_each(HEALING), HEALING), ids=str)
-def test_transient_faults_heal(make_run: MakeRun, hub: Hub, fault: Fault) -> None:
+def test_transient_faults_heal(make_run, hub, fault):
     """After the fault everything is there, in one commit, and nothing was sent twice."""
     run = make_run()
     hub.faults = [fault]
@@ -79,9 +76,7 @@ def test_transient_faults_heal(make_run: MakeRun, hub: Hub, fault: Fault) -> Non
         product(("info", "preupload", "put", "commit", "tag"), (False, True)),
     ),
 )
-def test_a_hub_that_does_not_answer_times_out(
-    make_run: MakeRun, hub: Hub, monkeypatch: pytest.MonkeyPatch, on: str, is_new: bool
-) -> None:
+def test_a_hub_that_does_not_answer_times_out(make_run, hub, monkeypatch, on, is_new):
     """The client has no time-out of its own; with ours, a missing answer is a transient fault.
 
     Without ours, this test would not end in its time. After a failed connection the client makes a
@@ -103,9 +98,7 @@ def test_a_hub_that_does_not_answer_times_out(
     assert remote(hub, "v1") == folder(run)
 
 
-def test_a_stuck_upload_says_that_it_is_tried_again(
-    make_run: MakeRun, hub: Hub, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_stuck_upload_says_that_it_is_tried_again(make_run, hub, caplog):
     """By the rule for stuck units, long before the connection times out."""
     run = make_run()
     hub.faults = [Fault("preupload", hang=3600)]
@@ -138,9 +131,7 @@ def test_a_stuck_upload_says_that_it_is_tried_again(
     ],
     ids=str,
 )
-def test_lasting_faults_fail_cleanly(
-    make_run: MakeRun, hub: Hub, fault: Fault, error: type[Exception], message: str
-) -> None:
+def test_lasting_faults_fail_cleanly(make_run, hub, fault, error, message):
     """One clear line, the tag where it was, no token; and the next publication succeeds."""
     run = make_run()
     send(run)
@@ -160,7 +151,7 @@ def test_lasting_faults_fail_cleanly(
     assert remote(hub, "v1") == folder(run)
 
 
-def test_a_tag_that_cannot_be_moved_stays(make_run: MakeRun, hub: Hub) -> None:
+def test_a_tag_that_cannot_be_moved_stays(make_run, hub):
     """Moving is deleting and making anew; refused in between, readers keep the old version."""
     run = make_run()
     send(run)
@@ -172,7 +163,7 @@ def test_a_tag_that_cannot_be_moved_stays(make_run: MakeRun, hub: Hub) -> None:
     assert hub.repositories[NAME].tags == {"v1": first}
 
 
-def test_the_wait_follows_what_the_hub_asks_for(make_run: MakeRun, hub: Hub) -> None:
+def test_the_wait_follows_what_the_hub_asks_for(make_run, hub):
     """Retry-After and RateLimit are honoured, and waits without them are bounded."""
     hub.faults = [
         Fault("commit", 429, headers={"Retry-After": "7"}),
@@ -183,11 +174,6 @@ def test_the_wait_follows_what_the_hub_asks_for(make_run: MakeRun, hub: Hub) -> 
     assert waits[:2] == [7.0, 55.0]
     assert 3.0 <= waits[2] <= 5.0
     assert len(waits) == 3
-
-
-def before_second(hub: Hub, action: Callable[[], object]) -> None:
-    """Do something just before the second of the next commits, the one on main."""
-    hub.before["commit"] = lambda: hub.before.update(commit=action)
 
 
 @pytest.mark.parametrize(
@@ -203,9 +189,7 @@ def before_second(hub: Hub, action: Callable[[], object]) -> None:
         ),
     ],
 )
-def test_two_publishers_do_not_mix_their_files(
-    make_run: MakeRun, hub: Hub, monkeypatch: pytest.MonkeyPatch, of: Any, call: str
-) -> None:
+def test_two_publishers_do_not_mix_their_files(make_run, hub, monkeypatch, of, call):
     """The second publishes while the first is just before a call: a version is of one of them."""
     run, other = make_run(), make_run(num_shards=2)
     original = getattr(of, call)
@@ -226,19 +210,20 @@ def test_two_publishers_do_not_mix_their_files(
     assert remote(hub, "v1") == remote(hub) == versions[0]
 
 
-def test_a_commit_of_another_client_is_kept(make_run: MakeRun, hub: Hub) -> None:
+def test_a_commit_of_another_client_is_kept(make_run, hub):
     """The Hub refuses a commit on an old parent; the next one is made on top of the other."""
     run = make_run()
     send(run)
     write_subset(run, 0, word="other")
     hub.calls.clear()
-    before_second(hub, lambda: hub.add(NAME, {"picture.png": b"png"}))
+    add = {"commit": lambda: hub.add(NAME, {"picture.png": b"png"})}
+    hub.before["commit"] = lambda: hub.before.update(add)  # the second commit is the one on main
     send(run)
     assert hub.calls.count("commit") == 3, "of staging, refused on main, on main"
     assert remote(hub, "v1") == folder(run) | {"picture.png": b"png"}
 
 
-def test_a_file_that_arrives_different_is_found_before_the_tag(make_run: MakeRun, hub: Hub) -> None:
+def test_a_file_that_arrives_different_is_found_before_the_tag(make_run, hub):
     """Verification compares hashes, and names the file."""
     hub.corrupt = {"data/default/train-00001-of-00003.parquet"}
     with pytest.raises(PublicationError, match=r"train-00001-of-00003\.parquet differs"):
@@ -264,12 +249,7 @@ def no_parquet(table: pa.Table, size: int) -> bytes:
 
 
 @pytest.mark.parametrize("change", [other_values, *nightly(no_parquet)])
-def test_what_the_hub_serves_is_read_before_the_tag(
-    make_run: MakeRun,
-    hub: Hub,
-    monkeypatch: pytest.MonkeyPatch,
-    change: Callable[[pa.Table, int], bytes],
-) -> None:
+def test_what_the_hub_serves_is_read_before_the_tag(make_run, hub, monkeypatch, change):
     """The listing is correct, but the content that a reader gets is not."""
     run, real = make_run(), publishing_folder.configurations
     # Without the sample, which is smaller: one of the smallest files is read.

@@ -1,14 +1,11 @@
 """Publishing as a user does it: real processes, killed and started again, and read from outside."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +18,6 @@ from datamask.config.inputs import Source
 from datamask.publishing.publish import publish
 from datamask.runs.files import write_parquet
 from datamask.runs.opening import open_run
-from datamask.runs.run import Run
 from datamask.subset.write import PARQUET_OPTIONS
 from tests.finished import corpus, finish, settings
 from tests.hub.runs import NAME, SUBSET
@@ -74,9 +70,7 @@ def finished(process: subprocess.Popen[str]) -> tuple[str, str]:
 
 
 @pytest.mark.slow
-def test_a_publication_that_is_killed_goes_on(
-    hub: Hub, make_run: Callable[..., Run], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_publication_that_is_killed_goes_on(hub, make_run, tmp_path, caplog):
     """Killed in the middle of the upload: no reader sees a part; then nothing is sent twice."""
     root = make_run(num_shards=9).root
     process = start(hub, tmp_path, "-c", PUBLISH, root)
@@ -102,9 +96,7 @@ def test_a_publication_that_is_killed_goes_on(
 
 
 @pytest.mark.slow
-def test_xet_storage_takes_what_is_new(
-    hub: Hub, make_run: Callable[..., Run], tmp_path: Path
-) -> None:
+def test_xet_storage_takes_what_is_new(hub, make_run, tmp_path):
     """The client's own Xet uploads: whole files come out, nothing is stored twice."""
     run = make_run()
     texts = np.random.default_rng(0).integers(0, 256, (32_000, 256), dtype=np.uint8)
@@ -157,9 +149,7 @@ def published_table(hub: Hub, folder: Path) -> pa.Table:
 
 
 @pytest.mark.slow
-def test_what_is_published_is_a_source_and_loads_in_one_line(
-    hub: Hub, reading: Hub, tmp_path: Path
-) -> None:
+def test_what_is_published_is_a_source_and_loads_in_one_line(hub, reading, tmp_path):
     """Round trip: published, selected from again at the pinned commit, loaded by name."""
     to = {"repository": NAME, "license": "odc-by"}
     chosen = settings(corpus(tmp_path / "source"), subset={"file_bytes": 4096}, publication=to)

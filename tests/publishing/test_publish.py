@@ -1,7 +1,5 @@
 """What is published is what is in the folder, with the unmodified client and a loopback Hub."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -10,15 +8,13 @@ from huggingface_hub import DatasetCard
 from datamask.errors import RunError
 from datamask.runs.receipt import read_receipt
 from tests.hub.runs import NAME, write_subset
-from tests.hub.server import Fault, Hub
-from tests.publishing.sending import MakeRun, commit_in_parts, folder, remote, send
+from tests.hub.server import Fault
+from tests.publishing.sending import commit_in_parts, folder, remote, send
 
 pytestmark = pytest.mark.usefixtures("hub")
 
 
-def test_what_is_published_is_what_is_in_the_folder(
-    make_run: MakeRun, hub: Hub, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_is_published_is_what_is_in_the_folder(make_run, hub, caplog):
     """Files, tag, privacy, card and record are as the run says, and nowhere is the token.
 
     Again, there is no commit and no upload. A changed file goes up alone, and the tag follows.
@@ -62,7 +58,7 @@ def test_what_is_published_is_what_is_in_the_folder(
 
 
 @pytest.mark.slow
-def test_stale_data_files_are_deleted_and_other_files_are_kept(make_run: MakeRun, hub: Hub) -> None:
+def test_stale_data_files_are_deleted_and_other_files_are_kept(make_run, hub):
     """A rebuild into fewer files deletes the old ones; a picture added by hand stays."""
     send(make_run(num_shards=4))
     hub.add(NAME, {"picture.png": b"png"})
@@ -71,7 +67,7 @@ def test_stale_data_files_are_deleted_and_other_files_are_kept(make_run: MakeRun
     assert remote(hub) == folder(run) | {"picture.png": b"png"}
 
 
-def test_the_folder_drops_files_of_earlier_runs(make_run: MakeRun) -> None:
+def test_the_folder_drops_files_of_earlier_runs(make_run):
     """Other files in publication/data than the subset's are removed."""
     run = make_run(dry_run=True)
     old = run.root / "publication" / "data" / "old" / "train-00000-of-00009.parquet"
@@ -85,7 +81,7 @@ def test_the_folder_drops_files_of_earlier_runs(make_run: MakeRun) -> None:
     }
 
 
-def test_a_stale_subset_is_not_published(make_run: MakeRun) -> None:
+def test_a_stale_subset_is_not_published(make_run):
     """A missing file of the subset is named."""
     run = make_run()
     run.path("subset", 2).unlink()
@@ -93,7 +89,7 @@ def test_a_stale_subset_is_not_published(make_run: MakeRun) -> None:
         send(run)
 
 
-def test_a_dry_run_shows_what_would_change(make_run: MakeRun, hub: Hub) -> None:
+def test_a_dry_run_shows_what_would_change(make_run, hub):
     """The same folder is written, nothing is sent, and the change of every file is recorded."""
     dry, real = make_run(dry_run=True), make_run()
     send(dry)
@@ -118,9 +114,7 @@ def test_a_dry_run_shows_what_would_change(make_run: MakeRun, hub: Hub) -> None:
     assert hub.repositories[NAME].branches == before
 
 
-def test_a_dry_run_needs_no_hub(
-    make_run: MakeRun, hub: Hub, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_dry_run_needs_no_hub(make_run, hub, monkeypatch, caplog):
     """Without a token nothing is called; an unavailable Hub is logged and is no failure."""
     caplog.set_level("INFO")
     run = make_run(dry_run=True)
@@ -135,9 +129,7 @@ def test_a_dry_run_needs_no_hub(
 
 
 @pytest.mark.slow
-def test_the_client_may_commit_in_parts(
-    make_run: MakeRun, hub: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_client_may_commit_in_parts(make_run, hub, monkeypatch):
     """As it does with hundreds of files: main still moves once, and nothing is sent twice."""
     commit_in_parts(monkeypatch)
     hub.page = 2

@@ -1,7 +1,5 @@
 """Sources on the Hub and on S3: real clients, real servers on loopback, only what is needed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -39,9 +37,8 @@ def put(hub: Hub, folder: Path, name: str = CORPUS) -> str:
 
 
 @pytest.mark.slow
-def test_a_run_from_the_hub_is_the_run_from_disk(reading: Hub, tmp_path: Path) -> None:
+def test_a_run_from_the_hub_is_the_run_from_disk(reading, source, tmp_path):
     """The same subset; the revision is in run.json, and stays when main moves."""
-    source = corpus(tmp_path / "source")
     commit = put(reading, source)
     local = finish(tmp_path / "local", settings(source), "subset")
     path = f"hf://datasets/{CORPUS}@main/data/*.parquet"
@@ -57,7 +54,7 @@ def test_a_run_from_the_hub_is_the_run_from_disk(reading: Hub, tmp_path: Path) -
         )
 
 
-def test_files_added_on_the_hub_extend_a_run(reading: Hub, tmp_path: Path) -> None:
+def test_files_added_on_the_hub_extend_a_run(reading, tmp_path):
     """They come last at the new commit, and nothing that was embedded is embedded again."""
     files = {path.stem: path.read_bytes() for path in corpus(tmp_path / "source").iterdir()}
     reading.add(CORPUS, {f"data/{name}.parquet": files[name] for name in "12"})
@@ -74,15 +71,15 @@ def test_files_added_on_the_hub_extend_a_run(reading: Hub, tmp_path: Path) -> No
     assert reused[0] > 20 and reused[1] > 20 and reused[2] == 0
 
 
-def test_a_branch_and_a_tag_are_resolved_and_another_revision_is_refused(
-    reading: Hub, tmp_path: Path
-) -> None:
+def test_a_branch_and_a_tag_are_resolved_and_another_revision_is_refused(reading, tmp_path):
     """What stands after the @ decides what is read."""
     first = put(reading, corpus(tmp_path / "source"))
     reading.repositories[CORPUS].tags["v1"] = first
+    reading.repositories[CORPUS].branches["refs/convert/parquet"] = first
     reading.add(CORPUS, {"data/more.parquet": b""})
-    for revision, expected in (("v1", first), (first, first), ("main", None)):
-        pinned_revisions = pin_source(Source(path=f"hf://datasets/{CORPUS}@{revision}/data"))
+    known = {"@v1": first, f"@{first}": first, "@refs/convert/parquet": first}
+    for revision, expected in (known | {"@main": None, "": None}).items():
+        pinned_revisions = pin_source(Source(path=f"hf://datasets/{CORPUS}{revision}/data"))
         head = reading.repositories[CORPUS].branches["main"]
         assert pinned_revisions["scores:source"] == (expected or head)
     with pytest.raises(InputError, match=f"{CORPUS}@v9"):
@@ -99,9 +96,7 @@ def big_file(path: Path) -> pa.Table:
     return table
 
 
-def test_columns_and_row_groups_that_are_not_needed_are_not_read(
-    reading: Hub, tmp_path: Path
-) -> None:
+def test_columns_and_row_groups_that_are_not_needed_are_not_read(reading, tmp_path):
     """Ids of a file of text cost some kilobytes, and a shard costs its share of the file."""
     folder = tmp_path / "source"
     folder.mkdir()
@@ -135,7 +130,7 @@ def hub_file(path: Path) -> bool:
     return path.is_file() and "hub" not in path.parts and path.stat().st_size > 50_000
 
 
-def test_a_hub_that_fails_while_reading_can_be_tried_again(reading: Hub, tmp_path: Path) -> None:
+def test_a_hub_that_fails_while_reading_can_be_tried_again(reading, tmp_path):
     """A transient fault is told apart from a bad file; one fault heals inside the client."""
     put(reading, corpus(tmp_path / "source"))
     path = f"hf://datasets/{CORPUS}/data"
@@ -176,9 +171,8 @@ def bucket() -> Iterator[Callable[[Path], str]]:
 
 
 @pytest.mark.slow
-def test_a_run_from_s3_is_the_run_from_disk(bucket: Callable[[Path], str], tmp_path: Path) -> None:
+def test_a_run_from_s3_is_the_run_from_disk(bucket, source, tmp_path):
     """The same subset, byte for byte, whether by folder or by glob; no secret in the run."""
-    source = corpus(tmp_path / "source")
     url = bucket(source)
     local = finish(tmp_path / "local", settings(source), "subset")
     assert list_files(f"{url}/*.parquet") == list_files(url)
@@ -189,7 +183,7 @@ def test_a_run_from_s3_is_the_run_from_disk(bucket: Callable[[Path], str], tmp_p
         assert file.is_dir() or b"s3-loopback-secret" not in file.read_bytes()
 
 
-def test_what_is_not_on_s3_is_one_line(bucket: Callable[[Path], str], tmp_path: Path) -> None:
+def test_what_is_not_on_s3_is_one_line(bucket, tmp_path):
     """No bucket, no files, a file that has gone: each is named."""
     url = bucket(corpus(tmp_path / "gone"))
     for path in ("s3://nobody/data", f"{url}/nothing"):
@@ -202,9 +196,7 @@ def test_what_is_not_on_s3_is_one_line(bucket: Callable[[Path], str], tmp_path: 
         pass
 
 
-def test_benchmarks_earlier_datasets_and_held_out_sets_from_the_hub(
-    reading: Hub, tmp_path: Path
-) -> None:
+def test_benchmarks_earlier_datasets_and_held_out_sets_from_the_hub(reading, tmp_path):
     """The same drops and held-out texts as from files on disk."""
     source = corpus(tmp_path / "source")
     rows = pq.read_table(source / "0.parquet").to_pylist()

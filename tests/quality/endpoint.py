@@ -1,7 +1,5 @@
 """A local OpenAI-compatible endpoint with planted answers, and a corpus of known quality."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

@@ -1,7 +1,5 @@
 """Small planned corpora, their stages up to quality, and files of scores for them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

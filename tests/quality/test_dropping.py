@@ -1,9 +1,6 @@
 """Documents of all shards are compared, dropped and counted; the worst are pruned."""
 
-from __future__ import annotations
-
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,11 +12,12 @@ from datamask.config.loading import parse_settings
 from datamask.errors import SettingsError
 from datamask.planning.plan import plan_run
 from datamask.quality.dropping import quantiles
+from tests.conftest import nightly
 from tests.quality.runs import column, make_run, score
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=80))
-def test_deciles_are_those_of_the_documents_in_order(values: list[int]) -> None:
+def test_deciles_are_those_of_the_documents_in_order(values):
     """The value at each tenth of the documents, rounded up."""
     counts = [(value, values.count(value)) for value in sorted(set(values))]
     ordered = sorted(values)
@@ -39,8 +37,8 @@ def corpus() -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("hold_out", [0.0, 0.1])
-def test_neither_shards_nor_threads_change_anything(tmp_path: Path, hold_out: float) -> None:
+@pytest.mark.parametrize("hold_out", [0.1, *nightly(0.0)])
+def test_neither_shards_nor_threads_change_anything(tmp_path, hold_out):
     """The same copies, ranks, groups and pruned documents, with other threads bit for bit."""
     scores = [
         column("rank", missing="drop"),
@@ -66,7 +64,7 @@ def test_neither_shards_nor_threads_change_anything(tmp_path: Path, hold_out: fl
         assert (row["quality"] or 0) == pytest.approx(other["quality"] or 0, rel=1e-12)
 
 
-def test_receipts_count_what_is_kept(tmp_path: Path) -> None:
+def test_receipts_count_what_is_kept(tmp_path):
     """Kept before, kept and in total add up over shards, and drops are counted by reason."""
     values = [1.0, float("nan"), 3.0, None, float("inf"), 6.0, 7.0, 8.0]
     run = make_run(tmp_path, {"grade": values}, prune_fraction=0.2, scores=[column(missing="drop")])
@@ -86,7 +84,7 @@ def test_receipts_count_what_is_kept(tmp_path: Path) -> None:
     assert [f["missing"] for f in metrics] == [{"grade": 2}, {"grade": 1}]
 
 
-def test_nothing_left_to_select_fails_before_embedding(tmp_path: Path) -> None:
+def test_nothing_left_to_select_fails_before_embedding(tmp_path):
     """Dropping more than the budget allows is one line with the reasons."""
     columns = {"grade": [1.0, None, None, 2.0]}
     run = make_run(tmp_path, columns, ratio=0.75, prune_fraction=0, scores=[column(missing="drop")])

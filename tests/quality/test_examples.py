@@ -1,7 +1,5 @@
 """Scores from examples: whether they tell what the examples are, before anything is embedded."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from datamask.planning.plan import plan_run
 from datamask.quality.examples import FEATURES, features_of, fit_words
 from datamask.quality.held_out import is_drawn
 from datamask.runs.run import Run
+from tests.finished import table_of
 
 WORDS = {
     "recipe": ["whisk", "butter", "flour", "sugar", "oven", "eggs", "bake", "until", "golden"],
@@ -80,8 +79,7 @@ def scores_of(run: Run) -> dict[str, float]:
     """The score of each document, by id."""
     for stage in ("example_models", "scores"):
         run_stage(run, stage, Compute())
-    tables = [pq.read_table(run.path("scores", shard)) for shard in range(run.num_shards)]
-    table = pa.concat_tables(tables).to_pydict()
+    table = table_of(run, "scores").to_pydict()
     return dict(zip(table["id"], table["taste"], strict=True))
 
 
@@ -91,7 +89,7 @@ def separated(scores: dict[str, float], rows: range) -> tuple[list[float], list[
     return recipes, [scores[f"d{row}"] for row in rows if KINDS[row] == "log"]
 
 
-def test_documents_like_the_examples_have_the_best_scores(tmp_path: Path) -> None:
+def test_documents_like_the_examples_have_the_best_scores(tmp_path):
     """All 100 recipes are above all 300 logs, which random documents are mostly made of."""
     run = planned(tmp_path, {"path": str(examples_file(tmp_path, "recipe"))}, KINDS)
     scores = scores_of(run)
@@ -106,7 +104,7 @@ def test_documents_like_the_examples_have_the_best_scores(tmp_path: Path) -> Non
     assert 0.8 < figures["auc"] < 0.9
 
 
-def test_labels_of_two_and_of_more_values_are_followed(tmp_path: Path) -> None:
+def test_labels_of_two_and_of_more_values_are_followed(tmp_path):
     """Documents without a label are ranked by the words of those that have one."""
     for kind, grade in (("logistic", [0.0, 1.0]), ("ridge", [2.0, 5.0])):
         grades = [grade[KINDS[row] == "recipe"] for row in range(120)]
@@ -120,7 +118,7 @@ def test_labels_of_two_and_of_more_values_are_followed(tmp_path: Path) -> None:
         assert run.receipt("example_models").metrics["taste"]["kind"] == kind
 
 
-def test_examples_that_are_documents_too_are_not_random_documents(tmp_path: Path) -> None:
+def test_examples_that_are_documents_too_are_not_random_documents(tmp_path):
     """Copies of the examples in the source are left out of the other side, and counted."""
     path = tmp_path / "copies.parquet"
     rows = [row for row in range(400) if KINDS[row] == "recipe"]
@@ -132,7 +130,7 @@ def test_examples_that_are_documents_too_are_not_random_documents(tmp_path: Path
     assert figures["auc"] > 0.999
 
 
-def test_a_score_is_not_refused_for_the_numbers_of_its_texts(tmp_path: Path) -> None:
+def test_a_score_is_not_refused_for_the_numbers_of_its_texts(tmp_path):
     """Five of eight random documents are of the examples' kind, and more than examples."""
     kinds = ["recipe" if row % 8 < 5 else "log" for row in range(400)]
     run = planned(tmp_path, {"path": str(examples_file(tmp_path, "recipe"))}, kinds)
@@ -142,7 +140,7 @@ def test_a_score_is_not_refused_for_the_numbers_of_its_texts(tmp_path: Path) -> 
     assert figures["correlation"] < least < 2 * figures["auc"] - 1
 
 
-def test_examples_like_any_document_are_refused(tmp_path: Path) -> None:
+def test_examples_like_any_document_are_refused(tmp_path):
     """Nothing can be learned from texts that are drawn as the source is."""
     path = tmp_path / "same.parquet"
     texts = [text_of(KINDS[row % 400], 20_000 + row) for row in range(200)]
@@ -152,7 +150,7 @@ def test_examples_like_any_document_are_refused(tmp_path: Path) -> None:
         run_stage(run, "example_models", Compute())
 
 
-def test_a_group_of_the_source_can_be_the_examples(tmp_path: Path) -> None:
+def test_a_group_of_the_source_can_be_the_examples(tmp_path):
     """Its documents against those of other groups; held-out documents are on neither side."""
     where = {"column": "domain", "value": "recipe.org"}
     run = planned(tmp_path, {"where": where}, KINDS)
@@ -165,7 +163,7 @@ def test_a_group_of_the_source_can_be_the_examples(tmp_path: Path) -> None:
         run_stage(less, "example_models", Compute())
 
 
-def test_too_few_examples_are_refused_when_planned(tmp_path: Path) -> None:
+def test_too_few_examples_are_refused_when_planned(tmp_path):
     """Before any work: the number, the file and the column; a repeated text counts once."""
     few = examples_file(tmp_path, "recipe", 99)
     table = pq.read_table(few)
@@ -174,7 +172,7 @@ def test_too_few_examples_are_refused_when_planned(tmp_path: Path) -> None:
         planned(tmp_path, {"path": str(few)}, KINDS)
 
 
-def test_labels_of_one_value_are_refused_when_planned(tmp_path: Path) -> None:
+def test_labels_of_one_value_are_refused_when_planned(tmp_path):
     """Nothing can be told apart by them."""
     path = tmp_path / "labels.csv"
     path.write_text("id,score\n" + "".join(f"d{row},1\n" for row in range(120)))
@@ -182,7 +180,7 @@ def test_labels_of_one_value_are_refused_when_planned(tmp_path: Path) -> None:
         planned(tmp_path, {"labels": str(path)}, KINDS)
 
 
-def test_held_out_documents_have_no_label(tmp_path: Path) -> None:
+def test_held_out_documents_have_no_label(tmp_path):
     """Labels of documents that models are scored on are not learned from."""
     path = tmp_path / "labels.csv"
     lines = (f"d{row},{int(KINDS[row] == 'recipe')}\n" for row in range(200))
@@ -204,13 +202,13 @@ def test_held_out_documents_have_no_label(tmp_path: Path) -> None:
         {"path": "a.jsonl", "where": {"column": "dump", "value": "a"}},
     ],
 )
-def test_examples_or_labels_are_needed_and_not_both(given: dict[str, Any]) -> None:
+def test_examples_or_labels_are_needed_and_not_both(given):
     """The settings say where the examples are, once."""
     with pytest.raises(ValidationError):
         Score(name="taste", kind="examples", **given)
 
 
-def test_features_are_words_and_pairs_at_length_one() -> None:
+def test_features_are_words_and_pairs_at_length_one():
     """Against a plain count: as many different places as words and pairs, by log(1 + count)."""
     texts = ["a b a c", "", "One"]
     matrix = features_of(texts, 1)[0].toarray()
@@ -223,7 +221,7 @@ def test_features_are_words_and_pairs_at_length_one() -> None:
     assert np.linalg.norm(matrix[2]) == pytest.approx(1)
 
 
-def test_scores_are_calibrated_log_odds() -> None:
+def test_scores_are_calibrated_log_odds():
     """Of texts that the model has not seen, as many are examples as their probabilities say."""
     generator = np.random.default_rng(0)
     words = np.array([f"w{place}" for place in range(200)])

@@ -1,7 +1,5 @@
 """Calibration of fitted scores: expected labels in the order of the predictions."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import numpy as np
@@ -11,7 +9,7 @@ from sklearn.metrics import roc_auc_score
 from datamask.quality.fitting import calibrated, concordance, isotonic_curve
 
 
-def test_a_calibrated_score_is_the_expected_label_in_the_same_order() -> None:
+def test_a_calibrated_score_is_the_expected_label_in_the_same_order():
     """Of texts that the curve has not seen, whose labels follow a curved law; no ties are made."""
     generator = np.random.default_rng(0)
     predicted = generator.uniform(-1, 1, 8000)
@@ -25,7 +23,7 @@ def test_a_calibrated_score_is_the_expected_label_in_the_same_order() -> None:
     assert (np.diff(scores[order]) > 0).all()
 
 
-def test_the_curve_has_the_blocks_of_isotonic_regression() -> None:
+def test_the_curve_has_the_blocks_of_isotonic_regression():
     """By hand: 1, (3, 2), 4 are 1, 2.5, 4, at the mean predictions."""
     curve = isotonic_curve(np.array([0.0, 1.0, 3.0, 5.0]), np.array([1.0, 3.0, 2.0, 4.0]))
     assert curve.tolist() == [[0, 2, 5], [1, 2.5, 4]]
@@ -36,7 +34,7 @@ def test_the_curve_has_the_blocks_of_isotonic_regression() -> None:
 
 
 @pytest.mark.parametrize("kinds", [2, 5])
-def test_concordance_counts_pairs(kinds: int) -> None:
+def test_concordance_counts_pairs(kinds):
     """One by one; of two labels it is scikit-learn's AUC."""
     generator = np.random.default_rng(kinds)
     labels = generator.integers(0, kinds, 60).astype(float)

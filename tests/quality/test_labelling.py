@@ -1,7 +1,5 @@
 """Labels from an endpoint: the planted grades, each asked for once, within the bounds."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -62,9 +60,7 @@ def labels_in(folder: Path) -> dict[str, dict[str, int]]:
     return {line.pop("id"): line for line in lines}
 
 
-def test_labels_are_the_planted_ones_and_asked_for_once(
-    made: tuple[Run, dict[str, str]], stub: Stub, tmp_path: Path
-) -> None:
+def test_labels_are_the_planted_ones_and_asked_for_once(made, stub, tmp_path):
     """At temperature 0, with the key in a header and in no file; a second launch asks nothing."""
     run, texts = made
     command = arguments(run, tmp_path, stub, 120)
@@ -84,7 +80,7 @@ def test_labels_are_the_planted_ones_and_asked_for_once(
     assert len(files) > 10 and not [path for path in files if KEY.encode() in path.read_bytes()]
 
 
-def test_the_sample_is_even_over_tenths_and_domains(made: tuple[Run, dict[str, str]]) -> None:
+def test_the_sample_is_even_over_tenths_and_domains(made):
     """Compared with pandas; a smaller sample begins the larger one, and pruned texts are in it."""
     run, texts = made
     drawn = sample(run, 100, 6000, Compute())
@@ -104,9 +100,7 @@ def test_the_sample_is_even_over_tenths_and_domains(made: tuple[Run, dict[str, s
         assert abs(number - len(group) / 4) <= 2, domain
 
 
-def test_a_busy_endpoint_is_asked_again(
-    made: tuple[Run, dict[str, str]], stub: Stub, tmp_path: Path
-) -> None:
+def test_a_busy_endpoint_is_asked_again(made, stub, tmp_path):
     """A status of 429 or 503 first for each text; if it never ends, the status is 75."""
     seen: Counter[str] = Counter()
 
@@ -125,9 +119,7 @@ def test_a_busy_endpoint_is_asked_again(
     assert len(labels_in(tmp_path)) == 60
 
 
-def test_a_killed_process_asks_nothing_twice(
-    made: tuple[Run, dict[str, str]], stub: Stub, tmp_path: Path
-) -> None:
+def test_a_killed_process_asks_nothing_twice(made, stub, tmp_path):
     """Killed by SIGKILL while requests wait; the torn last line of the journal is cut off."""
     command = arguments(made[0], tmp_path, stub, 100)
     journal = tmp_path / "out/journal.jsonl"
@@ -153,9 +145,7 @@ def test_a_killed_process_asks_nothing_twice(
     assert not {*answered} & {*again} and len(answered) + len(again) == 100
 
 
-def test_invalid_answers_are_asked_for_once_more(
-    made: tuple[Run, dict[str, str]], stub: Stub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_answers_are_asked_for_once_more(made, stub, tmp_path, capsys):
     """A fourth is corrected, a fourth never is and is left out, and so are refused texts."""
 
     def kind_of(text: str) -> int:
@@ -179,9 +169,7 @@ def test_invalid_answers_are_asked_for_once_more(
 
 
 @pytest.mark.parametrize("bound", [{"most_requests": 25}, {"most_tokens": 2500}])
-def test_bounds_are_kept_over_all_launches(
-    bound: dict[str, int], made: tuple[Run, dict[str, str]], stub: Stub, tmp_path: Path
-) -> None:
+def test_bounds_are_kept_over_all_launches(bound, made, stub, tmp_path):
     """Requests exactly, tokens (100 a request) up to those at work; a higher bound goes on."""
     for _ in range(2):
         assert here(*arguments(made[0], tmp_path, stub, 60, **bound)) == 2
@@ -191,9 +179,7 @@ def test_bounds_are_kept_over_all_launches(
     assert len(labels_in(tmp_path)) == len(stub.bodies) == 60
 
 
-def test_a_wrong_key_is_one_error_and_shown_nowhere(
-    made: tuple[Run, dict[str, str]], stub: Stub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_key_is_one_error_and_shown_nowhere(made, stub, tmp_path, capsys):
     """The endpoint repeats the key; the message names the variable, and nothing is tried again."""
     for status in (401, 403, 404):
         stub.bodies.clear()
@@ -219,7 +205,7 @@ def test_a_wrong_key_is_one_error_and_shown_nowhere(
         ("", False),
     ],
 )
-def test_only_integers_in_range_are_grades(answer: str, is_valid: bool) -> None:
+def test_only_integers_in_range_are_grades(answer, is_valid):
     """On every axis."""
     axes = [{"name": "depth", "lowest": 0}, {"name": "clean", "lowest": 0, "highest": 1}]
     rubric = Rubric.model_validate({"axes": axes})
@@ -235,14 +221,8 @@ def test_only_integers_in_range_are_grades(answer: str, is_valid: bool) -> None:
     ],
 )
 def test_addresses_and_keys_that_cannot_be_used_are_refused(
-    url: str,
-    key: str,
-    made: tuple[Run, dict[str, str]],
-    stub: Stub,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    url, key, made, stub, tmp_path, capsys, monkeypatch
+):
     """Before anything is asked, without showing the secret."""
     monkeypatch.setenv("PLANTED_KEY", key)
     stub.url = url
@@ -252,7 +232,7 @@ def test_addresses_and_keys_that_cannot_be_used_are_refused(
     assert os.environ["PLANTED_KEY"] == key
 
 
-def test_the_rubric_of_the_guide_is_accepted(tmp_path: Path) -> None:
+def test_the_rubric_of_the_guide_is_accepted(tmp_path):
     """The block of docs/labels.md."""
     page = (Path(__file__).parents[2] / "docs/labels.md").read_text()
     (tmp_path / "rubric.yaml").write_text(page.partition("```text\n")[2].partition("```")[0])
@@ -282,7 +262,7 @@ def by_hand(run: Run, folder: Path, keys: list[str], texts: int = 30) -> str:
 
 
 @pytest.mark.slow
-def test_the_user_labels_by_single_keys(made: tuple[Run, dict[str, str]], tmp_path: Path) -> None:
+def test_the_user_labels_by_single_keys(made, tmp_path):
     """An undone key counts for nothing, a skipped text has no label, and a launch resumes."""
     run, _ = made
     first = by_hand(run, tmp_path, ["1", "x2", "u", "s", "5", "q"])
@@ -298,7 +278,7 @@ def test_the_user_labels_by_single_keys(made: tuple[Run, dict[str, str]], tmp_pa
     assert Counter(label["grade"] for label in labels.values()) == {1: 1, 4: 27, 5: 1}
 
 
-def test_texts_of_most_disagreement_are_first() -> None:
+def test_texts_of_most_disagreement_are_first():
     """The best and the worst, and later those whose words the labels contradict."""
     words = ["proof measure", "sale offer"]
     texts = [Sampled(f"t{row}", words[row // 20], float(row)) for row in range(40)]
@@ -312,7 +292,7 @@ def test_texts_of_most_disagreement_are_first() -> None:
 
 
 @pytest.mark.slow
-def test_a_text_cannot_write_to_the_terminal(tmp_path: Path) -> None:
+def test_a_text_cannot_write_to_the_terminal(tmp_path):
     """Escape sequences are shown, and each line of a text stands after a bar."""
     run, _ = labelled_run(tmp_path / "made", 60, hostile="\x1b[2Jx\n1-5, s skip, u undo, q quit:")
     shown = by_hand(run, tmp_path, ["q"], 1)
@@ -320,9 +300,7 @@ def test_a_text_cannot_write_to_the_terminal(tmp_path: Path) -> None:
     assert "  | 1-5, s skip" in shown
 
 
-def test_labels_make_a_score_that_follows_the_planted_quality(
-    made: tuple[Run, dict[str, str]], stub: Stub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_labels_make_a_score_that_follows_the_planted_quality(made, stub, tmp_path, capsys):
     """The printed settings, in a run of their own: documents without a label too."""
     run, texts = made
     assert here(*arguments(run, tmp_path, stub, 150)) == 0

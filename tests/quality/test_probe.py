@@ -1,7 +1,5 @@
 """Probes on embeddings, against scikit-learn and the definitions."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +24,11 @@ from datamask.quality.fitting import LEAST_LABELS, calibrated, isotonic_curve
 from datamask.quality.probe import STRENGTHS, fit_probe
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
-from tests.finished import corpus, embedded, finish, settings
+from tests.finished import embedded, finish, settings
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
 generator = np.random.default_rng(0)
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The corpus of finished runs."""
-    return corpus(tmp_path_factory.mktemp("corpus") / "source")
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +55,7 @@ def rows_of(run: Run, stage: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_the_learner_reads_the_probed_quality(source: Path, labels: Path, tmp_path: Path) -> None:
+def test_the_learner_reads_the_probed_quality(source, labels, tmp_path):
     """Quality is edu's plus the weight times the probe's z-score, as scikit-learn fits it."""
     chosen = with_probe(source, labels, weight=3.0, least_correlation=-1)
     run = finish(tmp_path / "run", chosen)
@@ -114,7 +106,7 @@ def test_the_learner_reads_the_probed_quality(source: Path, labels: Path, tmp_pa
     assert run.path("probed_quality", 1).read_bytes() == whole
 
 
-def test_two_classes_are_told_apart_by_logistic_regression() -> None:
+def test_two_classes_are_told_apart_by_logistic_regression():
     """The weights are scikit-learn's, and the correlation is of labels and log-odds."""
     features = generator.normal(size=(300, 6))
     labels = np.where(features[:, 0] + generator.normal(size=300) > 0, 5.0, 2.0)
@@ -124,7 +116,7 @@ def test_two_classes_are_told_apart_by_logistic_regression() -> None:
     assert figures["kind"] == "logistic" and 0.4 < figures["correlation"] < 0.9
 
 
-def test_labels_that_embeddings_cannot_tell_are_refused(source: Path, tmp_path: Path) -> None:
+def test_labels_that_embeddings_cannot_tell_are_refused(source, tmp_path):
     """Random labels rank nothing: the run stops with the number, before anything is learnt."""
     ids = [f"{file}-{row:02d}" for file in range(4) for row in range(30)]
     table = pa.table({"id": ids, "grade": generator.normal(size=len(ids))})
@@ -133,7 +125,7 @@ def test_labels_that_embeddings_cannot_tell_are_refused(source: Path, tmp_path: 
         finish(tmp_path / "run", with_probe(source, tmp_path / "labels.parquet"))
 
 
-def test_what_is_wrong_with_labels_is_said_before_any_work(source: Path, tmp_path: Path) -> None:
+def test_what_is_wrong_with_labels_is_said_before_any_work(source, tmp_path):
     """An id twice, an absent column and a normalisation that is not served."""
     path = tmp_path / "labels.csv"
     lines = [*range(LEAST_LABELS), 7]

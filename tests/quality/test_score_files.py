@@ -1,7 +1,5 @@
 """Score files are joined to their documents by id, and unfit files are refused with their name."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import json
@@ -31,7 +29,7 @@ def parse_score(path: Path) -> Score:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("texts", [0, 3, 200_000])
-def test_numbers_of_json_as_ids_are_their_decimal_text(tmp_path: Path, texts: int) -> None:
+def test_numbers_of_json_as_ids_are_their_decimal_text(tmp_path, texts):
     """Whole numbers of any size, alone or after few or many texts; each row once."""
     numbers = [5, 0, 2**63, 2**64 + 1, 10**40, -7]
     names = [f"t{row}" for row in range(texts)]
@@ -55,9 +53,7 @@ def test_numbers_of_json_as_ids_are_their_decimal_text(tmp_path: Path, texts: in
         ('{"key": 2, "mark": 1' + 400 * "0" + "}", "cannot be read as ids"),
     ],
 )
-def test_json_that_cannot_be_ids_and_numbers_is_named(
-    tmp_path: Path, line: str, message: str
-) -> None:
+def test_json_that_cannot_be_ids_and_numbers_is_named(tmp_path, line, message):
     """A float has more than one spelling, so it is no id; the row is named."""
     path = tmp_path / "s.jsonl"
     path.write_text('{"key": 1, "mark": 1}\n' + line + "\n")
@@ -68,9 +64,7 @@ def test_json_that_cannot_be_ids_and_numbers_is_named(
 
 @pytest.mark.parametrize("missing", ["drop", 0.0, "error"])
 @pytest.mark.parametrize("matching", [1, 2])
-def test_a_score_of_few_documents_is_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, missing: object, matching: int
-) -> None:
+def test_a_score_of_few_documents_is_logged(tmp_path, caplog, missing, matching):
     """Below half of them, with an id of each side, under every policy for missing scores."""
     given = {f"{'d' if row >= 4 - matching else 'x'}{row:03d}": 1.0 for row in range(4)}
     path = write_scores(tmp_path / "s.csv", given)
@@ -97,7 +91,7 @@ def file_run(tmp_path: Path, documents: int = 9) -> tuple[Run, Path]:
     return make_run(tmp_path, {"id": ids}, rows=3, scores=scores), tmp_path / "csv" / "1.csv"
 
 
-def test_an_id_twice_in_score_files_is_refused(tmp_path: Path) -> None:
+def test_an_id_twice_in_score_files_is_refused(tmp_path):
     """Either score could be wrong, so the first shard that has such an id fails naming it."""
     run, path = file_run(tmp_path)
     with path.open("a") as file:
@@ -112,9 +106,7 @@ def test_an_id_twice_in_score_files_is_refused(tmp_path: Path) -> None:
     assert run.states("file_scores") == ["done", "missing", "missing"]
 
 
-def test_score_files_are_read_once_for_all_shards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_score_files_are_read_once_for_all_shards(tmp_path, monkeypatch):
     """Each file of each score, and a lost shard is joined again to the same bytes."""
     opened: list[str] = []
 
@@ -136,7 +128,7 @@ def test_score_files_are_read_once_for_all_shards(
     assert (lost.read_bytes(), kept.stat().st_mtime_ns) == (content, stamp)
 
 
-def test_joined_scores_of_other_documents_are_not_used(tmp_path: Path) -> None:
+def test_joined_scores_of_other_documents_are_not_used(tmp_path):
     """A file of another shard, put in the place of a shard's own, is noticed by its ids."""
     run, _ = file_run(tmp_path)
     join_scores(run, COMPUTE)
@@ -160,9 +152,7 @@ def rows_of_file(path: Path) -> list[tuple[str, float]]:
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
 @pytest.mark.parametrize("characters", [100, 700_000, 3_000_000])
-def test_texts_of_any_length_with_line_breaks_are_read(
-    tmp_path: Path, kind: str, characters: int
-) -> None:
+def test_texts_of_any_length_with_line_breaks_are_read(tmp_path, kind, characters):
     """Wherever a block of the file ends: every row is read once, in order."""
     line = 'a "quoted", word\n'
     text, count = line * (characters // len(line)), max(2, 5_000_000 // characters)
@@ -179,7 +169,7 @@ def test_texts_of_any_length_with_line_breaks_are_read(
     assert rows_of_file(path) == expected
 
 
-def test_quotes_that_do_not_end_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quotes_that_do_not_end_are_named(tmp_path, monkeypatch):
     """A row larger than the largest block is an error of the file, which no setting repairs."""
     monkeypatch.setattr("datamask.source.rows.CSV_BLOCK", 2**10)
     path = tmp_path / "scores.csv"

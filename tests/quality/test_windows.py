@@ -1,7 +1,5 @@
 """Documents whose beginning is no sample: 3 KB of one kind of text before 40 KB of another."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -13,7 +11,7 @@ from datamask.analysis.composition import query
 from datamask.report.findings import findings_of
 from datamask.runs.run import Run
 from tests import windows
-from tests.finished import WORDS, finish, settings
+from tests.finished import WORDS, finish, settings, table_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("undrawn", "roughly")]
 
@@ -71,13 +69,12 @@ def made(texts: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dic
 def judged(run: Run) -> tuple[dict[str, dict[str, Any]], dict[str, np.ndarray]]:
     """The documents and vectors of a run, by id."""
     rows = {row["id"]: row for row in query(run, "SELECT * FROM documents")}
-    tables = [pq.read_table(run.path("embeddings", shard)) for shard in range(run.num_shards)]
-    vectors = pa.concat_tables(tables).to_pydict()
+    vectors = table_of(run, "embeddings").to_pydict()
     named = zip(vectors["chunk_id"], vectors["feature_arr"], strict=True)
     return rows, {name: np.asarray(vector, np.float64) for name, vector in named}
 
 
-def test_long_documents_are_judged_by_all_of_their_text(made: dict[Any, Run]) -> None:
+def test_long_documents_are_judged_by_all_of_their_text(made):
     """What is mostly noise scores below what is mostly prose, wherever the other part is."""
     for most in (1, 3):
         rows, vectors = judged(made[most])
@@ -94,7 +91,7 @@ def test_long_documents_are_judged_by_all_of_their_text(made: dict[Any, Run]) ->
             assert abs(reversed_["wanted"] - noisy["wanted"]) < 0.1 * apart
 
 
-def test_the_share_of_text_read_is_told(made: dict[Any, Run], texts: dict[str, str]) -> None:
+def test_the_share_of_text_read_is_told(made, texts):
     """The least over all readers, by character; below half of it is a warning with a remedy."""
     for most in (1, 3):
         run = made[most]

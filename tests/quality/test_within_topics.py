@@ -1,7 +1,5 @@
 """Scores normalised within topics through real runs, against numpy."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from datamask.errors import SettingsError
 from datamask.planning.plan import plan_run
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
+from tests.conftest import nightly
 from tests.finished import finish, settings
 from tests.quality.runs import read
 
@@ -60,10 +59,8 @@ def plainly(values: np.ndarray, normalisation: str) -> np.ndarray:
     return (smaller + ((values[None] == values[:, None]).sum(1) - 1) / 2) / len(values)
 
 
-@pytest.mark.parametrize("normalisation", ["z-score", "rank"])
-def test_quality_is_normalised_within_topics(
-    source: Path, tmp_path: Path, normalisation: str
-) -> None:
+@pytest.mark.parametrize("normalisation", ["z-score", *nightly("rank")])
+def test_quality_is_normalised_within_topics(source, tmp_path, normalisation):
     """The other score alone prunes; then each value is a mix of its places in topic and corpus."""
     run = finish(tmp_path / "run", within_topics(source, normalisation), "composition")
     columns = pq.read_table(source / "a.parquet").to_pydict()
@@ -111,11 +108,10 @@ def states(run: Run, chosen: Any) -> dict[str, str]:
     return {stage: min(again.states(stage)) for stage in order}
 
 
-def test_only_what_depends_on_a_change_is_made_again(source: Path, tmp_path: Path) -> None:
+def test_only_what_depends_on_a_change_is_made_again(source, tmp_path):
     """Other topics and another weight change the last quality, but neither what is pruned."""
     chosen = within_topics(source, selection={"scope": "corpus", "rounds": 2})
     run = finish(tmp_path / "run", chosen, "selection")
-    first = read(run, "topic_quality")
     data = chosen.given()
     data["quality"]["scores"][0]["weight"] = 3.0
     heavier = states(run, parse_settings(data))
@@ -124,12 +120,6 @@ def test_only_what_depends_on_a_change_is_made_again(source: Path, tmp_path: Pat
     fewer = parse_settings({**chosen.given(), "topics": {"number": 2}})
     left = {stage for stage, state in states(run, fewer).items() if state == "done"}
     assert left == {"scores", "quality", "embeddings"}
-    run = finish(run.root, fewer, "selection")
-    assert read(run, "topic_quality") != first
-    other = finish(tmp_path / "other", fewer, "selection")
-    for shard in range(run.num_shards):
-        for stage in ("topic_quality", "selection"):
-            assert run.path(stage, shard).read_bytes() == other.path(stage, shard).read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -140,9 +130,7 @@ def test_only_what_depends_on_a_change_is_made_again(source: Path, tmp_path: Pat
         ({"selection": {"mask_model": "somewhere"}}, "mask model"),
     ],
 )
-def test_what_cannot_be_normalised_within_topics_is_refused(
-    source: Path, groups: dict[str, Any], setting: str
-) -> None:
+def test_what_cannot_be_normalised_within_topics_is_refused(source, groups, setting):
     """Without topics, without another score to prune by, by a model that knows no groups."""
     data = {**within_topics(source).given(), **groups}
     with pytest.raises(SettingsError, match=f"normalise_within.*{setting}") as refused:

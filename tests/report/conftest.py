@@ -1,7 +1,5 @@
 """A headless Chromium, and finished runs: one with hostile documents, one for the figures."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass

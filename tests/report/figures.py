@@ -1,7 +1,5 @@
 """A run whose report looks at a part of the documents, and its documents by other means."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -4,8 +4,6 @@ Run it as `python -m tests.report.screenshots FOLDER PAGE...` (`make screenshots
 FOLDER/NAME-WIDTH-SCHEME-PART.png; a part is at most 2,400 px high.
 """
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The pages in a real headless Chromium: what people see, click, hover and tab to."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Iterator
@@ -42,7 +40,7 @@ def opened(
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_opens_without_errors_and_network(chromium: Any, made: Made, name: str) -> None:
+def test_a_page_opens_without_errors_and_network(chromium, made, name):
     """Nothing on the console, nothing requested but the file itself; every chart is drawn."""
     with opened(chromium, made.pages[name]) as (page, wrong):
         assert wrong == []
@@ -51,7 +49,7 @@ def test_a_page_opens_without_errors_and_network(chromium: Any, made: Made, name
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_no_sideways_scroll_on_a_small_phone(chromium: Any, made: Made, name: str) -> None:
+def test_no_sideways_scroll_on_a_small_phone(chromium, made, name):
     """320 px: wide tables scroll in their own box."""
     with opened(chromium, made.pages[name], width=320) as (page, _):
         assert page.evaluate("document.documentElement.scrollWidth") <= 320
@@ -64,7 +62,7 @@ def test_no_sideways_scroll_on_a_small_phone(chromium: Any, made: Made, name: st
         product(PAGES, ("light", "dark")),
     ),
 )
-def test_axe_finds_nothing(chromium: Any, made: Made, name: str, scheme: str) -> None:
+def test_axe_finds_nothing(chromium, made, name, scheme):
     """axe-core, all of WCAG 2 A and AA, contrast included, in both colour schemes."""
     from axe_playwright_python.sync_playwright import Axe
 
@@ -81,7 +79,7 @@ def test_axe_finds_nothing(chromium: Any, made: Made, name: str, scheme: str) ->
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_chart_text_has_contrast(chromium: Any, made: Made, scheme: str) -> None:
+def test_chart_text_has_contrast(chromium, made, scheme):
     """Axes are SVG, which axe does not judge: WCAG's 4.5 to 1 by its own formula."""
     with opened(chromium, made.pages["report"], scheme=scheme) as (page, _):
         colours = page.evaluate(
@@ -104,7 +102,7 @@ def contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-def test_buttons_hide_and_show_series(chromium: Any, made: Made) -> None:
+def test_buttons_hide_and_show_series(chromium, made):
     """By mouse and by keyboard; the button says which."""
     with opened(chromium, made.pages["report"]) as (page, _):
         button = page.locator("#map .keys button", has_text="top quality")
@@ -117,9 +115,7 @@ def test_buttons_hide_and_show_series(chromium: Any, made: Made) -> None:
         assert button.get_attribute("aria-pressed") == "true"
 
 
-def test_a_document_is_searched_sorted_opened_and_linked_to_the_map(
-    chromium: Any, made: Made
-) -> None:
+def test_a_document_is_searched_sorted_opened_and_linked_to_the_map(chromium, made):
     """What a person does to find a document and its nearest selected one."""
     known = {row["id"]: row for row in query(made.run, "SELECT * FROM documents")}
     with opened(chromium, made.pages["report"]) as (page, wrong):
@@ -152,7 +148,7 @@ def test_a_document_is_searched_sorted_opened_and_linked_to_the_map(
         assert wrong == []
 
 
-def test_a_near_copy_pair_is_found_and_read_side_by_side(chromium: Any, made: Made) -> None:
+def test_a_near_copy_pair_is_found_and_read_side_by_side(chromium, made):
     """By the filter or by either id; both texts are there, and the sum that is the logit."""
     pairs = [row for row in sample(made) if (row["cosine"] or 0) >= 0.95]
     assert {row["kind"] for row in pairs} >= {"near-copy pair"}
@@ -180,7 +176,7 @@ def test_a_near_copy_pair_is_found_and_read_side_by_side(chromium: Any, made: Ma
         assert wrong == []
 
 
-def test_a_click_opens_the_document_with_exactly_this_id(chromium: Any, made: Made) -> None:
+def test_a_click_opens_the_document_with_exactly_this_id(chromium, made):
     """Although more documents than the table lists have its id within theirs, and come first."""
     with opened(chromium, made.pages["report"]) as (page, _):
         page.locator("#read tr").first.wait_for()
@@ -198,7 +194,7 @@ def sample(made: Made) -> list[dict[str, Any]]:
     return pq.read_table(sample_path(made.run)).to_pylist()
 
 
-def test_a_group_shows_its_funnel(chromium: Any, made: Made) -> None:
+def test_a_group_shows_its_funnel(chromium, made):
     """Tabs by kind, the relative share kept as a number, and what each step left."""
     with opened(chromium, made.pages["report"]) as (page, _):
         page.locator("[data-filter=groups]").select_option("language")
@@ -219,7 +215,7 @@ def test_a_group_shows_its_funnel(chromium: Any, made: Made) -> None:
         assert re.findall(r": (\d+)", said) == counts
 
 
-def test_sliders_count_other_budgets_and_rank_by_other_lambdas(chromium: Any, made: Made) -> None:
+def test_sliders_count_other_budgets_and_rank_by_other_lambdas(chromium, made):
     """By keyboard: sums of the best documents by logit, and the command that has this budget."""
     rows = query(made.run, "SELECT * FROM documents WHERE logit IS NOT NULL ORDER BY logit DESC")
     total = made.run.num_documents
@@ -251,7 +247,7 @@ def test_sliders_count_other_budgets_and_rank_by_other_lambdas(chromium: Any, ma
         assert wrong == []
 
 
-def test_a_command_is_copied(chromium: Any, made: Made) -> None:
+def test_a_command_is_copied(chromium, made):
     """The clipboard has what stands next to the button."""
     with opened(chromium, made.pages["report"]) as (page, _):
         page.context.grant_permissions(["clipboard-read"])
@@ -262,7 +258,7 @@ def test_a_command_is_copied(chromium: Any, made: Made) -> None:
         assert copied == line.locator("code").text_content()
 
 
-def test_arrow_keys_read_the_values(chromium: Any, made: Made) -> None:
+def test_arrow_keys_read_the_values(chromium, made):
     """A chart is in the tab order, and its values can be walked without a mouse."""
     with opened(chromium, made.pages["report"]) as (page, _):
         page.locator("#tradeoff .plot").focus()
@@ -277,7 +273,7 @@ def test_arrow_keys_read_the_values(chromium: Any, made: Made) -> None:
 
 
 @pytest.mark.parametrize("name", ["report", "comparison"])
-def test_a_script_in_a_document_does_nothing(chromium: Any, made: Made, name: str) -> None:
+def test_a_script_in_a_document_does_nothing(chromium, made, name):
     """It is there to read, letter by letter, and nothing else."""
     with opened(chromium, made.pages[name]) as (page, wrong):
         assert "owned" not in page.title()
@@ -292,7 +288,7 @@ def test_a_script_in_a_document_does_nothing(chromium: Any, made: Made, name: st
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_every_number_is_explained(chromium: Any, made: Made, name: str) -> None:
+def test_every_number_is_explained(chromium, made, name):
     """Each number of a table or card has a line, by hover; documents' ids and names need none."""
     with opened(chromium, made.pages[name]) as (page, _):
         bare = page.evaluate(
@@ -304,7 +300,7 @@ def test_every_number_is_explained(chromium: Any, made: Made, name: str) -> None
 
 
 @pytest.mark.slow
-def test_explanations_by_pointer_and_keyboard(chromium: Any, made: Made) -> None:
+def test_explanations_by_pointer_and_keyboard(chromium, made):
     """A number shows those of its row and column; a heading its own, on focus until Escape."""
     with opened(chromium, made.pages["report"]) as (page, _):
         tip, row = page.locator("#tip"), page.locator("tr", has_text="source").first

@@ -1,13 +1,9 @@
 """Every figure of the report's charts, worked out again by other means, and how it is drawn."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -24,13 +20,10 @@ from datamask.report.charts import PICTURE, Chart, Series, png, specification, s
 from datamask.report.redundancy import neighbours_path, sample_path
 from datamask.report.sweep_page import frontier_chart
 from datamask.runs.opening import open_run, run_storage
-from datamask.runs.run import Run
 from tests.report.figures import by_place, candidates
 
 
-def test_gains_and_findings_are_those_of_the_documents(
-    run: Run, documents: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gains_and_findings_are_those_of_the_documents(run, documents, monkeypatch):
     """Quality, near-duplicates, lengths and groups worked out from the documents."""
     monkeypatch.setattr(redundancy, "NEAR_DUPLICATE_COSINE", 0.6)
     monkeypatch.setattr(findings, "LEAST_EXPECTED", 5)
@@ -69,7 +62,7 @@ def test_gains_and_findings_are_those_of_the_documents(
     assert texts["trained models"].grade == "unknown"
 
 
-def test_the_trade_off_has_every_selection(run: Run, tmp_path: Path) -> None:
+def test_the_trade_off_has_every_selection(run, tmp_path):
     """Random at zero, ours and top quality at their gains, and a sweep's points in their unit."""
     chart = chart_data.tradeoff(run)
     places = {series.name: (series.x[0], series.y[0]) for series in chart.series}
@@ -92,7 +85,7 @@ def test_the_trade_off_has_every_selection(run: Run, tmp_path: Path) -> None:
     assert points.labels == ["λ 0.3", ""], "ours is there"
 
 
-def test_the_map_shows_each_selection(run: Run, documents: list[dict[str, Any]]) -> None:
+def test_the_map_shows_each_selection(run, documents):
     """Points and what is told of them, by selection."""
     known = by_place(documents)
     rows = [row for row in pq.read_table(sample_path(run)).to_pylist() if row["x"] is not None]
@@ -114,7 +107,7 @@ def test_the_map_shows_each_selection(run: Run, documents: list[dict[str, Any]])
         assert list(series.hover or ()) == [row["id"] for row in chosen]
 
 
-def test_pictures_are_those_of_the_page(run: Run, tmp_path: Path) -> None:
+def test_pictures_are_those_of_the_page(run, tmp_path):
     """One PNG a chart, of some size, the same bytes each time; pictures of old charts go."""
     chart = chart_data.tradeoff(run)
     assert png(chart) == png(chart)
@@ -130,7 +123,7 @@ def test_pictures_are_those_of_the_page(run: Run, tmp_path: Path) -> None:
         assert f'<figure id="{path.stem}"' in page
 
 
-def test_names_from_the_data_are_text_in_a_drawing() -> None:
+def test_names_from_the_data_are_text_in_a_drawing():
     """Markup in names of bars, axes and series reaches the page as text, and only as text."""
     hostile = "<a href='https://evil.example'>x</a> \"&\0\x1b"
     series = Series(name=hostile, x=[hostile], y=[1.0], colour="#000000")
@@ -142,7 +135,7 @@ def test_names_from_the_data_are_text_in_a_drawing() -> None:
     assert f"{shown}: {shown}: 1" in labels
 
 
-def test_lines_labelled_by_lambda_have_a_legend() -> None:
+def test_lines_labelled_by_lambda_have_a_legend():
     """Labels that are not names of series do not replace the legend; names do."""
     values = (1.0, 1.0, (1.0, 1.0), (1.0, 1.0), (), (1.0, 1.0), None, None)
     points = [Point(name, 0.5, *values) for name in ("run", "metric=pairwise")]
@@ -153,7 +146,7 @@ def test_lines_labelled_by_lambda_have_a_legend() -> None:
     assert [legend["datum"] for legend in legends] == ["run", "metric=pairwise"]
 
 
-def test_a_picture_says_colour_dash_and_marker_in_its_legend() -> None:
+def test_a_picture_says_colour_dash_and_marker_in_its_legend():
     """A missing value leaves a gap; a legend has all that tells series apart, one for all."""
     gap = Series(name="a", x=[1, 2, 3], y=[10.0, None, 1000.0], colour="#000000", hover=["x"] * 3)
     other = Series(name="b", x=[1], y=[2.0], colour="#ff0000", style=1)

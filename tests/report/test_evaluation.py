@@ -1,7 +1,5 @@
 """An evaluation in words and as a chart."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -46,12 +44,12 @@ def pair(difference: float, half: float, verdict: str) -> dict[str, Any]:
         ),
     ],
 )
-def test_a_pair_in_words(row: dict[str, Any], text: str) -> None:
+def test_a_pair_in_words(row, text):
     """Who is better, by how much, and how sure that is."""
     assert sentence(row) == text
 
 
-def test_intervals_lie_along_their_bars() -> None:
+def test_intervals_lie_along_their_bars():
     """Bars are horizontal: the ends of an interval are numbers, not names of bars."""
     found = Findings([], [pair(-0.05, 0.01, "better")], {}, {}, "")
     layers = specification(difference_chart(found), PICTURE, 560)["layer"]
@@ -73,9 +71,7 @@ def test_intervals_lie_along_their_bars() -> None:
         (["random", "top_quality"], "worse", "unknown"),
     ],
 )
-def test_the_grade_is_that_of_the_runs_own_selection(
-    arms: list[str], verdict: str, grade: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_grade_is_that_of_the_runs_own_selection(arms, verdict, grade, monkeypatch):
     """Wherever its arm is in the list."""
     settings = parse_settings({"source": {"path": "x"}, "evaluation": {"arms": arms}})
     row = {"arm": arms[0], "other": arms[1], "verdict": verdict, "sentence": "said"}

@@ -1,7 +1,5 @@
 """The report page and its markdown: the run's own figures, hostile names disarmed, no network."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import html
@@ -9,7 +7,6 @@ import json
 import re
 import shutil
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -93,7 +90,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Page]:
     return run, page
 
 
-def test_the_page_fetches_nothing_and_carries_its_receipt(made: tuple[Run, Page]) -> None:
+def test_the_page_fetches_nothing_and_carries_its_receipt(made):
     """No script, style, picture or font from elsewhere; done is what the receipt says."""
     run, page = made
     assert all(address.startswith("data:") for address in page.fetched)
@@ -101,7 +98,7 @@ def test_the_page_fetches_nothing_and_carries_its_receipt(made: tuple[Run, Page]
     assert read_receipt(run.path("report")) == run.receipt("report")
 
 
-def test_tables_show_the_runs_figures(made: tuple[Run, Page]) -> None:
+def test_tables_show_the_runs_figures(made):
     """Funnel and scores stand in the page as an own query of the documents finds them."""
     run, page = made
     shown = {row[0]: row for row in reversed(page.rows) if row}  # a name's first row
@@ -120,7 +117,7 @@ def test_tables_show_the_runs_figures(made: tuple[Run, Page]) -> None:
     )
 
 
-def test_the_data_has_groups_and_documents(made: tuple[Run, Page]) -> None:
+def test_the_data_has_groups_and_documents(made):
     """Every group of several, named as in the source; texts and nearest selected documents."""
     run, page = made
     data = unpacked(page.scripts)
@@ -153,9 +150,7 @@ def unpacked(scripts: list[str]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("selection", [{"tokens": 900}, *nightly({"method": "top_quality"})])
-def test_a_browser_can_read_the_data_where_gains_are_unknown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, selection: dict[str, Any]
-) -> None:
+def test_a_browser_can_read_the_data_where_gains_are_unknown(tmp_path, monkeypatch, selection):
     """JSON has no NaN, and a page whose data has one shows no table: not seen without a budget."""
     leave_out_charts(monkeypatch)
     measure_roughly(monkeypatch)
@@ -167,7 +162,7 @@ def test_a_browser_can_read_the_data_where_gains_are_unknown(
     assert documents and all(row[9] is None for row in documents)
 
 
-def test_markdown_has_the_summary_and_no_markup(made: tuple[Run, Page]) -> None:
+def test_markdown_has_the_summary_and_no_markup(made):
     """The same figures for card and artifact; names cannot end a cell or open a tag."""
     run, _ = made
     text = report_markdown(run)
@@ -180,9 +175,7 @@ def test_markdown_has_the_summary_and_no_markup(made: tuple[Run, Page]) -> None:
 
 
 @pytest.mark.slow
-def test_a_score_that_most_documents_lack_is_a_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_score_that_most_documents_lack_is_a_warning(tmp_path, monkeypatch):
     """At the top of the page, in the list of warnings and in the card, with the share.
 
     The run of the other tests has a score of every document, and no warning.
@@ -211,13 +204,13 @@ def test_a_score_that_most_documents_lack_is_a_warning(
     assert "![Map of the embedding space](pictures/map.png)" in card
 
 
-def test_cells_disarm_markdown() -> None:
+def test_cells_disarm_markdown():
     """Pipes, backticks, stars, brackets, tags and line breaks."""
     assert cell("a|b\n`c` <b>*[x](y)*") == r"a\|b \`c\` &lt;b&gt;\*\[x\](y)\*"
     assert (cell(None), cell(1234567), cell(0.12345)) == ("–", "1,234,567", "0.1235")
 
 
-def test_the_report_waits_for_its_composition(made: tuple[Run, Page], tmp_path: Path) -> None:
+def test_the_report_waits_for_its_composition(made, tmp_path):
     """A page of stale figures is never written."""
     run = finish(tmp_path / "run", settings(corpus(tmp_path / "source")), "selection")
     with pytest.raises(RunError, match="missing; run stage `composition`"):
@@ -225,9 +218,7 @@ def test_the_report_waits_for_its_composition(made: tuple[Run, Page], tmp_path: 
     assert not run.path("report").exists()
 
 
-def test_a_sample_may_miss_small_shards_and_sets(
-    made: tuple[Run, Page], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sample_may_miss_small_shards_and_sets(made, tmp_path, monkeypatch):
     """A shard too small for a share of the sample, and no top quality in the sampled shards."""
     leave_out_charts(monkeypatch)
     shutil.copytree(made[0].root, tmp_path / "run")

@@ -1,10 +1,6 @@
 """The report's sample, worked out again by brute force: extremes, neighbours, texts, map."""
 
-from __future__ import annotations
-
 from collections import Counter
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,16 +13,13 @@ from datamask.report import redundancy, sample
 from datamask.report.redundancy import SETS, neighbours_path, sample_path
 from datamask.report.sample import _quality_gains
 from datamask.report.tsne import embedding_map
-from datamask.runs.run import Run
 from datamask.source.texts import MOST_CHARACTERS
 from tests.conftest import nightly
 from tests.finished import finish
 from tests.report.figures import SIZES, by_place, candidates, texts
 
 
-def test_the_sample_is_of_candidates_in_proportion(
-    run: Run, documents: list[dict[str, Any]]
-) -> None:
+def test_the_sample_is_of_candidates_in_proportion(run, documents):
     """As many as asked for, each once, none that pruning dropped; shards by their size."""
     rows = [row for row in pq.read_table(sample_path(run)).to_pylist() if row["kind"] == "random"]
     places = [(row["shard"], row["row"]) for row in rows]
@@ -43,7 +36,7 @@ def test_the_sample_is_of_candidates_in_proportion(
     assert sum(row["diverse"] for row in rows) == len(rows) * kept // total
 
 
-def test_extremes_are_those_of_the_shard(run: Run, documents: list[dict[str, Any]]) -> None:
+def test_extremes_are_those_of_the_shard(run, documents):
     """Nearest to the threshold on both sides, surest, best left out, and dropped by reason."""
     rows = [row for row in pq.read_table(sample_path(run)).to_pylist() if row["kind"] != "random"]
     most = -(-SIZES["EXTREMES"] // run.num_shards)
@@ -70,7 +63,7 @@ def test_extremes_are_those_of_the_shard(run: Run, documents: list[dict[str, Any
         assert shown == {reason: min(n, most) for reason, n in gone.items() if reason}
 
 
-def test_the_nearest_is_a_selected_document(run: Run, documents: list[dict[str, Any]]) -> None:
+def test_the_nearest_is_a_selected_document(run, documents):
     """By brute force over all selected documents of the shard, the document itself left out."""
     known = by_place(documents)
     for row in pq.read_table(sample_path(run)).to_pylist():
@@ -88,7 +81,7 @@ def test_the_nearest_is_a_selected_document(run: Run, documents: list[dict[str, 
 
 
 @pytest.mark.parametrize("scope", ["shard", *nightly("corpus")])
-def test_quality_is_what_twins_differ_by(scope: str, tmp_path: Path) -> None:
+def test_quality_is_what_twins_differ_by(scope, tmp_path):
     """Documents with the same vector differ in their logits by what quality adds, and no more."""
     generator = np.random.default_rng(0)
     vectors = np.repeat(generator.standard_normal((30, 8)), 2, axis=0)
@@ -120,7 +113,7 @@ def test_quality_is_what_twins_differ_by(scope: str, tmp_path: Path) -> None:
             assert differ == pytest.approx(logits[first] - logits[second], abs=1e-5) != 0
 
 
-def test_the_text_is_the_beginning_of_the_documents(run: Run) -> None:
+def test_the_text_is_the_beginning_of_the_documents(run):
     """Cut at the length set; of documents on the map, and of extremes."""
     source = texts(run)
     for row in pq.read_table(sample_path(run)).to_pylist():
@@ -131,9 +124,7 @@ def test_the_text_is_the_beginning_of_the_documents(run: Run) -> None:
         assert len(row["text"]) <= MOST_CHARACTERS and whole.startswith(row["text"].rstrip("…"))
 
 
-def test_neighbours_are_the_nearest_of_their_own_set(
-    run: Run, documents: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_neighbours_are_the_nearest_of_their_own_set(run, documents, monkeypatch):
     """Brute force for the sets that the files define; rates and curve follow from the cosines."""
     monkeypatch.setattr(redundancy, "NEAR_DUPLICATE_COSINE", 0.6)
     known = by_place(documents)
@@ -163,7 +154,7 @@ def test_neighbours_are_the_nearest_of_their_own_set(
         assert shown[name]["error"] == pytest.approx(variance**0.5)
 
 
-def test_nearest_documents_are_those_of_all_cosines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nearest_documents_are_those_of_all_cosines(monkeypatch):
     """Over many blocks, with copies and near-ties, alone and together; a document has no own."""
     monkeypatch.setattr(sample, "BLOCK", 17)
     monkeypatch.setattr(sample, "QUERIES", 50)
@@ -188,7 +179,7 @@ def test_nearest_documents_are_those_of_all_cosines(monkeypatch: pytest.MonkeyPa
         assert (found.tolist(), at.tolist()) == ([0], [-1])
 
 
-def test_equal_documents_are_near_on_the_map() -> None:
+def test_equal_documents_are_near_on_the_map():
     """Three far groups stay apart; the same input gives the same map."""
     generator = np.random.default_rng(0)
     centres = np.eye(3, 16).repeat(20, axis=0)

@@ -1,7 +1,5 @@
 """Coverage and agreement of scores, and what comparison within groups moves, in report and card."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pyarrow.parquet as pq
@@ -28,13 +26,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return finish(folder / "run", settings(folder / "source", quality={"scores": scores}))
 
 
-def test_coverage_counts_the_source(run: Run) -> None:
+def test_coverage_counts_the_source(run):
     """117 of 120 documents have the first score, all have the second; the card says so."""
     assert list(score_coverage(run).items()) == [("edu", 117 / 120), ("heuristic", 1.0)]
     assert "`edu` 97.50%, `heuristic` 100.00%" in report_markdown(run)
 
 
-def test_agreement_is_shown(run: Run) -> None:
+def test_agreement_is_shown(run):
     """The correlation of the pair is in the database, the page and the card's figures."""
     [row] = query(run, "SELECT * FROM score_correlations")
     assert (row["score"], row["other"], row["documents"]) == ("edu", "heuristic", 117)
@@ -43,7 +41,7 @@ def test_agreement_is_shown(run: Run) -> None:
     assert f"<td>{shown}</td><td>117</td>" in run.path("report").read_text(encoding="utf-8")
 
 
-def test_groups_that_gain_and_lose_are_shown(run: Run) -> None:
+def test_groups_that_gain_and_lose_are_shown(run):
     """Counts are those of the candidates by language; what one gains, the other loses."""
     rows = query(run, "SELECT * FROM score_groups")
     compared = query(

@@ -1,7 +1,5 @@
 """Results that should not be believed say so, with numbers worked out again from the source."""
 
-from __future__ import annotations
-
 import html
 import logging
 from pathlib import Path
@@ -120,7 +118,7 @@ def _only_warnings(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.slow
-def test_collapsed_embeddings_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_collapsed_embeddings_are_told(tmp_path, caplog):
     """With the mean cosine of all pairs, and the share of near-duplicates among random ones."""
     features = vectors(0.1)
     (line,) = told(of_vectors(tmp_path, features), caplog)
@@ -131,16 +129,12 @@ def test_collapsed_embeddings_are_told(tmp_path: Path, caplog: pytest.LogCapture
 
 
 @pytest.mark.slow
-def test_embeddings_of_every_direction_are_not(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_embeddings_of_every_direction_are_not(tmp_path, caplog):
     """A sound run warns of nothing."""
     assert told(of_vectors(tmp_path, vectors(1.0)), caplog) == []
 
 
-def test_a_selection_worse_than_random_is_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_selection_worse_than_random_is_told(tmp_path, caplog):
     """Pairwise similarity alone, over all shards: twelve documents that are drawn, not swapped."""
     features = vectors(1.0)
     selection = {"metric": "pairwise", "quality_weight": 0.0, "scope": "corpus", "ratio": 0.1}
@@ -156,16 +150,14 @@ def test_a_selection_worse_than_random_is_told(
 
 
 @pytest.mark.parametrize("features", [vectors(0.5), vectors(0.5)[:2], vectors(0.5)[:1]])
-def test_the_mean_cosine_is_that_of_all_pairs(features: np.ndarray) -> None:
+def test_the_mean_cosine_is_that_of_all_pairs(features):
     """Pair by pair."""
     pairs = [a @ b for i, a in enumerate(features) for j, b in enumerate(features) if i != j]
     assert mean_cosine(features) == pytest.approx(np.mean(pairs) if pairs else 0.0)
 
 
 @pytest.mark.parametrize("terms", [[], *nightly([{"name": "length", "weight": 1}])])
-def test_a_bias_of_length_is_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, terms: list[dict[str, Any]]
-) -> None:
+def test_a_bias_of_length_is_told(tmp_path, caplog, terms):
     """How much longer; no command replaces further terms that the run has."""
     lengths = np.random.default_rng(5).integers(2, 20, FILES * ROWS) ** 2
     run, characters = of_texts(tmp_path, lengths, method="top_quality", more_terms=terms)
@@ -176,7 +168,7 @@ def test_a_bias_of_length_is_told(
 
 
 @pytest.mark.slow
-def test_a_random_selection_has_no_bias(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_random_selection_has_no_bias(tmp_path, caplog):
     """Of the same source."""
     lengths = np.random.default_rng(5).integers(2, 20, FILES * ROWS) ** 2
     run, _ = of_texts(tmp_path, lengths, method="random", metric="facility_location")
@@ -187,7 +179,7 @@ def test_a_random_selection_has_no_bias(tmp_path: Path, caplog: pytest.LogCaptur
 
 
 @pytest.mark.slow
-def test_a_score_that_only_prunes_need_not_gain(tmp_path: Path) -> None:
+def test_a_score_that_only_prunes_need_not_gain(tmp_path):
     """The quality of the selection is as random, which is what lambda 0 asks for."""
     groups = {"selection": {"quality_weight": 0.0}, "quality": {"prune_fraction": 0.2}}
     run = of_vectors(tmp_path, vectors(1.0), **groups)
@@ -197,7 +189,7 @@ def test_a_score_that_only_prunes_need_not_gain(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("score", [{"kind": "column", "column": "q"}, {"kind": "heuristic"}])
-def test_the_default_share_that_is_pruned_counts(score: dict[str, str], tmp_path: Path) -> None:
+def test_the_default_share_that_is_pruned_counts(score, tmp_path):
     """A score that prunes by default is not said to have no effect."""
     quality = {"scores": [{"name": "score", **score}]}
 
@@ -215,9 +207,7 @@ def finding(run: Run, name: str) -> Finding:
 
 
 @pytest.mark.slow
-def test_limits_explain_an_objective_below_top_quality(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_limits_explain_an_objective_below_top_quality(tmp_path, caplog):
     """Long texts have the best quality, but only two of their dump may be kept."""
     lengths = np.random.default_rng(5).integers(2, 20, FILES * ROWS) ** 2
     limits = [{"column": "dump", "value": "long", "cap": 2 / 30}]

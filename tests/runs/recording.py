@@ -1,7 +1,5 @@
 """Which settings code reads: every field of every group, by its dotted path."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Iterator
@@ -42,8 +40,11 @@ def recording(driver: set[str] = DRIVER) -> Iterator[set[str]]:
 
     def read(group: Group, name: str) -> Any:
         prefix = PREFIX.get(type(group))
-        if prefix is not None and name in type(group).model_fields and not _is_of(driver):
-            keys.add(prefix + name)
+        if prefix is not None and name in type(group).model_fields:
+            key = prefix + name
+            # Which module reads is looked up once: that takes longer than to read.
+            if key not in keys and not _is_of(driver):
+                keys.add(key)
         return own(group, name)
 
     def dump(group: Group, **given: Any) -> Any:

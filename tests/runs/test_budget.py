@@ -1,7 +1,5 @@
 """Budgets: exact to the document, whatever the split."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import pairwise
 
@@ -25,7 +23,7 @@ survivors = st.lists(st.integers(0, 10_000), min_size=1, max_size=40)
 
 
 @given(survivors, st.floats(0, 1))
-def test_the_shards_parts_add_up_to_the_total(kept: list[int], share: float) -> None:
+def test_the_shards_parts_add_up_to_the_total(kept, share):
     """No rounding is lost, no shard gets more than it has or far from its share."""
     total = int(sum(kept) * share)
     before, parts = 0, []
@@ -38,7 +36,7 @@ def test_the_shards_parts_add_up_to_the_total(kept: list[int], share: float) -> 
         assert abs(part - total * count / max(sum(kept), 1)) < 1
 
 
-def test_a_ratio_is_taken_as_written() -> None:
+def test_a_ratio_is_taken_as_written():
     """0.1 of 15 is 1.5, rounded half up; binary floating point would blur the tie."""
     assert total_budget(Selection(ratio=0.1), 15) == 2
     assert total_budget(Selection(ratio=0.1), 14) == 1
@@ -46,7 +44,7 @@ def test_a_ratio_is_taken_as_written() -> None:
     assert total_budget(Selection(documents=7), 10) == 7
 
 
-def test_impossible_budgets_are_refused() -> None:
+def test_impossible_budgets_are_refused():
     """More than the source, or more than pruning leaves."""
     with pytest.raises(SettingsError, match=r"selection\.documents: 11"):
         total_budget(Selection(documents=11), 10)
@@ -64,9 +62,7 @@ def test_impossible_budgets_are_refused() -> None:
     st.integers(1024, 10**6),
 )
 @settings(max_examples=40, deadline=None)
-def test_every_shard_is_in_the_files_once_and_in_order(
-    rows: list[int], total: int, file_bytes: int
-) -> None:
+def test_every_shard_is_in_the_files_once_and_in_order(rows, total, file_bytes):
     """Files hold consecutive shards; a large shard is cut into all of its parts."""
     files = subset_files(rows, [count * 1000 for count in rows], total, file_bytes)
     seen: list[int] = []
@@ -92,9 +88,7 @@ def test_every_shard_is_in_the_files_once_and_in_order(
     st.integers(1024, 10**6),
 )
 @settings(max_examples=40, deadline=None)
-def test_with_dumps_every_shard_of_a_dump_is_in_its_files_once(
-    shard_dumps: list[dict[str, int]], tenths: int, file_bytes: int
-) -> None:
+def test_with_dumps_every_shard_of_a_dump_is_in_its_files_once(shard_dumps, tenths, file_bytes):
     """No file holds two dumps, none is forgotten, and they follow in the source's order."""
     rows = [sum(dumps.values()) for dumps in shard_dumps]
     files = subset_files(
@@ -109,7 +103,7 @@ def test_with_dumps_every_shard_of_a_dump_is_in_its_files_once(
         assert [shard for shards in first_parts for shard in shards] == having
 
 
-def test_files_that_share_shards_are_in_one_group() -> None:
+def test_files_that_share_shards_are_in_one_group():
     """Dumps mixed in all shards together, dumps of their own shards and parts of a shard alone."""
     mixed = [{"a": 10, "b": 5, "c": 1} for _ in range(10)]
     files = subset_files([16] * 10, [16_000] * 10, 160, 20_000, mixed)

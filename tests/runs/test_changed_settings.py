@@ -1,7 +1,5 @@
 """Every setting, changed on a finished run, gives the outputs of a fresh run."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -135,9 +133,7 @@ def outputs(root: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("base", BASES)
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_changed_run_is_a_fresh_run(
-    tmp_path: Path, done: Callable[[str], tuple[Path, Settings]], name: str, base: str
-) -> None:
+def test_a_changed_run_is_a_fresh_run(tmp_path, done, name, base):
     """Every output of a fresh run with the setting is in the changed run, byte for byte."""
     finished, chosen = done(base)
     try:
@@ -152,7 +148,7 @@ def test_a_changed_run_is_a_fresh_run(
     assert [path for path in fresh if path not in run or fresh[path] != run[path]] == []
 
 
-def test_every_setting_is_changed() -> None:
+def test_every_setting_is_changed():
     """Or it is named among those that are tested elsewhere."""
     groups = {key.rpartition(".")[0] for key in descriptions()}
     left = [key for key in descriptions() if key not in CHANGES and key not in groups]

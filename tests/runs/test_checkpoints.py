@@ -1,7 +1,5 @@
 """A killed shard goes on where it was, and its bytes are those of one that was not killed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,8 +9,8 @@ import pytest
 
 from datamask.config.compute import Compute
 from datamask.embedding import chunked
-from datamask.embedding.embed import embed_shard
 from datamask.learning import learner
+from datamask.planning.plan import plan_run
 from datamask.runs import checkpoints
 from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.run import Run
@@ -37,6 +35,13 @@ class Killed(BaseException):
     """Stands for SIGKILL where the test needs to know the moment."""
 
 
+@pytest.fixture
+def planned(tmp_path: Path) -> Run:
+    """A run in which nothing is done."""
+    source = finished.corpus(tmp_path / "source")
+    return plan_run(tmp_path / "run", finished.settings(source))
+
+
 def make_run(folder: Path, last: str, **groups: object) -> Run:
     """A run of three shards, done up to a stage."""
     source = folder / "source"
@@ -51,11 +56,9 @@ def learnt(run: Run) -> bytes:
     return run.path("selection", 1).read_bytes()
 
 
-def test_learning_goes_on_after_a_kill_at_any_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_learning_goes_on_after_a_kill_at_any_step(tmp_path, monkeypatch):
     """Killed after every third checkpoint, again and again: the same mask."""
-    selection = {"estimator": "policy_gradient", "steps": 40, "rollouts": 16, "swap_refinement": 10}
+    selection = {"estimator": "policy_gradient", "steps": 20, "rollouts": 8, "swap_refinement": 10}
     run = make_run(tmp_path, "embeddings", selection=selection)
     undisturbed = learnt(run)
     run.path("selection", 1).unlink()
@@ -81,9 +84,7 @@ def test_learning_goes_on_after_a_kill_at_any_step(
     assert not list((run.root / "checkpoints").rglob("*.npz"))
 
 
-def test_a_checkpoint_of_other_settings_is_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_of_other_settings_is_not_used(tmp_path, monkeypatch):
     """Killed while it learned with one lambda, then planned with another: as if never begun."""
     selection = {"estimator": "policy_gradient", "steps": 20, "rollouts": 16, "swap_refinement": 0}
     other = {"selection": {**selection, "quality_weight": 0.2}}
@@ -103,40 +104,9 @@ def test_a_checkpoint_of_other_settings_is_not_used(
     assert learnt(make_run(tmp_path / "killed", "embeddings", **other)) == expected
 
 
-def test_chunks_that_are_embedded_are_not_embedded_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Killed twice: every chunk is embedded once, and the file is the undisturbed one."""
-    from datamask.embedding import lexical
-
-    run = make_run(tmp_path, "quality")
-    embed_shard(run, 0, OFTEN)
-    undisturbed = run.path("embeddings", 0).read_bytes()
-    run.path("embeddings", 0).unlink()
-    embed, calls = lexical.embed, []
-
-    def counted(texts: list[str], dimension: int) -> np.ndarray:
-        if len(calls) in (2, 4):
-            calls.append([])
-            raise Killed
-        calls.append(texts)
-        return embed(texts, dimension)
-
-    monkeypatch.setattr(lexical, "embed", counted)
-    for _ in range(2):
-        with pytest.raises(Killed):
-            embed_shard(run, 0, OFTEN)
-    embed_shard(run, 0, OFTEN)
-    texts = [text for call in calls for text in call]
-    kept = run.receipt("quality", 0).metrics["kept"]
-    assert len(texts) == kept
-    assert run.path("embeddings", 0).read_bytes() == undisturbed
-    assert not list((run.root / "checkpoints").rglob("*.npz"))
-
-
-def test_a_damaged_or_foreign_checkpoint_counts_as_none(tmp_path: Path) -> None:
+def test_a_damaged_or_foreign_checkpoint_counts_as_none(planned):
     """A flipped bit, half a file, and other settings."""
-    run = make_run(tmp_path, "quality")
+    run = planned
     state = {"logits": np.arange(100, dtype=np.float32)}
     kept = Checkpoints(run, "selection", 0, ["cpu"])
     kept.save("learner", state)
@@ -160,13 +130,12 @@ def test_a_damaged_or_foreign_checkpoint_counts_as_none(tmp_path: Path) -> None:
     assert not list((run.root / "checkpoints").rglob("*.npz"))
 
 
-def test_a_checkpoint_is_due_by_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_is_due_by_the_clock(planned, monkeypatch):
     """Not at once, but after a minute; then again."""
-    run = make_run(tmp_path, "quality")
     now = 100.0
     monkeypatch.setattr(checkpoints, "SECONDS", 60)
     monkeypatch.setattr(checkpoints, "time", SimpleNamespace(monotonic=lambda: now))
-    kept = Checkpoints(run, "selection", 0, [])
+    kept = Checkpoints(planned, "selection", 0, [])
     now += 59
     assert not kept.due()
     now += 1
@@ -178,7 +147,7 @@ def test_a_checkpoint_is_due_by_the_clock(tmp_path: Path, monkeypatch: pytest.Mo
     assert kept.due()
 
 
-def test_out_of_memory_is_tried_with_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_is_tried_with_less(tmp_path, monkeypatch):
     """Half the working set each time; below what can help it is one line, and may be retried."""
     import torch
 
@@ -202,12 +171,9 @@ def test_out_of_memory_is_tried_with_less(tmp_path: Path, monkeypatch: pytest.Mo
         make_mask(run, 0, Compute(working_set_bytes=2**26))
 
 
-def test_a_unit_saves_while_another_one_is_cleared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_unit_saves_while_another_one_is_cleared(planned, monkeypatch):
     """Another worker finishes between the two folders that a save makes."""
-    run = make_run(tmp_path, "quality")
-    other, own = (Checkpoints(run, "selection", unit) for unit in (0, 1))
+    other, own = (Checkpoints(planned, "selection", unit) for unit in (0, 1))
     other.save("state", {"steps": np.arange(3)})
     made = Path.mkdir
 

@@ -1,7 +1,5 @@
 """A fingerprint holds exactly the settings that its stage reads, by a record of all reads."""
 
-from __future__ import annotations
-
 import pkgutil
 from typing import Any
 
@@ -173,7 +171,7 @@ def recorded(
     return run, reads
 
 
-def test_what_a_stage_reads_is_in_its_fingerprint(recorded: tuple[Run, dict]) -> None:
+def test_what_a_stage_reads_is_in_its_fingerprint(recorded):
     """In its own part or in that of its inputs, or there is a reason why it need not be."""
     run, reads = recorded
     chain: dict[str, set[str]] = {"round_total": own(run, "round_total")}  # of the round before
@@ -192,7 +190,7 @@ def test_what_a_stage_reads_is_in_its_fingerprint(recorded: tuple[Run, dict]) ->
     assert not missing
 
 
-def test_what_is_in_a_fingerprint_is_read(recorded: tuple[Run, dict]) -> None:
+def test_what_is_in_a_fingerprint_is_read(recorded):
     """By the stage itself: another value never repeats work for nothing."""
     run, reads = recorded
     unread: dict[str, list[str]] = {}

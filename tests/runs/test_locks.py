@@ -1,7 +1,5 @@
 """Locks between real processes: they exclude, they wait, and death releases them."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import sys
@@ -45,7 +43,7 @@ def kill(process: subprocess.Popen[str]) -> None:
     process.communicate()
 
 
-def test_settings_are_not_changed_under_somebody_who_works(tmp_path: Path) -> None:
+def test_settings_are_not_changed_under_somebody_who_works(tmp_path):
     """The message names the process; once it is dead, the lock is free, and no file is left."""
     other = holder(tmp_path, "working")
     with locks.working(run_storage(tmp_path)):
@@ -61,7 +59,7 @@ def test_settings_are_not_changed_under_somebody_who_works(tmp_path: Path) -> No
     assert not list((tmp_path / "locks").iterdir())
 
 
-def test_nobody_works_while_settings_are_changed(tmp_path: Path) -> None:
+def test_nobody_works_while_settings_are_changed(tmp_path):
     """Work waits, and goes on when the other has died."""
     other = holder(tmp_path, "alone")
     start = time.monotonic()
@@ -70,7 +68,7 @@ def test_nobody_works_while_settings_are_changed(tmp_path: Path) -> None:
         assert time.monotonic() - start > 0.4
 
 
-def test_a_shard_is_worked_on_by_one_at_a_time(tmp_path: Path) -> None:
+def test_a_shard_is_worked_on_by_one_at_a_time(tmp_path):
     """Two threads and many turns: never both inside; another shard is free meanwhile."""
     inside, most, turns = 0, 0, []
 
@@ -95,7 +93,7 @@ def test_a_shard_is_worked_on_by_one_at_a_time(tmp_path: Path) -> None:
     assert len(turns) == 15
 
 
-def test_every_task_has_a_gpu_of_its_own(tmp_path: Path) -> None:
+def test_every_task_has_a_gpu_of_its_own(tmp_path):
     """Four tasks, two GPUs: both are used, and no GPU by two tasks."""
     busy: list[int] = []
     seen: set[int] = set()
@@ -123,7 +121,7 @@ def test_every_task_has_a_gpu_of_its_own(tmp_path: Path) -> None:
     assert (seen, most) == ({0, 1}, 2)
 
 
-def test_lock_files_come_and_go_under_many_hands(tmp_path: Path) -> None:
+def test_lock_files_come_and_go_under_many_hands(tmp_path):
     """The last holder removes a lock's file, a launch that failed the folder; others lock on."""
     failures: list[BaseException] = []
 
@@ -147,7 +145,7 @@ def test_lock_files_come_and_go_under_many_hands(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("hold", ["working", "alone", "settings"])
-def test_a_run_behind_a_dangling_link_is_refused(tmp_path: Path, hold: str) -> None:
+def test_a_run_behind_a_dangling_link_is_refused(tmp_path, hold):
     """One line that names the lock that was wanted, and no endless loop."""
     (tmp_path / "run").symlink_to(tmp_path / "missing disk")
     with (
@@ -157,7 +155,7 @@ def test_a_run_behind_a_dangling_link_is_refused(tmp_path: Path, hold: str) -> N
         pass
 
 
-def test_a_lease_that_cannot_be_had_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_that_cannot_be_had_is_given_up(monkeypatch):
     """A store that says both that it is there and that it is not: one line that names it."""
     monkeypatch.setattr(leases, "SECONDS_BETWEEN_TRIES", 0)
     answers = {"replace": lambda *given: None, "find": lambda name: None}

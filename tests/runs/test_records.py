@@ -1,7 +1,5 @@
 """What is on record of each unit of work: attempts, seconds, and a log that is only its own."""
 
-from __future__ import annotations
-
 import contextvars
 import json
 import logging
@@ -31,7 +29,7 @@ def run(tmp_path: Path) -> Run:
     return plan_run(tmp_path / "run", settings(corpus(tmp_path / "source")))
 
 
-def test_failed_attempts_are_counted_until_one_succeeds(run: Run) -> None:
+def test_failed_attempts_are_counted_until_one_succeeds(run):
     """Two failures and a success are three attempts; their reasons are in the log."""
     source = Path(run.shard_pieces[1][0].path)
     for number in (1, 2):
@@ -54,7 +52,7 @@ def test_failed_attempts_are_counted_until_one_succeeds(run: Run) -> None:
     assert read_record(run, "scores", 0) is None
 
 
-def test_another_units_lines_stay_out(run: Run) -> None:
+def test_another_units_lines_stay_out(run):
     """Two threads at once: each log has its own thread's lines."""
     logger = logging.getLogger("datamask.test")
     logging.getLogger("datamask").setLevel("INFO")
@@ -79,7 +77,7 @@ def test_another_units_lines_stay_out(run: Run) -> None:
     assert logging.getLogger("datamask").handlers == handlers
 
 
-def test_a_record_of_other_settings_does_not_count(run: Run) -> None:
+def test_a_record_of_other_settings_does_not_count(run):
     """The record of a stale output, or a damaged one, is none."""
     with recorded(run, "selection", 0):
         pass
@@ -94,7 +92,7 @@ def test_a_record_of_other_settings_does_not_count(run: Run) -> None:
     assert read_record(run, "selection", 0) is None
 
 
-def test_the_report_tells_retries_and_seconds(tmp_path: Path) -> None:
+def test_the_report_tells_retries_and_seconds(tmp_path):
     """Shard 1 was tried twice; its seconds are those of all its records."""
     run = finish(tmp_path / "run", settings(corpus(tmp_path / "source")), "composition")
     path = run.record_path("selection", 1)
@@ -108,7 +106,7 @@ def test_the_report_tells_retries_and_seconds(tmp_path: Path) -> None:
     assert 4.25 < float(seconds) < 60 and retries == "1"
 
 
-def test_notes_add_up_and_belong_to_their_unit(run: Run) -> None:
+def test_notes_add_up_and_belong_to_their_unit(run):
     """Of the attempt that succeeded; also from a thread in the unit's context; else nowhere."""
     note(documents=1)
     with pytest.raises(ValueError), recorded(run, "selection", 0):
@@ -125,7 +123,7 @@ def test_notes_add_up_and_belong_to_their_unit(run: Run) -> None:
 
 
 @pytest.mark.slow
-def test_the_report_tells_how_fast_texts_were_embedded(tmp_path: Path) -> None:
+def test_the_report_tells_how_fast_texts_were_embedded(tmp_path):
     """Sums over shards; a shard without a record counts for nothing; padding where known."""
     run = finish(tmp_path / "run", settings(corpus(tmp_path / "source")), "composition")
     for shard in range(run.num_shards):

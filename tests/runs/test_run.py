@@ -1,12 +1,8 @@
 """The run folder: atomic files, receipts, and the chain of fingerprints."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
-import subprocess
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -73,15 +69,13 @@ EMBEDDED = DOWNSTREAM.index("embeddings")
         ({"seed": 5}, "selection"),
     ],
 )
-def test_a_setting_changes_its_stage_and_all_that_follow(
-    tmp_path: Path, settings: dict, first: str
-) -> None:
+def test_a_setting_changes_its_stage_and_all_that_follow(tmp_path, settings, first):
     """Lambda re-learns but does not re-embed; the card re-publishes only."""
     expected = set(DOWNSTREAM[DOWNSTREAM.index(first) :])
     assert changed_stages(tmp_path, settings) == expected
 
 
-def test_the_size_of_files_changes_the_subset_only(tmp_path: Path) -> None:
+def test_the_size_of_files_changes_the_subset_only(tmp_path):
     """Only if it is then cut into other files; composition and report do not depend on it."""
     runs = [
         planned_run(
@@ -96,7 +90,7 @@ def test_the_size_of_files_changes_the_subset_only(tmp_path: Path) -> None:
     assert {name for name in stages if prints[1][name] != prints[2][name]} == {"subset"}
 
 
-def test_rounds_are_stages_of_the_corpus_scope_alone(tmp_path: Path) -> None:
+def test_rounds_are_stages_of_the_corpus_scope_alone(tmp_path):
     """As many as are asked for; a new lambda learns all of them anew and embeds nothing."""
     corpus = {"scope": "corpus", "rounds": 2}
     before = planned_run(tmp_path / "before", {"selection": corpus})
@@ -110,7 +104,7 @@ def test_rounds_are_stages_of_the_corpus_scope_alone(tmp_path: Path) -> None:
     assert changed == [*learning, *after_that]
 
 
-def test_a_second_round_begins_anew_and_a_third_goes_on(tmp_path: Path) -> None:
+def test_a_second_round_begins_anew_and_a_third_goes_on(tmp_path):
     """One round reads vectors once; of more, the first do not depend on how many may follow."""
     runs = [
         planned_run(tmp_path / str(number), {"selection": {"scope": "corpus", "rounds": number}})
@@ -128,7 +122,7 @@ def test_a_second_round_begins_anew_and_a_third_goes_on(tmp_path: Path) -> None:
         assert runs[1].fingerprint(stage, unit) == runs[2].fingerprint(stage, unit)
 
 
-def test_an_encoder_that_moved_is_learned_from_again_without_embeddings(tmp_path: Path) -> None:
+def test_an_encoder_that_moved_is_learned_from_again_without_embeddings(tmp_path):
     """The stages that embed depend on its revision themselves."""
     chosen = {"selection": {"scope": "corpus", "rounds": 1}, "embedding": {"keep": False}}
     runs = [
@@ -140,13 +134,13 @@ def test_an_encoder_that_moved_is_learned_from_again_without_embeddings(tmp_path
     assert changed == stages[stages.index("corpus_statistics") :]
 
 
-def test_a_pinned_revision_belongs_to_its_stage(tmp_path: Path) -> None:
+def test_a_pinned_revision_belongs_to_its_stage(tmp_path):
     """A model that moved makes embeddings stale, scores stay."""
     pinned_revisions = {"embeddings:model": "other"}
     assert changed_stages(tmp_path, {}, pinned_revisions) == set(DOWNSTREAM[EMBEDDED:])
 
 
-def test_missing_done_stale(tmp_path: Path) -> None:
+def test_missing_done_stale(tmp_path):
     """The state of a shard follows its file, and a corrupt file counts as missing."""
     run = planned_run(tmp_path)
     assert run.remaining("selection") == [0, 1, 2]
@@ -166,9 +160,7 @@ def test_missing_done_stale(tmp_path: Path) -> None:
         run.remaining("selection", [7])
 
 
-def test_a_fingerprint_is_the_hash_of_the_canonical_text_of_all_that_determines_it(
-    tmp_path: Path,
-) -> None:
+def test_a_fingerprint_is_the_hash_of_the_canonical_text_of_all_that_determines_it(tmp_path):
     """The text is assembled from parts, some of them kept for all units; the standard hashes it."""
     run = planned_run(
         tmp_path, {"selection": {"ratio": 0.3}}, {"selection:x": "7", "scores:y": "8"}
@@ -182,9 +174,7 @@ def test_a_fingerprint_is_the_hash_of_the_canonical_text_of_all_that_determines_
         assert run.fingerprint("selection", unit) == hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def test_the_end_of_a_file_says_the_same_as_its_decoded_footer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_end_of_a_file_says_the_same_as_its_decoded_footer(tmp_path, monkeypatch):
     """`status` reads it without Arrow; where it is not plain to see, the footer is decoded."""
     path = tmp_path / "a.parquet"
     table = pa.table(
@@ -210,7 +200,7 @@ def test_the_end_of_a_file_says_the_same_as_its_decoded_footer(
             fingerprint_at_end(str(tmp_path / name))
 
 
-def test_a_receipt_comes_back_from_every_kind_of_file(tmp_path: Path) -> None:
+def test_a_receipt_comes_back_from_every_kind_of_file(tmp_path):
     """Parquet, HTML and DuckDB files carry the receipt that was put into them."""
     import duckdb
 
@@ -233,7 +223,7 @@ def test_a_receipt_comes_back_from_every_kind_of_file(tmp_path: Path) -> None:
         read_receipt(tmp_path / "b.duckdb")
 
 
-def test_a_failed_write_leaves_the_old_file_and_no_rubbish(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_the_old_file_and_no_rubbish(tmp_path):
     """An error half way changes nothing."""
     path = tmp_path / "a.parquet"
     table = pa.table({"id": ["old"]}, schema=SCHEMA)
@@ -250,7 +240,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_rubbish(tmp_path: Path) -> No
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-def test_a_full_disk_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_full_disk_is_told_in_one_line(tmp_path):
     """ENOSPC becomes a transient error that names the file and the remedy."""
     with (
         pytest.raises(StorageError, match=r"a\.json: no space left .* relaunch"),
@@ -261,7 +251,7 @@ def test_a_full_disk_is_told_in_one_line(tmp_path: Path) -> None:
         full.flush()
 
 
-def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_a_run_is_refused(tmp_path):
     """No run.json, a broken one, and a run without plan."""
     with pytest.raises(RunError, match="no run here"):
         open_run(tmp_path)
@@ -273,27 +263,9 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
         open_run(tmp_path)
 
 
-def test_seeds_of_shards_differ_and_stay() -> None:
+def test_seeds_of_shards_differ_and_stay():
     """A shard's seed depends on run seed and shard only."""
     seeds = {shard_seed(seed, shard) for seed in range(20) for shard in range(500)}
     assert len(seeds) == 10_000
     assert all(0 <= seed < 2**63 for seed in seeds)
     assert shard_seed(0, 0) == shard_seed(0, 0)
-
-
-def test_a_killed_writer_leaves_no_half_file(tmp_path: Path) -> None:
-    """SIGKILL in the middle of a write: the final name does not exist."""
-    code = (
-        "import sys, time; from pathlib import Path; from datamask.runs.files import replace_file\n"
-        "with replace_file(Path(sys.argv[1])) as temporary:\n"
-        "    temporary.write_text('half'); print('ready', flush=True); time.sleep(60)\n"
-    )
-    path = tmp_path / "out.json"
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    process.kill()
-    process.communicate()
-    assert not path.exists()

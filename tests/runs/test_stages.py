@@ -1,7 +1,5 @@
 """Every stage belongs to the work of one flow."""
 
-from __future__ import annotations
-
 import pytest
 
 from datamask.config.loading import parse_settings
@@ -20,7 +18,7 @@ REPEATS = {"max_repeat": 2, "training_documents": 5, "documents": 3}
         {"selection": {"scope": "corpus"}, "evaluation": {"arms": ["ours", "random"]}},
     ],
 )
-def test_the_parts_are_the_whole(groups: dict[str, dict[str, object]]) -> None:
+def test_the_parts_are_the_whole(groups):
     """From embeddings to the report, in order, no stage is left out or done by two flows."""
     settings = parse_settings({"source": {"path": "texts"}, **groups})
     stages = stages_of(settings)

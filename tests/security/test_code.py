@@ -3,12 +3,10 @@
 The attacks are real: each payload leaves a mark when it runs.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +46,8 @@ def planned(root: Path, source: Path, **groups: object) -> Run:
     return run
 
 
-def test_a_pickle_in_a_checkpoint_is_refused_and_not_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_pickle_in_a_checkpoint_is_refused_and_not_run(source, tmp_path, monkeypatch, caplog):
     """Arrays of objects where a killed shard left vectors: the shard is embedded as if new."""
-    source = finished.corpus(tmp_path / "source")
     run, plain = (planned(tmp_path / name, source) for name in ("run", "plain"))
     monkeypatch.setattr("datamask.embedding.chunked.CHUNK", 8)
     compute = Compute()
@@ -76,18 +71,13 @@ def test_a_pickle_in_a_checkpoint_is_refused_and_not_run(
     for shard in range(run.num_shards):
         one, other = (r.path("embeddings", shard).read_bytes() for r in (run, plain))
         assert one == other
-    with np.load(_poisoned_file(tmp_path, poison), allow_pickle=True) as kept:
+    np.savez(tmp_path / "poison.npz", ids=poison)
+    with np.load(tmp_path / "poison.npz", allow_pickle=True) as kept:
         assert len(kept["ids"]) == 2
     assert mark.exists(), "the payload is harmless: the test would see nothing"
 
 
-def _poisoned_file(folder: Path, poison: np.ndarray) -> Path:
-    path = folder / "poison.npz"
-    np.savez(path, ids=poison)
-    return path
-
-
-def test_a_pickle_in_the_metadata_of_a_source_is_not_run(tmp_path: Path) -> None:
+def test_a_pickle_in_the_metadata_of_a_source_is_not_run(tmp_path):
     """Arrow once unpickled extension types that a file brought (CVE-2023-47248)."""
     source, mark = finished.corpus(tmp_path / "source"), tmp_path / "mark"
     bring = {
@@ -111,7 +101,7 @@ def calls(folder: Path) -> Iterator[tuple[Path, str, ast.Call]]:
                 yield path, ast.unparse(node.func), node
 
 
-def test_nothing_that_unpickles_or_evaluates_is_called() -> None:
+def test_nothing_that_unpickles_or_evaluates_is_called():
     """In the library, the tasks and the flows; np.load only without pickle, text only as UTF-8."""
     forbidden = {
         *("eval", "exec", "pickle.load", "pickle.loads", "joblib.load", "torch.load"),
@@ -146,9 +136,7 @@ def test_nothing_that_unpickles_or_evaluates_is_called() -> None:
         ("shelve:DbfilenameShelf", {"filename": "MARK"}),
     ],
 )
-def test_settings_call_no_class_but_objectives(
-    name: str, options: dict[str, Any], tmp_path: Path
-) -> None:
+def test_settings_call_no_class_but_objectives(name, options, tmp_path):
     """A function, or a class with `values` that is no objective, is refused and never called."""
     mark = str(tmp_path / "mark")
     given = json.loads(json.dumps(options).replace("MARK", mark))
@@ -174,9 +162,7 @@ def custom_module(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("write", [custom_configuration, custom_module])
-def test_code_of_a_model_does_not_run_unless_asked_for(
-    write: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_of_a_model_does_not_run_unless_asked_for(write, tmp_path, monkeypatch):
     """By default it is refused in one line; with trust_remote_code it does run."""
     from datamask.embedding.pinning import folder_digest
     from datamask.embedding.sentence_transformer import load_model

@@ -1,7 +1,5 @@
 """Names, values and SQL that are hostile stay data: nothing outside the run is read or written."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 
@@ -87,7 +85,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, pa.Table, se
     return run, source, before
 
 
-def test_names_from_data_stay_in_the_run(hostile: tuple[Run, pa.Table, set[str]]) -> None:
+def test_names_from_data_stay_in_the_run(hostile):
     """No file is new outside its folder, and no file in it is named after a value."""
     run, _, before = hostile
     place = run.root.parent
@@ -99,9 +97,7 @@ def test_names_from_data_stay_in_the_run(hostile: tuple[Run, pa.Table, set[str]]
     assert all(run.state(stage, 0) == "done" for stage in stages.stages_of(run.settings))
 
 
-def test_the_subset_of_a_hostile_corpus_is_its_rows(
-    hostile: tuple[Run, pa.Table, set[str]],
-) -> None:
+def test_the_subset_of_a_hostile_corpus_is_its_rows(hostile):
     """Every selected row equals its source row, in the source's order."""
     run, source, _ = hostile
     position = {key: row for row, key in enumerate(source[ID].to_pylist())}
@@ -116,7 +112,7 @@ def test_the_subset_of_a_hostile_corpus_is_its_rows(
     assert len(set(rows)) == len(rows) == DOCUMENTS // 2
 
 
-def test_sql_treats_hostile_values_as_data(hostile: tuple[Run, pa.Table, set[str]]) -> None:
+def test_sql_treats_hostile_values_as_data(hostile):
     """The tables hold the source's values, and their counts equal those of Python."""
     run, source, _ = hostile
     with open_composition(run) as connection:
@@ -180,9 +176,7 @@ CHANGES = (
 )
 
 
-def test_a_query_reads_its_run_and_touches_nothing_else(
-    hostile: tuple[Run, pa.Table, set[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_query_reads_its_run_and_touches_nothing_else(hostile, tmp_path, monkeypatch):
     """No SQL writes a file, reads another one or changes DuckDB's configuration.
 
     Each statement that could write is aimed at a new file, at the database that is open, at its
@@ -212,7 +206,7 @@ def test_a_query_reads_its_run_and_touches_nothing_else(
             assert list(rows)
 
 
-def test_a_database_that_comes_with_a_run_reads_no_file(tmp_path: Path) -> None:
+def test_a_database_that_comes_with_a_run_reads_no_file(tmp_path):
     """A view in a received composition.duckdb cannot bring other files into query or comparison."""
     other = tmp_path / "other.csv"
     other.write_text("hunter2\n")
@@ -225,9 +219,8 @@ def test_a_database_that_comes_with_a_run_reads_no_file(tmp_path: Path) -> None:
         connection.execute("FROM terms").fetchall()
 
 
-def test_a_run_whose_path_is_a_pattern_is_refused(tmp_path: Path) -> None:
+def test_a_run_whose_path_is_a_pattern_is_refused(source, tmp_path):
     """DuckDB reads patterns: the files of another run would be taken for this one's."""
-    source = finished.corpus(tmp_path / "source")
     for name in ("run*", "run?", "run[12]", "run\\n"):
         with pytest.raises(DatamaskError, match=r"as a pattern and . as /; use another folder"):
             plan_run(tmp_path / name, finished.settings(source))

@@ -1,7 +1,5 @@
 """A run that somebody else made leads no command to a file outside of the run."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -149,13 +147,7 @@ CHANGES = {change.__name__: change for change in (published, dump, score, link)}
 @example("publish", ("link", "publication/data"))
 @example("report", ("link", "logs"))
 @example("share", ("link", "subset/train-00000-of-00002.parquet"))
-def test_no_command_leaves_a_hostile_run(
-    theirs: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    command: str,
-    change: tuple[str, str],
-) -> None:
+def test_no_command_leaves_a_hostile_run(theirs, tmp_path, capsys, command, change):
     """The user's files keep their names and bytes, and appear in no run and in no message."""
     place = tmp_path / uuid.uuid4().hex
     run, home = place / "run", place / "home"
@@ -199,7 +191,7 @@ def contents(place: Path, *left_out: Path) -> dict[str, bytes]:
 @example("a//b")
 @example("")
 @example("x" * 256)
-def test_a_name_leads_into_the_run_or_nowhere(name: str) -> None:
+def test_a_name_leads_into_the_run_or_nowhere(name):
     """What `inside` accepts is below the folder by the system's own reading of paths."""
     root = Path("/a/run")
     try:
@@ -211,7 +203,7 @@ def test_a_name_leads_into_the_run_or_nowhere(name: str) -> None:
     assert os.path.normpath(path) == str(path) == f"/a/run/{name}"
 
 
-def test_a_store_that_lists_hostile_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_lists_hostile_names(tmp_path, monkeypatch):
     """Names that an object store returns lead to no file outside of the cache."""
     import fsspec
 

@@ -1,10 +1,7 @@
 """Who may read a run is decided by the user's umask."""
 
-from __future__ import annotations
-
 import os
 import stat
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mask", [0o000, 0o027])
-def test_files_have_the_permissions_of_the_umask(tmp_path: Path, mask: int) -> None:
+def test_files_have_the_permissions_of_the_umask(tmp_path, mask):
     """Every file and folder of a run, of one that shares its files and of a page has them."""
     before = os.umask(mask)
     try:

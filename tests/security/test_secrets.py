@@ -3,8 +3,6 @@
 The attacks are real: the server quotes the token that it received.
 """
 
-from __future__ import annotations
-
 import http.server
 import json
 import logging
@@ -26,7 +24,6 @@ from datamask.config.loading import parse_settings
 from datamask.errors import PublicationError, RunError, SettingsError
 from datamask.execution import pipeline
 from datamask.runs.opening import run_storage
-from tests import finished
 from tests.hub.runs import finished_run
 from tests.hub.server import Fault, Hub
 from tests.publishing.conftest import TOKEN
@@ -75,9 +72,7 @@ def parrot() -> Iterator[tuple[str, list[str]]]:
 
 
 @pytest.mark.slow
-def test_no_answer_of_a_server_brings_the_token_to_the_terminal(
-    parrot: tuple[str, list[str]], tmp_path: Path
-) -> None:
+def test_no_answer_of_a_server_brings_the_token_to_the_terminal(parrot, tmp_path):
     """Source, model and repository on a Hub that quotes the token: nothing printed or kept has it.
 
     In a process of its own, because the client reads the Hub's address when it is imported.
@@ -106,9 +101,7 @@ def test_no_answer_of_a_server_brings_the_token_to_the_terminal(
         assert TOKEN.encode() not in content, path
 
 
-def test_a_failed_publication_keeps_the_token_nowhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failed_publication_keeps_the_token_nowhere(tmp_path, monkeypatch, caplog):
     """Not in the exception chain, the log at level DEBUG, or any file of the run."""
     caplog.set_level(logging.INFO)
     caplog.set_level(logging.DEBUG, "datamask")
@@ -139,7 +132,7 @@ def test_a_failed_publication_keeps_the_token_nowhere(
         {"publication": {"repository": "a/b", "license": "mit", "hunter": {"token": "hunter2"}}},
     ],
 )
-def test_secrets_in_settings_are_refused_and_not_repeated(settings: dict[str, Any]) -> None:
+def test_secrets_in_settings_are_refused_and_not_repeated(settings):
     """Settings are recorded and shown on the card, so no secret may enter them."""
     with pytest.raises(SettingsError) as caught:
         parse_settings(settings)
@@ -178,11 +171,8 @@ PLACES = (
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_no_secret_of_a_url_gets_past_the_settings(
-    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
-) -> None:
+def test_no_secret_of_a_url_gets_past_the_settings(place, source, tmp_path, capsys, monkeypatch):
     """Every kind of secret in every kind of setting: refused, and printed and written nowhere."""
-    source = finished.corpus(tmp_path / "source")
     for url in SECRET_URLS:
         given = ["--set", f"source.path={source}", "--set", place.format(url)]
         command = ["datamask", "rebuild", str(tmp_path / "run"), *given]
@@ -196,7 +186,7 @@ def test_no_secret_of_a_url_gets_past_the_settings(
 
 
 @pytest.mark.parametrize("url", SECRET_URLS)
-def test_no_secret_gets_into_the_place_of_a_run(url: str) -> None:
+def test_no_secret_gets_into_the_place_of_a_run(url):
     """A run's own URL is in every log line."""
     with pytest.raises(RunError) as caught:
         run_storage(url)
@@ -215,13 +205,13 @@ def test_no_secret_gets_into_the_place_of_a_run(url: str) -> None:
         "zip://a/b@c::https://host/x.zip",
     ],
 )
-def test_addresses_without_a_secret_are_accepted(url: str) -> None:
+def test_addresses_without_a_secret_are_accepted(url):
     """A container, a revision, a port and a partition are no secrets, and are shown as they are."""
     assert parse_settings({"source": {"path": url}}).source.path == url
     assert str(SettingsError(f"{url}: no such file")) == f"{url}: no such file"
 
 
-def test_the_token_of_the_environment_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_token_of_the_environment_is_no_setting(monkeypatch):
     """A mistake in a shell such as --set embedding.prefix=$HF_TOKEN is not recorded."""
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     with pytest.raises(SettingsError) as caught:

@@ -1,7 +1,5 @@
 """Names and texts that hold escape sequences reach the terminal as visible escapes."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty
@@ -85,7 +83,7 @@ def environment() -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_no_command_sends_names_to_be_obeyed(config: Path) -> None:
+def test_no_command_sends_names_to_be_obeyed(config):
     """Commands that show hostile names, in a pipe and on a terminal, show them as escapes."""
     run, good = config / "run", config / "good.yaml"
     in_pipe("rebuild", run, "--config", good)
@@ -113,7 +111,7 @@ def test_no_command_sends_names_to_be_obeyed(config: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
-def test_data_in_a_file_is_unchanged(config: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_data_in_a_file_is_unchanged(config, capfd):
     """CSV and JSON that a program reads have the characters of the source."""
     run = config / "run"
     if not run.exists():

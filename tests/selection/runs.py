@@ -1,7 +1,5 @@
 """Runs of a small corpus up to their masks, and the documents that they keep."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
 from datamask.runs.run import Run
 from datamask.runs.stages import learning_stages
-from tests.finished import rows_of, settings, up_to
+from tests.finished import rows_of, settings, table_of, up_to
 
 SCOPES = [{"scope": "corpus", "rounds": 2}, {"tokens": 700}, {"scope": "corpus", "tokens": 700}]
 SCOPES += [{"scope": "corpus", "rounds": 1}]
@@ -43,8 +41,7 @@ def learn_vectors(
     run = plan_run(root, parse_settings(data))
     for stage in up_to(run, last):
         run_stage(run, stage, Compute())
-    masks = [pq.read_table(run.path("selection", shard)) for shard in range(run.num_shards)]
-    return run, np.concatenate([mask["selected"].to_numpy() for mask in masks])
+    return run, table_of(run, "selection")["selected"].to_numpy()
 
 
 def by_definition(features: np.ndarray, quality: np.ndarray, metric: str) -> dict[str, float]:
@@ -83,15 +80,3 @@ def kept(run: Run) -> list[dict[str, object]]:
         facts = {row["id"]: row for row in pq.read_table(run.path("scores", shard)).to_pylist()}
         rows += [facts[row["id"]] for row in rows_of(run, shard) if row["selected"]]
     return rows
-
-
-def candidates(run: Run) -> list[tuple[float, float, str]]:
-    """(−logit, −quality, id) of all documents that could be kept, from the run's files."""
-    found = []
-    for shard in range(run.num_shards):
-        logits = rows_of(run, shard, "learning")
-        quality = {
-            r["id"]: r["quality"] for r in pq.read_table(run.path("quality", shard)).to_pylist()
-        }
-        found += [(-r["logit"], -quality[r["id"]], r["id"]) for r in logits]
-    return sorted(found)

@@ -1,16 +1,12 @@
 """One selection over all shards, through real runs: rounds, bytes after crashes, sums, terms."""
 
-from __future__ import annotations
-
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from datamask.errors import SettingsError
 from datamask.runs.stages import learning_stages
 from datamask.selection import sampling, sums
 from tests.conftest import nightly
@@ -21,7 +17,7 @@ ONE_SCOPE = [SCOPES[0], *nightly(*SCOPES[1:])]
 
 
 @pytest.mark.parametrize("selection", ONE_SCOPE)
-def test_workers_and_crashes_change_no_byte(tmp_path: Path, source: Path, selection: dict) -> None:
+def test_workers_and_crashes_change_no_byte(tmp_path, source, selection):
     """Four workers; and a folder from which files were lost in the middle of a round."""
     run = learn(tmp_path / "one", source, selection=selection)
     other = learn(tmp_path / "four", source, workers=4, selection=selection)
@@ -48,9 +44,7 @@ def test_workers_and_crashes_change_no_byte(tmp_path: Path, source: Path, select
 
 
 @pytest.mark.slow
-def test_rounds_end_when_the_corpus_has_settled(
-    tmp_path: Path, source: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_rounds_end_when_the_corpus_has_settled(tmp_path, source, caplog):
     """Not before; too few rounds are a warning, and a run with more goes on to the same bytes."""
     few = {"scope": "corpus", "metric": "pairwise", "rounds": 2}
     run = learn(tmp_path / "run", source, selection=few)
@@ -81,9 +75,7 @@ def test_rounds_end_when_the_corpus_has_settled(
         )
 
 
-def test_sums_of_rounds_are_those_of_the_logits(
-    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sums_of_rounds_are_those_of_the_logits(tmp_path, source, monkeypatch):
     """Against numpy over all embeddings, though later rounds read those that may move.
 
     Nothing of the first round is applied, and a part of later ones.
@@ -116,13 +108,18 @@ def test_sums_of_rounds_are_those_of_the_logits(
         np.testing.assert_allclose(moments.second_DD.numpy(), present, rtol=1e-3, atol=1e-5)
         shares.append(share)
     assert shares[0] == 0 and shares[1] > 0 and any(0 < share < 1 for share in shares)
+    learned = [pq.read_table(run.path("learning", shard))["logit"].to_numpy() for shard in shards]
+    best = np.sort(np.concatenate(learned).astype(np.float64))[::-1]
+    cut = run.receipt("threshold").metrics
+    assert cut["threshold"] == (best[29] + best[30]) / 2
+    assert cut["selected"] == [(logits > cut["threshold"]).sum() for logits in learned]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scope", ["corpus", "shard"])
 def test_the_outcome_is_of_what_is_selected_and_of_top_quality(
-    tmp_path: Path, source: Path, scope: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, source, scope, monkeypatch
+):
     """Against numpy, with a sample of few documents besides."""
     monkeypatch.setattr(sampling, "STAND_INS", 4)
     run = learn(tmp_path / "run", source, selection={"scope": scope, "rounds": 2})
@@ -143,7 +140,7 @@ def test_the_outcome_is_of_what_is_selected_and_of_top_quality(
 
 
 @pytest.mark.slow
-def test_quality_alone_is_the_top_of_the_corpus(tmp_path: Path, source: Path) -> None:
+def test_quality_alone_is_the_top_of_the_corpus(tmp_path, source):
     """Lambda 1, the method `top_quality`, and sorting in Python: the same documents."""
     corpus_wide = {"scope": "corpus"}
     learned = learn(
@@ -163,7 +160,7 @@ def test_quality_alone_is_the_top_of_the_corpus(tmp_path: Path, source: Path) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("selection", [*ONE_SCOPE, {"scope": "corpus", "method": "random"}])
-def test_a_shard_with_nothing_left_selects_nothing(tmp_path: Path, selection: dict) -> None:
+def test_a_shard_with_nothing_left_selects_nothing(tmp_path, selection):
     """Twelve blank documents are a shard; the others make up the whole budget."""
     folder = corpus(tmp_path / "source")
     for name in ("2.parquet", "3.parquet"):
@@ -180,14 +177,3 @@ def test_a_shard_with_nothing_left_selects_nothing(tmp_path: Path, selection: di
     assert empty
     assert all(metrics["selected"][shard] == 0 for shard in empty)
     assert sum(metrics["selected"]) == len(kept(run)) > 0
-
-
-def test_impossible_limits_are_refused_before_embedding(tmp_path: Path, source: Path) -> None:
-    """A floor above what is left, a column that the source lacks."""
-    limits = [{"column": "language", "value": "fi", "floor": 0.1}]
-    with pytest.raises(SettingsError, match="floor of language fi asks for 3 documents, only 0"):
-        learn(tmp_path / "run", source, selection={"limits": limits})
-    assert not (tmp_path / "run" / "embeddings").exists()
-    lacking = {"columns": {"language": "tongue"}}
-    with pytest.raises(SettingsError, match=r"no column `tongue`; set source\.columns\.language"):
-        learn(tmp_path / "other", source, source=lacking, selection={"limits": limits})

@@ -1,7 +1,5 @@
 """Quality on another scale selects the same documents, and quality that is too large is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +27,7 @@ LEVELS = st.builds(lambda b, power: b * 10.0**power, st.floats(-1, 1), st.intege
 
 @settings(max_examples=8, deadline=None)
 @given(factor=FACTORS, level=LEVELS, metric=st.sampled_from(["disf", "pairwise", "vendi"]))
-def test_scale_and_level_of_quality_change_no_selection(
-    factor: float, level: float, metric: str
-) -> None:
+def test_scale_and_level_of_quality_change_no_selection(factor, level, metric):
     """`select` keeps the same rows; the values reported are on the scale."""
     how: dict[str, Any] = {"ratio": 0.1, "metric": metric}
     moved = factor * (QUALITY + level)
@@ -65,9 +61,7 @@ def selected(folder: Path, quality: np.ndarray, **selection: Any) -> tuple[list[
     ],
     ids=str,
 )
-def test_scale_and_level_change_no_run(
-    tmp_path: Path, selection: dict[str, Any], factor: float, level: float
-) -> None:
+def test_scale_and_level_change_no_run(tmp_path, selection, factor, level):
     """Runs of either scope keep the same documents, and so do mask models learned from them."""
     moved, selection = factor * (QUALITY + level), selection | {"quality_weight": 0.7}
     expected, run = selected(tmp_path / "before", QUALITY, **selection)
@@ -83,7 +77,7 @@ def test_scale_and_level_change_no_run(
 
 
 @pytest.mark.parametrize("value", [1e38, -1e31, np.inf])
-def test_quality_beyond_float32_is_refused_by_its_name(tmp_path: Path, value: float) -> None:
+def test_quality_beyond_float32_is_refused_by_its_name(tmp_path, value):
     """In memory with the row, in a run with the score's column, and as a setting."""
     large = np.append(value, QUALITY[1:])
     with pytest.raises(InputError) as caught:

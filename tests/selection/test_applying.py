@@ -1,7 +1,5 @@
 """New documents judged by a finished run's mask: results, warnings, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -43,12 +41,11 @@ def masks(run: Run) -> dict[str, float]:
 
 
 @pytest.mark.slow
-def test_apply_judges_by_the_old_scores_and_threshold(tmp_path: Path) -> None:
+def test_apply_judges_by_the_old_scores_and_threshold(source, tmp_path):
     """New documents one by one: scores, pruning and logit of one do not depend on the others."""
     score = {"name": "edu", "kind": "column", "column": "edu", "normalisation": "rank"}
     other = {"name": "long", "kind": "column", "column": "token_count"}
     terms = [{"name": "length", "weight": 0.5}]
-    source = corpus(tmp_path / "source")
     asked = settings(
         source,
         quality={"scores": [score, other]},
@@ -82,13 +79,8 @@ def test_apply_judges_by_the_old_scores_and_threshold(tmp_path: Path) -> None:
     assert (new.root / "subset").is_dir() and "Drift" in new.path("report").read_text()
 
 
-def warnings_of(run: Run) -> list[str]:
-    """Warnings about the mask model."""
-    return [line for line in answer(run).warnings if "mask model" in line]
-
-
 @pytest.mark.slow
-def test_another_corpus_is_warned_about(tmp_path: Path) -> None:
+def test_another_corpus_is_warned_about(tmp_path):
     """Its quality is higher by a deviation: more are kept, and the drift says by which term."""
     run = finish(tmp_path / "run", chosen(write(tmp_path / "source", 600, 1)), "mask_model")
     new = applied(tmp_path / "new", run, write(tmp_path / "better", 300, 1, shift=1.0))
@@ -96,13 +88,13 @@ def test_another_corpus_is_warned_about(tmp_path: Path) -> None:
     assert rows["quality"]["shift"] == pytest.approx(1.0, abs=0.2)
     kept = [value > 0 for value in masks(new).values()]
     assert rows["share kept"]["now"] == pytest.approx(np.mean(kept)) and np.mean(kept) > 0.4
-    assert "quality" in warnings_of(new)[0]
+    assert "quality" in next(line for line in answer(new).warnings if "mask model" in line)
     again = applied(tmp_path / "new", run, tmp_path / "better")
     assert not again.remaining("selection")
 
 
 @pytest.mark.slow
-def test_a_model_of_other_scores_or_vectors_is_refused(tmp_path: Path) -> None:
+def test_a_model_of_other_scores_or_vectors_is_refused(tmp_path):
     """By the names of both, before any work; and a model that changed after planning."""
     run = finish(tmp_path / "run", settings(corpus(tmp_path / "source")), "mask_model")
     source = tmp_path / "source"
@@ -134,7 +126,7 @@ def test_a_model_of_other_scores_or_vectors_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_published_model_judges_as_the_run_does(tmp_path: Path) -> None:
+def test_a_published_model_judges_as_the_run_does(tmp_path):
     """From the folder that is published, by the settings that the card gives."""
     publication = {"license": "mit", "dry_run": True, "include": ["mask_model"]}
     limits = [{"column": "language", "value": "de", "floor": 0.1}]
@@ -156,5 +148,5 @@ def test_a_published_model_judges_as_the_run_does(tmp_path: Path) -> None:
     other = finish(tmp_path / "other", settings(tmp_path / "source", selection=given), "selection")
     assert masks(other) == masks(applied(tmp_path / "applied", run, tmp_path / "source"))
     wrong = settings(tmp_path / "source", selection=given, publication=publication)
-    with pytest.raises(DatamaskError, match=r"publication\.mask_model: this run learns no mask"):
+    with pytest.raises(DatamaskError, match=r"publication\.include: this run learns no mask"):
         plan_run(tmp_path / "wrong", wrong)

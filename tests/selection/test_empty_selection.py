@@ -1,9 +1,5 @@
 """A selection of no document crashes no later stage."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pyarrow.parquet as pq
 import pytest
 
@@ -19,16 +15,13 @@ from datamask.report.sweep_page import run_sweep, write_sweep
 from datamask.runs.stages import stages_of
 from datamask.selection import threshold
 from datamask.selection.order import NOTHING
-from tests.finished import corpus, finish, settings
+from tests.finished import finish, settings
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_every_later_stage_and_command_copes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_later_stage_and_command_copes(source, tmp_path, monkeypatch):
     """Subset, composition, report, card, publication, comparison and sweep."""
     monkeypatch.setattr(threshold, "last_within", lambda *_: NOTHING)
-    source = corpus(tmp_path / "source")
     to = {"dry_run": True, "license": "mit", "include": ["scores"]}
     chosen = settings(source, selection={"tokens": 500, "steps": 5}, publication=to)
     run = plan_run(tmp_path / "run", chosen)

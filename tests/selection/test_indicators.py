@@ -1,7 +1,5 @@
 """Objectives that balance groups or cover a target, through real runs of both scopes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -43,9 +41,8 @@ def facts(run: Run, *, selected: bool) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("scope", ["shard", pytest.param("corpus", marks=pytest.mark.slow)])
-def test_shares_and_lengths_come_near_their_targets(tmp_path: Path, scope: str) -> None:
+def test_shares_and_lengths_come_near_their_targets(source, tmp_path, scope):
     """Two thirds are English; asked for a fifth, and for the candidates' own lengths."""
-    source = corpus(tmp_path / "source")
     balance = {"column": "language", "shares": {"en": 0.2}}
     terms = [
         {"name": "group_balance", "weight": 5.0, "options": balance},
@@ -67,7 +64,7 @@ def test_shares_and_lengths_come_near_their_targets(tmp_path: Path, scope: str) 
         assert found < 0.02
 
 
-def test_every_process_reads_groups_in_the_same_order(tmp_path: Path) -> None:
+def test_every_process_reads_groups_in_the_same_order(tmp_path):
     """Whatever the order in the settings, the sums in a file have that of run.json, sorted."""
     balance = {"column": "language", "shares": {"en": 0.2, "de": 0.7}}
     terms = [{"name": "group_balance", "weight": 5.0, "options": balance}]
@@ -77,9 +74,8 @@ def test_every_process_reads_groups_in_the_same_order(tmp_path: Path) -> None:
     assert score_names(run) == score_names(open_run(run.root)) == expected
 
 
-def test_vectors_of_a_target_pull_the_selection_towards_it(tmp_path: Path) -> None:
+def test_vectors_of_a_target_pull_the_selection_towards_it(source, tmp_path):
     """Vectors that `datamask embed` made; other bytes in the file make the masks stale."""
-    source = corpus(tmp_path / "source")
     texts, vectors = tmp_path / "target.jsonl", tmp_path / "target.npy"
     texts.write_text(
         '{"text": "river stone market"}\n{"text": " "}\n{"text": "window river garden river"}\n'
@@ -119,11 +115,8 @@ def test_vectors_of_a_target_pull_the_selection_towards_it(tmp_path: Path) -> No
         ([{"name": "quality", "weight": 1}], "unknown objective"),
     ],
 )
-def test_wrong_terms_are_refused_before_any_work(
-    tmp_path: Path, terms: list[dict[str, object]], message: str
-) -> None:
+def test_wrong_terms_are_refused_before_any_work(source, tmp_path, terms, message):
     """One line each, and no run is made."""
-    source = corpus(tmp_path / "source")
     with pytest.raises(DatamaskError, match=message):
         plan_run(tmp_path / "run", settings(source, selection={"more_terms": terms}))
     assert not (tmp_path / "run" / "run.json").exists()

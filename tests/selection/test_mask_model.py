@@ -1,7 +1,5 @@
 """A mask as a function of a document: its logits, its files, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import ClassVar
@@ -26,7 +24,7 @@ from datamask.selection.sums import read_lists
 from tests.conftest import nightly
 from tests.finished import corpus, finish, settings
 from tests.learning.conftest import clustered
-from tests.selection.runs import write_vectors
+from tests.selection.runs import by_definition, write_vectors
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -113,9 +111,7 @@ TERMS = [
     ],
     ids=lambda given: given if isinstance(given, str) else "-".join(map(str, given.values()))[:30],
 )
-def test_the_model_gives_the_logits_of_its_own_run(
-    tmp_path: Path, scope: str, selection: dict
-) -> None:
+def test_the_model_gives_the_logits_of_its_own_run(tmp_path, scope, selection):
     """Of every document, except where the logit was clipped to the side of the mask."""
     np.save(tmp_path / "target.npy", clustered(20, WIDTH, 9)[0])
     terms = [
@@ -144,9 +140,7 @@ def test_the_model_gives_the_logits_of_its_own_run(
         *nightly((200, {}), (600, {"metric": "pairwise", "quality_weight": 0.4})),
     ],
 )
-def test_in_one_pass_the_judge_is_the_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sample: int, selection: dict
-) -> None:
+def test_in_one_pass_the_judge_is_the_model(tmp_path, monkeypatch, sample, selection):
     """Its threshold keeps the share of documents that it was not learned from, if there are any."""
     source = write(tmp_path / "source", 600, 1)
     monkeypatch.setattr(sampling, "SAMPLE", sample)
@@ -163,9 +157,7 @@ def test_in_one_pass_the_judge_is_the_model(
 
 
 @pytest.mark.slow
-def test_rounds_that_have_not_settled_leave_a_usable_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rounds_that_have_not_settled_leave_a_usable_model(tmp_path, monkeypatch):
     """By numpy, on documents that were held out: those it finds best are less alike than random."""
     source = write(tmp_path / "source", 5000, 1, rows=slice(4000))
     monkeypatch.setattr(sampling, "SAMPLE", 400)
@@ -187,7 +179,7 @@ def test_rounds_that_have_not_settled_leave_a_usable_model(
 
 
 @pytest.mark.parametrize("metric", ["disf", pytest.param("pairwise", marks=pytest.mark.slow)])
-def test_the_logit_of_a_new_document_is_what_it_changes(tmp_path: Path, metric: str) -> None:
+def test_the_logit_of_a_new_document_is_what_it_changes(tmp_path, metric):
     """In place of a selected one, by numpy and the definitions: documents no learner has seen."""
     source = write(tmp_path / "source", 600, 1)
     run = learn(tmp_path / "run", chosen(source, metric=metric))
@@ -204,12 +196,8 @@ def test_the_logit_of_a_new_document_is_what_it_changes(tmp_path: Path, metric: 
     kept = np.flatnonzero(published > 0)
 
     def value(x: np.ndarray, q: np.ndarray) -> float:
-        if metric == "pairwise":
-            cosines = x @ x.T
-            diversity = (cosines.sum() - np.trace(cosines)) / (len(x) * (len(x) - 1))
-        else:
-            diversity = (np.square(np.corrcoef(x.T)).sum() - WIDTH) / 10_000
-        return float(0.5 * q.mean() / scales["quality"] - 0.5 * diversity / scales[metric])
+        values = by_definition(x, q, metric)
+        return 0.5 * values["quality"] / scales["quality"] - 0.5 * values[metric] / scales[metric]
 
     whole = value(features[kept], quality[kept])
     clear = kept[published[kept] > 0.05]
@@ -225,7 +213,7 @@ def test_the_logit_of_a_new_document_is_what_it_changes(tmp_path: Path, metric: 
     assert np.corrcoef(swapped, expected)[0, 1] > 0.995
 
 
-def test_a_selection_of_several_shards_has_one_threshold(tmp_path: Path) -> None:
+def test_a_selection_of_several_shards_has_one_threshold(tmp_path):
     """Scope `shard`: the model keeps the share that the shards keep together."""
     source = write(tmp_path / "source", 900, 1)
     run = learn(tmp_path / "run", chosen(source, 300))
@@ -234,7 +222,7 @@ def test_a_selection_of_several_shards_has_one_threshold(tmp_path: Path) -> None
     assert ((ours > 0) == (published > 0)).mean() > 0.9
 
 
-def test_masks_that_are_no_function_of_a_document_say_why(tmp_path: Path) -> None:
+def test_masks_that_are_no_function_of_a_document_say_why(tmp_path):
     """Facility location, and a selection of everything."""
     source = write(tmp_path / "source", 90, 1)
     for name, selection, why in (
@@ -246,7 +234,7 @@ def test_masks_that_are_no_function_of_a_document_say_why(tmp_path: Path) -> Non
             read_about(str(run.path("mask_model").parent))
 
 
-def test_damaged_models_are_refused(tmp_path: Path) -> None:
+def test_damaged_models_are_refused(tmp_path):
     """Truncated, exchanged or changed files, and a folder without a model."""
     source = write(tmp_path / "source", 90, 1)
     run = learn(tmp_path / "run", chosen(source))
@@ -266,7 +254,7 @@ def test_damaged_models_are_refused(tmp_path: Path) -> None:
         read_about(str(tmp_path))
 
 
-def test_groups_and_lengths_are_part_of_the_model(tmp_path: Path) -> None:
+def test_groups_and_lengths_are_part_of_the_model(tmp_path):
     """Terms that read indicators; and ranks, whose quantiles are kept."""
     balance = {"column": "language", "shares": {"en": 0.2}}
     terms = [

@@ -1,7 +1,5 @@
 """Scope `corpus` in one round: judged in one pass, with exact sums of the result."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys
@@ -57,9 +55,7 @@ def vectors(run: Run) -> dict[str, np.ndarray]:
     "selection",
     [{"tokens": 700, "metric": "pairwise"}, {}, {"rounds": 4, "quality_weight": 0.1}],
 )
-def test_where_vectors_come_from_changes_nothing(
-    tmp_path: Path, source: Path, selection: dict, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_vectors_come_from_changes_nothing(tmp_path, source, selection, monkeypatch):
     """The same tables in every stage from a sample's vectors on."""
     monkeypatch.setattr(sampling, "SAMPLE", 16)
     monkeypatch.setattr(sampling, "STAND_INS", 16)
@@ -87,9 +83,7 @@ def test_where_vectors_come_from_changes_nothing(
 
 
 @pytest.mark.parametrize("rounds", nightly(1, 2))
-def test_vectors_that_are_read(
-    tmp_path: Path, source: Path, rounds: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_vectors_that_are_read(tmp_path, source, rounds, monkeypatch):
     """Counted where Parquet is read, with a row group for each vector."""
     read: Counter[str] = Counter()
 
@@ -143,7 +137,7 @@ def sampled(tmp_path_factory: pytest.TempPathFactory, source: Path) -> tuple[Run
 
 
 @pytest.mark.slow
-def test_documents_are_read_in_the_order_asked_for(sampled: tuple[Run, Run]) -> None:
+def test_documents_are_read_in_the_order_asked_for(sampled):
     """Some of a shard, with vectors from disk and made, against all of it."""
     rows = np.array([7, 0, 30, 4])
     whole = read_documents(sampled[0], 0, Compute())
@@ -156,7 +150,7 @@ def test_documents_are_read_in_the_order_asked_for(sampled: tuple[Run, Run]) -> 
         assert (some.scores["edu"] == whole.scores["edu"][rows]).all()
 
 
-def test_the_result_is_valued_exactly(sampled: tuple[Run, Run]) -> None:
+def test_the_result_is_valued_exactly(sampled):
     """Values of the terms against numpy over the vectors; the budget is met; the report warns."""
     kept, unkept = sampled
     found, of = {row["term"]: row for row in query(unkept, "FROM terms")}, vectors(kept)
@@ -183,22 +177,7 @@ def test_the_result_is_valued_exactly(sampled: tuple[Run, Run]) -> None:
     assert [one for one in answer(kept).warnings if "judged once" in one] == [line]
 
 
-@pytest.mark.slow
-def test_a_sample_has_most_of_the_gain(
-    sampled: tuple[Run, Run], source: Path, tmp_path: Path
-) -> None:
-    """A third of the corpus, in one pass, against rounds until they settle."""
-    gains, selection = [], {"scope": "corpus", "metric": "pairwise"}
-    settled = finish(tmp_path / "run", settings(source, selection=selection), "composition")
-    for run in (settled, sampled[0]):
-        (row,) = query(run, "FROM terms WHERE term = 'objective'")
-        gains.append(row["selected"] - row["random"])
-    assert gains[1] > 0.8 * gains[0] > 0
-
-
-def test_the_mask_model_judges_other_documents(
-    sampled: tuple[Run, Run], source: Path, tmp_path: Path
-) -> None:
+def test_the_mask_model_judges_other_documents(sampled, source, tmp_path):
     """Its threshold keeps about the share that the run keeps."""
     _, unkept = sampled
     run = rebuild(tmp_path / "applied", settings_to_apply(unkept, unkept.settings.source))
@@ -231,9 +210,7 @@ rebuild(sys.argv[1], None, Compute())
 
 
 @pytest.mark.slow
-def test_killed_runs_resume_to_the_same_bytes(
-    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_runs_resume_to_the_same_bytes(tmp_path, source, monkeypatch):
     """Killed in stages that embed and in a later round; no chunk is embedded twice."""
     selection = {"scope": "corpus", "rounds": 2}
     chosen = settings(source, selection=selection, embedding=UNKEPT)
@@ -279,9 +256,7 @@ def test_killed_runs_resume_to_the_same_bytes(
         ),
     ],
 )  # fmt: skip
-def test_what_reads_embeddings_twice_is_refused(
-    tmp_path: Path, source: Path, selection: dict, quality: dict, message: str
-) -> None:
+def test_what_reads_embeddings_twice_is_refused(tmp_path, source, selection, quality, message):
     """Before any work, with the settings to change."""
     (tmp_path / "labels.csv").write_text("id,score\n0-00,1\n")
     for score in quality.get("scores", ()):

@@ -1,14 +1,11 @@
 """How often training sees a document, against a list of all exposures that is sorted in Python."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
 import duckdb
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
@@ -22,7 +19,7 @@ from datamask.report.markdown import report_markdown
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
 from datamask.selection.repeats import DECAY, last_exposure, repeat_column
-from tests.finished import finish, settings
+from tests.finished import finish, settings, table_of
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -64,9 +61,7 @@ def found(rows: list, max_repeat: int, total: int) -> list[int]:
 
 @hypothesis_settings(max_examples=15, deadline=None)
 @given(st.lists(KEPT, min_size=1, max_size=25), st.integers(2, 6), st.booleans(), st.data())
-def test_repeats_are_the_most_valuable_exposures(
-    kept: list, max_repeat: int, in_tokens: bool, data: st.DataObject
-) -> None:
+def test_repeats_are_the_most_valuable_exposures(kept, max_repeat, in_tokens, data):
     """The total is met (in tokens within one document) below the cap, in the order of logits."""
     rows = [
         (float(np.float32(logit)), quality, f"d{place:02d}'", tokens if in_tokens else 1)
@@ -93,15 +88,9 @@ def made(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return finish(tmp_path_factory.mktemp("repeats") / "run", chosen, "publication")
 
 
-def subset_of(run: Run) -> pa.Table:
-    """The subset, its files in order."""
-    units = range(run.num_units("subset"))
-    return pa.concat_tables(pq.read_table(run.path("subset", unit)) for unit in units)
-
-
-def test_the_subset_has_the_repeats_of_all_shards_together(made: Run) -> None:
+def test_the_subset_has_the_repeats_of_all_shards_together(made):
     """An int32 next to the logit it follows from; tokens are those of the setting."""
-    subset = subset_of(made)
+    subset = table_of(made, "subset")
     assert subset.column_names[-4:] == ["quality", "logit", "shard", "repeat"]
     assert subset.schema.field("repeat").type == pa.int32()
     rows = [
@@ -115,9 +104,9 @@ def test_the_subset_has_the_repeats_of_all_shards_together(made: Run) -> None:
     assert made.receipt("repeats").metrics == {"epoch": sum(r[3] for r in rows), "total": 2000}
 
 
-def test_report_and_tables_count_the_repeats(made: Run) -> None:
+def test_report_and_tables_count_the_repeats(made):
     """Against the subset: tokens by repeat, epochs, and the share repeated."""
-    subset = subset_of(made).select(["id", "repeat", "token_count"]).to_pylist()
+    subset = table_of(made, "subset").select(["id", "repeat", "token_count"]).to_pylist()
     rows = query(made, "SELECT id, repeat FROM documents WHERE repeat IS NOT NULL")
     by_id = {row["id"]: row["repeat"] for row in rows}
     assert by_id == {row["id"]: row["repeat"] for row in subset}
@@ -129,7 +118,7 @@ def test_report_and_tables_count_the_repeats(made: Run) -> None:
         assert number in text and number in page
 
 
-def test_only_what_shows_repeats_depends_on_them(made: Run, tmp_path: Path) -> None:
+def test_only_what_shows_repeats_depends_on_them(made, tmp_path):
     """Another total keeps the masks; with the first total again the files have the same bytes."""
     shutil.copytree(made.root, tmp_path / "run")
     selection = made.settings.selection.model_copy(update={"training_tokens": 2100})
@@ -143,43 +132,10 @@ def test_only_what_shows_repeats_depends_on_them(made: Run, tmp_path: Path) -> N
         assert (again.root / path.relative_to(made.root)).read_bytes() == path.read_bytes()
 
 
-@pytest.mark.slow
-def test_without_repeats_the_subset_is_the_same_without_the_column(
-    made: Run, source: Path, tmp_path: Path
-) -> None:
-    """The masks are done with the same fingerprints, and nothing else has a trace of repeats."""
-    shutil.copytree(made.root, tmp_path / "run")
-    plain = plan_run(tmp_path / "run", settings(source))
-    assert "repeats" not in stages_of(plain.settings)
-    assert not plain.remaining("selection")
-    finish(plain.root, settings(source))
-    subset = subset_of(plain)
-    assert subset.equals(subset_of(made).drop_columns(["repeat"]))
-    assert "repeat" not in query(plain, "SELECT * FROM documents LIMIT 1")[0]
-    assert "How often training" not in report_markdown(plain) + plain.path("report").read_text()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("selection", "reason"),
-    [
-        ({"training_documents": 29}, "set a number from 30 to 90"),
-        ({"tokens": 600, "training_tokens": 1801}, "set a number from 600 to 1800"),
-    ],
-)
-def test_a_total_that_cannot_be_met_is_refused_when_planned(
-    source: Path, tmp_path: Path, selection: dict, reason: str
-) -> None:
-    """Less than one epoch or more than `max_repeat` epochs of the budget; nothing is written."""
-    with pytest.raises(SettingsError, match=rf"^selection\.training_\w+: .*{reason}"):
-        plan_run(tmp_path / "run", settings(source, selection=selection | {"max_repeat": 3}))
-    assert not (tmp_path / "run" / "run.json").exists()
-
-
 @pytest.mark.parametrize("total", [100, 100_000])
 def test_tokens_that_the_subset_does_not_have_are_refused_before_it_is_written(
-    made: Run, tmp_path: Path, total: int
-) -> None:
+    made, tmp_path, total
+):
     """With a budget of documents, tokens are known after selection; the error has their number."""
     epoch = made.receipt("repeats").metrics["epoch"]
     shutil.copytree(made.root, tmp_path / "run")
@@ -199,7 +155,7 @@ def test_tokens_that_the_subset_does_not_have_are_refused_before_it_is_written(
         ({"max_repeat": 2, "training_tokens": 5, "training_documents": 5}, "are both set"),
     ],
 )
-def test_settings_of_repeats_belong_together(selection: dict, reason: str) -> None:
+def test_settings_of_repeats_belong_together(selection, reason):
     """A total without repeats, repeats without a total, or two totals."""
     with pytest.raises(SettingsError, match=reason):
         parse_settings({"selection": selection})

@@ -1,9 +1,5 @@
 """The sample of the corpus: whose documents it has, and how large it gets."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -11,6 +7,7 @@ import pytest
 from datamask.learning import exchange
 from datamask.runs.run import Run
 from datamask.selection import sampling
+from tests.finished import table_of
 from tests.selection.runs import learn
 
 CORPUS = {"scope": "corpus", "metric": "pairwise", "rounds": 2}
@@ -30,9 +27,7 @@ def chosen(run: Run, start: int, stop: int) -> list[tuple[float, ...]]:
 
 
 @pytest.mark.slow
-def test_samples_are_nested_stratified_and_the_second_is_disjoint(
-    tmp_path: Path, source: Path
-) -> None:
+def test_samples_are_nested_stratified_and_the_second_is_disjoint(tmp_path, source):
     """By the documents' own quality, all of which differ."""
     run = learn(tmp_path / "run", source, selection=CORPUS)
     of_shard = []
@@ -51,9 +46,7 @@ def test_samples_are_nested_stratified_and_the_second_is_disjoint(
 
 
 @pytest.mark.slow
-def test_what_is_learned_does_not_stand_for_the_corpus(
-    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_learned_does_not_stand_for_the_corpus(tmp_path, source, monkeypatch):
     """As many are expected of both as are asked of the corpus: others count for those not drawn."""
     seen, learn_sample = [], exchange.learn_sample
 
@@ -81,9 +74,7 @@ def test_what_is_learned_does_not_stand_for_the_corpus(
 
 
 @pytest.mark.slow
-def test_rounds_select_as_many_as_asked(
-    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rounds_select_as_many_as_asked(tmp_path, source, monkeypatch):
     """Where a sample predicted another number: logits expect that, rounds less so, masks keep S."""
     monkeypatch.setattr(sampling, "SAMPLE", 16)
     chosen = {"scope": "corpus", "rounds": 3, "tolerance": 0.0}
@@ -99,21 +90,15 @@ def test_rounds_select_as_many_as_asked(
         assert inclusion.sum() == pytest.approx(totals[number]["expected"], rel=1e-3)
     assert totals[1]["expected"] - asked > 3 * (totals[2]["expected"] - asked) > 0
     assert abs(totals[3]["expected"] - asked) > run.num_shards / 2
-    tables = [pq.read_table(run.path("learning", shard)) for shard in range(run.num_shards)]
-    in_masks = sum((table["logit"].to_numpy() > 0).sum() for table in tables)
+    in_masks = (table_of(run, "learning")["logit"].to_numpy() > 0).sum()
     assert abs(in_masks - asked) <= run.num_shards / 2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("sample", "learnt", "is_confirmed"), [(81, 80, True), (96, 96, False)])
 def test_a_small_corpus_leaves_others_if_not_all_are_learned(
-    tmp_path: Path,
-    source: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    sample: int,
-    learnt: int,
-    is_confirmed: bool,
-) -> None:
+    tmp_path, source, monkeypatch, sample, learnt, is_confirmed
+):
     """Of 96 documents: the sample is as large as the stand-ins allow, or the whole corpus."""
     monkeypatch.setattr(sampling, "SAMPLE", sample)
     found = learn(tmp_path / "run", source, selection=CORPUS).receipt("round_total").metrics

@@ -1,7 +1,5 @@
 """Swaps of all shards after the last round: their sums, when they are applied, what they give."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -68,9 +66,7 @@ def objective(vectors: np.ndarray, mask: np.ndarray) -> float:
 
 
 @pytest.mark.slow
-def test_swaps_raise_the_objective_of_the_corpus(
-    tmp_path: Path, source: Path, vectors: np.ndarray, plain: np.ndarray
-) -> None:
+def test_swaps_raise_the_objective_of_the_corpus(tmp_path, source, vectors, plain):
     """Against a run without them, by definition; what is written is what changes the sums."""
     run, mask = select(tmp_path / "run", source, "report")
     assert mask.sum() == plain.sum() == len(mask) // 10
@@ -100,9 +96,7 @@ def test_swaps_raise_the_objective_of_the_corpus(
 
 
 @pytest.mark.slow
-def test_swaps_that_together_change_too_much_are_refused(
-    tmp_path: Path, source: Path, plain: np.ndarray, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_swaps_that_together_change_too_much_are_refused(tmp_path, source, plain, monkeypatch):
     """Shards that hardly count what they change swap until the objective of all falls."""
     monkeypatch.setattr(swap_refinement, "OWN_WEIGHT", 0.02)
     run, mask = select(tmp_path / "run", source)
@@ -113,9 +107,7 @@ def test_swaps_that_together_change_too_much_are_refused(
 
 
 @pytest.mark.slow
-def test_sums_that_no_selection_has_swap_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sums_that_no_selection_has_swap_nothing(tmp_path, monkeypatch):
     """A log-determinant has no value for sums in which shards count their documents twice."""
     few = {"scope": "corpus", "rounds": 3, "metric": "log_determinant", "quality_weight": 0.0}
     source = corpus(tmp_path / "source")
@@ -132,7 +124,7 @@ def test_sums_that_no_selection_has_swap_nothing(
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_part_rises_within_a_selection(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_rises_within_a_selection(seed, monkeypatch):
     """By definition, over documents of the part and of the rest; at most so many are swapped."""
     monkeypatch.setattr(swap_refinement, "OWN_WEIGHT", 1.0)
     random = np.random.default_rng(seed)

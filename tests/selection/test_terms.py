@@ -1,9 +1,6 @@
 """The terms of a run's objective are made once per process, from the planned files."""
 
-from __future__ import annotations
-
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,9 +16,7 @@ pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
 
 @pytest.mark.parametrize("scope", ["shard", pytest.param("corpus", marks=pytest.mark.slow)])
-def test_a_file_is_loaded_once_per_process_and_content(
-    tmp_path: Path, scope: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_loaded_once_per_process_and_content(tmp_path, scope, monkeypatch):
     """By planning and all stages of a run of several shards, and again only if it has changed."""
     path, loads = tmp_path / "target.npy", Counter[str]()
     vectors = np.random.default_rng(0).standard_normal((2, 20, 32)).astype(np.float32)

@@ -1,21 +1,15 @@
 """A budget in tokens is met to within one document, over all shards and in each."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
 
-from datamask.errors import InputError, SettingsError
+from datamask.errors import SettingsError
 from datamask.planning.plan import plan_run
-from tests.finished import corpus, rows_of, settings
+from tests.finished import corpus, rows_of, settings, word_tokenizer
 from tests.selection.runs import kept, learn
 
 
-def test_each_shard_keeps_about_its_tokens(tmp_path: Path, source: Path) -> None:
+def test_each_shard_keeps_about_its_tokens(tmp_path, source):
     """In scope `shard` the budget is dealt by tokens, and documents between shards hardly move."""
     run = learn(tmp_path / "run", source, selection={"tokens": 1200})
     total = [run.receipt("quality", shard).metrics["tokens"] for shard in range(run.num_shards)]
@@ -25,49 +19,20 @@ def test_each_shard_keeps_about_its_tokens(tmp_path: Path, source: Path) -> None
         assert found == pytest.approx(1200 * total[shard] / sum(total), abs=90)
 
 
-def test_tokens_are_counted_where_the_source_has_none(tmp_path: Path) -> None:
+def test_tokens_are_counted_where_the_source_has_none(tmp_path):
     """By any tokenizer.json; here words, as Python splits them."""
     folder = corpus(tmp_path / "source")
     for path in folder.glob("*.parquet"):
         pq.write_table(pq.read_table(path).drop_columns(["token_count"]), path)
-    words = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
-    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    words.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = {"tokenizer": word_tokenizer(tmp_path / "tokenizer.json")}
     with pytest.raises(SettingsError, match=r"selection\.tokens.*source\.tokenizer"):
         plan_run(tmp_path / "run", settings(folder, selection={"tokens": 500}))
-    tokenizer = {"tokenizer": str(tmp_path / "tokenizer.json")}
     run = learn(tmp_path / "run", folder, source=tokenizer, selection={"tokens": 500})
     texts = pq.read_table(folder, columns=["id", "text"]).to_pylist()
     length = {row["id"]: len(row["text"].split()) for row in texts}
     for shard in range(run.num_shards):
         for row in pq.read_table(run.path("scores", shard)).to_pylist():
             assert row["tokens"] == length[row["id"]]
-    words.add_tokens(["river"])
-    words.save(str(tmp_path / "tokenizer.json"))
+    word_tokenizer(tmp_path / "tokenizer.json", more=1)
     other = plan_run(run.root, run.settings)
     assert other.state("scores", 0) == "stale"
-
-
-def test_a_document_without_tokens_is_named(tmp_path: Path) -> None:
-    """Before anything is embedded: document, shard, row, column."""
-    folder = corpus(tmp_path / "source")
-    path = folder / "1.parquet"
-    table = pq.read_table(path)
-    counts = table["token_count"].to_pylist()
-    generous = {"quality": {"prune_fraction": 0.0}, "selection": {"tokens": 500}}
-    counts[4] = None
-    place = table.schema.get_field_index("token_count")
-    pq.write_table(
-        table.set_column(place, "token_count", pa.array(counts)), path, row_group_size=12
-    )
-    with pytest.raises(InputError, match=r"shard 00000, row 34, column token_count: document 1-04"):
-        learn(tmp_path / "run", folder, **generous)
-
-
-@pytest.mark.slow
-def test_more_tokens_than_there_are_are_refused(tmp_path: Path, source: Path) -> None:
-    """Of a new run, and of one whose budget is raised after it was pruned."""
-    learn(tmp_path / "run", source, selection={"tokens": 900})
-    for name in ("new", "run"):
-        with pytest.raises(SettingsError, match=r"^selection\.tokens: 999999 tokens"):
-            learn(tmp_path / name, source, selection={"tokens": 999_999})

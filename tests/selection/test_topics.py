@@ -1,13 +1,10 @@
 """Topics through real runs: three planted subjects, their names, and every use of them."""
 
-from __future__ import annotations
-
 import re
+import shutil
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,7 +22,7 @@ from datamask.planning.plan import plan_run
 from datamask.runs.opening import open_run
 from datamask.runs.run import Run
 from datamask.selection.topics import cluster, name_topics, nearest
-from tests.finished import finish, settings
+from tests.finished import finish, settings, table_of
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
@@ -36,6 +33,7 @@ SUBJECTS = {
 }
 COMMON = ["the", "and", "with", "from", "that", "this"]
 TOPICS = {"number": 3}
+TOPIC_STAGES = ("topic_model", "topics")
 
 
 def write(folder: Path, seed: int) -> Path:
@@ -61,8 +59,9 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def done(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A finished run with topics."""
-    return finish(tmp_path_factory.mktemp("done") / "run", settings(source, topics=TOPICS))
+    """A run with topics, up to its composition."""
+    root = tmp_path_factory.mktemp("done") / "run"
+    return finish(root, settings(source, topics=TOPICS), "composition")
 
 
 def subject(name: str) -> str:
@@ -78,7 +77,7 @@ def topic_of(run: Run) -> dict[str, str]:
     return dict(pairs)
 
 
-def test_topics_are_the_planted_subjects_named_by_their_words(done: Run) -> None:
+def test_topics_are_the_planted_subjects_named_by_their_words(done):
     """One topic per subject; words that all subjects share are in no name; the others have none."""
     for name, topic in topic_of(done).items():
         assert len(topic.split()) == 3 and {*topic.split()} <= {*SUBJECTS[name]}
@@ -86,7 +85,7 @@ def test_topics_are_the_planted_subjects_named_by_their_words(done: Run) -> None
     assert [row["topic"] for row in others] == ["(none)"]
 
 
-def test_a_document_has_the_topic_of_the_nearest_direction(done: Run) -> None:
+def test_a_document_has_the_topic_of_the_nearest_direction(done):
     """Compared with float64 products of numpy; the directions are unit vectors."""
     model = pq.read_table(done.path("topic_model"))
     directions = np.array(model["direction"].to_pylist(), np.float64)
@@ -99,7 +98,7 @@ def test_a_document_has_the_topic_of_the_nearest_direction(done: Run) -> None:
 
 
 @pytest.mark.parametrize("scope", ["shard", pytest.param("corpus", marks=pytest.mark.slow)])
-def test_limits_and_balance_of_topics(done: Run, tmp_path: Path, scope: str) -> None:
+def test_limits_and_balance_of_topics(done, tmp_path, scope):
     """Caps and a floor are met exactly, target shares nearly; no topic is computed again."""
     topics = topic_of(done)
     limits = [
@@ -114,12 +113,12 @@ def test_limits_and_balance_of_topics(done: Run, tmp_path: Path, scope: str) -> 
         chosen = settings(
             source, topics=TOPICS, selection={"scope": scope, "rounds": 2, **selection}
         )
-        run = finish(tmp_path / min(selection), chosen, "documents")
-        for name in ("topic_model", "topics"):
-            assert run.path(name).read_bytes() == done.path(name).read_bytes()
-        rows = [pq.read_table(run.path("documents", shard)) for shard in range(run.num_shards)]
-        chosen = pa.concat_tables(rows).to_pylist()
-        return Counter(row["topic"] for row in chosen if row["selected"])
+        root = shutil.copytree(done.root, tmp_path / min(selection))
+        written = {name: (root / done.name(name)).stat().st_ino for name in TOPIC_STAGES}
+        run = finish(root, chosen, "documents")
+        assert {name: run.path(name).stat().st_ino for name in TOPIC_STAGES} == written
+        rows = table_of(run, "documents").to_pylist()
+        return Counter(row["topic"] for row in rows if row["selected"])
 
     limited = kept(limits=limits)
     assert limited[topics["law"]] >= 0.5 * limited.total() - 0.5
@@ -129,7 +128,7 @@ def test_limits_and_balance_of_topics(done: Run, tmp_path: Path, scope: str) -> 
     assert abs(balanced[topics["sport"]] / balanced.total() - 0.1) < 0.1
 
 
-def test_a_topic_that_there_is_not_is_refused_when_planned(done: Run) -> None:
+def test_a_topic_that_there_is_not_is_refused_when_planned(done):
     """Where topics are known, limits and terms name one of them, or are told which there are."""
     law, given = topic_of(done)["law"], done.settings.given()
     balance = {"column": "topic", "shares": {"no topic": 0.5}}
@@ -146,7 +145,7 @@ def test_a_topic_that_there_is_not_is_refused_when_planned(done: Run) -> None:
 
 
 @pytest.mark.slow
-def test_new_documents_have_the_topics_of_the_mask_model(done: Run, tmp_path: Path) -> None:
+def test_new_documents_have_the_topics_of_the_mask_model(done, tmp_path):
     """Names and directions come from the finished run, though the new source has one subject."""
     folder = write(tmp_path / "new", 2)
     for path in folder.glob("*.parquet"):
@@ -161,7 +160,7 @@ def test_new_documents_have_the_topics_of_the_mask_model(done: Run, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_mask_model_without_topics_gives_none(source: Path, tmp_path: Path) -> None:
+def test_a_mask_model_without_topics_gives_none(source, tmp_path):
     """It is refused when planned."""
     learnt = finish(tmp_path / "learnt", settings(source), "mask_model")
     applied = settings_to_apply(learnt, learnt.settings.source)
@@ -183,16 +182,14 @@ def test_a_mask_model_without_topics_gives_none(source: Path, tmp_path: Path) ->
         ({"quality": {"scores": [{"name": "topic"}]}}, "`topic` is reserved"),
     ],
 )
-def test_what_is_impossible_is_refused(
-    source: Path, tmp_path: Path, groups: dict[str, Any], message: str
-) -> None:
+def test_what_is_impossible_is_refused(source, tmp_path, groups, message):
     """In one line, before anything is computed."""
     with pytest.raises(DatamaskError, match=re.escape(message)) as refused:
         plan_run(tmp_path / "run", settings(source, **groups))
     assert "\n" not in str(refused.value)
 
 
-def test_names_are_the_words_of_largest_share_and_rarity() -> None:
+def test_names_are_the_words_of_largest_share_and_rarity():
     """Worked out by hand: shares of texts with the word, times the logarithm of their rarity."""
     texts = [("apple pear of", 0), ("apple of of", 0), ("stone of", 1), ("stone lake of xy", 1)]
     # Topic 0: apple 1 * ln 2 = 0.69, pear 0.5 * ln 4 = 0.69 (after apple), of 0.
@@ -203,7 +200,7 @@ def test_names_are_the_words_of_largest_share_and_rarity() -> None:
     assert name_topics(same, np.array([1, 1, 1])) == ["lake", "lake 2", "topic 3"]
 
 
-def test_few_or_equal_vectors_make_few_topics() -> None:
+def test_few_or_equal_vectors_make_few_topics():
     """No more than there are different vectors, numbered without gaps, and no warning."""
     vector = np.eye(3, 8, dtype=np.float32)
     for rows, expected in (([0], 1), ([0] * 40, 1), ([0, 1, 2] * 20, 3)):
@@ -214,9 +211,7 @@ def test_few_or_equal_vectors_make_few_topics() -> None:
 
 
 @pytest.mark.slow
-def test_held_out_documents_are_scored_by_topic(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_held_out_documents_are_scored_by_topic(source, tmp_path, monkeypatch):
     """Each is in the set of its subject's topic, though no held-out document trains the topics."""
     monkeypatch.setattr(texts, "LEAST_DOCUMENTS", 5)
     held_out = {"hold_out": 0.3, "hold_out_by": "topic", "model": "tiny", "tokens": 1000}
@@ -225,15 +220,9 @@ def test_held_out_documents_are_scored_by_topic(
     for stage in ("scores", "quality", "embeddings", "topic_model", "tokenizer", "held_out"):
         run_stage(run, stage, Compute())
     rows = pq.read_table(run.path("held_out")).to_pylist()
-    drawn = query_files(run, "quality", "dropped = 'held_out'")
+    quality = table_of(run, "quality").to_pylist()
+    drawn = {row["id"] for row in quality if row["dropped"] == "held_out"}
     assert {row["id"] for row in rows} == drawn and len(drawn) > 30
     pairs = {(subject(row["id"]), row["set"]) for row in rows}
     names = {*pq.read_table(run.path("topic_model"))["topic"].to_pylist()}
     assert len(pairs) == len(SUBJECTS) and {topic for _, topic in pairs} == names
-
-
-def query_files(run: Run, stage: str, where: str) -> set[str]:
-    """Ids of the documents in the files of a stage for which a condition holds."""
-    paths = [str(run.path(stage, shard)) for shard in range(run.num_shards)]
-    found = duckdb.sql(f"SELECT id FROM read_parquet({paths}) WHERE {where}").fetchall()
-    return {name for (name,) in found}

@@ -1,7 +1,5 @@
 """Objectives whose best sums leave all documents undecided: masks are drawn then, and only then."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -44,9 +42,7 @@ def mean_cosine(rows: np.ndarray) -> float:
 
 
 @pytest.mark.slow
-def test_a_model_that_selects_worse_than_random_is_not_written(
-    tmp_path: Path, source: Path, vectors: np.ndarray
-) -> None:
+def test_a_model_that_selects_worse_than_random_is_not_written(tmp_path, source, vectors):
     """Scope `shard` without quality: the documents of the highest gain are alike."""
     run, mask = select(tmp_path / "run", source, quality_weight=0.0, scope="shard")
     random = mean_cosine(vectors[np.random.default_rng(1).permutation(len(vectors))[: mask.sum()]])
@@ -60,9 +56,7 @@ def test_a_model_that_selects_worse_than_random_is_not_written(
 
 
 @pytest.mark.slow
-def test_a_drawn_selection_has_the_sums_that_were_learned(
-    tmp_path: Path, source: Path, vectors: np.ndarray
-) -> None:
+def test_a_drawn_selection_has_the_sums_that_were_learned(tmp_path, source, vectors):
     """Without quality, a mean cosine near the least there is; no function of one document."""
     run, mask = select(tmp_path / "run", source, quality_weight=0.0)
     assert mask.sum() == len(vectors) // 10

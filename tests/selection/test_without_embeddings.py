@@ -1,7 +1,5 @@
 """A run that embeds and judges in one stage: the same masks, and no vectors on disk."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -57,7 +55,7 @@ def unkept(learnt: tuple[Run, Path], tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.mark.slow
-def test_masks_are_those_of_kept_embeddings(unkept: Run, kept: Run) -> None:
+def test_masks_are_those_of_kept_embeddings(unkept, kept):
     """To the number; nothing of the vectors is left on the disk."""
     for shard in range(unkept.num_shards):
         paths = [one.path("selection", shard) for one in (unkept, kept)]
@@ -74,7 +72,7 @@ def test_masks_are_those_of_kept_embeddings(unkept: Run, kept: Run) -> None:
 
 
 @pytest.mark.slow
-def test_the_report_compares_sampled_documents(unkept: Run, kept: Run) -> None:
+def test_the_report_compares_sampled_documents(unkept, kept):
     """A document's neighbour is the nearest of those drawn from the same set."""
     vectors = {}
     for shard in range(kept.num_shards):
@@ -96,7 +94,7 @@ def test_the_report_compares_sampled_documents(unkept: Run, kept: Run) -> None:
 
 
 @pytest.mark.slow
-def test_what_needs_embeddings_is_refused(unkept: Run) -> None:
+def test_what_needs_embeddings_is_refused(unkept):
     """Arms that learn, and a sweep, each with the reason."""
     result = CliRunner().invoke(
         cli, ["evaluate", str(unkept.root), "--set", "evaluation.arms=[greedy, semdedup]"]

@@ -1,7 +1,5 @@
 """Runs by quality alone or at random make no vectors, and select what they select with vectors."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +56,7 @@ def run_of(root: Path, source: Path, **selection: Any) -> Run:
         *nightly({"method": "random", "scope": "corpus", "documents": 7}),
     ],
 )
-def test_the_selection_and_its_quality_are_those_of_a_run_with_vectors(
-    tmp_path: Path, source: Path, selection: dict[str, Any]
-) -> None:
+def test_the_selection_and_its_quality_are_those_of_a_run_with_vectors(tmp_path, source, selection):
     """The same documents, and the same gain of quality; only the other run has vectors."""
     without = run_of(tmp_path / "without", source, **selection)
     with_them = run_of(tmp_path / "with", source, metric="pairwise", **selection)
@@ -81,7 +77,7 @@ NONE = ("embeddings", "corpus_statistics", "round_total", "outcome")
 
 
 @pytest.mark.slow
-def test_a_method_that_learns_makes_the_vectors_later(tmp_path: Path, source: Path) -> None:
+def test_a_method_that_learns_makes_the_vectors_later(tmp_path, source):
     """The scores of the run without vectors are kept, and its vectors are added."""
     run = run_of(tmp_path / "run", source, method="top_quality")
     before = run.path("quality", 0).stat().st_mtime_ns

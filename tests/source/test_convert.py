@@ -1,7 +1,5 @@
 """JSON lines, CSV and Arrow files as sources, compared with Python's own readers."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import json
@@ -107,7 +105,7 @@ def known(rows: list[Record]) -> list[Record]:
     return [{key: value for key, value in row.items() if value is not None} for row in rows]
 
 
-def test_rows_are_those_of_other_readers(tmp_path: Path) -> None:
+def test_rows_are_those_of_other_readers(tmp_path):
     """Order, values and types of JSON lines, compressed ones too, CSV and Arrow; the same bytes."""
     ends = (".jsonl", ".jsonl.gz", ".ndjson.zst", ".json.gz", ".csv", ".arrow")
     files = {f"{number}/part{end}": records(number, 50) for number, end in enumerate(ends)}
@@ -126,7 +124,7 @@ def test_rows_are_those_of_other_readers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("end", [".jsonl.zst", *nightly(".csv", ".arrow")])
-def test_a_run_selects_the_same_as_from_parquet(tmp_path: Path, end: str) -> None:
+def test_a_run_selects_the_same_as_from_parquet(tmp_path, end):
     """The same documents, and the column of a record within the record as score."""
     rows = [{key: row[key] for key in ("id", "text", "edu")} for row in records(7, 120)]
     write(tmp_path / "source" / f"a{end}", rows[:70])
@@ -149,9 +147,7 @@ def subset(run: Run) -> list[Record]:
     return [row for path in paths for row in pq.read_table(path).to_pylist()]
 
 
-def test_all_files_of_known_formats_are_read_and_others_are_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_all_files_of_known_formats_are_read_and_others_are_named(tmp_path, caplog):
     """Parquet beside JSON lines; a warning names the rest; datasets' .json files do not count."""
     rows = [{key: row[key] for key in ("id", "text", "edu")} for row in records(3, 60)]
     pq.write_table(pa.Table.from_pylist(rows[:25]), tmp_path / "a.parquet")
@@ -166,7 +162,7 @@ def test_all_files_of_known_formats_are_read_and_others_are_named(
     assert "notes.txt" in str(caught.value)
 
 
-def test_bad_lines_are_refused_or_counted(tmp_path: Path) -> None:
+def test_bad_lines_are_refused_or_counted(tmp_path):
     """File and line of the first one, before planning; with a bound they are left out."""
     path = write(tmp_path / "source" / "a.jsonl", records(4, 40))
     lines = path.read_bytes().splitlines()
@@ -185,7 +181,7 @@ def test_bad_lines_are_refused_or_counted(tmp_path: Path) -> None:
     ]
 
 
-def test_ids_are_made_where_there_are_none(tmp_path: Path) -> None:
+def test_ids_are_made_where_there_are_none(tmp_path):
     """File and row: unique for equal texts too, the same in every run, and said."""
     rows = [{"text": row["text"], "edu": row["edu"]} for row in records(5, 40)]
     write(tmp_path / "source" / "a.jsonl", rows)
@@ -202,7 +198,7 @@ def test_ids_are_made_where_there_are_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_conversion_goes_on_and_changed_files_are_refused(tmp_path: Path) -> None:
+def test_a_conversion_goes_on_and_changed_files_are_refused(tmp_path):
     """Only absent copies are made again; a touched file is the same; another content is refused."""
     folder, root = tmp_path / "source", tmp_path / "run"
     paths = [write(folder / f"{number}.jsonl", records(number, 60)) for number in (1, 2)]
@@ -227,7 +223,7 @@ def test_a_conversion_goes_on_and_changed_files_are_refused(tmp_path: Path) -> N
     assert str(paths[0]) in str(caught.value)
 
 
-def test_a_type_that_does_not_fit_the_planned_ones_is_refused(tmp_path: Path) -> None:
+def test_a_type_that_does_not_fit_the_planned_ones_is_refused(tmp_path):
     """A file that is added later keeps to the columns and types of the first ones."""
     folder, root = tmp_path / "source", tmp_path / "run"
     rows = records(1, 60)
@@ -239,7 +235,7 @@ def test_a_type_that_does_not_fit_the_planned_ones_is_refused(tmp_path: Path) ->
     assert str(path) in str(caught.value) and "edu" in str(caught.value)
 
 
-def test_names_and_numbers_keep_what_they_say(tmp_path: Path) -> None:
+def test_names_and_numbers_keep_what_they_say(tmp_path):
     """Equal names in two folders are two copies; leading zeros stay, whatever the column."""
     for folder in ("a", "b"):
         path = tmp_path / "source" / folder / "0.csv"
@@ -254,9 +250,7 @@ def test_names_and_numbers_keep_what_they_say(tmp_path: Path) -> None:
         ]
 
 
-def test_a_file_that_changes_meanwhile_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_changes_meanwhile_is_refused(tmp_path, monkeypatch):
     """Between the look and the conversion; no copy of it is left."""
     path = write(tmp_path / "source" / "a.jsonl", records(1, 20))
     whole = formats.read_records
@@ -272,7 +266,7 @@ def test_a_file_that_changes_meanwhile_is_refused(
     assert not [*(tmp_path / "run").rglob("*.parquet")]
 
 
-def test_files_at_a_url_are_converted(tmp_path: Path) -> None:
+def test_files_at_a_url_are_converted(tmp_path):
     """Copied for the conversion, and nothing of them is left."""
     rows = records(6, 30)
     local = write(tmp_path / "a.jsonl.gz", rows)
@@ -285,7 +279,7 @@ def test_files_at_a_url_are_converted(tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "tmp").exists()
 
 
-def test_the_commands_of_a_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_of_a_user(tmp_path, capsys):
     """`init` looks at the first records, a dry run says what to do, `ingest` serves many runs."""
     folder, pool, config = tmp_path / "source", tmp_path / "pool", tmp_path / "mine.yaml"
     write(folder / "a.jsonl.zst", records(1, 60))

@@ -1,7 +1,5 @@
 """Counting dumps: against plain Python, and with names that cannot be folders."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import PurePosixPath
 
@@ -24,7 +22,7 @@ from datamask.storage.duckdb_scratch import execute_with
 
 @given(st.lists(st.text(max_size=100) | st.none()))
 @settings(deadline=None)
-def test_a_dump_is_a_safe_folder_or_among_others(values: list[str | None]) -> None:
+def test_a_dump_is_a_safe_folder_or_among_others(values):
     """A name is kept as it is or not at all, and never leads out of its folder."""
     for value, name in zip(
         values, dump_names(pa.array(values, pa.string())).to_pylist(), strict=True
@@ -46,7 +44,7 @@ def test_a_dump_is_a_safe_folder_or_among_others(values: list[str | None]) -> No
         (None, "other"),
     ],
 )
-def test_names(value: str | None, name: str) -> None:
+def test_names(value, name):
     """FineWeb's are kept; what breaks paths, globs or configurations is not."""
     assert dump_names(pa.array([value], pa.string())).to_pylist() == [name]
 
@@ -68,7 +66,7 @@ def counted(pieces: list[Piece], reads: list[tuple[list[int], list[int], pa.Arra
 
 @given(st.lists(st.sampled_from(["b", "a", None, "c", "x/y"]), min_size=12, max_size=12))
 @settings(deadline=None)
-def test_dumps_are_counted_by_shard_in_their_order(values: list[str | None]) -> None:
+def test_dumps_are_counted_by_shard_in_their_order(values):
     """Against a plain count: a file in two shards, two files in one, batches across both."""
     pieces = [piece(0, "z", 4), piece(1, "z", 3), piece(1, "a", 5)]
     files, rows = [0] * 7 + [1] * 5, [*range(7), *range(5)]
@@ -84,7 +82,7 @@ def test_dumps_are_counted_by_shard_in_their_order(values: list[str | None]) -> 
     ]
 
 
-def test_dumps_that_cannot_be_published_apart_are_not_counted() -> None:
+def test_dumps_that_cannot_be_published_apart_are_not_counted():
     """Names that are not UTF-8 (null), or more dumps than anyone would publish apart."""
     bad = ([0], [1], pa.nulls(1, pa.string()))
     good = ([0], [0], pa.array(["a"]))

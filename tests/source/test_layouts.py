@@ -1,7 +1,5 @@
 """Published layouts: a small file of each is read with the settings of docs/recipes.md."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
@@ -124,9 +122,7 @@ LAYOUTS: dict[str, tuple[Callable[[], None], bool]] = {
 
 
 @pytest.mark.parametrize("layout", SECTIONS)
-def test_the_settings_of_a_layout(
-    layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_settings_of_a_layout(layout, tmp_path, monkeypatch):
     """All documents are read, and quality is in the order of the scores."""
     monkeypatch.chdir(tmp_path)
     make, is_scored = LAYOUTS[layout]

@@ -1,7 +1,5 @@
 """The bound on one document holds wherever a text is read."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -65,7 +63,7 @@ def texts_of(run: Run) -> dict[str, str]:
     return {row["id"]: row["text"] for table in tables for row in table.to_pylist()}
 
 
-def test_a_long_text_is_refused_by_row(tmp_path: Path) -> None:
+def test_a_long_text_is_refused_by_row(tmp_path):
     """The shard's first long text is named, with the file and the row in it."""
     run = plan_run(tmp_path / "run", chosen(corpus(tmp_path / "source"), "refuse"))
     for shard, (file, row) in enumerate([(0, 3), (1, 29), (3, 11)]):
@@ -76,7 +74,7 @@ def test_a_long_text_is_refused_by_row(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("longer", ["cut", *nightly("drop")])
-def test_every_reader_sees_the_same_text(tmp_path: Path, longer: str) -> None:
+def test_every_reader_sees_the_same_text(tmp_path, longer):
     """A run equals one of a corpus whose long texts were cut, or emptied, before it began."""
     source, by_hand = corpus(tmp_path / "source"), tmp_path / "by_hand"
     by_hand.mkdir()
@@ -122,9 +120,7 @@ def test_every_reader_sees_the_same_text(tmp_path: Path, longer: str) -> None:
     st.sampled_from((pa.string(), pa.large_string(), pa.string_view(), "dictionary")),
     st.integers(1, 40),
 )
-def test_bounded_batches(
-    values: list[str | None], most: int, longer: str, kind: Any, batch_bytes: int
-) -> None:
+def test_bounded_batches(values, most, longer, kind, batch_bytes):
     """Any texts in any type come out as Python would cut them, in parts within the memory."""
     texts = pa.array(values, pa.string() if kind == "dictionary" else kind)
     if kind == "dictionary":
@@ -164,7 +160,7 @@ print(json.dumps((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) *
 
 
 @pytest.mark.slow
-def test_a_text_in_every_row_takes_the_memory_of_a_batch(tmp_path: Path) -> None:
+def test_a_text_in_every_row_takes_the_memory_of_a_batch(tmp_path):
     """A file of kilobytes whose dictionary fills 4,000 rows with 1 MB each, 4 GB in all."""
     folder = tmp_path / "source"
     folder.mkdir()
@@ -186,7 +182,7 @@ def test_a_text_in_every_row_takes_the_memory_of_a_batch(tmp_path: Path) -> None
     assert json.loads(done.stdout.splitlines()[-1]) < 600e6
 
 
-def test_the_footer_says_what_is_too_long(tmp_path: Path) -> None:
+def test_the_footer_says_what_is_too_long(tmp_path):
     """A text that must be too long is refused from the footer, and read row by row else."""
     path = tmp_path / "source" / "a.parquet"
     path.parent.mkdir()
@@ -204,7 +200,7 @@ def test_the_footer_says_what_is_too_long(tmp_path: Path) -> None:
     assert "row 1, column text" in str(refused.value)
 
 
-def test_only_wanted_rows_are_bounded(tmp_path: Path) -> None:
+def test_only_wanted_rows_are_bounded(tmp_path):
     """Rows that are chosen by number have the numbers of the shard, not of the chosen ones."""
     run = plan_run(tmp_path / "run", chosen(corpus(tmp_path / "source"), "cut"))
     long: dict[int, int] = {}

@@ -1,14 +1,11 @@
 """No stage reads an input that planning did not see: every kind, replaced before every stage."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -51,15 +48,6 @@ def json_lines(rows: list[dict[str, object]]) -> bytes:
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 
-def word_tokenizer(words: list[str]) -> bytes:
-    """A tokenizer whose tokens are words."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    tokenizer = Tokenizer(models.WordLevel({word: n for n, word in enumerate(words)}, "[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    return tokenizer.to_str().encode()
-
-
 def prepare(folder: Path) -> dict[str, Input]:
     """Write an input of every kind that a run can read; returns them by kind."""
     source = finished.corpus(folder / "source")
@@ -94,9 +82,9 @@ def prepare(folder: Path) -> dict[str, Input]:
     inputs["earlier"] = (folder / "earlier.parquet", *map(parquet_bytes, earlier))
     inputs["evaluation_set"] = (folder / "set.jsonl", *sets)
     inputs["ids"] = (folder / "ids.txt", "\n".join(ids[30:]).encode(), "\n".join(ids[31:]).encode())
-    words = ["[UNK]", *WORDS]
-    tokenizers = [word_tokenizer(words), word_tokenizer(words[::-1])]
-    inputs["tokenizer"] = (folder / "tokenizer.json", *tokenizers)
+    path = folder / "tokenizer.json"
+    made = [Path(finished.word_tokenizer(path, more)).read_bytes() for more in (0, 1)]
+    inputs["tokenizer"] = (path, *made)
     for row in (0, 1):
         np.save(folder / f"{row}.npy", values[:, row * 32 : row * 32 + 32].astype(np.float32))
     vectors = [(folder / f"{row}.npy").read_bytes() for row in (0, 1)]
@@ -245,9 +233,7 @@ ALONE = (*TOGETHER[:2], *TOGETHER[4:], *((kind,) for kind in KINDS[1:]))
 
 
 @pytest.mark.parametrize("kinds", [*TOGETHER[2:4], *nightly(*((kinds,) for kinds in ALONE))])
-def test_no_stage_uses_an_input_that_was_not_planned(
-    run: Run, inputs: dict[str, Input], kinds: tuple[str, ...]
-) -> None:
+def test_no_stage_uses_an_input_that_was_not_planned(run, inputs, kinds):
     """Each makes the same bytes as before or nothing, and names the file and the status."""
     refused: dict[str, set[str]] = {kind: set() for kind in kinds}
     for number, (stage, unit, kept) in enumerate(attempts(run)):
@@ -297,7 +283,7 @@ def read_all(path: Path, planned: str, meanwhile: Callable[[int], object]) -> li
     return rows
 
 
-def test_a_file_that_ended_early_is_not_the_planned_one(tmp_path: Path) -> None:
+def test_a_file_that_ended_early_is_not_the_planned_one(tmp_path):
     """The reader met its end while another process wrote it; the rest, there later, was not got."""
     path, content = tmp_path / "scores.csv", content_of("csv", 0)
     path.write_bytes(content)
@@ -313,9 +299,7 @@ def test_a_file_that_ended_early_is_not_the_planned_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("batches", [None, 1, 2])
 @pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
-def test_a_file_replaced_while_it_is_read(
-    tmp_path: Path, kind: str, batches: int | None, way: Callable[..., Any]
-) -> None:
+def test_a_file_replaced_while_it_is_read(tmp_path, kind, batches, way):
     """Reading ends in an error, or gave the planned rows, even if the file is put back."""
     path = tmp_path / f"scores.{kind}"
     path.write_bytes(content_of(kind, 0))

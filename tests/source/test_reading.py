@@ -1,11 +1,8 @@
 """Finding files, and reading exactly the planned rows in one schema."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datamask.config.inputs import Source
 from datamask.config.settings import Settings
 from datamask.errors import HubUnavailableError, InputError, StorageError
 from datamask.planning.preview import cut
@@ -21,7 +17,7 @@ from datamask.runs import schemas
 from datamask.runs.files import write_parquet
 from datamask.runs.opening import create_run
 from datamask.runs.run import Run
-from datamask.source.opening import list_files, naming, pin_source, pinned_path
+from datamask.source.opening import list_files, naming
 from datamask.source.pinned import PlannedFiles, open_parquet
 from datamask.source.reading import SCHEMA_KEY, SourceFile, locate, read_shard, unify_schemas
 from datamask.source.rows import ROW_SUFFIXES, read_rows
@@ -68,9 +64,7 @@ def numbers(run: Run, shard: int) -> list[int]:
     rows_per_shard=st.integers(1, 15),
 )
 @settings(max_examples=25, deadline=None)
-def test_shards_together_are_the_source_in_order(
-    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], group: int, rows_per_shard: int
-) -> None:
+def test_shards_together_are_the_source_in_order(tmp_path_factory, sizes, group, rows_per_shard):
     """Reading all shards gives every row of real files once, in order."""
     root = tmp_path_factory.mktemp("run")
     start, paths = 0, []
@@ -83,7 +77,7 @@ def test_shards_together_are_the_source_in_order(
     assert [value for shard in shards for value in shard] == list(range(start))
 
 
-def test_locate_names_the_row_in_its_file(tmp_path: Path) -> None:
+def test_locate_names_the_row_in_its_file(tmp_path):
     """A shard's row leads back to the file and the row that a user can look at."""
     paths = [
         write(tmp_path / "a.parquet", [0, 1, 2, 3, 4], 2),
@@ -96,9 +90,7 @@ def test_locate_names_the_row_in_its_file(tmp_path: Path) -> None:
             assert pq.read_table(path)["number"][place].as_py() == value
 
 
-def test_files_are_found_in_a_folder_by_glob_and_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_found_in_a_folder_by_glob_and_alone(tmp_path, monkeypatch):
     """Folders are searched to the bottom, other files left out; paths are sorted and absolute."""
     for name in ("b/2.parquet", "a/c/1.parquet", "a/.tmp.parquet", "a/notes.txt"):
         path = tmp_path / name
@@ -111,18 +103,7 @@ def test_files_are_found_in_a_folder_by_glob_and_alone(
     assert list_files("a/c/1.parquet") == list_files(both[0]) == both[:1]
 
 
-def test_urls_are_read_through_fsspec() -> None:
-    """Another filesystem lists and reads like the local one."""
-    with fsspec.open("memory://corpus/part/0.parquet", "wb") as file:
-        pq.write_table(pa.table({"id": ["a", "b"]}), file)
-    paths = list_files("memory://corpus")
-    assert [path.rpartition("/")[2] for path in paths] == ["0.parquet"]
-    assert paths[0].startswith("memory://")
-    with open_parquet(paths[0]) as found:
-        assert found.read()["id"].to_pylist() == ["a", "b"]
-
-
-def test_a_local_file_is_not_held_in_memory_as_a_whole(tmp_path: Path) -> None:
+def test_a_local_file_is_not_held_in_memory_as_a_whole(tmp_path):
     """Reading all batches takes the memory of one or two row groups."""
     path = tmp_path / "a.parquet"
     table = pa.table({"value": np.random.default_rng(0).standard_normal(2_000_000)})
@@ -136,14 +117,14 @@ def test_a_local_file_is_not_held_in_memory_as_a_whole(tmp_path: Path) -> None:
     assert most < path.stat().st_size / 4
 
 
-def test_an_absent_column_is_named(tmp_path: Path) -> None:
+def test_an_absent_column_is_named(tmp_path):
     """Asking for a column that is not there names it, not an empty table."""
     run = make_run(tmp_path / "run", [write(tmp_path / "a.parquet", [1])], 4)
     with pytest.raises(InputError, match="shard 00000, column nothing: absent"):
         list(read_shard(run, 0, ["nothing"]))
 
 
-def test_files_with_small_differences_have_one_schema() -> None:
+def test_files_with_small_differences_have_one_schema():
     """Widths, large strings, views, dictionaries and columns without values do not matter."""
     word = pa.dictionary(pa.int32(), pa.string())
     first = pa.schema([("a", word), ("b", pa.int32()), ("c", pa.null()), ("d", pa.string())])
@@ -155,33 +136,7 @@ def test_files_with_small_differences_have_one_schema() -> None:
     assert unified == pa.schema([*zip("abcd", kinds, strict=True)])
 
 
-@pytest.mark.parametrize("revision", ["", "@main", "@refs/convert/parquet"])
-def test_a_hub_source_is_read_at_its_commit(monkeypatch: pytest.MonkeyPatch, revision: str) -> None:
-    """A branch is looked up once; files are then read at the commit it stood at."""
-    import huggingface_hub as hub
-
-    asked = []
-
-    def repo_info(api: hub.HfApi, name: str, *, repo_type: str, revision: str) -> Any:
-        asked.append((name, repo_type, revision))
-        return type("Info", (), {"sha": "c0ffee"})
-
-    monkeypatch.setattr(hub.HfApi, "repo_info", repo_info)
-    monkeypatch.setattr(
-        hub.HfFileSystem, "_repo_and_revision_exist", lambda *arguments: (True, None)
-    )
-    path = f"hf://datasets/owner/name{revision}/data/**/*.parquet"
-    pinned_revisions = pin_source(Source(path=path))
-    assert asked == [("owner/name", "dataset", revision.removeprefix("@") or "main")]
-    assert pinned_revisions == {"scores:source": "c0ffee"}
-    assert (
-        pinned_path(path, pinned_revisions) == "hf://datasets/owner/name@c0ffee/data/**/*.parquet"
-    )
-    assert pinned_path("/data", pinned_revisions) == "/data"
-    assert pin_source(Source(path="/data")) == {}
-
-
-def test_faults_that_may_pass_are_told_from_bad_files() -> None:
+def test_faults_that_may_pass_are_told_from_bad_files():
     """A Hub that does not answer or a lost connection can be tried again."""
     from huggingface_hub.utils import httpx
 
@@ -194,7 +149,7 @@ def test_faults_that_may_pass_are_told_from_bad_files() -> None:
         raise ZeroDivisionError
 
 
-def test_a_column_that_occurs_twice_is_refused(tmp_path: Path) -> None:
+def test_a_column_that_occurs_twice_is_refused(tmp_path):
     """In files that are not the source, too: either could be meant."""
     path = str(tmp_path / "a.parquet")
     pq.write_table(pa.table([["one"], ["two"]], names=["text", "text"]), path)

@@ -1,7 +1,5 @@
 """Beginnings of documents: the right rows, however the source is cut, and no more than allowed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,7 +21,7 @@ def planned(folder: Path, rows: int) -> Run:
 
 
 @pytest.mark.parametrize("rows", [5, 7, 12, 31, 1000])
-def test_rows_are_found_wherever_shards_are_cut(tmp_path: Path, rows: int) -> None:
+def test_rows_are_found_wherever_shards_are_cut(tmp_path, rows):
     """Against the shard's own reader, for every row, also where a shard begins inside a group."""
     run = planned(tmp_path, rows)
     assert rows != 7 or any(piece.skip_rows for piece in run.pieces)
@@ -41,7 +39,7 @@ def test_rows_are_found_wherever_shards_are_cut(tmp_path: Path, rows: int) -> No
     assert beginnings(run, list(one)) == one
 
 
-def test_no_more_is_read_than_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_is_read_than_allowed(tmp_path, monkeypatch):
     """Documents beyond the limit have no text; the most wanted shard comes first."""
     run = planned(tmp_path, 30)
     monkeypatch.setattr(texts, "MOST_TEXT_BYTES", 0)

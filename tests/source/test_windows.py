@@ -1,7 +1,5 @@
 """Windows of texts against a count of characters, and what is computed from windows."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,7 +12,7 @@ TEXTS = st.lists(st.text("aé 字\n", max_size=300) | st.text("ab ", min_size=20
 
 
 @given(texts=TEXTS, size=st.integers(1, 120), most=st.integers(1, 6))
-def test_windows_are_those_worked_out_by_hand(texts: list[str], size: int, most: int) -> None:
+def test_windows_are_those_worked_out_by_hand(texts, size, most):
     """Each text has its windows, weights that sum to 1, and the share of characters they hold."""
     found = cut(texts, size, most)
     shares = found.share_read()
@@ -32,7 +30,7 @@ def test_windows_are_those_worked_out_by_hand(texts: list[str], size: int, most:
         assert np.abs(found.weights[own] - near).max() <= 1.01 / max(len(text), 1)
 
 
-def test_three_windows_are_beginning_middle_and_end() -> None:
+def test_three_windows_are_beginning_middle_and_end():
     """Of a text of 100 words, at starts of words; two windows read a text of up to two whole."""
     text = " ".join(f"{word:04d}" for word in range(100))
     assert cut([text], 24, 3).texts == [text[:24], text[235:260], text[475:]]
@@ -40,7 +38,7 @@ def test_three_windows_are_beginning_middle_and_end() -> None:
     assert cut([text], 250, 3).share_read().tolist() == [1]
 
 
-def test_values_of_windows_are_averaged() -> None:
+def test_values_of_windows_are_averaged():
     """Numbers and rows by weight; of a text that is not cut the very same bits."""
     found = cut(["short", "x" * 100, ""], 10, 3)
     values = np.array([0.1, 1.0, 0.3, 2.0, 4.0])
@@ -55,7 +53,7 @@ def test_values_of_windows_are_averaged() -> None:
     assert (found.direction(opposite.astype(np.float64))[1] == unit[1]).all()
 
 
-def test_the_share_read_counts_what_a_reader_took_of_each_window() -> None:
+def test_the_share_read_counts_what_a_reader_took_of_each_window():
     """Characters that two windows share count once, and unknown ones make the share unknown."""
     found = cut(["x" * 100, "short"], 10, 3)
     assert found.share_read(np.array([10, 5, 4, 10])) == pytest.approx([0.24, 1])

@@ -1,7 +1,5 @@
 """An S3 server on loopback, behind a proxy that counts requests and can cut a connection."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os
@@ -23,8 +21,6 @@ from tests import finished
 from tests.conftest import leave_out_charts, measure_roughly
 
 REPOSITORY = Path(__file__).parents[2]
-Machine = Callable[[str], Path]
-"""Type of the fixture `machine`."""
 LEASE_SECONDS = 2
 """How long a lease lives whose holder is a process that dies or stops; others have a minute."""
 
@@ -141,7 +137,7 @@ def s3() -> Iterator[Store]:
 
 
 @pytest.fixture
-def machine(s3: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+def machine(s3: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
     """Makes this process one of another machine: with an empty mirror of its own."""
 
     def become(name: str) -> Path:
@@ -151,12 +147,6 @@ def machine(s3: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machi
 
     become("here")
     return become
-
-
-@pytest.fixture(scope="session")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A corpus of 120 documents."""
-    return finished.corpus(tmp_path_factory.mktemp("storage") / "source")
 
 
 def with_tokens(source: Path) -> Settings:

@@ -1,7 +1,5 @@
 """As much of Google Cloud Storage's JSON API as gcsfs asks for, with generations, on loopback."""
 
-from __future__ import annotations
-
 import json
 import threading
 from email import message_from_bytes

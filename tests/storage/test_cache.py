@@ -1,7 +1,5 @@
 """The copies of a store's files on one machine: what is current, what is used, what is evicted."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -42,7 +40,7 @@ def there() -> set[str]:
     return {path.name for path in Cache(URL).root.iterdir()}
 
 
-def test_what_was_not_used_for_longest_goes_first() -> None:
+def test_what_was_not_used_for_longest_goes_first():
     """Until the rest fits, and not the files that every process reads."""
     first, second, *_ = fill("run.json", "a", "b", "c")
     with first.in_use(10**9):
@@ -53,7 +51,7 @@ def test_what_was_not_used_for_longest_goes_first() -> None:
     assert there() == {"run.json"}
 
 
-def test_what_another_process_uses_stays() -> None:
+def test_what_another_process_uses_stays():
     """Until its oldest unit of work ends; a file that no store has is never touched."""
     first, second, third, _ = fill("a", "b", "c")
     (first.root / "mine.log").write_text("not fetched")
@@ -70,7 +68,7 @@ def test_what_another_process_uses_stays() -> None:
     assert there() == {"mine.log"}
 
 
-def test_what_a_dead_process_used_goes() -> None:
+def test_what_a_dead_process_used_goes():
     """Its lock dies with it."""
     one, *_ = fill("a")
     code = "import os; from tests.storage.test_cache import Cache, FILE, URL; cache = Cache(URL)\n"
@@ -82,7 +80,7 @@ def test_what_a_dead_process_used_goes() -> None:
     assert not list((one.home / "users").iterdir())
 
 
-def test_a_copy_that_was_changed_or_is_of_another_version_is_not_used() -> None:
+def test_a_copy_that_was_changed_or_is_of_another_version_is_not_used():
     """What counts is what the store has."""
     one, *_ = fill("a")
     assert one.use("a", FILE)
@@ -91,12 +89,12 @@ def test_a_copy_that_was_changed_or_is_of_another_version_is_not_used() -> None:
     assert not one.use("a", FILE)
 
 
-def test_identity_is_one_for_a_cache_and_another_for_another() -> None:
+def test_identity_is_one_for_a_cache_and_another_for_another():
     """Leases of a dead process are known by it."""
     assert Cache(URL).identity == Cache(URL).identity != Cache("s3://bucket/other").identity
 
 
-def test_different_urls_have_different_folders() -> None:
+def test_different_urls_have_different_folders():
     """A slash at the end makes no difference, a bucket does; files on this disk have none."""
 
     def place(root: str) -> Path:

@@ -1,7 +1,5 @@
 """Errors of DuckDB's files and memory name their cause and remedy."""
 
-from __future__ import annotations
-
 import contextlib
 import resource
 from collections.abc import Iterator
@@ -41,7 +39,7 @@ def told(folder: Path, *statements: str, memory: str = "500MB") -> DatamaskError
     return caught.value
 
 
-def test_each_cause_has_its_own_remedy(tmp_path: Path) -> None:
+def test_each_cause_has_its_own_remedy(tmp_path):
     """A file at its limit, a full disk and too little memory: three remedies, whatever the path."""
     place = tmp_path / "disk space"
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -58,18 +56,7 @@ def test_each_cause_has_its_own_remedy(tmp_path: Path) -> None:
     assert type(error) is RunError and str(error).endswith("raise compute.duckdb_memory")
 
 
-def test_a_full_disk_under_duckdb_can_be_tried_again(tmp_path: Path) -> None:
-    """The line says what to do; memory that does not suffice names the setting."""
-    full = pytest.raises(StorageError, match="no space left for DuckDB")
-    with full, temporary_duckdb(tmp_path, Compute()):
-        raise duckdb.IOException("IO Error: Could not write file: No space left on device")
-    small = pytest.raises(RunError, match=r"raise compute\.duckdb_memory")
-    with small, temporary_duckdb(tmp_path, Compute()):
-        raise duckdb.OutOfMemoryException("Out of Memory Error: failed to allocate")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_errors_of_a_stream_are_those_of_a_query(tmp_path: Path) -> None:
+def test_errors_of_a_stream_are_those_of_a_query(tmp_path):
     """Too little memory and a damaged file, found while the rows are read."""
     generator = np.random.default_rng(0)
     path = tmp_path / "damaged.parquet"
@@ -94,7 +81,7 @@ def test_errors_of_a_stream_are_those_of_a_query(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_rotten_bytes_are_one_line_for_every_reader(tmp_path: Path) -> None:
+def test_rotten_bytes_are_one_line_for_every_reader(tmp_path):
     """One flipped bit anywhere in a file: what DuckDB and Arrow raise, they raise as ours."""
     path, generator = tmp_path / "rotten.parquet", np.random.default_rng(3)
     columns = {"id": [f"document {row}" for row in range(20)], "score": generator.random(20)}
@@ -121,7 +108,7 @@ def test_rotten_bytes_are_one_line_for_every_reader(tmp_path: Path) -> None:
     "reason",
     ["Allocation failure", "Failed to allocate block of 16384 bytes (bad allocation)"],
 )
-def test_a_machine_without_memory_is_transient(reason: str, tmp_path: Path) -> None:
+def test_a_machine_without_memory_is_transient(reason, tmp_path):
     """What DuckDB says if the system refuses memory below the limit asks for no higher limit."""
     with pytest.raises(MemoryLackError), temporary_duckdb(tmp_path, Compute()):
         raise duckdb.OutOfMemoryException(f"Out of Memory Error: {reason}")

@@ -1,7 +1,5 @@
 """The same on Google Cloud Storage, as far as gcsfs and a loopback server tell."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,7 +31,7 @@ def google(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[GoogleSt
     server.shutdown()
 
 
-def test_an_upload_can_depend_on_a_generation(google: GoogleStorage) -> None:
+def test_an_upload_can_depend_on_a_generation(google):
     """Created once; replaced only while it is what was seen."""
     store = ObjectStore("gs://runs/prefix")
     assert has_conditions(store.url)
@@ -48,9 +46,7 @@ def test_an_upload_can_depend_on_a_generation(google: GoogleStorage) -> None:
     assert first.version in google.conditions
 
 
-def test_a_run_on_google_storage(
-    google: GoogleStorage, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_on_google_storage(google, source, tmp_path, monkeypatch):
     """The bytes of a local run; another machine finds it done; no lease is left."""
     run = plan_run("gs://runs/deep/mine", finished.settings(source))
     run_stage(run, "scores", Compute())
@@ -64,7 +60,7 @@ def test_a_run_on_google_storage(
     assert not [name for name in google.objects if "locks" in name]
 
 
-def test_a_lease_expires_there_too(google: GoogleStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_expires_there_too(google, monkeypatch):
     """A lease that nobody renews is taken over after its time, and not before."""
     url = "gs://runs/leases"
     store = ObjectStore(url)

@@ -1,11 +1,8 @@
 """Machines that work on one run in an object store: leases, kills, and whose work is seen."""
 
-from __future__ import annotations
-
 import re
 import signal
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -19,7 +16,7 @@ from datamask.runs.opening import open_run
 from datamask.storage import leases
 from datamask.storage.object_store import ObjectStore
 from tests import finished
-from tests.storage.conftest import LEASE_SECONDS, Machine, Store, process
+from tests.storage.conftest import LEASE_SECONDS, process
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -67,9 +64,7 @@ def never_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_machine_is_replaced_by_another(
-    s3: Store, source: Path, machine: Machine, original: Path, tmp_path: Path
-) -> None:
+def test_a_killed_machine_is_replaced_by_another(s3, source, machine, original, tmp_path):
     """SIGKILL in a shard: another machine goes on when its lease has expired, redoing nothing."""
     url = "s3://runs/killed/mine"
     plan_run(url, finished.settings(source))
@@ -94,8 +89,8 @@ def test_a_killed_machine_is_replaced_by_another(
 
 @pytest.mark.slow
 def test_a_machine_that_comes_back_does_not_wait_for_itself(
-    s3: Store, source: Path, machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    s3, source, machine, tmp_path, monkeypatch
+):
     """The lease of a dead process of the same mirror is taken over at once."""
     url = "s3://runs/same"
     plan_run(url, finished.settings(source))
@@ -112,9 +107,7 @@ def test_a_machine_that_comes_back_does_not_wait_for_itself(
 
 
 @pytest.mark.slow
-def test_two_machines_do_every_shard_once(
-    s3: Store, source: Path, machine: Machine, tmp_path: Path
-) -> None:
+def test_two_machines_do_every_shard_once(s3, source, machine, tmp_path):
     """Two processes at once share the shards out; each output is put once."""
     url = "s3://runs/two"
     run = plan_run(url, finished.settings(source, plan={"rows_per_shard": 15}))
@@ -131,21 +124,6 @@ def test_two_machines_do_every_shard_once(
     assert {n: c for n, c in s3.writes(url).items() if n.startswith("scores/")} == {
         f"scores/{shard:05d}.parquet": 1 for shard in range(run.num_shards)
     }
-
-
-@pytest.mark.slow
-def test_recent_work_of_another_machine_is_not_repeated(
-    s3: Store, source: Path, machine: Machine
-) -> None:
-    """An older listing in this process does not make it process a shard again."""
-    url = "s3://runs/now"
-    ours = plan_run(url, finished.settings(source))
-    assert ours.states("scores") == ["missing"] * 3
-    machine("theirs")
-    run_stage(open_run(url), "scores", Compute())
-    assert ours.remaining("scores", [0]) == []
-    run_stage(ours, "scores", Compute())
-    assert {s3.writes(url)[f"scores/{shard:05d}.parquet"] for shard in range(3)} == {1}
 
 
 HOLD = """
@@ -166,9 +144,7 @@ with run.storage.lock("selection-00007"):
 """
 
 
-def test_a_process_that_lost_its_lease_writes_nothing(
-    s3: Store, source: Path, machine: Machine, tmp_path: Path
-) -> None:
+def test_a_process_that_lost_its_lease_writes_nothing(s3, source, machine, tmp_path):
     """A held lease is renewed and excludes others; a stopped process loses it and notices that."""
     url = "s3://runs/stopped"
     run = plan_run(url, finished.settings(source))
@@ -192,9 +168,7 @@ def test_a_process_that_lost_its_lease_writes_nothing(
     assert "locks/selection-00007" not in s3.names(url)
 
 
-def test_a_lease_whose_answer_was_lost_is_recognised(
-    s3: Store, source: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lease_whose_answer_was_lost_is_recognised(s3, source, machine, monkeypatch):
     """The store took the lease but its answer was lost: the process recognises its own lease."""
     storage = plan_run("s3://runs/answer", finished.settings(source)).storage
     replace = ObjectStore.replace
@@ -206,9 +180,7 @@ def test_a_lease_whose_answer_was_lost_is_recognised(
 
 
 @pytest.mark.slow
-def test_settings_are_not_changed_under_a_machine_that_works(
-    s3: Store, source: Path, machine: Machine, tmp_path: Path
-) -> None:
+def test_settings_are_not_changed_under_a_machine_that_works(s3, source, machine, tmp_path):
     """Work on another machine forbids a change; after its death, its lease expires."""
     url = "s3://runs/settings"
     plan_run(url, finished.settings(source))
@@ -226,9 +198,7 @@ def test_settings_are_not_changed_under_a_machine_that_works(
     assert open_run(url).settings.selection.ratio == 0.3
 
 
-def test_a_store_without_conditions_works_without_leases(
-    s3: Store, source: Path, machine: Machine, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_store_without_conditions_works_without_leases(s3, source, machine, caplog):
     """The memory file system has no conditional write: a warning, and the work is done."""
     run = plan_run("memory://bucket/run", finished.settings(source))
     run_stage(run, "scores", Compute())
@@ -237,9 +207,7 @@ def test_a_store_without_conditions_works_without_leases(
 
 
 @pytest.mark.slow
-def test_another_machine_refuses_a_changed_source(
-    s3: Store, machine: Machine, tmp_path: Path
-) -> None:
+def test_another_machine_refuses_a_changed_source(s3, machine, tmp_path):
     """The plan in the store decides, also on a machine that has no copy of it yet."""
     corpus = finished.corpus(tmp_path / "corpus")
     url = "s3://runs/changed/mine"

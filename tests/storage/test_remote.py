@@ -1,7 +1,5 @@
 """A run in an object store: the same bytes as on a disk, whole or not at all, by every command."""
 
-from __future__ import annotations
-
 import re
 from itertools import chain
 from pathlib import Path
@@ -23,7 +21,7 @@ from datamask.report.sweep_page import run_sweep
 from datamask.runs.files import replace_file
 from datamask.runs.opening import open_run, run_storage
 from tests import finished
-from tests.storage.conftest import Machine, Store, with_tokens
+from tests.storage.conftest import Store, with_tokens
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
@@ -41,7 +39,7 @@ def finished_run(s3: Store, source: Path, tmp_path_factory: pytest.TempPathFacto
     return url
 
 
-def test_the_same_bytes_as_on_a_disk(s3: Store, finished_run: str, original: Path) -> None:
+def test_the_same_bytes_as_on_a_disk(s3, finished_run, original):
     """Every file of the local run is in the store, and none else but notes; equal but for times."""
     here = {p.relative_to(original).as_posix() for p in original.rglob("*") if p.is_file()}
     there = {name for name in s3.names(finished_run) if not name.startswith("receipts/")}
@@ -52,7 +50,7 @@ def test_the_same_bytes_as_on_a_disk(s3: Store, finished_run: str, original: Pat
         assert s3.read(finished_run, name) == (original / name).read_bytes(), name
 
 
-def test_status_downloads_no_outputs(s3: Store, machine: Machine, source: Path) -> None:
+def test_status_downloads_no_outputs(s3, machine, source):
     """On a new machine, the number of requests does not depend on the number of finished shards."""
     url = "s3://runs/many"
     plan_run(url, finished.settings(source, plan={"rows_per_shard": 12}))
@@ -70,9 +68,7 @@ def test_status_downloads_no_outputs(s3: Store, machine: Machine, source: Path) 
 
 
 @pytest.mark.slow
-def test_without_notes_the_receipts_themselves_are_read(
-    s3: Store, source: Path, machine: Machine
-) -> None:
+def test_without_notes_the_receipts_themselves_are_read(s3, source, machine):
     """Notes are no state: deleted or of another version, what is done is still known."""
     url = "s3://runs/unnoted"
     plan_run(url, finished.settings(source))
@@ -89,9 +85,7 @@ def test_without_notes_the_receipts_themselves_are_read(
     assert not {path.name for path in (run.root / "scores").glob("*")} - {"00000.parquet"}
 
 
-def test_a_put_that_breaks_leaves_nothing(
-    s3: Store, source: Path, machine: Machine, original: Path
-) -> None:
+def test_a_put_that_breaks_leaves_nothing(s3, source, machine, original):
     """The connection drops half-way through a shard's file: neither store nor mirror has it."""
     url = "s3://runs/broken/mine"
     plan_run(url, finished.settings(source))
@@ -116,9 +110,7 @@ def test_a_put_that_breaks_leaves_nothing(
 
 
 @pytest.mark.slow
-def test_a_damaged_object_is_found_and_made_again(
-    s3: Store, source: Path, machine: Machine, original: Path
-) -> None:
+def test_a_damaged_object_is_found_and_made_again(s3, source, machine, original):
     """`verify` reads the store, not the mirror; a damaged input stops work by name."""
     url = "s3://runs/damaged/mine"
     run = finished.finish(url, finished.settings(source), "embeddings")
@@ -140,9 +132,7 @@ def test_a_damaged_object_is_found_and_made_again(
 
 
 @pytest.mark.slow
-def test_commands_take_a_url(
-    s3: Store, finished_run: str, machine: Machine, original: Path, tmp_path: Path
-) -> None:
+def test_commands_take_a_url(s3, finished_run, machine, original, tmp_path):
     """status, query, rerun-failed, compare and report, on a machine with an empty mirror."""
     machine("commands")
 
@@ -162,9 +152,7 @@ def test_commands_take_a_url(
     assert s3.writes(finished_run)["report.html"] == 2
 
 
-def test_a_local_copy_of_another_version_is_not_used(
-    s3: Store, source: Path, machine: Machine
-) -> None:
+def test_a_local_copy_of_another_version_is_not_used(s3, source, machine):
     """A file that changed in the store or in the mirror is fetched again."""
     url = "s3://runs/versions"
     for text in ("first", "second"):
@@ -179,9 +167,7 @@ def test_a_local_copy_of_another_version_is_not_used(
 
 
 @pytest.mark.slow
-def test_a_run_begun_on_disk_goes_on_in_the_store(
-    s3: Store, source: Path, machine: Machine, original: Path
-) -> None:
+def test_a_run_begun_on_disk_goes_on_in_the_store(s3, source, machine, original):
     """A folder that was copied there object by object, as by `aws s3 sync`, is a run."""
     url = "s3://runs/copied/mine"
     for path in original.rglob("*"):
@@ -205,16 +191,14 @@ def test_a_run_begun_on_disk_goes_on_in_the_store(
         ("s3://no-such-bucket/x", "no such bucket"),
     ],
 )
-def test_an_unsuitable_url_is_refused(
-    s3: Store, source: Path, machine: Machine, url: str, problem: str
-) -> None:
+def test_an_unsuitable_url_is_refused(s3, source, machine, url, problem):
     """One line, before any work; no password is repeated."""
     with pytest.raises(RunError, match=problem) as caught:
         plan_run(url, finished.settings(source))
     assert "secret" not in str(caught.value)
 
 
-def test_a_run_inside_its_source_is_refused(s3: Store, source: Path, machine: Machine) -> None:
+def test_a_run_inside_its_source_is_refused(s3, source, machine):
     """Its files would count as input the next time."""
     for path in source.iterdir():
         s3.write("s3://runs/input", path.name, path.read_bytes())
@@ -224,7 +208,7 @@ def test_a_run_inside_its_source_is_refused(s3: Store, source: Path, machine: Ma
         plan_run("s3://runs/input/run", inside)
 
 
-def test_a_sweep_fetches_files_that_its_machine_lacks(finished_run: str, machine: Machine) -> None:
+def test_a_sweep_fetches_files_that_its_machine_lacks(finished_run, machine):
     """Its trials read files that are in the store only."""
     machine("sweeper")
     sweep = Sweep(quality_weights=(0.5,), seeds=(0,), shards=1)
@@ -232,9 +216,7 @@ def test_a_sweep_fetches_files_that_its_machine_lacks(finished_run: str, machine
 
 
 @pytest.mark.slow
-def test_no_secret_is_in_the_mirror_or_the_store(
-    s3: Store, finished_run: str, machine: Machine
-) -> None:
+def test_no_secret_is_in_the_mirror_or_the_store(s3, finished_run, machine):
     """Credentials stay in the environment."""
     cache = machine("secrets")
     verify(open_run(finished_run))
@@ -246,9 +228,7 @@ def test_no_secret_is_in_the_mirror_or_the_store(
 
 
 @pytest.mark.slow
-def test_a_mirror_keeps_to_its_size_limit(
-    s3: Store, source: Path, machine: Machine, original: Path
-) -> None:
+def test_a_mirror_keeps_to_its_size_limit(s3, source, machine, original):
     """Evicted files are fetched again when needed; the result is the same."""
     url = "s3://runs/small/mine"
     finished.finish(url, finished.settings(source), "selection", Compute(mirror_bytes=0))
@@ -263,7 +243,7 @@ def test_a_mirror_keeps_to_its_size_limit(
         assert s3.read(url, name) == (original / name).read_bytes()
 
 
-def test_a_file_outside_a_run_is_not_put(s3: Store, machine: Machine, tmp_path: Path) -> None:
+def test_a_file_outside_a_run_is_not_put(s3, machine, tmp_path):
     """Only files in a mirror are put into the store."""
     s3.proxy.requests.clear()
     with replace_file(tmp_path / "page.html") as temporary:

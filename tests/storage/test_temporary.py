@@ -1,7 +1,5 @@
 """What killed processes leave is removed, and nothing of those that live or of the user."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess
@@ -69,7 +67,7 @@ def files(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_launch_removes_what_killed_processes_left(tmp_path: Path, start: Start) -> None:
+def test_a_launch_removes_what_killed_processes_left(tmp_path, start):
     """A launch deletes all temporary files of a killed process and none of a living one."""
     root = rebuild(tmp_path / "run", finished.settings(finished.corpus(tmp_path / "source"))).root
     assert not (root / "tmp").exists()
@@ -85,7 +83,7 @@ def test_a_launch_removes_what_killed_processes_left(tmp_path: Path, start: Star
     assert files(root / "tmp").keys() == both - of_first
 
 
-def test_only_its_own_orphans_are_removed(tmp_path: Path, start: Start) -> None:
+def test_only_its_own_orphans_are_removed(tmp_path, start):
     """Drafts, look-alikes, what links lead to, and a living run in the run's folder all stay."""
     root, other = tmp_path / "runs", tmp_path / "other"
     some = uuid.uuid4().hex
@@ -117,9 +115,7 @@ def test_only_its_own_orphans_are_removed(tmp_path: Path, start: Start) -> None:
     assert before == after
 
 
-def test_a_folder_on_another_disk_gets_its_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_on_another_disk_gets_its_files(tmp_path, monkeypatch):
     """A stage's folder may be another file system than the run's: the file still appears whole."""
     from datamask.runs.files import replace_file
 

@@ -1,7 +1,5 @@
 """The subset: the right rows, in the source's order and columns, and refusals of bad masks."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path
@@ -26,32 +24,24 @@ from datamask.runs.run import Run
 from datamask.subset import write
 from datamask.subset.write import write_subset
 from tests.conftest import nightly
-from tests.finished import corpus, finish, rows_of, settings
+from tests.finished import corpus, finish, rows_of, settings, table_of
 
 pytestmark = pytest.mark.usefixtures("roughly")
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, pa.Table]:
+def made(composed: Run, source: Path) -> tuple[Run, pa.Table]:
     """A run with its subset, and its source in order."""
-    folder = tmp_path_factory.mktemp("merging")
-    source = corpus(folder / "source")
-    return finish(folder / "run", settings(source), "subset"), pq.read_table(source)
+    return composed, pq.read_table(source)
 
 
-def subset_of(run: Run) -> pa.Table:
-    """The subset, its files in order."""
-    units = range(run.num_units("subset"))
-    return pa.concat_tables(pq.read_table(run.path("subset", unit)) for unit in units)
-
-
-def test_the_subset_is_what_the_masks_say(made: tuple[Run, pa.Table]) -> None:
+def test_the_subset_is_what_the_masks_say(made):
     """Dump by dump in the source's order, with the source's columns, then ours, looked up by id.
 
     One dump has a name for a folder, two have not and are together; receipts say which.
     """
     run, source = made
-    subset, columns = subset_of(run), source.column_names
+    subset, columns = table_of(run, "subset"), source.column_names
     assert subset.column_names == [*columns, "quality", "logit", "shard"]
     ours = {}
     for shard in range(run.num_shards):
@@ -72,29 +62,23 @@ def test_the_subset_is_what_the_masks_say(made: tuple[Run, pa.Table]) -> None:
     assert found == {"plain": {"plain"}, "other": {"<script>alert(1)</script>", "a|b`c"}}
 
 
-def test_with_too_many_dumps_the_order_is_the_sources(
-    made: tuple[Run, pa.Table], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_with_too_many_dumps_the_order_is_the_sources(made, tmp_path, monkeypatch):
     """Without a split the same documents are in the source's order, in files of any dump."""
     run, source = made
     shutil.copytree(run.root, tmp_path / "run")
     monkeypatch.setattr("datamask.runs.run.MOST_DUMPS", 1)
     whole = open_run(tmp_path / "run")
     run_stage(whole, "subset", Compute())
-    ids = subset_of(whole)["id"].to_pylist()
-    assert sorted(ids) == sorted(subset_of(run)["id"].to_pylist())
+    ids = table_of(whole, "subset")["id"].to_pylist()
+    assert sorted(ids) == sorted(table_of(run, "subset")["id"].to_pylist())
     place = {key: row for row, key in enumerate(source["id"].to_pylist())}
     assert ids == sorted(ids, key=place.__getitem__)
 
 
 @pytest.mark.parametrize("workers, most", [(1, 16), (3, 1)])
 def test_files_do_not_depend_on_how_many_are_written_at_once(
-    made: tuple[Run, pa.Table],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    workers: int,
-    most: int,
-) -> None:
+    made, tmp_path, monkeypatch, workers, most
+):
     """One at a time, several at once, all in one pass, or the rest after a crash: the same."""
     run, _ = made
     monkeypatch.setattr(budget, "MOST_OPEN", most)
@@ -108,9 +92,7 @@ def test_files_do_not_depend_on_how_many_are_written_at_once(
 
 
 @pytest.mark.slow
-def test_files_of_many_dumps_are_written_in_one_pass(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_of_many_dumps_are_written_in_one_pass(tmp_path, monkeypatch):
     """Three dumps in every shard: each shard is read once, and only row groups that are needed."""
     source = corpus(tmp_path / "source")
     for path in source.iterdir():
@@ -142,7 +124,7 @@ def test_files_of_many_dumps_are_written_in_one_pass(
     assert record.metrics["source_bytes"] < 0.3 * whole
 
 
-def test_published_files_have_what_the_hub_works_best_with(made: tuple[Run, pa.Table]) -> None:
+def test_published_files_have_what_the_hub_works_best_with(made):
     """Zstandard, a page index, and pages that end where the content says so."""
     run, _ = made
     metadata = pq.read_metadata(run.path("subset", 0))
@@ -151,7 +133,7 @@ def test_published_files_have_what_the_hub_works_best_with(made: tuple[Run, pa.T
     assert column.has_column_index and column.has_offset_index
 
 
-def test_pages_follow_the_content(tmp_path: Path) -> None:
+def test_pages_follow_the_content(tmp_path):
     """Without the first documents, nearly all of a file's chunks are still the same bytes."""
     words = np.random.default_rng(0).integers(0, 256, (20_000, 100), dtype=np.uint8)
     schema = pa.schema([("text", pa.string())])
@@ -168,9 +150,7 @@ def test_pages_follow_the_content(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["quality", *nightly("SHARD")])
-def test_a_source_column_with_the_name_of_one_of_ours_is_kept_under_a_prefix(
-    tmp_path: Path, name: str
-) -> None:
+def test_a_source_column_with_the_name_of_one_of_ours_is_kept_under_a_prefix(tmp_path, name):
     """Refused when planned, in any case of letters; with a prefix both are in the subset."""
     source = corpus(tmp_path / "source")
     for path in source.iterdir():
@@ -191,7 +171,7 @@ def test_a_source_column_with_the_name_of_one_of_ours_is_kept_under_a_prefix(
     assert found[0][1].startswith("theirs")
 
 
-def test_small_files_hold_the_same_rows(made: tuple[Run, pa.Table], tmp_path: Path) -> None:
+def test_small_files_hold_the_same_rows(made, tmp_path):
     """Shards cut into parts give the same subset; files of the former cut are removed."""
     run, _ = made
     shutil.copytree(run.root, tmp_path / "run")
@@ -201,7 +181,7 @@ def test_small_files_hold_the_same_rows(made: tuple[Run, pa.Table], tmp_path: Pa
     small = plan_run(tmp_path / "run", chosen)
     assert max(file.parts for file in small.subset_files) > 1
     run_stage(small, "subset", Compute())
-    assert subset_of(small).equals(subset_of(run))
+    assert table_of(small, "subset").equals(table_of(run, "subset"))
     names = {path.name for path in (small.root / "subset").iterdir()}
     assert names == {small.path("subset", unit).name for unit in range(len(small.subset_files))}
 
@@ -227,9 +207,7 @@ def one_more(table: pa.Table) -> pa.Table:
 
 
 @pytest.mark.parametrize("change", [without_a_row, one_more])
-def test_a_mask_that_does_not_fit_is_refused(
-    made: tuple[Run, pa.Table], tmp_path: Path, change: object
-) -> None:
+def test_a_mask_that_does_not_fit_is_refused(made, tmp_path, change):
     """No silent join: the file is named, and what the subset is made of is not written."""
     shutil.copytree(made[0].root, tmp_path / "run")
     run = open_run(tmp_path / "run")
@@ -240,7 +218,7 @@ def test_a_mask_that_does_not_fit_is_refused(
     assert not list((run.root / "documents").glob("*"))
 
 
-def test_a_missing_table_is_named(made: tuple[Run, pa.Table], tmp_path: Path) -> None:
+def test_a_missing_table_is_named(made, tmp_path):
     """The error says which shard and which stage."""
     shutil.copytree(made[0].root, tmp_path / "run")
     run = open_run(tmp_path / "run")

@@ -1,7 +1,5 @@
 """The ledger: which documents are behind tokens, by command, SQL, report and published data set."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import json
@@ -21,7 +19,7 @@ from datamask.publishing.folder import write_folder
 from datamask.report.chart_data import training_windows
 from datamask.runs.run import Run
 from examples.stream_tokens import Tokens
-from tests.finished import corpus, finish, settings, word_tokenizer
+from tests.finished import corpus, finish, settings, table_of, word_tokenizer
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
@@ -51,14 +49,10 @@ def seen(run: Run, *arguments: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def test_seen_lists_the_documents_of_a_range(run: Run) -> None:
+def test_seen_lists_the_documents_of_a_range(run):
     """Also those that begin before it; the last token is left out."""
     behind = stream(run)
-    facts = {
-        row["id"]: row
-        for shard in range(run.num_shards)
-        for row in pq.read_table(run.path("documents", shard)).to_pylist()
-    }
+    facts = {row["id"]: row for row in table_of(run, "documents").to_pylist()}
     begins = pq.read_table(run.path("order"))["first_token"].to_pylist()
     for first, last in ((0, 1), (begins[3], begins[5]), (333, 777), (1999, 5000)):
         found = seen(run, "--tokens", f"{first}:{last}")
@@ -68,7 +62,7 @@ def test_seen_lists_the_documents_of_a_range(run: Run) -> None:
             assert row["domain"] == facts[row["id"]]["domain"]
 
 
-def test_seen_says_when_and_how_often(run: Run) -> None:
+def test_seen_says_when_and_how_often(run):
     """Every exposure of a document, and only in the range if there is one."""
     behind = stream(run)
     name, count = max(
@@ -81,7 +75,7 @@ def test_seen_says_when_and_how_often(run: Run) -> None:
     assert seen(run, "--id", str(name), "--tokens", "0:1") in ([], found[:1])
 
 
-def test_the_chart_has_the_shares_of_parts(run: Run) -> None:
+def test_the_chart_has_the_shares_of_parts(run):
     """Of twenty parts of the training, against counts of tokens by the document behind each."""
     rows = pq.read_table(run.path("order")).to_pylist()
     part = np.array([min(row["first_token"] * 20 // 2000, 19) for row in rows])
@@ -103,7 +97,7 @@ def test_the_chart_has_the_shares_of_parts(run: Run) -> None:
         assert series.y == pytest.approx(np.array(shares) / whole, abs=1e-4)
 
 
-def test_tokens_are_published_in_order(run: Run) -> None:
+def test_tokens_are_published_in_order(run):
     """A configuration that streams, goes on from a state, and is described in the card."""
     to = Publication(license="mit", dry_run=True, include=("tokens",))
     run = replace(run, settings=run.settings.model_copy(update={"publication": to}))

@@ -4,8 +4,6 @@ A token file is read by a reader of Megatron's layout that shares nothing with t
 megatron-core itself where that is installed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import json
@@ -91,7 +89,7 @@ def ledger(run: Run) -> list[dict[str, Any]]:
     return list(pq.read_table(run.path("order")).to_pylist())
 
 
-def test_the_order_is_the_documented_one(run: Run) -> None:
+def test_the_order_is_the_documented_one(run):
     """Places by hash, first exposures ahead in the first total / max_repeat tokens, a cut end."""
     rows = documents(run)
     left, done, wanted = exposures(rows), 0, []
@@ -117,9 +115,7 @@ def test_the_order_is_the_documented_one(run: Run) -> None:
     st.integers(0, 300),
     st.integers(1, 7),
 )
-def test_first_exposures_come_first_in_any_batches(
-    rows: list[tuple[int, bool]], least: int, size: int
-) -> None:
+def test_first_exposures_come_first_in_any_batches(rows, least, size):
     """Against a loop over rows: until *least* tokens only first exposures, all in their order."""
     numbered = [(place, *row) for place, row in enumerate(rows)]
     ahead, done = [], 0
@@ -159,7 +155,7 @@ def megatron_documents(prefix: Path) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("more", [0, *nightly(70_000)])
-def test_token_files_hold_what_the_ledger_says(tmp_path: Path, run: Run, more: int) -> None:
+def test_token_files_hold_what_the_ledger_says(tmp_path, run, more):
     """As flat arrays and by Megatron's index; in 32 bits if the vocabulary needs them."""
     if more:
         chosen = settings(corpus(tmp_path / "source"), tokens=tokens_of(tmp_path, more=more))
@@ -190,9 +186,7 @@ def test_token_files_hold_what_the_ledger_says(tmp_path: Path, run: Run, more: i
             assert [read[number].tolist() for number in range(len(read))] == wanted
 
 
-def test_the_same_bytes_for_any_workers_and_nothing_is_tokenised_again(
-    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_bytes_for_any_workers_and_nothing_is_tokenised_again(tmp_path, run, monkeypatch):
     """Another order makes other files from the same tokens, and removes those left over."""
     source = Path(run.settings.source.path)
     again = finish(tmp_path / "run", run.settings, "tokens", Compute(workers=1))
@@ -216,7 +210,7 @@ def test_the_same_bytes_for_any_workers_and_nothing_is_tokenised_again(
 
 
 @pytest.mark.parametrize("finder", ["reader", "verify"])
-def test_a_damaged_token_file_is_made_again(tmp_path: Path, run: Run, finder: str) -> None:
+def test_a_damaged_token_file_is_made_again(tmp_path, run, finder):
     """Its checksum shows it, whoever reads it first, and its header goes with it."""
     again = open_run(shutil.copytree(run.root, tmp_path / "run"))
     path = again.root / "tokens/00001.bin"
@@ -233,7 +227,7 @@ def test_a_damaged_token_file_is_made_again(tmp_path: Path, run: Run, finder: st
 
 
 @pytest.mark.slow
-def test_phases_have_their_shares(tmp_path: Path) -> None:
+def test_phases_have_their_shares(tmp_path):
     """Within a document, and all together exactly; conditions hold, numbers of exposures rise."""
     chosen = settings(
         corpus(tmp_path / "source"), tokens=tokens_of(tmp_path, phases=PHASES), selection=REPEATED
@@ -256,7 +250,7 @@ def test_phases_have_their_shares(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_epochs_go_from_the_least_to_the_best(tmp_path: Path, run: Run) -> None:
+def test_epochs_go_from_the_least_to_the_best(tmp_path, run):
     """In bands of quality, each with a tenth of the documents, shuffled within a band."""
     tokens = {**run.settings.tokens.model_dump(), "order": "by_quality_then_shuffled"}
     source = Path(run.settings.source.path)
@@ -277,7 +271,7 @@ def test_epochs_go_from_the_least_to_the_best(tmp_path: Path, run: Run) -> None:
 
 
 @pytest.mark.slow
-def test_tiny_groups_do_not_end_a_budget_early(tmp_path: Path) -> None:
+def test_tiny_groups_do_not_end_a_budget_early(tmp_path):
     """500 groups with caps, and repeats: what training sees is the total, within a document."""
     generator = np.random.default_rng(1)
     lengths = generator.integers(3, 30, 2000)
@@ -315,7 +309,7 @@ def test_tiny_groups_do_not_end_a_budget_early(tmp_path: Path) -> None:
     assert len(by_site) > 250 and max(by_site.values()) <= 36
 
 
-def test_a_new_plan_keeps_tokens_of_a_finished_run(run: Run) -> None:
+def test_a_new_plan_keeps_tokens_of_a_finished_run(run):
     """Planning again changes nothing, though the tokenizer is read again."""
     again = plan_run(run.root, run.settings)
     assert set(again.states("tokens")) == set(again.states("tokenised")) == {"done"}

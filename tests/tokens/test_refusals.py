@@ -1,9 +1,6 @@
 """What stages of tokens refuse: before any work where that is possible, and in one line."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -48,13 +45,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
     ],
 )
-def test_a_plan_refuses_bad_tokens(
-    tmp_path: Path,
-    source: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    tokens: dict[str, Any],
-    named: str,
-) -> None:
+def test_a_plan_refuses_bad_tokens(tmp_path, source, monkeypatch, tokens, named):
     """A tokenizer that is missing, without end or too large; conditions that are none."""
     monkeypatch.setattr("datamask.source.token_counts.LARGEST_TOKEN", 100)
     tokens = tokens | {"tokenizer": str(source.parent / tokens["tokenizer"])}
@@ -64,7 +55,7 @@ def test_a_plan_refuses_bad_tokens(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_condition_reads_nothing_but_documents(tmp_path: Path, source: Path) -> None:
+def test_a_condition_reads_nothing_but_documents(tmp_path, source):
     """Not when it is planned: settings may come from others."""
     (tmp_path / "secret.csv").write_text("number\n7\n")
     where = f"edu < (SELECT max(number) FROM read_csv('{tmp_path}/secret.csv'))"
@@ -84,7 +75,7 @@ def test_a_condition_reads_nothing_but_documents(tmp_path: Path, source: Path) -
         {"publication": {"license": "mit", "dry_run": True, "include": ["tokens"]}},
     ],
 )
-def test_settings_that_contradict_each_other(source: Path, groups: dict[str, Any]) -> None:
+def test_settings_that_contradict_each_other(source, groups):
     """Shares that do not add up, two tokenizers that count, and tokens of no tokenizer."""
     if "tokens" in groups:
         groups["tokens"]["tokenizer"] = str(source.parent / "good.json")
@@ -92,7 +83,7 @@ def test_settings_that_contradict_each_other(source: Path, groups: dict[str, Any
         settings(source, **groups)
 
 
-def test_vectors_have_no_tokens(tmp_path: Path, source: Path) -> None:
+def test_vectors_have_no_tokens(tmp_path, source):
     """Layout `features` has no text, whatever the tokenizer."""
     vectors = np.random.default_rng(0).normal(size=(64, 32))
     folder = tmp_path / "vectors"
@@ -109,7 +100,7 @@ def test_vectors_have_no_tokens(tmp_path: Path, source: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_tokenizer_that_changed_since_planning(tmp_path: Path, source: Path) -> None:
+def test_a_tokenizer_that_changed_since_planning(tmp_path, source):
     """Is refused by the stage; a launch plans again, and makes all tokens with the new one."""
     tokens = {"tokenizer": word_tokenizer(tmp_path / "mine.json")}
     run = finish(tmp_path / "run", settings(source, tokens=tokens), "subset")
@@ -124,7 +115,7 @@ def test_a_tokenizer_that_changed_since_planning(tmp_path: Path, source: Path) -
     assert set(again.states("tokens")) == {"done"} and set(again.states("subset")) == {"done"}
 
 
-def test_a_phase_without_enough_tokens(tmp_path: Path, source: Path) -> None:
+def test_a_phase_without_enough_tokens(tmp_path, source):
     """Is named with what is asked for and what there is; so are documents of no phase."""
     good = str(source.parent / "good.json")
     for phases, what in (
@@ -136,7 +127,7 @@ def test_a_phase_without_enough_tokens(tmp_path: Path, source: Path) -> None:
             finish(tmp_path / "run", chosen, "order")
 
 
-def test_nothing_is_selected(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_selected(tmp_path, source, monkeypatch):
     """One line in place of empty files, which no trainer can map into memory."""
     monkeypatch.setattr(threshold, "last_within", lambda *_: NOTHING)
     tokens = {"tokenizer": str(source.parent / "good.json")}
@@ -145,7 +136,7 @@ def test_nothing_is_selected(tmp_path: Path, source: Path, monkeypatch: pytest.M
         finish(tmp_path / "run", chosen, "order")
 
 
-def test_a_run_without_tokens_has_seen_none(tmp_path: Path, source: Path) -> None:
+def test_a_run_without_tokens_has_seen_none(tmp_path, source):
     """`seen` and the relation say so; neither a table nor a range is needed for that."""
     run = plan_run(tmp_path / "run", settings(source))
     result = CliRunner().invoke(cli, ["seen", str(run.root), "--id", "x"])

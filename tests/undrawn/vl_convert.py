@@ -1,7 +1,5 @@
 """Takes vl-convert's place where charts are not looked at: they are specified, and not drawn."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
