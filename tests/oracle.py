@@ -183,12 +183,12 @@ def has_vectors(settings: dict) -> bool:
 
 
 def objective(settings: dict) -> tuple[str, float]:
-    """The metric and lambda: without pruning, quality weighs as much as diversity, else nothing."""
+    """The metric and lambda: quality weighs less where it has pruned."""
     if not has_vectors(settings):
         return "", 1.0
     is_corpus = value(settings, "selection.scope") == "corpus"
     metric = value(settings, "selection.metric", "disf" if is_corpus else "facility_location")
-    default = 0.0 if prune_fraction(settings) else 0.5
+    default = 0.3 if prune_fraction(settings) else 0.5
     return metric, value(settings, "selection.quality_weight", default)
 
 

@@ -25,7 +25,7 @@ from datamask.config.outputs import Sweep
 from datamask.config.selection import Selection
 from datamask.errors import RunError, SettingsError
 from datamask.runs import budget
-from datamask.runs.files import read_columns, write_text
+from datamask.runs.files import read_columns, write_text_file
 from datamask.runs.opening import open_run
 from datamask.runs.receipt import Receipt, read_receipt
 from datamask.runs.run import Run, digest, shard_seed
@@ -232,7 +232,7 @@ def try_choice(run: Run, sweep: Sweep, trial: Trial, compute: Compute) -> None:
     }
     path = trial_path(run, sweep, trial)
     receipt = Receipt("sweep", trial.shard, path.stem, len(quality), metrics)
-    write_text(path, f'{{"receipt": {receipt.to_json()}}}\n', run.storage)
+    write_text_file(path, f'{{"receipt": {receipt.to_json()}}}\n', run.storage)
     logger.info("sweep: %s: done", trial.name)
 
 

@@ -35,7 +35,7 @@ from datamask.errors import CorruptFileError, SettingsError
 from datamask.execution.machine import checks
 from datamask.execution.status import run_status, shard_table
 from datamask.execution.verification import verify as verify_run
-from datamask.runs.files import replace_file, write_text
+from datamask.runs.files import replace_file, write_text_file
 from datamask.runs.opening import open_run
 from datamask.runs.receipt import fingerprint_at_end
 from datamask.runs.run import Run
@@ -128,7 +128,7 @@ def compare(roots: tuple[Root, ...], output: Path) -> None:
     from datamask.report.compare_page import compare_page, compare_text
 
     comparison = compare_runs([open_run(root) for root in roots])
-    write_text(output, compare_page(comparison))
+    write_text_file(output, compare_page(comparison))
     click.echo(compare_text(comparison))
     click.echo(f"\npage  {output}")
 
@@ -154,7 +154,7 @@ def leaderboard(roots: tuple[Root, ...], output: Path, table: Path | None) -> No
         raise SettingsError(f"{table}: name a file that ends in .parquet or .csv")
     runs = [open_run(root) for root in roots]
     rows = leaderboard(runs)
-    write_text(output, leaderboard_page(runs[0], rows))
+    write_text_file(output, leaderboard_page(runs[0], rows))
     if table is not None:
         write_table(rows, table)
     shown = ("arm", "run", "bits_per_byte", "better", "worse", "undecided")

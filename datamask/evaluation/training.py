@@ -8,7 +8,6 @@ of the steps, which takes most of the noise between seeds away (docs/log.md#eval
 from __future__ import annotations
 
 import contextlib
-import io
 import logging
 import math
 from collections.abc import Iterator
@@ -70,7 +69,7 @@ def train(run: Run, unit: int, compute: Compute) -> Receipt:
     sequences = _sequences(run, trial, separator)
     device = torch.device(device_name(compute))
     machine = [device.type, compute.working_set_bytes, torch.get_num_threads()]
-    how = ("torch", run.fingerprint("training", unit), machine)
+    how = (run.fingerprint("training", unit), machine)
     checkpoints = Checkpoints(run, "training", unit, how)
     planned = run.pinned_revisions.get("training:model")
     path = f"{evaluation.model}/config.json"
@@ -80,7 +79,7 @@ def train(run: Run, unit: int, compute: Compute) -> Receipt:
     try:
         for step in training.steps(sequences):
             if checkpoints.due():
-                training.save(checkpoints)
+                checkpoints.save("state", training.state())
             bits_now = f", {training.curve[-1][1]:.2f} bits per token" if training.curve else ""
             advance(step, training.num_steps(sequences), "steps", bits_now)
         diverged = training.problem()
@@ -141,6 +140,13 @@ class _Training:
         logits = self.size.context * vocabulary
         self.at_once = max(1, compute.working_set_bytes // (logits * BYTES_PER_LOGIT))
         self.optimizers = _optimizers(self.model)
+        state_of = {
+            weight: optimizer.state[weight]
+            for optimizer in self.optimizers
+            for group in optimizer.param_groups
+            for weight in group["params"]
+        }
+        self.states = [state_of[weight] for weight in self.weights]
 
     def num_steps(self, sequences: npt.NDArray[np.int64]) -> int:
         """Steps of the whole training."""
@@ -200,31 +206,37 @@ class _Training:
                 weight.copy_(mean)
         return self.model
 
-    def save(self, checkpoints: Checkpoints) -> None:
-        """Keep everything that determines the steps to come."""
-        state = {
-            "weights": self.model.state_dict(),
-            "average": self.average,
-            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
-            "progress": (self.step, self.averaged, self.since, self.curve),
-        }
-        buffer = io.BytesIO()
-        torch.save(state, buffer)
-        checkpoints.save("state", {"torch": np.frombuffer(buffer.getbuffer(), np.uint8)})
+    def state(self) -> dict[str, np.ndarray]:
+        """Everything that determines the steps to come, as arrays."""
+        arrays = {}
+        each = zip(self.weights, self.average, self.states, strict=True)
+        for number, (weight, mean, state) in enumerate(each):
+            for key, value in {"weight": weight.detach(), "average": mean, **state}.items():
+                arrays[f"{number}-{key}"] = torch.as_tensor(value).cpu().numpy()
+        progress = np.array([self.step, self.averaged, *self.since])
+        return {**arrays, "progress": progress, "curve": np.array(self.curve)}
 
     def resume(self, checkpoints: Checkpoints) -> None:
         """Go on from a checkpoint, if there is one."""
-        kept = checkpoints.load("state")
-        if kept is None:
+        arrays = checkpoints.load("state")
+        if arrays is None:
             return
-        # Optimisers keep numbers of steps on the host.
-        state = torch.load(io.BytesIO(kept["torch"].data), map_location="cpu", weights_only=True)
-        self.model.load_state_dict(state["weights"])
-        for mean, known in zip(self.average, state["average"], strict=True):
-            mean.copy_(known)
-        for optimizer, known in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(known)
-        self.step, self.averaged, self.since, self.curve = state["progress"]
+        progress, curve = arrays.pop("progress"), arrays.pop("curve")
+        device = self.weights[0].device
+        with torch.no_grad():
+            for name, value in arrays.items():
+                number, _, key = name.partition("-")
+                at, tensor = int(number), torch.from_numpy(value)
+                if key == "weight":
+                    self.weights[at].copy_(tensor)
+                elif key == "average":
+                    self.average[at].copy_(tensor)
+                else:
+                    # Optimisers keep numbers of steps on the host.
+                    self.states[at][key] = tensor.to(device) if tensor.ndim else tensor
+        step, averaged, bits, sequences = progress.tolist()
+        self.step, self.averaged, self.since = int(step), int(averaged), (bits, int(sequences))
+        self.curve = [(int(tokens), bits) for tokens, bits in curve.tolist()]
         logger.info("training: resumed after step %d", self.step)
 
 

@@ -18,7 +18,7 @@ from datamask.publishing.access import token_for
 from datamask.publishing.folder import write_folder
 from datamask.publishing.retries import Patience
 from datamask.publishing.upload import Upload
-from datamask.runs.files import write_text
+from datamask.runs.files import write_text_file
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 
@@ -59,7 +59,7 @@ def publish(run: Run, compute: Compute, patience: Patience | None = None) -> Rec
         {"path": file.path, "size": file.size, "sha256": file.sha256} for file in files
     ]
     text = json.dumps({"receipt": asdict(receipt), **record}, indent=2, sort_keys=True)
-    write_text(run.local_path("publication"), text + "\n", run.storage)
+    write_text_file(run.local_path("publication"), text + "\n", run.storage)
     return receipt
 
 

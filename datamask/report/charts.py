@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from datamask.errors import one_line
-from datamask.runs.files import replace_file, write_text
+from datamask.runs.files import replace_file, write_text_file
 from datamask.runs.run import Run
 from datamask.storage.local import Storage
 
@@ -343,7 +343,7 @@ def write_pictures(storage: Storage, folder: str, charts: Iterable[Chart]) -> No
 def write_captions(run: Run, charts: Iterable[Chart]) -> None:
     """Write title and note of the report's pictures, by their names, for the dataset card."""
     captions = {chart.key: (chart.title, chart.note) for chart in charts}
-    write_text(run.root / CAPTIONS, json.dumps(captions, indent=1), run.storage)
+    write_text_file(run.root / CAPTIONS, json.dumps(captions, indent=1), run.storage)
 
 
 def read_captions(run: Run) -> dict[str, tuple[str, str]]:

@@ -14,7 +14,7 @@ from datamask.evaluation.units import read_bits, sets_of, trials_of
 from datamask.evaluation.verdict import LEVEL, bits_per_byte
 from datamask.report.charts import Chart, Series, look
 from datamask.report.rendering import render
-from datamask.runs.files import read_columns, write_text
+from datamask.runs.files import read_columns, write_text_file
 from datamask.runs.run import Run
 
 Row = dict[str, Any]
@@ -117,7 +117,7 @@ def write_evaluation_page(run: Run) -> list[Chart]:
         level=LEVEL,
         settings=yaml.safe_dump(settings, sort_keys=False),
     )
-    write_text(run.root / "evaluation.html", page, run.storage)
+    write_text_file(run.root / "evaluation.html", page, run.storage)
     return charts
 
 

@@ -32,7 +32,7 @@ from datamask.report.redundancy import NEAR_DUPLICATE_COSINE
 from datamask.report.rendering import STEPS, render
 from datamask.report.sample import write_sample
 from datamask.report.what_if import what_if
-from datamask.runs.files import write_text
+from datamask.runs.files import write_text_file
 from datamask.runs.receipt import html_receipt
 from datamask.runs.records import read_record
 from datamask.runs.run import Run
@@ -66,7 +66,7 @@ def write_report(run: Run, compute: Compute) -> None:
         write_captions(run, [*charts, *trained])
         answered = answer(run)
         page = _page(run, answered, charts, trained)
-        write_text(run.local_path("report"), html_receipt(receipt) + page, run.storage)
+        write_text_file(run.local_path("report"), html_receipt(receipt) + page, run.storage)
         for line in answered.warnings:
             logger.warning("%s", line)
 

@@ -20,7 +20,7 @@ from datamask.evaluation.weights import TrainedWeight, trained_weights
 from datamask.report.chart_data import SWEEP_POINTS
 from datamask.report.charts import Chart, Series, look, write_pictures
 from datamask.report.rendering import render
-from datamask.runs.files import write_text
+from datamask.runs.files import write_text_file
 from datamask.runs.in_progress import working
 from datamask.runs.retrying import retried
 from datamask.runs.run import Run
@@ -186,9 +186,9 @@ def write_sweep(run: Run, sweep: Sweep) -> Path:
     )
     write_pictures(run.storage, "sweep/pictures", [chart])
     swept = {"metric": selection.metric, "points": [(p.quality_weight, *p.gains) for p in base]}
-    write_text(run.root / SWEEP_POINTS, json.dumps(swept), run.storage)
+    write_text_file(run.root / SWEEP_POINTS, json.dumps(swept), run.storage)
     path = run.root / "sweep" / "sweep.html"
-    write_text(path, page, run.storage)
+    write_text_file(path, page, run.storage)
     return path
 
 

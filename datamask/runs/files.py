@@ -57,7 +57,7 @@ def replace_file(
             raise
 
 
-def write_text(path: Path, text: str, storage: Storage | None = None) -> None:
+def write_text_file(path: Path, text: str, storage: Storage | None = None) -> None:
     """Write a text file. Arguments and errors are those of `replace_file`."""
     with replace_file(path, storage) as temporary:
         temporary.write_text(text, encoding="utf-8")

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from datamask.config.compute import Compute
 from datamask.errors import CorruptFileError
-from datamask.runs.files import read_columns, replace_file, write_text
+from datamask.runs.files import read_columns, replace_file, write_text_file
 from datamask.runs.run import Run
 from datamask.runs.stage import Unit
 from datamask.runs.stages import companions
@@ -67,7 +67,7 @@ def write_tokens(run: Run, unit: int, compute: Compute) -> None:
     about |= {"tokenizer_digest": run.pinned_revisions[PIN]}
     receipt = run.make_receipt("tokens", unit, len(rows), {"tokens": about["tokens"]})
     text = json.dumps({"receipt": asdict(receipt), **about}, indent=2, sort_keys=True)
-    write_text(run.local_path("tokens", unit), text + "\n", run.storage)
+    write_text_file(run.local_path("tokens", unit), text + "\n", run.storage)
 
 
 def gather(rows: pa.Table, paths: dict[int, Path], kind: np.dtype) -> npt.NDArray[np.generic]:
