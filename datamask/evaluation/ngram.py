@@ -16,8 +16,8 @@ import numpy.typing as npt
 DISCOUNT = 0.75
 MOST_TOKENS = 20_000_000
 _BITS = 21
-"""Tokens of an arm that are counted, at most: their trigrams take a gigabyte to sort. Bits of a
-token: a trigram has 63."""
+"""Tokens of an arm that are counted, at most and in all seeds: their trigrams take a gigabyte to
+sort. Bits of a token: a trigram has 63."""
 
 Keys = npt.NDArray[np.uint64]
 

@@ -130,15 +130,16 @@ def compare_arms(
 
 
 def _ngram_bits(run: Run, held_out: pa.Table) -> npt.NDArray[np.float64]:
-    """Bits by arm and document under an n-gram model of the text that the first seed draws."""
+    """Bits by arm and document: the mean over n-gram models of the text that each seed draws."""
     separator = run.receipt("tokenizer").metrics["vocabulary"]
     texts = [np.asarray(tokens, np.int64) for tokens in held_out["tokens"].to_pylist()]
     prefixes = held_out["prefix"].to_pylist()
+    seeds = run.settings.evaluation.seeds
     bits_of = np.zeros((len(run.settings.evaluation.arms), len(texts)))
-    for arm in range(len(bits_of)):
-        tokens = drawn_tokens(run, arm, 0, separator)[:MOST_TOKENS]
+    for arm, seed in np.ndindex(len(bits_of), seeds):
+        tokens = drawn_tokens(run, arm, seed, separator)[: MOST_TOKENS // seeds]
         model = Trigrams(np.append(separator, tokens), separator + 1)
-        bits_of[arm] = bits_by_text(model, texts, prefixes)
+        bits_of[arm] += bits_by_text(model, texts, prefixes) / seeds
     return bits_of
 
 

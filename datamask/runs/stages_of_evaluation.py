@@ -51,7 +51,7 @@ EVALUATION = (
     ),
     Stage(
         "evaluation",
-        3,
+        4,
         "datamask.evaluation.results:evaluate",
         settings=of.verdicts,
         after_all=("embeddings", "arms", "training"),

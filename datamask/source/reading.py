@@ -180,8 +180,9 @@ def read_shard(
             raise InputError("absent; check source.columns", path=path, shard=shard, column=name)
     schema = pa.schema([schema.field(name) for name in names])
     source, start = run.settings.source, 0
-    has_text &= source.layout == "documents" and source.columns.text in names
-    text = source.columns.text if has_text else None
+    text = None
+    if has_text and source.layout == "documents" and source.columns.text in names:
+        text = source.columns.text
     for piece in run.shard_pieces[shard]:
         inside, done = None, 0
         if rows is not None:

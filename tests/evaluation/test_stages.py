@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -16,6 +17,8 @@ from tokenizers import Tokenizer
 
 from datamask.config.compute import Compute
 from datamask.evaluation import results, training
+from datamask.evaluation.arms import drawn_tokens
+from datamask.evaluation.ngram import Trigrams, bits_by_text
 from datamask.evaluation.results import read_results
 from datamask.execution.pipeline import run_stage
 from datamask.runs.opening import open_run
@@ -322,3 +325,26 @@ def test_nothing_held_out_and_no_arms_change_nothing(source, tmp_path):
         written = without.quality_path(shard).read_bytes()
         assert none.quality_path(shard).read_bytes() == written
     assert "held_out" not in {row["dropped"] for row in small.quality(none)}
+
+
+def test_the_ngram_figure_is_the_mean_over_what_seeds_draw(run):
+    """In bits per byte of the first set, by counting the texts of each seed apart."""
+    separator = run.receipt("tokenizer").metrics["vocabulary"]
+    held_out = pq.read_table(run.path("held_out"))
+    held_out = held_out.filter(pc.equal(held_out["set"], "questions")).to_pylist()
+    texts = [np.array(row["tokens"]) for row in held_out]
+    prefixes = [row["prefix"] for row in held_out]
+    shown = {
+        row["arm"]: row["ngram"]
+        for row in read_results(run)
+        if row["set"] == "questions" and row["other"] is None
+    }
+    for number, name in enumerate(ARMS):
+        bits = []
+        for seed in range(run.settings.evaluation.seeds):
+            drawn = drawn_tokens(run, number, seed, separator)
+            model = Trigrams(np.append(separator, drawn), separator + 1)
+            bits.append(bits_by_text(model, texts, prefixes).sum())
+        size = sum(row["bytes"] for row in held_out)
+        assert shown[name] == pytest.approx(np.mean(bits) / size)
+        assert len({*bits}) > 1

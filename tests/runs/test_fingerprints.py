@@ -95,6 +95,7 @@ BY_UNIT = {"arms": ("selection", "embeddings"), "tokenised": ("subset",)}
 UNREAD = {
     "publication": ("publication.private",),  # a dry run does not need it
     "arms": ("evaluation.arms.name",),  # the name of the file
+    "example_models": ("quality.scores.path",),  # empty where there are labels
 }
 """Settings in a fingerprint that the stage itself does not read in these runs."""
 
