@@ -34,13 +34,18 @@ def load_tokenizer(name: str, setting: str = "source.tokenizer", planned: str | 
     """
     tokenizer, digest = _loaded(name, setting)
     if planned not in (None, digest):
-        raise not_as_planned(name)
+        raise not_as_planned(_definition(name))
     return tokenizer
 
 
-def _loaded(name: str, setting: str) -> tuple[Any, str]:
+def _definition(name: str) -> Path:
+    """The file that defines a tokenizer, if *name* is no model on the Hub."""
     path = Path(name)
-    path = path / "tokenizer.json" if path.is_dir() else path
+    return path / "tokenizer.json" if path.is_dir() else path
+
+
+def _loaded(name: str, setting: str) -> tuple[Any, str]:
+    path = _definition(name)
     state = state_of(path.stat()) if path.exists() else None
     return _load(str(path) if state else name, state, setting)
 
