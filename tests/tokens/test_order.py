@@ -263,7 +263,7 @@ def test_epochs_go_from_the_least_to_the_best(tmp_path, run):
     first = [row["id"] for row in found if row["exposure"] == 1]
     places = {
         name: key
-        for key, name, number in exposures({n: {"repeat": 1} for n in rows})
+        for key, name, number in exposures({n: {"repeat": 1} for n in rows}, other.settings.seed)
         if number == 1
     }
     band = {name: int(np.searchsorted(ends, row["quality"])) for name, row in rows.items()}
