@@ -70,11 +70,12 @@ CHANGES: dict[str, tuple[str, Any]] = {
     "subset.column_prefix": ("subset.column_prefix", "dm_"),
     "subset.file_bytes": ("subset.file_bytes", 1024),
     "evaluation.hold_out": ("evaluation.hold_out", 0.1),
+    "topics.number": ("topics", {"number": 3}),
 }
 """For each setting, which one is changed to what."""
 
 ELSEWHERE = (
-    *("source.", "plan", "compute.", "sweep.", "publication", "evaluation"),
+    *("source.", "plan", "compute.", "sweep.", "publication", "evaluation", "tokens.", "rubric."),
     *("quality.scores[]", "quality.near_duplicates.", "quality.contamination"),
     *("embedding.", "selection.mask_model", "selection.training_documents"),
     *("selection.limits[]", "selection.more_terms[]"),
