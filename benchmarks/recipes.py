@@ -367,7 +367,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="of benchmarks.noisy_crawl")
     parser.add_argument("--model", type=Path, required=True, help="all-MiniLM-L6-v2")
     parser.add_argument("--folds", type=int, nargs="+", default=[0, 1])
-    parser.add_argument("--settings", nargs="+", default=["A", "B", "B0", "C"])
+    parser.add_argument("--settings", nargs="+", default=["A", "A2", "B", "B0", "C"])
     parser.add_argument("--shares", type=float, nargs="+", default=[0.1])
     parser.add_argument("--study", choices=["all", "confirmed", "weights"], default="all")
     parser.add_argument("--winner", default=RECIPE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from datamask.analysis.composition import query
@@ -42,12 +43,27 @@ def gains(run: Run, reference: Run | None = None) -> dict[str, dict[str, float]]
     }
 
 
-def repeats_of(run: Run) -> dict[str, Any] | None:
-    """How often training sees the selected documents; None without repeats.
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    """How often training sees the selected documents.
 
-    Keys: `unit` is `tokens`, or `documents` if the source has no tokens; `seen` is what training
-    sees, in that unit, with repeats; `epochs`, the mean number of exposures per unit; `repeated`,
-    the share of `seen` that is not new; `rows` have repeat, documents, tokens and share of `seen`.
+    Args:
+        unit: `tokens`, or `documents` if the source has no tokens.
+        seen: what training sees, in that unit, with repeats.
+        epochs: mean number of exposures per unit.
+        repeated: share of `seen` that is not new.
+        rows: repeat, documents, tokens and share of `seen`, by repeat.
+    """
+
+    unit: str
+    seen: int
+    epochs: float
+    repeated: float
+    rows: list[dict[str, Any]]
+
+
+def repeats_of(run: Run) -> Repeats | None:
+    """The distribution of column `repeat`; None without repeats.
 
     Raises:
         RunError: the composition is missing.
@@ -64,8 +80,7 @@ def repeats_of(run: Run) -> dict[str, Any] | None:
     epoch = sum(row[unit] for row in rows)
     for row in rows:
         row["share"] = row["repeat"] * row[unit] / max(seen, 1)
-    shares = {"epochs": seen / max(epoch, 1), "repeated": 1 - epoch / max(seen, 1)}
-    return {"unit": unit, "seen": seen, **shares, "rows": rows}
+    return Repeats(unit, seen, seen / max(epoch, 1), 1 - epoch / max(seen, 1), rows)
 
 
 def funnel_of(run: Run) -> list[dict[str, Any]]:

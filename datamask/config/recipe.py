@@ -20,10 +20,12 @@ HEURISTIC_PRUNE_FRACTION = 0.4
 """Share that is pruned by the built-in heuristic alone, which tells noise from text less well."""
 
 QUALITY_WEIGHT = 0.3
-"""Lambda after pruning by scores of the user's own."""
+"""Lambda after pruning by scores of the user's own: documents that are left are not equally good,
+and the best of them repeat each other."""
 
 HEURISTIC_QUALITY_WEIGHT = 0.0
-"""Lambda with the built-in heuristic alone: documents are never ranked by it."""
+"""Lambda with the built-in heuristic alone: what it ranks highest trains worse models than random
+documents."""
 
 UNPRUNED_QUALITY_WEIGHT = 0.5
 """Lambda where quality has pruned nothing, or a probe is known after pruning only."""

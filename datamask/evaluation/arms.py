@@ -188,10 +188,22 @@ def _ids(run: Run, arm: Arm, compute: Compute) -> Iterator[pa.Array | pa.Chunked
 def drawn_tokens(run: Run, arm: int, seed: int, separator: int) -> npt.NDArray[np.int64]:
     """The text of an arm that the models of a seed are trained on: exactly `budget_tokens`.
 
-    The documents are in a seeded random order, and each seed takes the next piece, from the first
-    document again after the last. Seeds that drew with overlap would agree with each other more
-    than with what other documents of the arm give, and the verdict would be too sure.
+    Each seed takes the next piece of the arm's text. Seeds that drew with overlap would agree with
+    each other more than with what other documents of the arm give, and the verdict would be too
+    sure.
     """
+    wanted = budget_tokens(run.settings.evaluation)
+    return piece_of(arm_stream(run, arm, separator), seed * wanted, wanted)
+
+
+def piece_of(stream: npt.NDArray[np.int32], begin: int, number: int) -> npt.NDArray[np.int64]:
+    """So many tokens of an arm's text from a place on; the first follow the last again."""
+    places = begin % len(stream) + np.arange(number)
+    return stream.take(places, mode="wrap").astype(np.int64)
+
+
+def arm_stream(run: Run, arm: int, separator: int) -> npt.NDArray[np.int32]:
+    """The documents of an arm in a seeded random order, with the separator after each."""
     run.receipt("arms", arm)
     table = read_columns(run.path("arms", arm), ["id", "tokens"])
     keys = [f"{run.settings.seed}/{name}".encode() for name in table["id"].to_pylist()]
@@ -202,7 +214,4 @@ def drawn_tokens(run: Run, arm: int, seed: int, separator: int) -> npt.NDArray[n
     is_token[ends - 1] = False
     stream = np.full(len(is_token), separator, np.int32)
     stream[is_token] = tokens.flatten()
-    wanted = budget_tokens(run.settings.evaluation)
-    places = seed * wanted % len(stream) + np.arange(wanted)
-    drawn: npt.NDArray[np.int64] = stream.take(places, mode="wrap").astype(np.int64)
-    return drawn
+    return stream

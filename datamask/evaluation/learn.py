@@ -119,6 +119,10 @@ class Learned:
         return ""
 
 
+TEXT, IS_COPY = "the text", "near-copy"
+"""Columns that are added to `documents/`; no score has such a name."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Properties:
     """What the properties of documents are: scores, length, copies, groups, directions (D x n)."""
@@ -130,7 +134,7 @@ class _Properties:
     def raw(self, table: pa.Table, vectors: np.ndarray) -> Floats:
         """The properties of the documents of a table, N x P; NaN where one is unknown."""
         columns = [pc.fill_null(table[name].cast("float64"), np.nan) for name in self.scores]
-        columns += [np.log(np.maximum(table["characters"].to_numpy(), 1)), table["is_copy"]]
+        columns += [np.log(np.maximum(table["characters"].to_numpy(), 1)), table[IS_COPY]]
         columns += [pc.equal(table[column], value) for column, value in self.groups]
         along = vectors.astype(np.float32) @ self.directions.astype(np.float32)
         return np.column_stack([*(np.asarray(c).astype(np.float64) for c in columns), along])
@@ -155,13 +159,19 @@ class _Judge:
         tokens: of the documents, each with the separator at its end.
         separator: the last token of the vocabulary.
         share: of the documents' tokens, that a selection has.
+        set_name: of the held-out texts.
         held_out: rows of `schemas.HELD_OUT`.
     """
 
     def __init__(
-        self, tokens: list[Integers], separator: int, share: float, held_out: pa.Table
+        self,
+        tokens: list[Integers],
+        separator: int,
+        share: float,
+        set_name: str,
+        held_out: pa.Table,
     ) -> None:
-        self.tokens, self.separator = tokens, separator
+        self.tokens, self.separator, self.set_name = tokens, separator, set_name
         self.costs = np.array([len(ids) for ids in tokens])
         self.budget = int(self.costs.sum() * share)
         self.texts = [np.asarray(ids, np.int64) for ids in held_out["tokens"].to_pylist()]
@@ -194,7 +204,7 @@ def learn(run: Run, draws: int, folder: Path, compute: Compute) -> Learned:
         InputError: a text or a set cannot be read.
     """
     starts, share = _checked(run, draws)
-    rows, table, vectors, judge, set_name = _sample(run, starts, share, compute)
+    rows, table, vectors, judge = _sample(run, starts, share, compute)
     properties = _properties(run, table, vectors, draws // DRAWS_PER_PROPERTY)
     raw = properties.raw(table, vectors)
     values = effects.standardised(raw, raw)
@@ -222,15 +232,15 @@ def learn(run: Run, draws: int, folder: Path, compute: Compute) -> Learned:
         candidates = _candidates(run, shard)
         is_copy = np.full(len(candidates), np.nan)  # unknown outside the sample
         ours = slice(*np.searchsorted(rows, starts[shard : shard + 2]))
-        is_copy[rows[ours] - starts[shard]] = table["is_copy"].to_numpy()[ours]
-        candidates = candidates.append_column("is_copy", pa.array(is_copy))
+        is_copy[rows[ours] - starts[shard]] = table[IS_COPY].to_numpy()[ours]
+        candidates = candidates.append_column(IS_COPY, pa.array(is_copy))
         own = properties.raw(candidates, read_documents(run, shard, compute).features)
         scores = fitted.scores(effects.standardised(own, raw))
         return pa.table({"id": candidates["id"].cast("string"), "learned": scores})
 
     schema = pa.schema({"id": pa.string(), "learned": pa.float64()})
     write_parquet(folder / "scores.parquet", schema, map(scored, range(run.num_shards)))
-    names = properties.names(raw, table["text"].to_pylist())
+    names = properties.names(raw, table[TEXT].to_pylist())
     means = dict(zip(names, moments.T, strict=True))
     drawn_table = pa.table({"fitted": losses[:, 0], "judged": losses[:, 1], **means})
     write_parquet(folder / "draws.parquet", drawn_table.schema, [drawn_table])
@@ -243,7 +253,7 @@ def learn(run: Run, draws: int, folder: Path, compute: Compute) -> Learned:
     }
     correlation = effects.cross_validated(moments, *losses.T)
     kept.clear()
-    shape = (len(table), len(judge.texts) // 2, judge.budget, set_name)
+    shape = (len(table), len(judge.texts) // 2, judge.budget, judge.set_name)
     return Learned(names, fitted, correlation, arms, *shape, folder / "scores.parquet")
 
 
@@ -285,13 +295,13 @@ def _checked(run: Run, draws: int) -> tuple[Integers, float]:
 
 def _sample(
     run: Run, starts: Integers, share: float, compute: Compute
-) -> tuple[Integers, pa.Table, np.ndarray, _Judge, str]:
+) -> tuple[Integers, pa.Table, np.ndarray, _Judge]:
     """The documents that selections are drawn from, without near-copies of held-out texts.
 
     Returns:
         Their rows among the candidates of all shards, ascending; their rows of `documents/`, with
-        `text` and `is_copy` (1 if a document is a near-copy of another one, else 0); their vectors,
-        N x D; and what judges them, with the name of its set. Raises as `learn`.
+        `TEXT` and `IS_COPY` (1 if a document is a near-copy of another one, else 0); their vectors,
+        N x D; and what judges them. Raises as `learn`.
     """
     number, generator = int(starts[-1]), np.random.default_rng(run.settings.seed)
     rows = np.sort(generator.choice(number, min(number, MOST_DOCUMENTS), replace=False))
@@ -315,13 +325,13 @@ def _sample(
     _, kind, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     is_copy = np.where(groups < 0, False, sizes[kind] > 1).astype(float)
     kept = np.flatnonzero(~np.isin(groups, [*of_held_out]))
-    table = table.append_column("text", pa.array(texts, pa.large_string()))
-    table = table.append_column("is_copy", pa.array(is_copy)).take(pa.array(kept))
+    table = table.append_column(TEXT, pa.array(texts, pa.large_string()))
+    table = table.append_column(IS_COPY, pa.array(is_copy)).take(pa.array(kept))
     separator = tokenizer.get_vocab_size()
-    encoded = encode(tokenizer, table["text"].to_pylist())
+    encoded = encode(tokenizer, table[TEXT].to_pylist())
     tokens = [np.array([*ids, separator]) for ids in encoded]
-    judge = _Judge(tokens, separator, share, held_out.filter(pa.array(is_member)))
-    return rows[kept], table, np.concatenate(vectors)[kept], judge, set_name
+    judge = _Judge(tokens, separator, share, set_name, held_out.filter(pa.array(is_member)))
+    return rows[kept], table, np.concatenate(vectors)[kept], judge
 
 
 def _properties(run: Run, table: pa.Table, vectors: np.ndarray, most: int) -> _Properties:

@@ -16,7 +16,7 @@ from datamask.config.compute import Compute
 from datamask.config.evaluation import Evaluation
 from datamask.embedding.vectors import row_groups
 from datamask.evaluation import verdict
-from datamask.evaluation.arms import drawn_tokens
+from datamask.evaluation.arms import arm_stream, piece_of
 from datamask.evaluation.models import budget_tokens
 from datamask.evaluation.ngram import MOST_TOKENS, Trigrams, bits_by_text
 from datamask.evaluation.units import read_bits, sets_of
@@ -136,10 +136,13 @@ def _ngram_bits(run: Run, held_out: pa.Table) -> npt.NDArray[np.float64]:
     prefixes = held_out["prefix"].to_pylist()
     seeds = run.settings.evaluation.seeds
     bits_of = np.zeros((len(run.settings.evaluation.arms), len(texts)))
-    for arm, seed in np.ndindex(len(bits_of), seeds):
-        tokens = drawn_tokens(run, arm, seed, separator)[: MOST_TOKENS // seeds]
-        model = Trigrams(np.append(separator, tokens), separator + 1)
-        bits_of[arm] += bits_by_text(model, texts, prefixes) / seeds
+    wanted = budget_tokens(run.settings.evaluation)
+    for arm in range(len(bits_of)):
+        stream = arm_stream(run, arm, separator)
+        for seed in range(seeds):
+            tokens = piece_of(stream, seed * wanted, min(wanted, MOST_TOKENS // seeds))
+            model = Trigrams(np.append(separator, tokens), separator + 1)
+            bits_of[arm] += bits_by_text(model, texts, prefixes) / seeds
     return bits_of
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 from datamask.analysis.compare import Comparisons
-from datamask.analysis.composition import KINDS
+from datamask.analysis.composition import KINDS, open_composition
 from datamask.analysis.summary import gains, totals_of
 from datamask.report.redundancy import redundancy
 from datamask.report.rendering import render
@@ -30,20 +33,31 @@ def term_rows(comparisons: Comparisons) -> list[tuple[str, list[float | None], s
 
 def compare_page(comparisons: Comparisons) -> str:
     """The page's HTML."""
-    return render(
-        "compare.html",
-        comparisons=comparisons,
-        totals={name: totals_of(run) for name, run in comparisons.runs.items()},
-        terms=term_rows(comparisons),
-        kinds=KINDS,
-    )
+    with _opened(comparisons):
+        return render(
+            "compare.html",
+            comparisons=comparisons,
+            totals={name: totals_of(run) for name, run in comparisons.runs.items()},
+            terms=term_rows(comparisons),
+            kinds=KINDS,
+        )
 
 
 def compare_text(comparisons: Comparisons) -> str:
     """Settings that differ, overlap and figures as plain text for a terminal."""
-    return render(
-        "compare.txt",
-        comparisons=comparisons,
-        terms=term_rows(comparisons),
-        wide=max(16, *(len(name) + 2 for name in comparisons.names)),
-    ).removesuffix("\n")
+    with _opened(comparisons):
+        return render(
+            "compare.txt",
+            comparisons=comparisons,
+            terms=term_rows(comparisons),
+            wide=max(16, *(len(name) + 2 for name in comparisons.names)),
+        ).removesuffix("\n")
+
+
+@contextlib.contextmanager
+def _opened(comparisons: Comparisons) -> Iterator[None]:
+    """DuckDB opens each run's file once for all queries: opening a file takes 20 ms."""
+    with contextlib.ExitStack() as opened:
+        for run in comparisons.runs.values():
+            opened.enter_context(open_composition(run, "totals"))
+        yield

@@ -1,9 +1,10 @@
 """Registers everything that runs need on a Prefect server: pools, limits, deployments, automations.
 
-`deploy` registers the deployments of `deployments/prefect.yaml` and the automations of the files
-beside it. It replaces `prefect deploy` and `prefect automation create`, which read these files too
-but start one process for each entry. `deploy` may be repeated: pools, limits, schedules and the
-switches of automations stay as the operator left them. New schedules are switched off.
+`deploy` registers the deployments listed in `deployments/prefect.yaml` and the automations listed
+in the other files of that folder. Prefect's commands `prefect deploy` and `prefect automation
+create` can register the same entries, but each entry takes a new process. `deploy` can be run
+again: pools, limits, schedules and the switches of automations stay as the operator left them. New
+schedules are switched off.
 """
 
 from __future__ import annotations

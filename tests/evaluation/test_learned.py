@@ -32,7 +32,7 @@ OTHER = ["river", "stone", "market", "window", "garden", "letter", "music", "bri
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of 400 documents, a third with the words of the texts that are held out.
 
-    Score `edu` is noise. The language `de` is that of the documents with the wanted words.
+    Score `text` is noise. The language `de` is that of the documents with the wanted words.
     """
     folder = tmp_path_factory.mktemp("learned")
     generator = np.random.default_rng(3)
@@ -54,7 +54,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         selection={"ratio": 0.2},
         quality={
             "prune_fraction": 0,
-            "scores": [{"name": "edu", "kind": "column", "column": "edu"}],
+            # A name that columns of the sample must not have.
+            "scores": [{"name": "text", "kind": "column", "column": "edu"}],
         },
         evaluation={
             "model": "tiny",
@@ -76,7 +77,7 @@ def test_the_planted_property_is_found_and_noise_is_not(learned):
     rows = {row[0]: row for row in learned.rows}
     _, effect, low, high, word = rows["language de"]
     assert effect < 0 and low < high < 0 and word == "helps"
-    _, _, low, high, word = rows["score edu"]
+    _, _, low, high, word = rows["score text"]
     assert low < 0 < high and word == "undecided"
     assert learned.correlation[1] > 0.8 and not learned.warning
     assert learned.arms["learned"] < learned.arms["random"]
