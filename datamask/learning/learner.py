@@ -308,11 +308,11 @@ def _by_document(
     """Terms of N x N products, if N < D and every term that reads Σ x xᵀ has such a form."""
     if data.num_documents >= data.dimension:
         return data, terms
-    features, few = data.rows(slice(None)), []
+    few = []
     for term in terms:
         objective = term.objective
         if isinstance(objective, MomentObjective) and objective.order == 2:
-            if (form := objective.of_few(features)) is None:
+            if (form := objective.of_few(data.rows(slice(None)))) is None:
                 return data, terms
             term = replace(term, objective=form)
         few.append(term)
