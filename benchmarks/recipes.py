@@ -36,7 +36,12 @@ from datamask.evaluation.texts import NGRAM, SIMILARITY, encode
 from datamask.evaluation.verdict import holm
 from datamask.hygiene.minhash import cluster, sign
 from datamask.hygiene.words import hash_ngrams, split_words
-from datamask.quality.examples import example_scores, features_of, fit_words
+from datamask.quality.examples import (
+    RANDOM_DOCUMENTS,
+    example_scores,
+    features_of,
+    fit_words,
+)
 from datamask.quality.heuristic import heuristic_scores
 from datamask.selection.per_shard import LEAST_CHANGE
 
@@ -48,7 +53,6 @@ SCORED_TOKENS = 256
 """Tokens of a held-out text that are scored."""
 RANDOM_DRAWS = 3
 LABELS = 500
-RANDOM_DOCUMENTS = 2000
 ATTEMPTS = 2
 """How often a budget of tokens is approached; a run makes up to three attempts."""
 
@@ -166,9 +170,9 @@ class Corpus:
             fitted_to = [*self.examples, *(self.texts[row] for row in rows)]
             targets = np.repeat([1.0, 0.0], [len(self.examples), len(rows)])
         features, _ = features_of(fitted_to, WINDOWS)
-        fitted, figures, curve = fit_words(features, targets)
+        model, figures = fit_words(features, targets)
         print(f"  score {name}: {figures}", flush=True)
-        return example_scores(self.texts, fitted, curve, WINDOWS)[0]
+        return example_scores(self.texts, model, WINDOWS)[0]
 
     @cached_property
     def is_good(self) -> np.ndarray:

@@ -1,20 +1,24 @@
-"""Scores from examples: a linear model of hashed words, fitted in seconds, before `scores`.
+"""Scores from examples: a model of hashed words, fitted in seconds, before `scores`.
 
 Stage `example_models` fits one model for each score of kind `examples`. It tells the user's texts
 from random documents of the source (as in arXiv 2406.11794, section 4.2), or follows labels of
 documents. The features of a text are its words and pairs of neighbouring words, hashed to
 `FEATURES` places, as log(1 + count), at length 1; those of a long text are the weighted mean over
-its windows (`source.windows`), so that its score is the mean of theirs. Stage `scores` applies the
-models, so these scores can prune before anything is embedded.
+its windows (`source.windows`). Stage `scores` applies the models, so these scores can prune before
+anything is embedded.
 
-Cross-validation calibrates the scores: log-odds that a text is an example, if examples and random
-documents are equally many.
+Two values tell examples from other texts: the margin of a logistic regression, which knows the
+words that are rare in either kind, and the familiarity of the text's words, which also says that
+most of its words occur in no example (`familiarity`). A second regression, of both, is fitted to
+cross-validated values. Its result is the score: log-odds that a text is an example, if examples and
+random documents are equally many.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -46,19 +50,44 @@ FEATURES = 2**18
 READ_CHARACTERS = 3000
 """Characters of a window of a text (docs/log.md#examples)."""
 
-STRENGTH = 3.0
+STRENGTH = 10.0
 """Inverse regularisation strength of the logistic regression (docs/log.md#examples)."""
 
 FOLDS = 5
 """Parts of cross-validation (docs/log.md#examples)."""
 
-RANDOM_DOCUMENTS = (2_000, 20_000)
-"""Least and most random documents that examples are told from; between them, as many as there are
-examples (docs/log.md#examples)."""
+RANDOM_DOCUMENTS = 20_000
+"""Random documents that examples are told from, or all of a smaller source, and most examples that
+a group of the source gives (docs/log.md#examples)."""
 
 MOST_SHARDS = 16
 """Most shards that random documents are drawn from: a large source is not read whole
 (docs/log.md#examples)."""
+
+
+@dataclass(frozen=True, slots=True)
+class WordModel:
+    """Gives a text's features a score.
+
+    Args:
+        weights: of the features, shape FEATURES.
+        log_ratios: of the features, scaled for the sum (`familiarity`); shape FEATURES. All are 0
+            in a ridge regression.
+        intercept: added to both.
+        predicted: ascending values of a ridge regression that are calibrated; none otherwise.
+        expected: what each of them becomes (`fitting.calibrated`).
+    """
+
+    weights: np.ndarray
+    log_ratios: np.ndarray
+    intercept: float
+    predicted: np.ndarray
+    expected: np.ndarray
+
+    def scores(self, features: Any) -> np.ndarray:
+        """The scores of N texts with *features* (sparse, N x FEATURES); float64."""
+        values = features @ self.weights + familiarity(features, self.log_ratios) + self.intercept
+        return fitting.calibrated(values, np.stack([self.predicted, self.expected]))
 
 
 def features_of(texts: Sequence[str | None], most: int) -> tuple[Any, np.ndarray]:
@@ -147,7 +176,7 @@ def fit_examples(run: Run, compute: Compute) -> None:
         of_labels = score.labels != ""
         texts, targets, copies = (_labelled if of_labels else _contrasted)(run, score)
         features, _ = features_of(texts, run.settings.source.windows)
-        fitted, figures, curve = fit_words(features, targets)
+        model, figures = fit_words(features, targets)
         measure, value = "rank correlation", figures["correlation"] or 0.0
         if figures["kind"] == "logistic":  # the AUC does not depend on how many texts each kind has
             measure, value = "2 AUC - 1", 2 * (figures["auc"] or 0.5) - 1
@@ -160,24 +189,22 @@ def fit_examples(run: Run, compute: Compute) -> None:
             )
         logger.info("score %s: %s", score.name, figures)
         metrics[score.name] = {**figures, "copies": copies}
-        rows.append({"score": score.name, "weights": fitted[:-1], "intercept": fitted[-1]})
-        rows[-1] |= {"predicted": curve[0], "expected": curve[1]}
+        rows.append({"score": score.name, **asdict(model)})
     table = pa.Table.from_pylist(rows, schema=schemas.EXAMPLE_MODELS)
     write_output(run, "example_models", 0, schemas.EXAMPLE_MODELS, [table], metrics)
 
 
 def _contrasted(run: Run, score: Score) -> tuple[list[str], np.ndarray, int]:
     """Examples (target 1) and random documents (0); and the number of documents left out."""
-    least, most = RANDOM_DOCUMENTS
     if score.where:
-        texts = _random_texts(run, most, score.where, is_inside=True)
+        texts = _random_texts(run, RANDOM_DOCUMENTS, score.where, is_inside=True)
         examples = list(dict.fromkeys(text for text in texts if text.strip()))
         group = f"{score.where.column} {score.where.value}"
         _check_number(len(examples), f"{run.settings.source.path} ({group})")
     else:
         examples, _ = read_examples(score, _planned(run, score))
-    known, number = set(examples), min(max(len(examples), least), most)
-    drawn = list(_random_texts(run, number, score.where, is_inside=False))
+    known = set(examples)
+    drawn = list(_random_texts(run, RANDOM_DOCUMENTS, score.where, is_inside=False))
     others = [text for text in drawn if text.strip() and text not in known]
     _check_number(len(others), f"{run.settings.source.path} (texts that are no examples)")
     targets = np.repeat([1.0, 0.0], [len(examples), len(others)])
@@ -251,13 +278,30 @@ def _labelled(run: Run, score: Score) -> tuple[list[str], np.ndarray, int]:
     return texts, np.asarray(targets), 0
 
 
-def fit_words(features: Any, targets: np.ndarray) -> tuple[np.ndarray, dict[str, Any], np.ndarray]:
-    """Fit a logistic regression to two targets, or a ridge regression to more.
+def _log_ratios(features: Any, is_example: np.ndarray) -> np.ndarray:
+    """log(½ + q) of each feature, where q is the probability that its text is an example.
+
+    q is the share of examples in the feature's sum over texts, if both kinds have the same total;
+    0 for a feature of no text. The values are from log ½ to log 3⁄2.
+    """
+    totals = [features[is_example == kind].sum(axis=0) for kind in (True, False)]
+    examples, others = (total / max(total.sum(), 1e-300) for total in totals)
+    both = examples + others
+    shares = np.divide(examples, both, out=np.zeros_like(both), where=both > 0)
+    return np.asarray(np.log(0.5 + shares))
+
+
+def familiarity(features: Any, log_ratios: np.ndarray) -> np.ndarray:
+    """The mean log ratio of the words and pairs of each of N texts; 0 for a text without words."""
+    return np.asarray(features @ log_ratios / np.maximum(features.sum(axis=1), 1e-300))
+
+
+def fit_words(features: Any, targets: np.ndarray) -> tuple[WordModel, dict[str, Any]]:
+    """Fit a logistic regression and familiarity to two targets, or a ridge regression to more.
 
     Returns:
-        FEATURES weights and the intercept, metrics (see `fit_examples`) and the curve that
-        calibrates a ridge regression (`isotonic_curve`; without points for a logistic one). The
-        values of a logistic regression are calibrated log-odds at equal numbers of both targets.
+        the model, whose values for two targets are calibrated log-odds at equal numbers of both;
+        and metrics (see `fit_examples`).
     """
     from sklearn.linear_model import LogisticRegression, Ridge
     from sklearn.model_selection import KFold, StratifiedKFold, cross_val_predict
@@ -278,40 +322,53 @@ def fit_words(features: Any, targets: np.ndarray) -> tuple[np.ndarray, dict[str,
         "auc": None,
         "correlation": None,
     }
+    weights, log_ratios = np.zeros(FEATURES), np.zeros(FEATURES)
+    curve = np.zeros((2, 0))
     if len(classes) < 2 or (is_logistic and min(figures["examples"], figures["others"]) < FOLDS):
-        return np.zeros(FEATURES + 1), figures, np.zeros((2, 0))
+        return WordModel(weights, log_ratios, 0.0, *curve), figures
     # Places without a word of these texts have the weight 0.
     used = np.unique(features.indices)
-    features, weights = features[:, used], np.zeros(FEATURES + 1)
+    features = features[:, used]
     # One thread gives sums a fixed order.
     with threadpool_limits(1):
         method = "decision_function" if is_logistic else "predict"
         predicted = cross_val_predict(model, features, targets, cv=folds, method=method)
+        fitted = model.fit(features, targets)
+        weights[used], intercept = np.ravel(fitted.coef_), float(np.ravel(fitted.intercept_)[0])
+        if is_logistic:
+            familiar = np.empty(len(targets))
+            for rest, part in folds.split(features, targets):
+                ratios = _log_ratios(features[rest], targets[rest] == 1)
+                familiar[part] = familiarity(features[part], ratios)
+            both = np.column_stack([predicted, familiar])
+            scale = LogisticRegression(C=1e6, class_weight="balanced").fit(both, targets)
+            predicted = scale.decision_function(both)
+            of_margin, of_familiarity = scale.coef_[0]
+            log_ratios[:] = np.log(0.5)
+            log_ratios[used] = _log_ratios(features, targets == 1)
+            weights, log_ratios = weights * of_margin, log_ratios * of_familiarity
+            intercept = float(intercept * of_margin + scale.intercept_[0])
+        else:
+            curve = fitting.isotonic_curve(predicted, targets)
         figures["correlation"] = fitting.rank_correlation(predicted, targets)
         figures["auc"] = fitting.concordance(predicted, targets)
-        curve = np.zeros((2, 0)) if is_logistic else fitting.isotonic_curve(predicted, targets)
-        fitted = model.fit(features, targets)
-        weights[used], weights[-1] = np.ravel(fitted.coef_), np.ravel(fitted.intercept_)[0]
-        if is_logistic:
-            scale = LogisticRegression(C=1e6, class_weight="balanced")
-            scale.fit(predicted[:, None], targets)
-            weights = weights * float(scale.coef_[0, 0])
-            weights[-1] += float(scale.intercept_[0])
-    return weights, figures, curve
+    return WordModel(weights, log_ratios, intercept, *curve), figures
 
 
-def read_models(run: Run) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Weights, the intercept last, and curve of each score of kind `examples`."""
+def read_models(run: Run) -> dict[str, WordModel]:
+    """The model of each score of kind `examples`, by the score's name."""
     if all(score.kind != "examples" for score in run.settings.scores):
         return {}
     run.receipt("example_models")
-    rows = read_columns(run.path("example_models")).to_pylist()
     return {
-        row["score"]: (
-            np.append(row["weights"], row["intercept"]),
-            np.array([row["predicted"], row["expected"]]),
+        row["score"]: WordModel(
+            np.array(row["weights"]),
+            np.array(row["log_ratios"]),
+            row["intercept"],
+            np.array(row["predicted"]),
+            np.array(row["expected"]),
         )
-        for row in rows
+        for row in read_columns(run.path("example_models")).to_pylist()
     }
 
 
@@ -322,11 +379,11 @@ def example_figures(run: Run) -> dict[str, Any]:
 
 
 def example_scores(
-    texts: Sequence[str | None], weights: np.ndarray, curve: np.ndarray, most: int
+    texts: Sequence[str | None], model: WordModel, most: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """A score of each of N texts (float64), and the share of it that was read.
 
-    *weights* and *curve* are of `fit_words`, *most* is the number of windows of a text.
+    *most* is the number of windows of a text.
     """
     features, read = features_of(texts, most)
-    return fitting.calibrated(features @ weights[:-1] + weights[-1], curve), read
+    return model.scores(features), read

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from datamask.config.compute import Compute
 from datamask.errors import InputError, one_line
 from datamask.quality.classifier import read_classified
-from datamask.quality.examples import example_scores, read_models
+from datamask.quality.examples import WordModel, example_scores, read_models
 from datamask.quality.fasttext_model import fasttext_scores
 from datamask.quality.file_scores import read_joined
 from datamask.quality.heuristic import heuristic_scores
@@ -127,7 +127,7 @@ def _facts(
     shard: int,
     first: int,
     batch: pa.RecordBatch,
-    models: dict[str, tuple[np.ndarray, np.ndarray]],
+    models: dict[str, WordModel],
 ) -> pa.RecordBatch:
     """The facts of one batch, and the scores that the batch itself gives."""
     source = run.settings.source
@@ -182,7 +182,7 @@ def _facts(
             values, share = (
                 heuristic_scores(texts, source.windows)
                 if score.kind == "heuristic"
-                else example_scores(texts, *models[score.name], source.windows)
+                else example_scores(texts, models[score.name], source.windows)
             )
             facts[name] = pa.array(values)
             read.append(pa.array(share))

@@ -115,8 +115,8 @@ def by_disagreement(texts: Sequence[Sampled], labels: dict[str, int]) -> list[Sa
         features, _ = features_of([sampled.text for sampled in texts], WINDOWS)
         known = np.flatnonzero([sampled.id in labels for sampled in texts])
         targets = np.array([float(labels[texts[row].id]) for row in known.tolist()])
-        weights, *_ = fit_words(features[known], targets)
-        distance = np.abs(rankdata(features @ weights[:-1]) - ranks)
+        model, _ = fit_words(features[known], targets)
+        distance = np.abs(rankdata(model.scores(features)) - ranks)
     order: list[int] = np.argsort(-distance, kind="stable").tolist()
     return [texts[row] for row in order]
 

@@ -45,10 +45,13 @@ DROP_REASONS = (
 """Why a document is withheld from the learner, in the order of the checks."""
 
 _CURVE = _never_null(predicted=_DOUBLES, expected=_DOUBLES)
-EXAMPLE_MODELS = pa.schema(_never_null(score=_TEXT, weights=_DOUBLES, intercept=_DOUBLE) + _CURVE)
+EXAMPLE_MODELS = pa.schema(
+    _never_null(score=_TEXT, weights=_DOUBLES, log_ratios=_DOUBLES, intercept=_DOUBLE) + _CURVE
+)
 """`example_models.parquet`: a row for each score of kind `examples`, in the order of the settings;
-the weights of hashed words and pairs (`quality.examples.FEATURES`), and the points of the curve
-that calibrates a ridge regression (`quality.fitting`), none of a logistic one."""
+the weights and the log ratios of hashed words and pairs (`quality.examples.WordModel`), and the
+points of the curve that calibrates a ridge regression (`quality.fitting`), none of a logistic
+one."""
 
 PROBE = pa.schema(_never_null(probe=_TEXT, weights=_DOUBLES, intercept=_DOUBLE) + _CURVE)
 """`probe.parquet`: a row for each probe, in the order of the settings; curves as above."""

@@ -38,7 +38,7 @@ STAGES = {
         ),
         Stage(
             "example_models",
-            2,
+            3,
             "datamask.quality.examples:fit_examples",
             settings=of.example_models,
             file="example_models.parquet",
