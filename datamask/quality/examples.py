@@ -278,7 +278,7 @@ def _labelled(run: Run, score: Score) -> tuple[list[str], np.ndarray, int]:
     return texts, np.asarray(targets), 0
 
 
-def _log_ratios(features: Any, is_example: np.ndarray) -> np.ndarray:
+def log_ratios_of(features: Any, is_example: np.ndarray) -> np.ndarray:
     """log(½ + q) of each feature, where q is the probability that its text is an example.
 
     q is the share of examples in the feature's sum over texts, if both kinds have the same total;
@@ -304,7 +304,7 @@ def fit_words(features: Any, targets: np.ndarray) -> tuple[WordModel, dict[str, 
         and metrics (see `fit_examples`).
     """
     from sklearn.linear_model import LogisticRegression, Ridge
-    from sklearn.model_selection import KFold, StratifiedKFold, cross_val_predict
+    from sklearn.model_selection import KFold, cross_val_predict
     from threadpoolctl import threadpool_limits
 
     classes = np.unique(targets)
@@ -314,7 +314,7 @@ def fit_words(features: Any, targets: np.ndarray) -> tuple[WordModel, dict[str, 
     if is_logistic:
         targets = (targets == classes[1]).astype(np.float64)
         model = LogisticRegression(C=STRENGTH, max_iter=300, class_weight="balanced")
-        folds = StratifiedKFold(FOLDS, shuffle=True, random_state=0)
+        folds = _stratified()
     figures: dict[str, Any] = {
         "kind": "logistic" if is_logistic else "ridge",
         "examples": int(targets.sum()) if is_logistic else len(targets),
@@ -336,23 +336,46 @@ def fit_words(features: Any, targets: np.ndarray) -> tuple[WordModel, dict[str, 
         fitted = model.fit(features, targets)
         weights[used], intercept = np.ravel(fitted.coef_), float(np.ravel(fitted.intercept_)[0])
         if is_logistic:
-            familiar = np.empty(len(targets))
-            for rest, part in folds.split(features, targets):
-                ratios = _log_ratios(features[rest], targets[rest] == 1)
-                familiar[part] = familiarity(features[part], ratios)
-            both = np.column_stack([predicted, familiar])
-            scale = LogisticRegression(C=1e6, class_weight="balanced").fit(both, targets)
-            predicted = scale.decision_function(both)
-            of_margin, of_familiarity = scale.coef_[0]
+            (of_margin, of_familiarity), shift, predicted = _weigh(predicted, features, targets)
             log_ratios[:] = np.log(0.5)
-            log_ratios[used] = _log_ratios(features, targets == 1)
+            log_ratios[used] = log_ratios_of(features, targets == 1)
             weights, log_ratios = weights * of_margin, log_ratios * of_familiarity
-            intercept = float(intercept * of_margin + scale.intercept_[0])
+            intercept = intercept * of_margin + shift
         else:
             curve = fitting.isotonic_curve(predicted, targets)
         figures["correlation"] = fitting.rank_correlation(predicted, targets)
         figures["auc"] = fitting.concordance(predicted, targets)
     return WordModel(weights, log_ratios, intercept, *curve), figures
+
+
+def _stratified() -> Any:
+    """The folds of cross-validation with two targets."""
+    from sklearn.model_selection import StratifiedKFold
+
+    return StratifiedKFold(FOLDS, shuffle=True, random_state=0)
+
+
+def _weigh(
+    margins: np.ndarray, features: Any, targets: np.ndarray
+) -> tuple[np.ndarray, float, np.ndarray]:
+    """Stacked generalisation (Wolpert 1992) of margins and familiarity, both cross-validated.
+
+    *margins* have the shape N, *features* are sparse (N x D), *targets* are 0 or 1.
+
+    Returns:
+        the weights of margin and familiarity, not negative; the intercept; and the N log-odds.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    values = np.column_stack([margins, np.zeros(len(margins))])
+    for rest, part in _stratified().split(features, targets):
+        ratios = log_ratios_of(features[rest], targets[rest] == 1)
+        values[part, 1] = familiarity(features[part], ratios)
+    model = LogisticRegression(C=1e6, class_weight="balanced").fit(values, targets)
+    if (model.coef_ < 0).any():  # of values that say the same (Breiman 1996)
+        values *= model.coef_ > 0
+        model.fit(values, targets)
+    return model.coef_[0], float(model.intercept_[0]), model.decision_function(values)
 
 
 def read_models(run: Run) -> dict[str, WordModel]:
