@@ -60,6 +60,9 @@ RANDOM_DOCUMENTS = 20_000
 """Random documents that examples are told from, or all of a smaller source, and most examples that
 a group of the source gives (docs/log.md#examples)."""
 
+TEXTS_AT_ONCE = 1000
+"""Texts that are split into words at once, to bound memory (docs/log.md#examples)."""
+
 MOST_SHARDS = 16
 """Most shards that random documents are drawn from: a large source is not read whole
 (docs/log.md#examples)."""
@@ -169,13 +172,20 @@ def fit_examples(run: Run, compute: Compute) -> None:
     Raises:
         InputError: there are too few texts, or they cannot be told apart.
     """
+    from scipy import sparse
+
     rows, metrics = [], {}
     for score in run.settings.scores:
         if score.kind != "examples":
             continue
         of_labels = score.labels != ""
         texts, targets, copies = (_labelled if of_labels else _contrasted)(run, score)
-        features, _ = features_of(texts, run.settings.source.windows)
+        parts = (
+            texts[first : first + TEXTS_AT_ONCE] for first in range(0, len(texts), TEXTS_AT_ONCE)
+        )
+        features = sparse.vstack(
+            [features_of(part, run.settings.source.windows)[0] for part in parts]
+        )
         model, figures = fit_words(features, targets)
         measure, value = "rank correlation", figures["correlation"] or 0.0
         if figures["kind"] == "logistic":  # the AUC does not depend on how many texts each kind has
