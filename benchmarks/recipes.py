@@ -36,13 +36,9 @@ from datamask.evaluation.texts import NGRAM, SIMILARITY, encode
 from datamask.evaluation.verdict import holm
 from datamask.hygiene.minhash import cluster, sign
 from datamask.hygiene.words import hash_ngrams, split_words
-from datamask.quality.examples import (
-    RANDOM_DOCUMENTS,
-    example_scores,
-    features_of,
-    fit_words,
-)
+from datamask.quality.examples import RANDOM_DOCUMENTS
 from datamask.quality.heuristic import heuristic_scores
+from datamask.quality.word_model import example_scores, features_of, fit_words
 from datamask.selection.per_shard import LEAST_CHANGE
 
 WINDOWS = 1

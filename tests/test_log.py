@@ -10,6 +10,7 @@ ROOT = Path(__file__).parents[1]
 ROOMS = ("learning", "selection", "objectives", "baselines")
 MODULES = (
     *("quality/examples", "quality/heuristic", "quality/grouping", "quality/fitting"),
+    "quality/word_model",
     *("quality/probe", "analysis/explained"),
     *("evaluation/training", "evaluation/ngram", "evaluation/effects", "evaluation/learn"),
     *("report/sample", "report/tsne"),

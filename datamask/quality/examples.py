@@ -1,24 +1,16 @@
 """Scores from examples: a model of hashed words, fitted in seconds, before `scores`.
 
-Stage `example_models` fits one model for each score of kind `examples`. It tells the user's texts
-from random documents of the source (as in arXiv 2406.11794, section 4.2), or follows labels of
-documents. The features of a text are its words and pairs of neighbouring words, hashed to
-`FEATURES` places, as log(1 + count), at length 1; those of a long text are the weighted mean over
-its windows (`source.windows`). Stage `scores` applies the models, so these scores can prune before
+Stage `example_models` fits one model (`quality.word_model`) for each score of kind `examples`. It
+tells the user's texts from random documents of the source (as in arXiv 2406.11794, section 4.2), or
+follows labels of documents. Stage `scores` applies the models, so these scores can prune before
 anything is embedded.
-
-Two values tell examples from other texts: the margin of a logistic regression, which knows the
-words that are rare in either kind, and the familiarity of the text's words, which also says that
-most of its words occur in no example (`familiarity`). A second regression, of both, is fitted to
-cross-validated values. Its result is the score: log-odds that a text is an example, if examples and
-random documents are equally many.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -29,9 +21,9 @@ from datamask.config.compute import Compute
 from datamask.config.group import SourceGroup
 from datamask.config.inputs import Score
 from datamask.errors import InputError
-from datamask.hygiene.words import hash_ngrams, split_words
 from datamask.quality import fitting
 from datamask.quality.held_out import are_drawn
+from datamask.quality.word_model import WordModel, features_of, fit_words
 from datamask.runs import schemas
 from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
@@ -40,85 +32,16 @@ from datamask.source.columns import domains
 from datamask.source.pinned import PlannedFiles
 from datamask.source.reading import read_ids, read_shard
 from datamask.source.rows import ROW_SUFFIXES, read_rows
-from datamask.source.windows import cut
 
 logger = logging.getLogger(__name__)
-
-FEATURES = 2**18
-"""Places of hashed words and pairs; the weights of a model take 1 MiB (docs/log.md#examples)."""
-
-READ_CHARACTERS = 3000
-"""Characters of a window of a text (docs/log.md#examples)."""
-
-STRENGTH = 10.0
-"""Inverse regularisation strength of the logistic regression (docs/log.md#examples)."""
-
-FOLDS = 5
-"""Parts of cross-validation (docs/log.md#examples)."""
 
 RANDOM_DOCUMENTS = 20_000
 """Random documents that examples are told from, or all of a smaller source, and most examples that
 a group of the source gives (docs/log.md#examples)."""
 
-TEXTS_AT_ONCE = 1000
-"""Texts that are split into words at once, to bound memory (docs/log.md#examples)."""
-
 MOST_SHARDS = 16
 """Most shards that random documents are drawn from: a large source is not read whole
 (docs/log.md#examples)."""
-
-
-@dataclass(frozen=True, slots=True)
-class WordModel:
-    """Gives a text's features a score.
-
-    Args:
-        weights: of the features, shape FEATURES.
-        log_ratios: of the features, scaled for the sum (`familiarity`); shape FEATURES. All are 0
-            in a ridge regression.
-        intercept: added to both.
-        predicted: ascending values of a ridge regression that are calibrated; none otherwise.
-        expected: what each of them becomes (`fitting.calibrated`).
-    """
-
-    weights: np.ndarray
-    log_ratios: np.ndarray
-    intercept: float
-    predicted: np.ndarray
-    expected: np.ndarray
-
-    def scores(self, features: Any) -> np.ndarray:
-        """The scores of N texts with *features* (sparse, N x FEATURES); float64."""
-        values = features @ self.weights + familiarity(features, self.log_ratios) + self.intercept
-        return fitting.calibrated(values, np.stack([self.predicted, self.expected]))
-
-
-def features_of(texts: Sequence[str | None], most: int) -> tuple[Any, np.ndarray]:
-    """Hashed words and pairs of texts, read in at most so many windows.
-
-    Returns:
-        a sparse matrix, float64, N x FEATURES; and the share of each text that was read.
-    """
-    windows = cut([text or "" for text in texts], READ_CHARACTERS, most)
-    return windows.mean(_features(pa.array(windows.texts, pa.large_string()))), windows.share_read()
-
-
-def _features(texts: pa.Array) -> Any:
-    """Hashed words and pairs of windows (large_string); as `features_of`."""
-    from scipy import sparse
-    from sklearn.preprocessing import normalize
-
-    words = split_words(texts)
-    rows, columns = [], []
-    for number in (1, 2):
-        hashes, offsets = hash_ngrams(words, number)
-        # The number of words is part of the hash, as a text of one word is a pair of its own.
-        columns.append((hashes + np.uint64(number)) % np.uint64(FEATURES))
-        rows.append(np.repeat(np.arange(len(texts)), np.diff(offsets)))
-    row, column = np.concatenate(rows), np.concatenate(columns).astype(np.int64)
-    counts = sparse.csr_array((np.ones(len(row)), (row, column)), shape=(len(texts), FEATURES))
-    counts.sum_duplicates()
-    return normalize(counts.log1p())
 
 
 def check_examples(score: Score) -> str:
@@ -172,20 +95,13 @@ def fit_examples(run: Run, compute: Compute) -> None:
     Raises:
         InputError: there are too few texts, or they cannot be told apart.
     """
-    from scipy import sparse
-
     rows, metrics = [], {}
     for score in run.settings.scores:
         if score.kind != "examples":
             continue
         of_labels = score.labels != ""
         texts, targets, copies = (_labelled if of_labels else _contrasted)(run, score)
-        parts = (
-            texts[first : first + TEXTS_AT_ONCE] for first in range(0, len(texts), TEXTS_AT_ONCE)
-        )
-        features = sparse.vstack(
-            [features_of(part, run.settings.source.windows)[0] for part in parts]
-        )
+        features, _ = features_of(texts, run.settings.source.windows)
         model, figures = fit_words(features, targets)
         measure, value = "rank correlation", figures["correlation"] or 0.0
         if figures["kind"] == "logistic":  # the AUC does not depend on how many texts each kind has
@@ -288,106 +204,6 @@ def _labelled(run: Run, score: Score) -> tuple[list[str], np.ndarray, int]:
     return texts, np.asarray(targets), 0
 
 
-def log_ratios_of(features: Any, is_example: np.ndarray) -> np.ndarray:
-    """log(½ + q) of each feature, where q is the probability that its text is an example.
-
-    q is the share of examples in the feature's sum over texts, if both kinds have the same total;
-    0 for a feature of no text. The values are from log ½ to log 3⁄2.
-    """
-    totals = [features[is_example == kind].sum(axis=0) for kind in (True, False)]
-    examples, others = (total / max(total.sum(), 1e-300) for total in totals)
-    both = examples + others
-    shares = np.divide(examples, both, out=np.zeros_like(both), where=both > 0)
-    return np.asarray(np.log(0.5 + shares))
-
-
-def familiarity(features: Any, log_ratios: np.ndarray) -> np.ndarray:
-    """The mean log ratio of the words and pairs of each of N texts; 0 for a text without words."""
-    return np.asarray(features @ log_ratios / np.maximum(features.sum(axis=1), 1e-300))
-
-
-def fit_words(features: Any, targets: np.ndarray) -> tuple[WordModel, dict[str, Any]]:
-    """Fit a logistic regression and familiarity to two targets, or a ridge regression to more.
-
-    Returns:
-        the model, whose values for two targets are calibrated log-odds at equal numbers of both;
-        and metrics (see `fit_examples`).
-    """
-    from sklearn.linear_model import LogisticRegression, Ridge
-    from sklearn.model_selection import KFold, cross_val_predict
-    from threadpoolctl import threadpool_limits
-
-    classes = np.unique(targets)
-    is_logistic = len(classes) == 2
-    model: Any = Ridge(alpha=1.0, solver="sparse_cg")
-    folds: Any = KFold(FOLDS, shuffle=True, random_state=0)
-    if is_logistic:
-        targets = (targets == classes[1]).astype(np.float64)
-        model = LogisticRegression(C=STRENGTH, max_iter=300, class_weight="balanced")
-        folds = _stratified()
-    figures: dict[str, Any] = {
-        "kind": "logistic" if is_logistic else "ridge",
-        "examples": int(targets.sum()) if is_logistic else len(targets),
-        "others": int((targets == 0).sum()) if is_logistic else 0,
-        "auc": None,
-        "correlation": None,
-    }
-    weights, log_ratios = np.zeros(FEATURES), np.zeros(FEATURES)
-    curve = np.zeros((2, 0))
-    if len(classes) < 2 or (is_logistic and min(figures["examples"], figures["others"]) < FOLDS):
-        return WordModel(weights, log_ratios, 0.0, *curve), figures
-    # Places without a word of these texts have the weight 0.
-    used = np.unique(features.indices)
-    features = features[:, used]
-    # One thread gives sums a fixed order.
-    with threadpool_limits(1):
-        method = "decision_function" if is_logistic else "predict"
-        predicted = cross_val_predict(model, features, targets, cv=folds, method=method)
-        fitted = model.fit(features, targets)
-        weights[used], intercept = np.ravel(fitted.coef_), float(np.ravel(fitted.intercept_)[0])
-        if is_logistic:
-            (of_margin, of_familiarity), shift, predicted = _weigh(predicted, features, targets)
-            log_ratios[:] = np.log(0.5)
-            log_ratios[used] = log_ratios_of(features, targets == 1)
-            weights, log_ratios = weights * of_margin, log_ratios * of_familiarity
-            intercept = intercept * of_margin + shift
-        else:
-            curve = fitting.isotonic_curve(predicted, targets)
-        figures["correlation"] = fitting.rank_correlation(predicted, targets)
-        figures["auc"] = fitting.concordance(predicted, targets)
-    return WordModel(weights, log_ratios, intercept, *curve), figures
-
-
-def _stratified() -> Any:
-    """The folds of cross-validation with two targets."""
-    from sklearn.model_selection import StratifiedKFold
-
-    return StratifiedKFold(FOLDS, shuffle=True, random_state=0)
-
-
-def _weigh(
-    margins: np.ndarray, features: Any, targets: np.ndarray
-) -> tuple[np.ndarray, float, np.ndarray]:
-    """Stacked generalisation (Wolpert 1992) of margins and familiarity, both cross-validated.
-
-    *margins* have the shape N, *features* are sparse (N x D), *targets* are 0 or 1.
-
-    Returns:
-        the weights of margin and familiarity, not negative; the intercept; and the N log-odds.
-    """
-    from sklearn.linear_model import LogisticRegression
-
-    values = np.column_stack([margins, np.zeros(len(margins))])
-    for rest, part in _stratified().split(features, targets):
-        ratios = log_ratios_of(features[rest], targets[rest] == 1)
-        values[part, 1] = familiarity(features[part], ratios)
-    model = LogisticRegression(C=1e6, class_weight="balanced").fit(values, targets)
-    if (model.coef_ < 0).any():  # of values that say the same (Breiman 1996)
-        values *= model.coef_ > 0
-        model.fit(values, targets)
-    return model.coef_[0], float(model.intercept_[0]), model.decision_function(values)
-
-
 def read_models(run: Run) -> dict[str, WordModel]:
     """The model of each score of kind `examples`, by the score's name."""
     if all(score.kind != "examples" for score in run.settings.scores):
@@ -409,14 +225,3 @@ def example_figures(run: Run) -> dict[str, Any]:
     """The metrics of `fit_examples`, by score; none without such scores."""
     is_fitted = any(score.kind == "examples" for score in run.settings.scores)
     return run.receipt("example_models").metrics if is_fitted else {}
-
-
-def example_scores(
-    texts: Sequence[str | None], model: WordModel, most: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """A score of each of N texts (float64), and the share of it that was read.
-
-    *most* is the number of windows of a text.
-    """
-    features, read = features_of(texts, most)
-    return model.scores(features), read

@@ -17,10 +17,11 @@ import pyarrow.compute as pc
 from datamask.config.compute import Compute
 from datamask.errors import InputError, one_line
 from datamask.quality.classifier import read_classified
-from datamask.quality.examples import WordModel, example_scores, read_models
+from datamask.quality.examples import read_models
 from datamask.quality.fasttext_model import fasttext_scores
 from datamask.quality.file_scores import read_joined
 from datamask.quality.heuristic import heuristic_scores
+from datamask.quality.word_model import WordModel, example_scores
 from datamask.runs import schemas
 from datamask.runs.in_progress import advance
 from datamask.runs.output import write_output

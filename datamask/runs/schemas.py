@@ -49,7 +49,7 @@ EXAMPLE_MODELS = pa.schema(
     _never_null(score=_TEXT, weights=_DOUBLES, log_ratios=_DOUBLES, intercept=_DOUBLE) + _CURVE
 )
 """`example_models.parquet`: a row for each score of kind `examples`, in the order of the settings;
-the weights and the log ratios of hashed words and pairs (`quality.examples.WordModel`), and the
+the weights and the log ratios of hashed words and pairs (`quality.word_model.WordModel`), and the
 points of the curve that calibrates a ridge regression (`quality.fitting`), none of a logistic
 one."""
 
