@@ -190,7 +190,7 @@ STAGES = {
         ),
         Stage(
             "round",
-            16,
+            17,
             "datamask.selection.rounds:learn_round",
             "shard",
             on_device=True,
@@ -251,7 +251,7 @@ STAGES = {
         ),
         Stage(
             "selection",
-            20,
+            21,
             "datamask.selection.per_shard:make_mask",
             "shard",
             settings=of.mask,
