@@ -106,7 +106,7 @@ def make_tokens(root: Path, documents: int) -> None:
     generator = np.random.default_rng(0)
     size = DOCUMENTS_PER_FILE * TOKENS
     metrics = {"type": "uint16", "end": 0, "tokens": size}
-    shutil.rmtree(root / "checksums")  # of the real tokens, which these replace
+    shutil.rmtree(root / "records")  # of the real tokens, which these replace
     for unit in range(documents // DOCUMENTS_PER_FILE):
         rows = np.arange(DOCUMENTS_PER_FILE)
         columns = {
