@@ -19,6 +19,7 @@ Sums are of whole numbers, so they depend on no order: scores are rounded to 2â
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import compress
 from typing import Any
 
 import pyarrow as pa
@@ -40,13 +41,12 @@ _CELLS = f"""
 CREATE TEMP TABLE cells AS WITH long AS (
     UNPIVOT compared ON {{scores}} INTO NAME score VALUE value
 )
-SELECT score, CASE {" ".join(f"WHEN grouping({k}) = 0 THEN '{k}'" for k in _KINDS)} END AS kind,
-    coalesce({", ".join(_KINDS)}) AS name, fold, count(*) AS n,
+SELECT score, CASE {{cases}} END AS kind, coalesce({{kinds}}) AS name, fold, count(*) AS n,
     count(*) FILTER (value > border) AS best, sum(q)::HUGEINT AS total,
     sum(q * q)::HUGEINT AS squares, min(q) AS low, max(q) AS high
 FROM (SELECT *, coalesce(round((value - least) / nullif(largest - least, 0) * {STEPS}), 0)::BIGINT
     AS q FROM long JOIN ranges USING (score))
-GROUP BY GROUPING SETS ({", ".join(f"(score, fold, {kind})" for kind in _KINDS)})
+GROUP BY GROUPING SETS ({{sets}})
 HAVING name IS NOT NULL
 """
 
@@ -106,12 +106,21 @@ def explained(
         f"(md5_number(id) & {2**64 - 1}::UHUGEINT)::UBIGINT % {FOLDS} AS fold FROM {documents} "
         f"AND (dropped IS NULL OR dropped = 'pruned') AND {is_sampled(number, MOST_DOCUMENTS)}",
     )
-    ranges = [_range(connection, score) for score in scores]
+    several = ", ".join(f"min({kind}) < max({kind})" for kind in _KINDS)
+    [has_several] = execute(connection, f"SELECT {several} FROM compared")
+    kinds = list(compress(_KINDS, has_several))
+    ranges = [_range(connection, score) for score in scores] if kinds else []
     table = pa.Table.from_pylist([row for row in ranges if row])
     if not table.num_rows:
         return []
     execute_with(connection, table, "CREATE TEMP TABLE ranges AS FROM arriving")
-    execute(connection, _CELLS.format(scores=named))
+    cells = _CELLS.format(
+        scores=named,
+        cases=" ".join(f"WHEN grouping({kind}) = 0 THEN '{kind}'" for kind in kinds),
+        kinds=", ".join(kinds),
+        sets=", ".join(f"(score, fold, {kind})" for kind in kinds),
+    )
+    execute(connection, cells)
     rows: list[dict[str, Any]] = connection.sql(_EXPLAINED).to_arrow_table().to_pylist()
     return rows
 

@@ -41,7 +41,9 @@ def groups_of_files(number: int) -> Iterator[range]:
 
 @contextlib.contextmanager
 def temporary_duckdb(root: Path, compute: Compute) -> Iterator[Any]:
-    """A connection to an empty database in a folder of its own under *root*.
+    """A connection to an empty database, which spills to a folder of its own under *root*.
+
+    It is in memory: to compress the tables of one in a file takes as long as the work with them.
 
     Raises:
         StorageError: no space left.
@@ -57,7 +59,7 @@ def temporary_duckdb(root: Path, compute: Compute) -> Iterator[Any]:
             "temp_directory": str(folder),
         }
         try:
-            with duckdb.connect(str(folder / "work.duckdb"), config=options) as connection:
+            with duckdb.connect(config=options) as connection:
                 yield connection
         except OSError as error:
             if is_disk_full(error):

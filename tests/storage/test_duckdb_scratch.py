@@ -24,6 +24,7 @@ from datamask.runs.files import read_columns
 from datamask.storage.duckdb_scratch import stream, temporary_duckdb
 
 FILL = "CREATE TABLE t AS SELECT random() AS a, uuid()::VARCHAR AS b FROM range(300_000)"
+SORT = (FILL, "SELECT * FROM t ORDER BY b")
 
 
 def told(folder: Path, *statements: str, memory: str = "500MB") -> DatamaskError:
@@ -45,11 +46,11 @@ def test_each_cause_has_its_own_remedy(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, hard))
     try:
-        error = told(place / "limit", FILL, "CHECKPOINT")
+        error = told(place / "limit", *SORT, memory="20MB")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert type(error) is RunError and "File too large; check that files there" in str(error)
-    full = ("SET max_temp_directory_size = '1MB'", FILL, "SELECT * FROM t ORDER BY b")
+    full = ("SET max_temp_directory_size = '1MB'", *SORT)
     error = told(place / "full", *full, memory="20MB")
     assert isinstance(error, StorageError) and "free some and relaunch" in str(error)
     error = told(place / "small", FILL, memory="1MB")

@@ -33,8 +33,8 @@ with contextlib.ExitStack() as stack:
     print("working", flush=True)
     time.sleep(120)
 """
-FILES = 3 + 2 * 2 + 1
-"""What that program has in tmp/: three locks, two files and their logs, and a database."""
+FILES = 3 + 2 * 2
+"""What that program has in tmp/: three locks, two files and their logs."""
 Start = Callable[[Path], subprocess.Popen[str]]
 
 
