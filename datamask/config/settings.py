@@ -132,6 +132,13 @@ class Settings(Group):
         return lines
 
     @property
+    def compares_texts(self) -> bool:
+        """Whether it matters which documents have equal texts."""
+        quality = self.quality
+        drops = quality.duplicates == "drop" or self.evaluation.hold_out > 0
+        return drops or quality.contamination is not None
+
+    @property
     def counts_for_trainer(self) -> bool:
         """Whether the tokens that budgets count are those of `tokens.tokenizer`."""
         return self.tokens is not None and bool(self.selection.needs_tokens)

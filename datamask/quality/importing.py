@@ -165,7 +165,8 @@ def _facts(
     if source.layout == "documents":
         text = column(columns.text, pa.large_string())
         facts["characters"] = count_characters(text)
-        facts["content"] = content_hashes(text)
+        if run.settings.compares_texts:
+            facts["content"] = content_hashes(text)
         is_unknown = columns.token_count not in batch.schema.names and source.tokenizer
         if run.settings.counts_for_trainer or is_unknown:
             facts["tokens"] = _counted(run, text)

@@ -227,8 +227,9 @@ def scores(names: Iterable[str]) -> pa.Schema:
 
     `row` counts from 0 within the shard. Facts that the source lacks are null, and so are blank
     dumps, languages and domains. `characters` and `content`, the first 16 bytes of the text's
-    SHA-256, are null for layout `features`. Missing raw scores are null. `text_read` is the least
-    share of the text's characters that a score has read; null if none reads texts.
+    SHA-256, are null for layout `features`; `content` also if it does not matter which texts are
+    equal (`Settings.compares_texts`). Missing raw scores are null. `text_read` is the least share
+    of the text's characters that a score has read; null if none reads texts.
     """
     facts = {"characters": _WHOLE, "tokens": _WHOLE, "text_read": _FLOAT}
     facts |= {"dump": _TEXT, "language": _TEXT}

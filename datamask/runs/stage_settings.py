@@ -83,7 +83,8 @@ def raw_scores(settings: Settings) -> list[Any]:
     counted = ["with end of document"] if settings.counts_for_trainer else []
     in_windows = any(score.kind in ("heuristic", "examples") for score in settings.scores)
     windows = [settings.source.windows] if in_windows else []
-    return [*scores(settings), texts(settings), *of_kind, *counted, windows]
+    text = [texts(settings), settings.compares_texts]
+    return [*scores(settings), *text, *of_kind, *counted, windows]
 
 
 earlier = reads("source.columns.text", "source.id_column", "quality.near_duplicates.against")

@@ -47,7 +47,7 @@ STAGES = {
         ),
         Stage(
             "scores",
-            5,
+            6,
             "datamask.quality.importing:import_scores",
             "shard",
             settings=of.raw_scores,
