@@ -20,8 +20,9 @@ from datamask.config.inputs import Source
 BATCH_BYTES = 32 * 2**20
 """Bytes of text in a batch of several rows: stages hold up to ten times as much while they work."""
 
-BATCH_ROWS = 8192
-"""Rows of a batch of short texts."""
+BATCH_ROWS = 2**15
+"""Most rows of a batch. If texts come as their distinct values, those of a row group are in each of
+its batches."""
 
 EXPANDED_BYTES = 2**30
 """The most memory that is risked for a batch whose texts may be copies of one."""
@@ -59,7 +60,7 @@ def bounded(
             continue
         arrays = [array.slice(start, stop - start) for array in batch.columns]
         some = texts.slice(start, stop - start)
-        some = some.cast(pa.large_string()) if pa.types.is_dictionary(some.type) else some
+        some = some.dictionary_decode() if pa.types.is_dictionary(some.type) else some
         long = {}
         for row in np.flatnonzero(sizes[start:stop] > source.most_characters).tolist():
             characters = pc.utf8_length(some.slice(row, 1))[0].as_py()

@@ -282,8 +282,12 @@ def take_rows(
     for batch in batches:
         inside = rows[slice(*np.searchsorted(rows, (start, start + batch.num_rows)))]
         if len(inside):
-            plain = batch.cast(plain_schema(batch.schema))  # views cannot be taken from
-            yield inside, plain.take(pa.array(inside - start))
+            places = pa.array(inside - start)
+            try:
+                taken = batch.take(places)
+            except pa.ArrowNotImplementedError:  # of views
+                taken = batch.cast(plain_schema(batch.schema)).take(places)
+            yield inside, taken
         start += batch.num_rows
 
 
