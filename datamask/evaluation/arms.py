@@ -166,7 +166,7 @@ def _ids(run: Run, arm: Arm, compute: Compute) -> Iterator[pa.Array | pa.Chunked
         selection = changed_selection(run.settings, arm)
         changed = replace(run, settings=run.settings.model_copy(update={"selection": selection}))
         for shard in range(run.num_shards):
-            yield pa.array(selected_alone(changed, shard, compute), pa.string())
+            yield selected_alone(changed, shard, compute)
     else:
         from datamask.selection.documents import read_column, read_ids, read_survivors
 

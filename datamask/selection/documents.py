@@ -39,14 +39,14 @@ class ShardDocuments:
     """The documents of a shard that survived pruning, in the source's order; N of each.
 
     Args:
-        ids: text.
+        ids: strings.
         quality: float64, finite.
         centre: of the corpus's quality; the learner subtracts it (`quality.dropping`).
         scores: float32, by name.
         features: float16, N x D, unit rows.
     """
 
-    ids: np.ndarray
+    ids: pa.ChunkedArray
     quality: np.ndarray
     centre: float
     scores: dict[str, np.ndarray]
@@ -75,7 +75,7 @@ def read_documents(
         return replace(documents, features=features)
     return replace(
         documents,
-        ids=documents.ids[rows],
+        ids=documents.ids.take(rows),
         quality=documents.quality[rows],
         scores={name: score[rows] for name, score in documents.scores.items()},
         features=features[np.searchsorted(np.sort(rows), rows)],
@@ -218,10 +218,10 @@ def read_quality(run: Run, shard: int) -> ShardDocuments:
             f"{path}: {table.num_rows} documents survive, but its receipt says "
             f"{metrics['kept']}; delete it and relaunch"
         )
-    ids = np.asarray(read_ids(run, shard, table["row"]).to_pylist(), dtype=object)
+    ids = read_ids(run, shard, table["row"])
     quality = table["quality"].to_numpy().astype(np.float64)
     if not np.isfinite(quality).all():
-        name = ids[~np.isfinite(quality)][0]
+        name = ids.filter(~np.isfinite(quality))[0]
         raise CorruptFileError(f"{path}: id {name} has no finite quality; delete it and relaunch")
     scores = {name: table[name].to_numpy().astype(np.float32) for name in names}
     scores |= read_indicators(run, shard, table["row"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 
 from datamask.config.compute import Compute
 from datamask.learning.data import ShardData
@@ -31,7 +32,7 @@ def sum_selected(run: Run, shard: int, compute: Compute) -> Receipt:
     masks = {"selected": kept}
     if selection.scope == "corpus":
         least, last = run.receipt("threshold").metrics["top_quality"] or (np.inf, "")
-        ties = (documents.quality == least) & (documents.ids <= last).astype(bool)
+        ties = (documents.quality == least) & pc.less_equal(documents.ids, last).to_numpy()
         masks["top_quality"] = (documents.quality > least) | ties
 
     sampled = sampling.sampled_rows(run, shard)

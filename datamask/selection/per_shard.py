@@ -8,6 +8,8 @@ the threshold to them.
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from datamask.config.compute import Compute
 from datamask.learning import published
@@ -111,7 +113,7 @@ def _learn_to_budget(
     if run.settings.selection.tokens is not None:
         costs = read_tokens(run, shard)
         num_selected = _prefix(costs, due)
-    id_order = np.argsort(np.argsort(documents.ids, kind="stable"), kind="stable")
+    id_order = pc.rank(documents.ids).to_numpy()
     for attempt in range(MOST_ATTEMPTS):
         learned = _learn(run, "learning", shard, documents, num_selected, compute, attempt)
         order = np.lexsort((id_order, -documents.quality, -learned.logits))
@@ -125,7 +127,7 @@ def _learn_to_budget(
     return learned, logits
 
 
-def selected_alone(run: Run, shard: int, compute: Compute) -> np.ndarray:
+def selected_alone(run: Run, shard: int, compute: Compute) -> pa.ChunkedArray:
     """The ids that a shard selects by itself, for comparison: nothing is written.
 
     Limits are not applied, and a budget of tokens is met approximately. Raises as `learn_logits`.
@@ -134,8 +136,7 @@ def selected_alone(run: Run, shard: int, compute: Compute) -> np.ndarray:
     learned, logits = _learn_to_budget(run, shard, documents, compute)
     Checkpoints(run, "learning", shard).clear()
     is_met = run.settings.selection.tokens is None
-    selected: np.ndarray = documents.ids[learned.selected if is_met else logits > 0]
-    return selected
+    return documents.ids.filter(learned.selected if is_met else logits > 0)
 
 
 def _comparable(run: Run, shard: int, documents: ShardDocuments) -> np.ndarray:
