@@ -13,18 +13,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from datamask.analysis.composition import SELECTIONS, SOURCE_KINDS
 from datamask.config.compute import Compute
 from datamask.config.selection import NO_GROUP
 from datamask.errors import CorruptFileError
 from datamask.runs import budget, schemas
-from datamask.runs.files import write_parquet
+from datamask.runs.files import read_columns, write_parquet
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.runs.stages import companions
+from datamask.selection.documents import read_survivors
 from datamask.selection.limits import group_column
 from datamask.selection.repeats import added_repeat
 from datamask.storage.duckdb_scratch import ROWS_AT_ONCE, execute, stream, temporary_duckdb
@@ -32,23 +35,16 @@ from datamask.storage.duckdb_scratch import ROWS_AT_ONCE, execute, stream, tempo
 # Rows are joined by their place: all files are in the source's order, and those of masks, topics
 # and vectors have a row per document that is not dropped.
 _DOCUMENTS = """
-WITH candidates AS (
-    SELECT * FROM (SELECT row FROM read_parquet($quality) WHERE dropped IS NULL)
-    POSITIONAL JOIN read_parquet($selection) {joined}
-), joined AS (
+WITH joined AS (
     SELECT $shard::INTEGER AS shard, s.* EXCLUDE (content) REPLACE ({groups}, {read} AS text_read),
         coalesce({topic}, '{none}') AS topic, q.quality, q.dropped, {added}, c.logit,
         coalesce(c.selected, false) AS selected
     FROM read_parquet($scores) s POSITIONAL JOIN read_parquet($quality) q
-    LEFT JOIN candidates c ON c.row = q.row WHERE s.row = q.row AND s.id = q.id
+    POSITIONAL JOIN candidates c WHERE s.row = q.row AND s.id = q.id
 )
-SELECT *, dropped IS NULL AND {best} AS top_quality{repeat} FROM joined ORDER BY row
+SELECT *, dropped IS NULL AND (quality > $least OR (quality = $least AND id <= $last))
+    AS top_quality{repeat} FROM joined
 """
-
-_JOIN = "POSITIONAL JOIN (SELECT {1} FROM read_parquet(${0}))"
-
-_BEST_OF_SHARD = """row IN (SELECT row FROM read_parquet($quality) WHERE dropped IS NULL
-    ORDER BY quality DESC, id LIMIT (SELECT count(*) FILTER (selected) FROM candidates))"""
 
 
 def tabulate(run: Run, shard: int, compute: Compute) -> Receipt:
@@ -80,49 +76,72 @@ def tabulate(run: Run, shard: int, compute: Compute) -> Receipt:
 
 def _join(connection: Any, run: Run, shard: int) -> pa.Table:
     """The shard's documents in order, for Python and, as table `documents`, for the connection."""
-    best, parameters = _BEST_OF_SHARD, {"shard": shard}
+    candidates = _candidates(run, shard)
+    selected = pc.sum(candidates["selected"]).as_py() or 0
+    if selected != _expected(run, shard):
+        raise CorruptFileError(
+            f"{run.path('selection', shard)}: {selected} documents are selected where "
+            f"{_expected(run, shard)} are due; delete it and relaunch"
+        )
+    connection.register("candidates", candidates)
     if run.settings.selection.scope == "corpus":
-        best = "false"
-        if last := run.receipt("threshold").metrics["top_quality"]:
-            best = "(quality > $least OR (quality = $least AND id <= $last))"
-            parameters |= {"least": last[0], "last": last[1]}
-    more = {"topics": "topic"} if run.settings.topics else {}
-    more |= {"embeddings": "text_read"} if run.settings.keeps_vectors else {}
+        last = run.receipt("threshold").metrics["top_quality"]
+    else:
+        last = _last_of_best(run, shard, selected)
+    least, last_id = last or (np.inf, "")
+    has_topics = "topic" in candidates.column_names
+    has_vectors = "text_read" in candidates.column_names
     query = _DOCUMENTS.format(
-        topic="c.topic" if "topics" in more else "NULL",
-        read="least(s.text_read, c.text_read)" if "embeddings" in more else "s.text_read",
-        joined=" ".join(_JOIN.format(*item) for item in more.items()),
+        topic="c.topic" if has_topics else "NULL",
+        read="least(s.text_read, c.text_read)" if has_vectors else "s.text_read",
         none=NO_GROUP,
         groups=", ".join(f"{group_column(kind, 's')} AS {kind}" for kind in SOURCE_KINDS),
         added=", ".join(
             f"q.{name}" for name in (*schemas.NEAR_DUPLICATE.names, *schemas.CONTAMINATION.names)
         ),
-        best=best,
         repeat=added_repeat(run),
     )
-    paths = {name: str(run.path(name, shard)) for name in ("scores", "selection", *more)}
-    paths["quality"] = str(run.quality_path(shard))
-    documents = connection.sql(query, params=parameters | paths).to_arrow_table()
+    paths = {"scores": str(run.path("scores", shard)), "quality": str(run.quality_path(shard))}
+    parameters = {"shard": shard, "least": least, "last": last_id, **paths}
+    documents = connection.sql(query, params=parameters).to_arrow_table()
     connection.register("documents", documents)
-    [[rows, agreeing, selected, of_mask]] = execute(
-        connection,
-        "SELECT count(*), count(*) FILTER ((dropped IS NULL) = (logit IS NOT NULL)), "
-        "count(*) FILTER (selected), (SELECT count(*) FROM read_parquet(?)) "
-        "- count(logit) FROM documents",
-        [paths["selection"]],
-    )
-    if rows != run.shard_rows(shard):
+    if len(documents) != run.shard_rows(shard):
         raise CorruptFileError(
-            f"{paths['quality']}: agrees with the scores on {rows} of {run.shard_rows(shard)} "
-            "documents; delete it and relaunch"
-        )
-    if agreeing != rows or of_mask or selected != _expected(run, shard):
-        raise CorruptFileError(
-            f"{paths['selection']}: {rows - agreeing + of_mask} documents do not match "
-            f"{paths['quality']}, and {selected} are selected where {_expected(run, shard)} are "
-            "due; delete it and relaunch"
+            f"{run.quality_path(shard)}: agrees with the scores on {len(documents)} of "
+            f"{run.shard_rows(shard)} documents; delete it and relaunch"
         )
     return documents
+
+
+def _candidates(run: Run, shard: int) -> pa.Table:
+    """What is known of candidates alone, at the places of all documents: null for dropped ones."""
+    columns = {"selection": ["logit", "selected"]}
+    columns |= {"topics": ["topic"]} if run.settings.topics else {}
+    columns |= {"embeddings": ["text_read"]} if run.settings.keeps_vectors else {}
+    is_left = pc.is_null(read_columns(run.quality_path(shard), ["dropped"])["dropped"])
+    number, places = pc.sum(is_left).as_py(), pc.cumulative_sum(is_left.cast(pa.int64()))
+    places = pc.if_else(is_left, pc.subtract(places, 1), None)
+    arrays: dict[str, pa.ChunkedArray] = {}
+    for stage, names in columns.items():
+        table = read_columns(run.path(stage, shard), names)
+        if len(table) != number:
+            raise CorruptFileError(
+                f"{run.path(stage, shard)}: {len(table)} documents, but {run.quality_path(shard)} "
+                f"has {number}; delete it and relaunch"
+            )
+        arrays |= {name: table[name].take(places) for name in names}
+    return pa.table(arrays)
+
+
+def _last_of_best(run: Run, shard: int, number: int) -> tuple[float, str] | None:
+    """Quality and id of the last of the candidates with the highest quality, so many of them."""
+    if not number:
+        return None
+    table = read_survivors(run, shard, ["id", "quality"])
+    quality = table["quality"].to_numpy()
+    least = np.partition(quality, len(quality) - number)[len(quality) - number]
+    ties = sorted(table["id"].filter(quality == least).to_pylist())
+    return float(least), ties[number - int((quality > least).sum()) - 1]
 
 
 def _expected(run: Run, shard: int) -> int:
