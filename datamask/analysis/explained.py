@@ -46,7 +46,7 @@ SELECT score, CASE {{cases}} END AS kind, coalesce({{kinds}}) AS name, fold, cou
     sum(q * q)::HUGEINT AS squares, min(q) AS low, max(q) AS high
 FROM (SELECT *, coalesce(round((value - least) / nullif(largest - least, 0) * {STEPS}), 0)::BIGINT
     AS q FROM long JOIN ranges USING (score))
-GROUP BY GROUPING SETS ({{sets}})
+GROUP BY score, fold, GROUPING SETS ({{kinds}})
 HAVING name IS NOT NULL
 """
 
@@ -114,13 +114,8 @@ def explained(
     if not table.num_rows:
         return []
     execute_with(connection, table, "CREATE TEMP TABLE ranges AS FROM arriving")
-    cells = _CELLS.format(
-        scores=named,
-        cases=" ".join(f"WHEN grouping({kind}) = 0 THEN '{kind}'" for kind in kinds),
-        kinds=", ".join(kinds),
-        sets=", ".join(f"(score, fold, {kind})" for kind in kinds),
-    )
-    execute(connection, cells)
+    cases = " ".join(f"WHEN grouping({kind}) = 0 THEN '{kind}'" for kind in kinds)
+    execute(connection, _CELLS.format(scores=named, cases=cases, kinds=", ".join(kinds)))
     rows: list[dict[str, Any]] = connection.sql(_EXPLAINED).to_arrow_table().to_pylist()
     return rows
 

@@ -36,14 +36,9 @@ class LearnedMask:
     metrics: dict[str, Any]
 
 
-_RANKED = pa.schema([("quality", pa.float64()), ("id", pa.string())])
-
-
-def rank(
-    quality: np.ndarray, ids: np.ndarray | pa.ChunkedArray, method: str, seed: int
-) -> np.ndarray:
+def rank(quality: np.ndarray, ids: pa.ChunkedArray, method: str, seed: int) -> np.ndarray:
     """The rows of documents in the order of a method, best first; int64, shape N."""
-    table = pa.table({"quality": quality, "id": ids}, _RANKED)
+    table = pa.table({"quality": quality, "id": ids})
     keys = [("quality", "descending"), ("id", "ascending")]
     order = np.asarray(pc.sort_indices(table, sort_keys=keys).to_numpy(), np.int64)
     if method == "random":
@@ -53,11 +48,7 @@ def rank(
 
 
 def select_ranked(
-    quality: np.ndarray,
-    ids: np.ndarray | pa.ChunkedArray,
-    selection: Selection,
-    num_selected: int,
-    seed: int,
+    quality: np.ndarray, ids: pa.ChunkedArray, selection: Selection, num_selected: int, seed: int
 ) -> LearnedMask:
     """Select the first S of N documents in the order of the method (see `learner.learn_mask`)."""
     has_choice = 0 < num_selected < len(quality)

@@ -29,6 +29,7 @@ from datamask.runs.files import parquet_output, read_columns
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run, digest
 from datamask.runs.stages import companions
+from datamask.source.long_texts import BATCH_ROWS
 from datamask.source.reading import take_rows
 from datamask.source.token_counts import TEXTS_AT_ONCE
 from datamask.storage.local import sha256_of
@@ -36,9 +37,6 @@ from datamask.subset.write import PARQUET_OPTIONS, ROW_GROUP_BYTES, Output
 
 SAMPLE = 0.01
 """Share of the subset in configuration `sample`: enough to look at before a large download."""
-
-ROWS_AT_ONCE = 8192
-"""Documents of the subset read together for the sample."""
 
 SCORES_PER_FILE = 5_000_000
 """Documents per file of `scores`: a few hundred megabytes."""
@@ -135,7 +133,7 @@ def _write_sample(run: Run, default: Configuration, folder: Path) -> Configurati
     def batches() -> Iterator[pa.RecordBatch]:
         for path in default.files.values():
             with pq.ParquetFile(path, pre_buffer=False) as file:
-                yield from file.iter_batches(ROWS_AT_ONCE)
+                yield from file.iter_batches(BATCH_ROWS)
 
     files = -(-int(SAMPLE * default.stored_bytes) // run.settings.subset.file_bytes)
     made_from = digest("sample", 1, SAMPLE, run.settings.seed, run.fingerprint_all("subset"))
