@@ -167,8 +167,10 @@ class _SourceRows:
             yield from problems
             self.missing += missing
 
-    def _read(self, numbers: range, problems: dict[int, DatamaskError]) -> Iterator[pa.Table]:
-        """The checked columns of several files, batch by batch, with numbers of file and row."""
+    def _read(
+        self, numbers: range, problems: dict[int, DatamaskError]
+    ) -> Iterator[tuple[int, int, pa.RecordBatch]]:
+        """The checked columns of several files, in batches, each with its file and first row."""
         wanted = sorted({score.column for score in self.scores})
         for number in numbers:
             path = self.paths[number]
@@ -179,17 +181,14 @@ class _SourceRows:
                     else:
                         self._check_lengths(path, file.metadata)
                     # Absent columns and those of other types were reported from the footers.
-                    fields = file.schema_arrow if wanted else ()
-                    kinds = {field.name: field.type for field in fields}
+                    kinds = {field.name: field.type for field in file.schema_arrow}
                     scores = [name for name in wanted if name in kinds and is_numeric(kinds[name])]
                     columns = self.read | {f"{_SCORE}{name}": name for name in scores}
                     names, row = list(dict.fromkeys(columns.values())), 0
                     for batch in file.iter_batches(ROWS_AT_ONCE, columns=names, use_threads=False):
-                        values = {name: batch.column(column) for name, column in columns.items()}
-                        values["file"] = np.full(len(batch), number, np.int32)
-                        values["row"] = np.arange(row, row + len(batch))
+                        values = [batch.column(column) for column in columns.values()]
+                        yield number, row, pa.RecordBatch.from_arrays(values, [*columns])
                         row += len(batch)
-                        yield pa.table(values)
             except DatamaskError as error:
                 problems.setdefault(number, error)
 
@@ -289,22 +288,32 @@ class _SourceRows:
                 yield missing_score(score, sum(count for _, count, _, _ in here), path, row)
 
 
-def _joined(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """The same rows, of several files at once: a call for each small file takes most of the time.
+def _joined(read: Iterator[tuple[int, int, pa.RecordBatch]]) -> Iterator[pa.Table]:
+    """The rows of several files at once: a call for each small file takes most of the time.
 
     Columns have the same types in all files of a table, and one chunk, as DuckDB reads chunks one
-    by one.
+    by one. The last are `file` and `row` within it.
     """
-    waiting: list[pa.Table] = []
-    for table in tables:
-        if waiting and (
-            waiting[0].schema != table.schema or sum(map(len, waiting)) >= ROWS_AT_ONCE
-        ):
-            yield pa.concat_tables(waiting).combine_chunks()
-            waiting = []
-        waiting.append(table)
+
+    def together() -> pa.Table:
+        files, first_rows, batches = zip(*waiting, strict=True)
+        lengths = [len(batch) for batch in batches]
+        starts = np.array(first_rows) - np.cumsum([0, *lengths[:-1]])
+        table = pa.Table.from_batches(batches).combine_chunks()
+        table = table.append_column("file", pa.array(np.repeat(np.array(files, np.int32), lengths)))
+        rows = np.arange(len(table)) + np.repeat(starts, lengths)
+        return table.append_column("row", pa.array(rows))
+
+    waiting: list[tuple[int, int, pa.RecordBatch]] = []
+    rows = 0
+    for item in read:
+        if waiting and (waiting[0][2].schema != item[2].schema or rows >= ROWS_AT_ONCE):
+            yield together()
+            waiting, rows = [], 0
+        waiting.append(item)
+        rows += len(item[2])
     if waiting:
-        yield pa.concat_tables(waiting).combine_chunks()
+        yield together()
 
 
 def _repeated_ids(connection: Any, rows: _SourceRows) -> Iterator[InputError]:
