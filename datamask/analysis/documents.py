@@ -36,8 +36,9 @@ from datamask.storage.duckdb_scratch import ROWS_AT_ONCE, execute, stream, tempo
 # and vectors have a row per document that is not dropped.
 _DOCUMENTS = """
 WITH joined AS (
-    SELECT $shard::INTEGER AS shard, s.* EXCLUDE (content) REPLACE ({groups}, {read} AS text_read),
-        coalesce({topic}, '{none}') AS topic, q.quality, q.dropped, {added}, c.logit,
+    SELECT $shard::INTEGER AS shard, s.* EXCLUDE (content)
+        REPLACE ({groups}, least(s.text_read, c.text_read) AS text_read),
+        coalesce(c.topic, '{none}') AS topic, q.quality, q.dropped, {added}, c.logit,
         coalesce(c.selected, false) AS selected
     FROM read_parquet($scores) s POSITIONAL JOIN read_parquet($quality) q
     POSITIONAL JOIN candidates c WHERE s.row = q.row AND s.id = q.id
@@ -89,11 +90,7 @@ def _join(connection: Any, run: Run, shard: int) -> pa.Table:
     else:
         last = _last_of_best(run, shard, selected)
     least, last_id = last or (np.inf, "")
-    has_topics = "topic" in candidates.column_names
-    has_vectors = "text_read" in candidates.column_names
     query = _DOCUMENTS.format(
-        topic="c.topic" if has_topics else "NULL",
-        read="least(s.text_read, c.text_read)" if has_vectors else "s.text_read",
         none=NO_GROUP,
         groups=", ".join(f"{group_column(kind, 's')} AS {kind}" for kind in SOURCE_KINDS),
         added=", ".join(
@@ -121,7 +118,8 @@ def _candidates(run: Run, shard: int) -> pa.Table:
     is_left = pc.is_null(read_columns(run.quality_path(shard), ["dropped"])["dropped"])
     number, places = pc.sum(is_left).as_py(), pc.cumulative_sum(is_left.cast(pa.int64()))
     places = pc.if_else(is_left, pc.subtract(places, 1), None)
-    arrays: dict[str, pa.ChunkedArray] = {}
+    unknown = {"topic": pa.string(), "text_read": pa.float32()}
+    arrays = {name: pa.nulls(len(is_left), kind) for name, kind in unknown.items()}
     for stage, names in columns.items():
         table = read_columns(run.path(stage, shard), names)
         if len(table) != number:
