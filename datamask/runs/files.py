@@ -116,14 +116,18 @@ def parquet_output(
 def _encodings(schema: pa.Schema) -> dict[str, Any]:
     """How the columns of a run's file are encoded.
 
-    A dictionary pays for texts and scores with few values. For vectors, logits and hashes
-    (unsigned), where hardly a value occurs twice, it makes files larger and reading vectors four
-    times as slow; places and counts are smaller as differences.
+    A dictionary pays for texts and scores with few values, so it ends after 16,384 scores. For
+    vectors, logits and hashes (unsigned), where hardly a value occurs twice, it makes files larger
+    and reading vectors four times as slow; places and counts are smaller as differences.
     """
     repeated = [field.name for field in schema if field.type in (pa.string(), pa.float64())]
     whole = (field.name for field in schema if pa.types.is_signed_integer(field.type))
     differences = dict.fromkeys(whole, "DELTA_BINARY_PACKED")
-    return {"use_dictionary": repeated, "column_encoding": differences}
+    return {
+        "use_dictionary": repeated,
+        "dictionary_pagesize_limit": 2**17,
+        "column_encoding": differences,
+    }
 
 
 @contextlib.contextmanager

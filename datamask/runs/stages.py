@@ -101,7 +101,7 @@ STAGES = {
         ),
         Stage(
             "quality",
-            8,
+            9,
             "datamask.quality.dropping:drop",
             settings=of.pruned,
             after_all=(
@@ -291,7 +291,7 @@ STAGES = {
         ),
         Stage(
             "documents",
-            6,
+            7,
             "datamask.analysis.documents:tabulate",
             "shard",
             settings=lambda s: [s.topics is not None, s.keeps_vectors],

@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 PARQUET_OPTIONS: dict[str, Any] = {
     "compression": "zstd",
     "use_dictionary": True,
+    "dictionary_pagesize_limit": 2**20,
     "column_encoding": None,
     "write_page_index": True,
     "use_content_defined_chunking": {
