@@ -77,7 +77,7 @@ def embedded(root: Path) -> tuple[pd.Series, np.ndarray]:
         return found["chunk_id"], np.array(found["feature_arr"].tolist(), np.float64)
     run = open_run(root)
     parts = [read_documents(run, shard, Compute()) for shard in range(run.num_shards)]
-    ids = pd.Series([one for part in parts for one in part.ids], dtype=object)
+    ids = pd.Series([one for part in parts for one in part.ids.to_pylist()], dtype=object)
     return ids, np.concatenate([part.features for part in parts]).astype(np.float64)
 
 

@@ -144,7 +144,7 @@ def test_documents_are_read_in_the_order_asked_for(sampled):
     assert whole.features.shape == (len(whole.ids), 32)
     for run in sampled:
         some = read_documents(run, 0, Compute(), rows=rows)
-        assert some.ids.tolist() == whole.ids[rows].tolist()
+        assert some.ids.to_pylist() == whole.ids.take(rows).to_pylist()
         assert (some.quality == whole.quality[rows]).all()
         assert (some.features == whole.features[rows]).all()
         assert (some.scores["edu"] == whole.scores["edu"][rows]).all()
