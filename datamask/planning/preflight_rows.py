@@ -291,29 +291,32 @@ class _SourceRows:
 def _joined(read: Iterator[tuple[int, int, pa.RecordBatch]]) -> Iterator[pa.Table]:
     """The rows of several files at once: a call for each small file takes most of the time.
 
-    Columns have the same types in all files of a table, and one chunk, as DuckDB reads chunks one
-    by one. The last are `file` and `row` within it.
+    Columns have the same types in all files of a table.
     """
-
-    def together() -> pa.Table:
-        files, first_rows, batches = zip(*waiting, strict=True)
-        lengths = [len(batch) for batch in batches]
-        starts = np.array(first_rows) - np.cumsum([0, *lengths[:-1]])
-        table = pa.Table.from_batches(batches).combine_chunks()
-        table = table.append_column("file", pa.array(np.repeat(np.array(files, np.int32), lengths)))
-        rows = np.arange(len(table)) + np.repeat(starts, lengths)
-        return table.append_column("row", pa.array(rows))
-
     waiting: list[tuple[int, int, pa.RecordBatch]] = []
     rows = 0
     for item in read:
         if waiting and (waiting[0][2].schema != item[2].schema or rows >= ROWS_AT_ONCE):
-            yield together()
+            yield _table_of(waiting)
             waiting, rows = [], 0
         waiting.append(item)
         rows += len(item[2])
     if waiting:
-        yield together()
+        yield _table_of(waiting)
+
+
+def _table_of(read: list[tuple[int, int, pa.RecordBatch]]) -> pa.Table:
+    """Batches, each with its file and first row, as a table; last are `file` and `row` within it.
+
+    Columns have one chunk, as DuckDB reads chunks one by one.
+    """
+    files, first_rows, batches = zip(*read, strict=True)
+    lengths = [len(batch) for batch in batches]
+    starts = np.array(first_rows) - np.cumsum([0, *lengths[:-1]])
+    table = pa.Table.from_batches(batches).combine_chunks()
+    table = table.append_column("file", pa.array(np.repeat(np.array(files, np.int32), lengths)))
+    rows = np.arange(len(table)) + np.repeat(starts, lengths)
+    return table.append_column("row", pa.array(rows))
 
 
 def _repeated_ids(connection: Any, rows: _SourceRows) -> Iterator[InputError]:

@@ -282,11 +282,11 @@ def take_rows(
     for batch in batches:
         inside = rows[slice(*np.searchsorted(rows, (start, start + batch.num_rows)))]
         if len(inside):
-            places = pa.array(inside - start)
+            rows_of_batch = pa.array(inside - start)
             try:
-                taken = batch.take(places)
+                taken = batch.take(rows_of_batch)
             except pa.ArrowNotImplementedError:  # of views
-                taken = batch.cast(plain_schema(batch.schema)).take(places)
+                taken = batch.cast(plain_schema(batch.schema)).take(rows_of_batch)
             yield inside, taken
         start += batch.num_rows
 
