@@ -116,8 +116,8 @@ def _candidates(run: Run, shard: int) -> pa.Table:
     columns |= {"topics": ["topic"]} if run.settings.topics else {}
     columns |= {"embeddings": ["text_read"]} if run.settings.keeps_vectors else {}
     is_left = pc.is_null(read_columns(run.quality_path(shard), ["dropped"])["dropped"])
-    number, candidates = pc.sum(is_left).as_py(), pc.cumulative_sum(is_left.cast(pa.int64()))
-    candidates = pc.if_else(is_left, pc.subtract(candidates, 1), None)
+    number, counted = pc.sum(is_left).as_py(), pc.cumulative_sum(is_left.cast(pa.int64()))
+    rows = pc.if_else(is_left, pc.subtract(counted, 1), None)
     unknown = {"topic": pa.string(), "text_read": pa.float32()}
     arrays = {name: pa.nulls(len(is_left), kind) for name, kind in unknown.items()}
     for stage, names in columns.items():
@@ -127,7 +127,7 @@ def _candidates(run: Run, shard: int) -> pa.Table:
                 f"{run.path(stage, shard)}: {len(table)} documents, but {run.quality_path(shard)} "
                 f"has {number}; delete it and relaunch"
             )
-        arrays |= {name: table[name].take(candidates) for name in names}
+        arrays |= {name: table[name].take(rows) for name in names}
     return pa.table(arrays)
 
 

@@ -134,9 +134,8 @@ class Settings(Group):
     @property
     def compares_texts(self) -> bool:
         """Whether it matters which documents have equal texts."""
-        quality = self.quality
-        drops = quality.duplicates == "drop" or self.evaluation.hold_out > 0
-        return drops or quality.contamination is not None
+        drops = self.quality.duplicates == "drop" or self.evaluation.hold_out > 0
+        return drops or self.quality.contamination is not None
 
     @property
     def counts_for_trainer(self) -> bool:

@@ -197,9 +197,9 @@ def drawn_tokens(run: Run, arm: int, seed: int, separator: int) -> npt.NDArray[n
 
 
 def piece_of(stream: npt.NDArray[np.int32], begin: int, number: int) -> npt.NDArray[np.int64]:
-    """So many tokens of an arm's text from a place on; the first follow the last again."""
-    places = begin % len(stream) + np.arange(number)
-    return stream.take(places, mode="wrap").astype(np.int64)
+    """*number* tokens of an arm's text from token *begin*; the first follow the last again."""
+    positions = begin % len(stream) + np.arange(number)
+    return stream.take(positions, mode="wrap").astype(np.int64)
 
 
 def arm_stream(run: Run, arm: int, separator: int) -> npt.NDArray[np.int32]:

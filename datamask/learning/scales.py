@@ -10,7 +10,8 @@ random subsets, with the linear part as a control variate, until the relative st
 deviation is `PRECISION`. That takes a few subsets if the first order explains nearly everything,
 and thousands if it explains nothing, as for DiSF of about as many documents as dimensions. There
 `MOST_PASSES` stops earlier, at an error of 3 to 6 %, which shifts a weight of 0.5 by 0.01 to 0.015.
-Of a sample, and of functions of proportions such as DiSF, smaller subsets are drawn. The rest of
+Of more than `MOST_DOCUMENTS` documents, gradient and subsets are those of a random sample. Of a
+sample, and of functions of proportions such as DiSF, smaller subsets are drawn. The rest of
 the variance then shrinks with the square of (1 − S/N) / S, as that of a quadratic form of the sums.
 
 Facility location is linearised as if each document were drawn independently: of the documents in
@@ -47,7 +48,8 @@ from, or cost at most this many multiplications, so that measuring is cheaper th
 (docs/log.md#scales)."""
 
 MOST_DOCUMENTS = 16_384
-"""Documents from which the subsets of a moment term are drawn (docs/log.md#scales)."""
+"""Most documents whose gradient is measured and from which subsets are drawn, for moment terms that
+are not linear (docs/log.md#scales)."""
 
 LARGEST = 128
 """Documents of the largest subsets by which a function of proportions, such as DiSF, is measured

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -100,8 +101,7 @@ def fit_examples(run: Run, compute: Compute) -> None:
         if score.kind != "examples":
             continue
         of_labels = score.labels != ""
-        texts, targets, copies = (_labelled if of_labels else _contrasted)(run, score)
-        features, _ = features_of(texts, run.settings.source.windows)
+        features, targets, copies = (_labelled if of_labels else _contrasted)(run, score)
         model, figures = fit_words(features, targets)
         measure, value = "rank correlation", figures["correlation"] or 0.0
         if figures["kind"] == "logistic":  # the AUC does not depend on how many texts each kind has
@@ -109,7 +109,7 @@ def fit_examples(run: Run, compute: Compute) -> None:
         if value < score.least_correlation:
             raise InputError(
                 f"score {score.name}: {measure} of cross-validated predictions is {value:.3f} on "
-                f"{len(texts)} texts, below least_correlation {score.least_correlation:g}; give "
+                f"{len(targets)} texts, below least_correlation {score.least_correlation:g}; give "
                 "more examples, or examples that differ more from the source, or lower it",
                 path=score.labels or score.path,
             )
@@ -120,8 +120,8 @@ def fit_examples(run: Run, compute: Compute) -> None:
     write_output(run, "example_models", 0, schemas.EXAMPLE_MODELS, [table], metrics)
 
 
-def _contrasted(run: Run, score: Score) -> tuple[list[str], np.ndarray, int]:
-    """Examples (target 1) and random documents (0); and the number of documents left out."""
+def _contrasted(run: Run, score: Score) -> tuple[Any, np.ndarray, int]:
+    """Features of examples (target 1) and of random documents (0); and how many are left out."""
     if score.where:
         texts = _random_texts(run, RANDOM_DOCUMENTS, score.where, is_inside=True)
         examples = list(dict.fromkeys(text for text in texts if text.strip()))
@@ -129,12 +129,20 @@ def _contrasted(run: Run, score: Score) -> tuple[list[str], np.ndarray, int]:
         _check_number(len(examples), f"{run.settings.source.path} ({group})")
     else:
         examples, _ = read_examples(score, _planned(run, score))
-    known = set(examples)
-    drawn = list(_random_texts(run, RANDOM_DOCUMENTS, score.where, is_inside=False))
-    others = [text for text in drawn if text.strip() and text not in known]
-    _check_number(len(others), f"{run.settings.source.path} (texts that are no examples)")
-    targets = np.repeat([1.0, 0.0], [len(examples), len(others)])
-    return [*examples, *others], targets, sum(text in known for text in drawn)
+    known, copies = set(examples), 0
+
+    def others() -> Iterator[str]:
+        nonlocal copies
+        for text in _random_texts(run, RANDOM_DOCUMENTS, score.where, is_inside=False):
+            if text in known:
+                copies += 1
+            elif text.strip():
+                yield text
+
+    features, _ = features_of(chain(examples, others()), run.settings.source.windows)
+    number = features.shape[0] - len(examples)
+    _check_number(number, f"{run.settings.source.path} (texts that are no examples)")
+    return features, np.repeat([1.0, 0.0], [len(examples), number]), copies
 
 
 def _random_texts(
@@ -183,8 +191,8 @@ def read_texts(run: Run, shard: int, rows: np.ndarray) -> Iterator[str]:
         yield from (text or "" for text in texts.to_pylist())
 
 
-def _labelled(run: Run, score: Score) -> tuple[list[str], np.ndarray, int]:
-    """The texts of the documents with a label, and their labels."""
+def _labelled(run: Run, score: Score) -> tuple[Any, np.ndarray, int]:
+    """Features of the documents with a label, and their labels; none is left out."""
     labels, _ = fitting.read_labels(score, _planned(run, score))
     held_out = are_drawn(run.settings, labels)
     labels = {key: labels[key] for key, out in zip(labels, held_out, strict=True) if not out}
@@ -201,7 +209,8 @@ def _labelled(run: Run, score: Score) -> tuple[list[str], np.ndarray, int]:
         problem = f"{len(texts)} of {len(labels)} labelled documents are in the source"
         problem += f"; {fitting.LEAST_LABELS} are needed"
         raise InputError(problem, path=score.labels, column=score.id_column)
-    return texts, np.asarray(targets), 0
+    features, _ = features_of(texts, run.settings.source.windows)
+    return features, np.asarray(targets), 0
 
 
 def read_models(run: Run) -> dict[str, WordModel]:

@@ -4,17 +4,18 @@ The features of a text are its words and pairs of neighbouring words, hashed to 
 as log(1 + count), at length 1; those of a long text are the weighted mean over its windows
 (`source.windows`).
 
-Two values tell examples from other texts: the margin of a logistic regression, which knows the
-words that are rare in either kind, and the familiarity of the text's words, which also says that
-most of its words occur in no example (`familiarity`). A second regression, of both, is fitted to
-cross-validated values. Its result is the score: log-odds that a text is an example, if examples and
-other texts are equally many.
+Two values tell examples from other texts. The margin of a logistic regression weighs the words
+that the regression has seen; a word that it has not seen counts nothing. The familiarity of a text
+is the mean over its words of how much they belong to examples; a word of no example lowers it. A
+second regression, which is fitted to cross-validated values of both, gives the score: the log-odds
+that a text is an example, if examples and other texts are equally many.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from datamask.quality import fitting
 from datamask.source.windows import cut
 
 FEATURES = 2**18
-"""Places of hashed words and pairs; the weights of a model take 1 MiB (docs/log.md#examples)."""
+"""Places of hashed words and pairs; the two arrays of a model take 4 MiB (docs/log.md#examples)."""
 
 READ_CHARACTERS = 3000
 """Characters of a window of a text (docs/log.md#examples)."""
@@ -42,13 +43,13 @@ TEXTS_AT_ONCE = 1000
 
 @dataclass(frozen=True, slots=True)
 class WordModel:
-    """Gives a text's features a score.
+    """A fitted model, which scores texts by their features.
 
     Args:
-        weights: of the features, shape FEATURES.
-        log_ratios: of the features, scaled for the sum (`familiarity`); shape FEATURES. All are 0
-            in a ridge regression.
-        intercept: added to both.
+        weights: of the features in the margin, shape FEATURES.
+        log_ratios: of the features (`log_ratios_of`), times the weight of familiarity in the score;
+            shape FEATURES. All are 0 in a ridge regression.
+        intercept: added to margin and familiarity.
         predicted: ascending values of a ridge regression that are calibrated; none otherwise.
         expected: what each of them becomes (`fitting.calibrated`).
     """
@@ -65,17 +66,18 @@ class WordModel:
         return fitting.calibrated(values, np.stack([self.predicted, self.expected]))
 
 
-def features_of(texts: Sequence[str | None], most: int) -> tuple[Any, np.ndarray]:
-    """Hashed words and pairs of texts, read in at most so many windows.
+def features_of(texts: Iterable[str | None], most: int) -> tuple[Any, np.ndarray]:
+    """Hashed words and pairs of texts, read in at most *most* windows.
+
+    Texts are taken a thousand at a time, so an iterator need not hold them all.
 
     Returns:
         a sparse matrix, float64, N x FEATURES; and the share of each text that was read.
     """
     from scipy import sparse
 
-    parts, shares = [], []
-    for first in range(0, max(len(texts), 1), TEXTS_AT_ONCE):
-        some = [text or "" for text in texts[first : first + TEXTS_AT_ONCE]]
+    left, parts, shares = iter(texts), [sparse.csr_array((0, FEATURES))], [np.zeros(0, np.float32)]
+    while some := [text or "" for text in islice(left, TEXTS_AT_ONCE)]:
         windows = cut(some, READ_CHARACTERS, most)
         parts.append(windows.mean(_features(pa.array(windows.texts, pa.large_string()))))
         shares.append(windows.share_read())
@@ -201,7 +203,7 @@ def _weigh(
 
 
 def example_scores(
-    texts: Sequence[str | None], model: WordModel, most: int
+    texts: Iterable[str | None], model: WordModel, most: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """A score of each of N texts (float64), and the share of it that was read.
 

@@ -92,12 +92,14 @@ def test_scales_are_the_deviations_over_random_subsets(make_shard, name, shape):
         assert found.deviation == pytest.approx(exact, rel=1e-5)
 
 
+@pytest.mark.parametrize("is_given", [True, False])
 @pytest.mark.parametrize("name", ["quality", "pairwise", "disf"])
-def test_a_sample_stands_for_the_corpus(make_shard, monkeypatch, name):
-    """Moments of all documents and a third of them; smaller subsets, the same spread."""
+def test_a_sample_stands_for_the_corpus(make_shard, monkeypatch, name, is_given):
+    """Moments of all documents and a third of them, given or drawn; the same spread."""
     features, quality = make_shard(3000, 12, 5)
     monkeypatch.setattr(scales, "MOST_DOCUMENTS", 1000)
     sample = np.sort(np.random.default_rng(0).choice(3000, 1000, replace=False))
+    sample = sample if is_given else None
     found = spread_of(load_objective(name), features, quality, 300, sample)
     values = drawn(name, features, quality, 3000, 300)
     assert found.deviation == pytest.approx(values.std(ddof=1), rel=0.1)  # the sample's own error
