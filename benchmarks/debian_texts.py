@@ -40,6 +40,19 @@ DOCUMENTATION = """
     libgtk-3-doc libreoffice-help-en-us linux-doc-6.1 octave-doc postfix-doc postgresql-doc-15
     python-django-doc python-sqlalchemy-doc python3.11-doc sqlite3-doc
 """
+OTHER_MANUALS = """
+    libcurl4-doc libmojolicious-perl libmoose-perl libx11-doc libxcb-doc lvm2 mpich-doc netpbm
+    systemd tcllib
+"""
+OTHER_DOCUMENTATION = """
+    abs-guide anarchism bind9-doc buildbot-doc developers-reference doxygen-doc exim4-doc-html
+    fp-docs-3.2.2 frr-doc krb5-doc lemonldap-ng-doc maxima-doc nodejs-doc nut-doc postgis-doc
+    python-celery-doc python-pandas-doc python-scrapy-doc shorewall-doc slurm-wlm-doc swi-prolog-doc
+    weechat-doc xapian-doc
+"""
+PACKAGES = {"first": (MANUALS, DOCUMENTATION), "other": (OTHER_MANUALS, OTHER_DOCUMENTATION)}
+"""Packages with manual pages and with HTML documentation. Selections are explored on texts of the
+first ones; the other ones are for corpora that are looked at once."""
 GROFF = ("groff", "-k", "-t", "-mandoc", "-Tutf8", "-P-cbou", "-rLL=100n", "-rHY=0")
 LEAST_WORDS = 20
 LEAST_STOP_WORDS = 0.12
@@ -222,7 +235,7 @@ def is_prose(text: str) -> bool:
     return len(words) >= LEAST_WORDS and stops >= LEAST_STOP_WORDS * len(words)
 
 
-def write(folder: Path, work: Path) -> Counter[str]:
+def write(folder: Path, work: Path, packages: str) -> Counter[str]:
     """Write the corpus and the versions of its packages; number of documents by domain."""
     docstrings = work / "docstrings"
     if not docstrings.exists():
@@ -233,8 +246,8 @@ def write(folder: Path, work: Path) -> Counter[str]:
     sources = [[document(text, "docstrings", dump) for text, dump in pairs]]
     sources.append(list(descriptions(apt)))
     versions = []
-    for reader, packages in ((manuals, MANUALS), (documentation, DOCUMENTATION)):
-        for package in packages.split():
+    for reader, names in zip((manuals, documentation), PACKAGES[packages], strict=True):
+        for package in names.split():
             unpacked, version = apt.unpack(package)
             texts = {text.id: text for text in reader(unpacked, package) if is_prose(text.text)}
             sources.append([texts[key] for key in sorted(texts)[:MOST_OF_A_PACKAGE]])
@@ -260,9 +273,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--work", type=Path, help="keeps the downloads (about 150 MB)")
+    parser.add_argument("--packages", choices=PACKAGES, default="first")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        domains = write(arguments.folder, (arguments.work or Path(temporary)).resolve())
+        work = (arguments.work or Path(temporary)).resolve()
+        domains = write(arguments.folder, work, arguments.packages)
     print(f"{sum(domains.values())} documents in {arguments.folder}: {dict(domains)}")
 
 

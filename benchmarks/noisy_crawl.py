@@ -216,15 +216,27 @@ def corpora(
     }
 
 
-def write(source: Path, folder: Path, work: Path, documents: int, folds: int) -> None:
+def _ids(folder: Path) -> set[str]:
+    """The ids of all texts of the corpora in a folder."""
+    corpora = folder.glob("*-*.parquet")
+    return {
+        key for path in corpora for key in pq.read_table(path, columns=["id"])["id"].to_pylist()
+    }
+
+
+def write(
+    source: Path, folder: Path, work: Path, documents: int, folds: int, without: Path | None
+) -> None:
     """Write the corpora of all folds. SystemExit if there are too few texts of a kind."""
     size = documents / DOCUMENTS
+    used = _ids(without) if without else set()
     noise_file = folder / "noise.parquet"
     if not noise_file.exists():
         distinct = {piece.id: piece for piece in noise(work)}
         _write(noise_file, [distinct[key] for key in sorted(distinct)])
     tables = [pq.read_table(path) for path in (*sorted(source.glob("*.parquet")), noise_file)]
     texts = [Document(**row) for table in tables for row in table.to_pylist()]
+    texts = [text for text in texts if text.domain in NOISE or text.id not in used]
     # The front of the source has more of large packages; the ends of the hashes do not know that.
     texts.sort(key=lambda text: text.id[::-1])
     for fold in range(folds):
@@ -259,10 +271,11 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True, help="packages of the source")
     parser.add_argument("--documents", type=int, default=4000, help="of a corpus")
     parser.add_argument("--folds", type=int, default=7)
+    parser.add_argument("--without", type=Path, help="corpora whose clean texts are not used")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    work = arguments.work.resolve()
-    write(arguments.source, arguments.folder, work, arguments.documents, arguments.folds)
+    work, sizes = arguments.work.resolve(), (arguments.documents, arguments.folds)
+    write(arguments.source, arguments.folder, work, *sizes, arguments.without)
 
 
 if __name__ == "__main__":
