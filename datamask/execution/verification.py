@@ -35,7 +35,8 @@ class Verification:
 def verify(run: Run) -> Verification:
     """Check all finished files of a run and its plan; move corrupt ones aside.
 
-    A mask whose curve is corrupt goes with it, because one unit of work makes both.
+    If a companion file is corrupt, the file that it belongs to is moved too, because one unit of
+    work makes both.
     """
     corrupt: list[tuple[str, str]] = []
     files = size = 0

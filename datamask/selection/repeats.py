@@ -6,7 +6,6 @@ id, until training sees the total: exactly in documents; in tokens, the exposure
 the last one. No choice of as many exposures is worth more.
 
 `repeats.parquet` holds the last exposure, and a document's repeats follow from it and its own row.
-As for the threshold, exposures are counted in bands, and only one band is sorted.
 """
 
 from __future__ import annotations
