@@ -218,10 +218,8 @@ def corpora(
 
 def _ids(folder: Path) -> set[str]:
     """The ids of all texts of the corpora in a folder."""
-    corpora = folder.glob("*-*.parquet")
-    return {
-        key for path in corpora for key in pq.read_table(path, columns=["id"])["id"].to_pylist()
-    }
+    paths = folder.glob("*-*.parquet")
+    return {key for path in paths for key in pq.read_table(path, columns=["id"])["id"].to_pylist()}
 
 
 def write(
