@@ -234,6 +234,7 @@ def write(
         _write(noise_file, [distinct[key] for key in sorted(distinct)])
     tables = [pq.read_table(path) for path in (*sorted(source.glob("*.parquet")), noise_file)]
     texts = [Document(**row) for table in tables for row in table.to_pylist()]
+    # Noise is scarce, and no text that models are scored on.
     texts = [text for text in texts if text.domain in NOISE or text.id not in used]
     # The front of the source has more of large packages; the ends of the hashes do not know that.
     texts.sort(key=lambda text: text.id[::-1])
@@ -272,8 +273,14 @@ def main() -> None:
     parser.add_argument("--without", type=Path, help="corpora whose clean texts are not used")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    work, sizes = arguments.work.resolve(), (arguments.documents, arguments.folds)
-    write(arguments.source, arguments.folder, work, *sizes, arguments.without)
+    write(
+        arguments.source,
+        arguments.folder,
+        arguments.work.resolve(),
+        arguments.documents,
+        arguments.folds,
+        arguments.without,
+    )
 
 
 if __name__ == "__main__":
