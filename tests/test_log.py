@@ -11,7 +11,7 @@ ROOMS = ("learning", "selection", "objectives", "baselines")
 MODULES = (
     *("quality/examples", "quality/heuristic", "quality/grouping", "quality/fitting"),
     "quality/word_model",
-    *("quality/probe", "analysis/explained"),
+    "analysis/explained",
     *("evaluation/training", "evaluation/ngram", "evaluation/effects", "evaluation/learn"),
     *("report/sample", "report/tsne"),
 )

@@ -70,7 +70,7 @@ class Plan(Group):
     """most uncompressed bytes in a shard"""
 
 
-ScoreKind = Literal["heuristic", "column", "file", "examples", "classifier", "fasttext", "probe"]
+ScoreKind = Literal["heuristic", "column", "file", "examples", "classifier", "fasttext"]
 
 LARGEST = 1e30
 """Largest magnitude of quality: the learner computes in float32, which ends at 3.4e38."""
@@ -84,19 +84,18 @@ class Score(Group):
     kind: ScoreKind = "heuristic"
     """`heuristic`: from the form of the text; `column` of the source; `file`: files of scores;
     `examples`: a linear model of words, fitted to texts of the wanted kind; `classifier`: a
-    transformers model; `fasttext`: a fastText model; `probe`: a linear model of the embeddings,
-    fitted to labels, which cannot prune"""
+    transformers model; `fasttext`: a fastText model"""
     column: str = "score"
     """column of the score or label; kind `examples` with `path`: of the texts (default `text`)"""
     path: Place = ""
-    """file, folder, glob or URL of scores or labels (kinds `file` and `probe`: Parquet, CSV, JSONL)
-    or texts (`examples`: Parquet, JSONL, .txt); `fasttext`: a .bin file"""
+    """file, folder, glob or URL: kind `file`: scores (Parquet, CSV, JSONL); `examples`: texts
+    (Parquet, JSONL, .txt); `fasttext`: a .bin file"""
     labels: Place = ""
     """kind `examples`, instead of `path`: Parquet, CSV or JSONL of ids and numbers"""
     where: SourceGroup | None = None
     """kind `examples`, instead of `path`: a group of the source's documents"""
     id_column: str = "id"
-    """kinds `file`, `probe`, `examples`: the column of ids, compared as text"""
+    """kinds `file` and `examples`: the column of ids, compared as text"""
     model: Model = ""
     """kind `classifier`: sequence-classification model on the Hub or local folder"""
     revision: str | None = None
@@ -108,7 +107,7 @@ class Score(Group):
     normalisation: Literal["rank", "z-score", "min-max", "none"] = "z-score"
     """over the whole corpus"""
     least_correlation: float = Field(0.3, ge=-1, le=1)
-    """kinds `probe` and `examples`: minimum of Spearman's correlation of labels and cross-validated
+    """kind `examples`: minimum of Spearman's correlation of labels and cross-validated
     predictions (of two kinds of text 2 AUC - 1); below it, the run fails"""
     normalise_within: Literal["none", "domain", "language", "dump", "source", "topic"] = "none"
     """normalise within groups (`source`: the file's folder), small ones less so; topics are known
@@ -151,10 +150,6 @@ class Score(Group):
             raise ValueError("kind `examples` needs one of `path`, `labels` and `where`")
         if self.normalise_within != "none" and self.normalisation == "none":
             raise ValueError("normalise_within needs a normalisation: rank, z-score or min-max")
-        if self.kind == "probe" and (
-            self.normalisation == "rank" or self.normalise_within != "none"
-        ):
-            raise ValueError("kind `probe` needs another normalisation, without normalise_within")
         if self.name in RESERVED_SCORE_NAMES:
             raise ValueError(f"name `{self.name}` is reserved for a column of the run's files")
         return self
@@ -164,20 +159,19 @@ NEEDED_BY_KIND = {
     "file": ("path",),
     "classifier": ("model",),
     "fasttext": ("path", "label"),
-    "probe": ("path",),
 }
 """Required settings of a score, by kind."""
 
 OF_KINDS = {
-    "column": ("column", "file", "probe", "examples"),
-    "id_column": ("file", "probe", "examples"),
-    "path": ("file", "fasttext", "probe", "examples"),
+    "column": ("column", "file", "examples"),
+    "id_column": ("file", "examples"),
+    "path": ("file", "fasttext", "examples"),
     "labels": ("examples",),
     "where": ("examples",),
     "model": ("classifier",),
     "revision": ("classifier",),
     "label": ("classifier", "fasttext"),
-    "least_correlation": ("probe", "examples"),
+    "least_correlation": ("examples",),
 }
 """The kinds of a score that use a setting."""
 
@@ -221,8 +215,6 @@ class Quality(Group):
         made |= {f"g_{score.normalise_within}" for score in self.scores}
         if clash := made.intersection(names):
             raise ValueError(f"name `{min(clash)}` is reserved for a column of the run's files")
-        if self.scores and all(score.kind == "probe" for score in self.scores):
-            raise ValueError("probes are computed after pruning; add a score to prune by")
         return self
 
 

@@ -60,12 +60,11 @@ class Settings(Group):
             raise ValueError("selection.method: odis needs two scores or more in quality.scores")
         of_sums = selection.scope == "corpus" or selection.method == "greedy"
         of_sums |= bool(selection.mask_model or "mask_model" in included)
-        is_known_later = bool(self.probes or self.scores_within_topics)
         metric = recipe.CORPUS_METRIC if of_sums else recipe.METRIC
         weight = recipe.UNPRUNED_QUALITY_WEIGHT
         if self.has_heuristic_alone:
             weight = recipe.HEURISTIC_QUALITY_WEIGHT
-        elif self.prune_fraction and not is_known_later:
+        elif self.prune_fraction and not self.scores_within_topics:
             weight = recipe.QUALITY_WEIGHT
         filled = selection.filled_in(
             metric=metric if self._needs_vectors() else "", quality_weight=weight
@@ -149,7 +148,7 @@ class Settings(Group):
 
     def _needs_vectors(self) -> bool:
         selection, arms = self.selection, self.evaluation.arms
-        needed = bool(selection.more_terms or self.topics or self.probes)
+        needed = bool(selection.more_terms or self.topics)
         needed |= "metric" in selection.model_fields_set or any(arm.change for arm in arms)
         return needed or selection.method not in WITHOUT_VECTORS or self.source.layout == "features"
 
@@ -172,14 +171,12 @@ class Settings(Group):
     @property
     def has_heuristic_alone(self) -> bool:
         """Whether the built-in heuristic of form is the only score."""
-        return not self.probes and all(score.kind == "heuristic" for score in self.scores)
+        return all(score.kind == "heuristic" for score in self.scores)
 
     @property
     def scores(self) -> tuple[Score, ...]:
-        """The scores known before embedding: those set, or the default of the source's layout."""
-        if self.quality.scores:
-            return tuple(score for score in self.quality.scores if score.kind != "probe")
-        return _default_scores(self.source.layout == "features")
+        """The scores: those set, or the default of the source's layout."""
+        return self.quality.scores or _default_scores(self.source.layout == "features")
 
     @property
     def scores_within_topics(self) -> tuple[Score, ...]:
@@ -194,11 +191,6 @@ class Settings(Group):
             score.model_copy(update=whole) if score.normalise_within == "topic" else score
             for score in self.scores
         )
-
-    @property
-    def probes(self) -> tuple[Score, ...]:
-        """The scores that are fitted on embeddings."""
-        return tuple(score for score in self.quality.scores if score.kind == "probe")
 
     @property
     def prune_fraction(self) -> float:

@@ -112,8 +112,6 @@ def _settings(plan: PlanPreview, tables: list[pa.Table], source: Path) -> Settin
     changes: dict[str, dict[str, Any]] = {
         "source": {"path": str(source)},
         "plan": {"rows_per_shard": max(map(len, tables)), "bytes_per_shard": 2**62},
-        # Labels are of documents that may not be among these; what probes cost is little.
-        "quality": {"scores": settings.scores},
         "selection": budgets,
         "evaluation": {"arms": ()},
     }

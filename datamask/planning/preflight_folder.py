@@ -21,7 +21,7 @@ def folder_problems(storage: Storage, settings: Settings) -> Iterator[RunError]:
     """Whether the run's own files would be found as its input at the next launch."""
     paths = {"source.path": settings.source.path}
     for index, score in enumerate(settings.quality.scores):
-        if score.kind in ("file", "probe", "examples"):
+        if score.kind in ("file", "examples"):
             paths[f"quality.scores.{index}.path"] = score.path or score.labels
     address = storage.address
     home = address if is_remote(address) else str(storage.root.resolve())

@@ -61,7 +61,7 @@ def column_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskE
         for key in ("near_duplicates", "contamination"):
             if getattr(settings.quality, key) is not None:
                 yield SettingsError(f"quality.{key}: needs text; layout `features` has none")
-    for index, score in enumerate(settings.quality.scores or settings.scores):
+    for index, score in enumerate(settings.scores):
         if score.kind == "column":
             key = f"quality.scores.{index}.column"
             yield from check(score.column, key, _must_be(is_numeric, "a number"))
@@ -164,8 +164,6 @@ def _unkept_problems(settings: Settings) -> Iterator[SettingsError]:
         )
     if settings.topics is not None:
         reasons.append(", but topics are clusters of embeddings; keep them, or unset topics")
-    if settings.probes:
-        reasons.append(", but a score of kind `probe` is fitted on embeddings; keep them")
     if not (selection.mask_model or selection.num_rounds):
         reasons.append(
             " is for runs that select by selection.mask_model (`datamask apply`), or with "

@@ -27,7 +27,6 @@ from datamask.publishing.access import check_access
 from datamask.quality.classifier import pin_classifier
 from datamask.quality.examples import check_examples
 from datamask.quality.fasttext_model import pin_fasttext
-from datamask.quality.fitting import read_labels
 from datamask.runs import budget
 from datamask.runs.run import Piece, Run
 from datamask.runs.schemas import SIGNATURE_BYTES, SKETCH_BYTES
@@ -228,7 +227,7 @@ def _other_pins(
 ) -> dict[str, str]:
     """Pins of score files, references, models and tokenizer; adds to *problems* those that fail."""
     pins: dict[str, str] = {}
-    for score in (*settings.scores, *settings.probes):
+    for score in settings.scores:
         with gathering(problems):
             pins |= _score_pin(score, settings, before)
     for key, path, columns in references(settings):
@@ -286,8 +285,6 @@ def _score_pin(score: Score, settings: Settings, before: Run | None) -> dict[str
     """
     if score.kind == "file":
         return {f"file_scores:{score.name}": digest_files(score.path)}
-    if score.kind == "probe":
-        return {f"probe:{score.name}": read_labels(score)[1]}
     if settings.source.layout == "features":
         return {}
     if score.kind == "examples":

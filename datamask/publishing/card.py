@@ -133,7 +133,6 @@ def recipe(run: Run) -> str:
         words=WORDS,
         tokens=tokens_of(run),
         from_examples=example_figures(run),
-        probes=run.receipt("probe").metrics if run.settings.probes else {},
         versions=_versions(run),
     )
 

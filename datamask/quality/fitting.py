@@ -1,4 +1,4 @@
-"""What scores that are fitted to labels share: the labels, how well they are ranked, calibration.
+"""Labels that a score is fitted to, how well predictions rank them, and its calibration.
 
 Labels are numbers by id, in files of the user. The curve is a centred isotonic regression (Oron and
 Flournoy 2017) of labels on cross-validated predictions: each block of the isotonic regression is
@@ -19,8 +19,8 @@ from datamask.source.columns import usable
 from datamask.source.pinned import PlannedFiles
 from datamask.source.rows import read_scores
 
-# See docs/log.md#probes.
 LEAST_LABELS = 100
+"""Fewest labels, or examples of a kind, that a score is fitted to (docs/log.md#examples)."""
 
 
 def read_labels(score: Score, planned: str | None = None) -> tuple[dict[str, float], str]:

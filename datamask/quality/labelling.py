@@ -2,7 +2,7 @@
 
 A journal gets a line of JSON for each answer as it arrives, so a killed process loses none. The
 labels are made from a journal whenever the command ends: a line of JSON for each document, with
-`id` and a column for each axis, as scores of kind `examples` and `probe` read them.
+`id` and a column for each axis, as scores of kind `examples` read them.
 """
 
 from __future__ import annotations

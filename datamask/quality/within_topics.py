@@ -21,31 +21,30 @@ from datamask.storage.duckdb_scratch import execute, temporary_duckdb
 
 
 def normalise_within_topics(run: Run, compute: Compute) -> None:
-    """Write `topic_quality/`: the quality before, with the scores within topics added.
+    """Write `topic_quality/`: `quality/` with the scores within topics added.
 
     A document without a topic, which is dropped, has these scores as normalised over the corpus.
-    The metrics of the receipts are those of the quality before, with another `centre` and, of the
+    The metrics of the receipts are those of `quality`, with another `centre` and, of the
     first shard, more `score_groups` (`quality.dropping`).
 
     Raises:
         RunError: what it reads is missing or stale.
         CorruptFileError: a shard's topics are of more or fewer documents than are left.
     """
-    before = "probed_quality" if run.settings.probes else "quality"
-    of_shards = [run.receipt(before, shard).metrics for shard in range(run.num_shards)]
+    of_shards = [run.receipt("quality", shard).metrics for shard in range(run.num_shards)]
     schema = schemas.quality(score.name for score in run.settings.scores)
     with temporary_duckdb(run.root, compute) as connection:
         execute(connection, "CREATE TABLE topics (shard INT, row BIGINT, topic VARCHAR)")
         for shard, metrics in enumerate(of_shards):
             check_rows(run, "topics", shard, metrics["kept"])
-            paths = [str(run.path(stage, shard)) for stage in (before, "topics")]
+            paths = [str(run.path(stage, shard)) for stage in ("quality", "topics")]
             execute(
                 connection,
                 f"INSERT INTO topics SELECT {shard}, row, topic FROM (SELECT row FROM "
                 "read_parquet(?) WHERE dropped IS NULL) POSITIONAL JOIN read_parquet(?)",
                 paths,
             )
-        _add_scores(connection, run, before)
+        _add_scores(connection, run)
         centre = {"centre": median_quality(connection)}
         groups = [*of_shards[0].get("score_groups", []), *group_shares(connection, ["topic"])]
 
@@ -55,11 +54,12 @@ def normalise_within_topics(run: Run, compute: Compute) -> None:
         write_shards(connection, run, "topic_quality", "result", schema, metrics_of)
 
 
-def _add_scores(connection: Any, run: Run, before: str) -> None:
-    """Table `result`: the quality of stage *before* with the scores, and what `group_shares` reads.
+def _add_scores(connection: Any, run: Run) -> None:
+    """Table `result`: stage `quality` with the scores added, and what `group_shares` reads.
 
     The table `topics` has shard, row and topic of the embedded documents.
     """
+    before = rows_of(connection, run, "quality")
     load_documents(connection, run, ["topic"])
     total = whole_total = "q.quality"
     changed, joins = [], []
@@ -75,7 +75,6 @@ def _add_scores(connection: Any, run: Run, before: str) -> None:
         connection,
         f"CREATE TABLE result AS SELECT q.* REPLACE ({total} + 0.0 AS quality, "
         f"{', '.join(changed)}), {whole_total} + 0.0 AS whole_quality, "
-        f"coalesce(s.g_topic, '{NO_GROUP}') AS g_topic FROM {rows_of(connection, run, before)} q "
-        "JOIN documents s "
-        f"ON s.shard = q.shard AND s.row = q.row {' '.join(joins)}",
+        f"coalesce(s.g_topic, '{NO_GROUP}') AS g_topic FROM {before} q "
+        f"JOIN documents s ON s.shard = q.shard AND s.row = q.row {' '.join(joins)}",
     )

@@ -113,10 +113,7 @@ def _page(run: Run, answered: Answer, charts: list[Chart], trained: list[Chart])
         scores=query(run, "SELECT * FROM score_summary"),
         correlations=query(run, "SELECT * FROM score_correlations"),
         explained=query(run, "SELECT * FROM score_explained"),
-        fitted={
-            **example_figures(run),
-            **(run.receipt("probe").metrics if run.settings.probes else {}),
-        },
+        fitted=example_figures(run),
         moved=moved_groups(run, MOVED_GROUPS),
         shards=[row | _work(run, row["shard"]) for row in shards[:LISTED_SHARDS]],
         rounds=query(run, "SELECT * FROM rounds ORDER BY round"),

@@ -37,7 +37,7 @@ def role_of_score(run: Run) -> str:
 def scores(run: Run) -> Iterator[Finding]:
     """What quality is made of, and scores that most documents lack."""
     settings = run.settings
-    kinds = {score.name: score.kind for score in (*settings.scores, *settings.probes)}
+    kinds = {score.name: score.kind for score in settings.scores}
     role = role_of_score(run)
     if set(kinds.values()) <= {"heuristic"}:
         text = "Quality is a heuristic of a text's form (length, symbols, repetition, stop words), "
@@ -100,7 +100,7 @@ def _remedy(run: Run, name: str, kind: str) -> str:
     if kind == "topic" and run.settings.prune_fraction and not others:
         return "datamask rebuild RUN --set 'selection.limits=[{column: topic, cap: 0.2}]'"
     chosen = []
-    for score in run.settings.quality.scores or run.settings.scores:
+    for score in run.settings.scores:
         data = score.model_dump(mode="json", exclude_defaults=True)
         if score.name == name:
             is_raw = score.normalisation == "none"

@@ -27,7 +27,7 @@ from datamask.runs import budget, schemas
 from datamask.runs.files import read_columns
 from datamask.runs.receipt import Receipt, canonical_json, read_receipt
 from datamask.runs.stage import Stage, Unit
-from datamask.runs.stages import QUALITY_STAGES, STAGES, owner_of, stages_of
+from datamask.runs.stages import STAGES, owner_of, stages_of
 from datamask.storage.local import Storage
 from datamask.storage.names import inside
 
@@ -210,7 +210,7 @@ class Run:
     @property
     def quality_stage(self) -> str:
         """The stage whose quality is learnt from."""
-        return next(stage for stage in reversed(QUALITY_STAGES) if stage in self._stages)
+        return "topic_quality" if self.settings.scores_within_topics else "quality"
 
     def quality_path(self, shard: int) -> Path:
         """The quality that is learnt from, for reading."""

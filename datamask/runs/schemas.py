@@ -44,17 +44,14 @@ DROP_REASONS = (
 )
 """Why a document is withheld from the learner, in the order of the checks."""
 
-_CURVE = _never_null(predicted=_DOUBLES, expected=_DOUBLES)
 EXAMPLE_MODELS = pa.schema(
-    _never_null(score=_TEXT, weights=_DOUBLES, log_ratios=_DOUBLES, intercept=_DOUBLE) + _CURVE
+    _never_null(score=_TEXT, weights=_DOUBLES, log_ratios=_DOUBLES, intercept=_DOUBLE)
+    + _never_null(predicted=_DOUBLES, expected=_DOUBLES)
 )
 """`example_models.parquet`: a row for each score of kind `examples`, in the order of the settings;
 the weights and the log ratios of hashed words and pairs (`quality.word_model.WordModel`), and the
 points of the curve that calibrates a ridge regression (`quality.fitting`), none of a logistic
 one."""
-
-PROBE = pa.schema(_never_null(probe=_TEXT, weights=_DOUBLES, intercept=_DOUBLE) + _CURVE)
-"""`probe.parquet`: a row for each probe, in the order of the settings; curves as above."""
 
 MOMENTS = pa.schema(
     _never_null(count=_DOUBLE, quality=_DOUBLE, tokens=_DOUBLE)
@@ -255,11 +252,6 @@ def file_scores(names: Iterable[str]) -> pa.Schema:
     Absent, null and NaN scores are null.
     """
     return pa.schema([(name, _DOUBLE) for name in names])
-
-
-def probe_scores(names: Iterable[str]) -> pa.Schema:
-    """`probe_scores/`: what probes give every embedded document, in the source's order."""
-    return pa.schema(_never_null(chunk_id=_TEXT, **dict.fromkeys(names, _DOUBLE)))
 
 
 COMBINED = pa.schema([("quality", _DOUBLE), ("reason", _TEXT)])

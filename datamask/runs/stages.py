@@ -12,8 +12,8 @@ from datamask.runs.stage import Stage
 from datamask.runs.stages_of_evaluation import EVALUATION
 from datamask.runs.stages_of_tokens import TOKENS
 
-QUALITY_STAGES = ("quality", "probed_quality", "topic_quality")
-"""Stages that add scores to the quality; the last of them that a run has is learnt from."""
+QUALITY_STAGES = ("quality", "topic_quality")
+"""Stages that add up scores; the last of them that a run has is learnt from."""
 
 STAGES = {
     stage.name: stage
@@ -120,36 +120,6 @@ STAGES = {
             where=lambda s: s.keeps_vectors,
         ),
         Stage(
-            "probe",
-            2,
-            "datamask.quality.probe:fit_probes",
-            settings=of.reads(
-                "probes.name", "probes.column", "probes.id_column", "probes.least_correlation"
-            ),
-            after_all=("embeddings",),
-            file="probe.parquet",
-            where=lambda s: bool(s.probes),
-        ),
-        Stage(
-            "probe_scores",
-            1,
-            "datamask.quality.probe:apply_probes",
-            "shard",
-            after=("embeddings",),
-            after_all=("probe",),
-            where=lambda s: bool(s.probes),
-        ),
-        Stage(
-            "probed_quality",
-            2,
-            "datamask.quality.probe:add_probes",
-            "shard",
-            settings=of.reads("probes.name", "probes.weight", "probes.normalisation"),
-            after=("quality",),
-            after_all=("probe_scores",),
-            where=lambda s: bool(s.probes),
-        ),
-        Stage(
             "topic_model",
             1,
             "datamask.selection.topics:fit_topics",
@@ -173,7 +143,7 @@ STAGES = {
             1,
             "datamask.quality.within_topics:normalise_within_topics",
             settings=of.reads("scores_within_topics.name", "scores_within_topics.weight"),
-            after_all=("scores", "quality", "probed_quality", "topics"),
+            after_all=("scores", "quality", "topics"),
             where=lambda s: bool(s.scores_within_topics),
         ),
         Stage(
@@ -396,4 +366,4 @@ def evaluation_stages(settings: Settings) -> list[str]:
 
 def learning_stages(settings: Settings) -> list[str]:
     """Of these, the stages after embeddings, up to masks and the mask model."""
-    return stages_of(settings, "probe", "mask_model")
+    return stages_of(settings, "topic_model", "mask_model")

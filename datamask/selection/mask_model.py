@@ -81,8 +81,6 @@ def _unavailable(run: Run) -> str:
         return one_line(error).removeprefix("selection.scope: ")
     if settings.selection.estimator == "policy_gradient":
         return "estimator `policy_gradient` publishes ranks, not gains"
-    if settings.probes:
-        return "a score of kind `probe` cannot be computed before embedding"
     within = [s.name for s in settings.scores if s.normalise_within != "none"]
     if within:
         return f"score {within[0]} is normalised within groups, which later documents may not share"

@@ -101,7 +101,7 @@ def test_a_date_is_text(tmp_path):
 
 
 SCORE = [{"name": "a", "kind": "column"}]
-PROBE = [*SCORE, {"name": "b", "kind": "probe", "path": "labels.csv"}]
+WITHIN = [*SCORE, {"name": "b", "kind": "column", "normalise_within": "topic"}]
 MODEL = {"license": "mit", "dry_run": True, "include": ["mask_model"]}
 
 
@@ -113,7 +113,7 @@ MODEL = {"license": "mit", "dry_run": True, "include": ["mask_model"]}
         ({"selection": {"quality_weight": 0.3}}, ("facility_location", 0.3, 0.4), []),
         ({"quality": {"scores": SCORE}}, ("facility_location", 0.3, 0.5), ["filter, then cover"]),
         ({"quality": {"scores": SCORE, "prune_fraction": 0}}, ("facility_location", 0.5, 0.0), []),
-        ({"quality": {"scores": PROBE}}, ("facility_location", 0.5, 0.5), []),
+        ({"quality": {"scores": WITHIN}, "topics": {}}, ("facility_location", 0.5, 0.5), []),
         ({"source": {"layout": "features"}}, ("facility_location", 0.5, 0.0), []),
         ({"selection": {"scope": "corpus"}}, ("disf", 0.0, 0.4), ["heuristic", "sums"]),
         (

@@ -7,10 +7,10 @@ from datamask.planning.preflight_schema import column_problems
 
 
 def test_the_setting_of_a_score_is_named_by_its_place():
-    """Among all scores, also those that are computed later."""
-    probe = {"name": "a", "kind": "probe", "path": "labels.csv"}
+    """Among all scores."""
+    file = {"name": "a", "kind": "file", "path": "scores.csv"}
     column = {"name": "b", "kind": "column", "column": "grade"}
-    chosen = parse_settings({"quality": {"scores": [probe, column]}})
+    chosen = parse_settings({"quality": {"scores": [file, column]}})
     schema = pa.schema({"id": pa.string(), "text": pa.string()})
     (problem,) = column_problems(chosen, schema)
     assert "column grade" in str(problem) and "set quality.scores.1.column" in str(problem)

@@ -170,12 +170,31 @@ def test_too_few_examples_are_refused_when_planned(tmp_path):
         planned(tmp_path, {"path": str(few)}, KINDS)
 
 
-def test_labels_of_one_value_are_refused_when_planned(tmp_path):
-    """Nothing can be told apart by them."""
+@pytest.mark.parametrize(
+    ("rows", "column", "problem"),
+    [
+        ([(row, 1) for row in range(120)], "score", "all labels are 1"),
+        ([(row % 110, row) for row in range(120)], "score", "an id occurs more than once"),
+        ([(row, row) for row in range(99)], "score", "only 99 labels"),
+        ([(row, row) for row in range(120)], "other", "column other"),
+    ],
+)
+def test_what_is_wrong_with_labels_is_said_when_planned(tmp_path, rows, column, problem):
+    """Labels that tell nothing apart, that are ambiguous, too few, or not there."""
     path = tmp_path / "labels.csv"
-    path.write_text("id,score\n" + "".join(f"d{row},1\n" for row in range(120)))
-    with pytest.raises(DatamaskError, match="all labels are 1"):
-        planned(tmp_path, {"labels": str(path)}, KINDS)
+    path.write_text("id,score\n" + "".join(f"d{row},{label}\n" for row, label in rows))
+    with pytest.raises(DatamaskError, match=problem):
+        planned(tmp_path, {"labels": str(path), "column": column}, KINDS)
+
+
+def test_labels_that_words_do_not_tell_are_refused(tmp_path):
+    """Random labels of many values rank nothing: the run stops with the number."""
+    path = tmp_path / "labels.csv"
+    labels = np.random.default_rng(0).normal(size=400)
+    path.write_text("id,score\n" + "".join(f"d{row},{of}\n" for row, of in enumerate(labels)))
+    run = planned(tmp_path, {"labels": str(path)}, KINDS)
+    with pytest.raises(InputError, match=r"rank correlation .* below least_correlation 0\.3"):
+        run_stage(run, "example_models", Compute())
 
 
 def test_held_out_documents_have_no_label(tmp_path):

@@ -144,10 +144,9 @@ def recorded(
         labels = pa.table({"key": ids, "mark": [float(len(name) * ord(name[-1])) for name in ids]})
         pq.write_table(labels, folder / "labels.parquet")
         at = {"path": str(folder / "labels.parquet"), "id_column": "key", "column": "mark"}
-        probe = {"name": "probe", "kind": "probe", **at, "least_correlation": -1}
         labels = {"labels": at["path"], "id_column": "key", "column": "mark"}
         fitted = {"name": "fitted", "kind": "examples", **labels, "least_correlation": -1}
-        scores = [{"name": "mark", "kind": "file", **at}, fitted, probe]
+        scores = [{"name": "mark", "kind": "file", **at}, fitted]
         groups["quality"] = {"scores": scores, "prune_fraction": 0.1}
     if request.param == "for_trainers":
         tokenizer = word_tokenizer(folder / "tokenizer.json")

@@ -243,26 +243,11 @@ def test_killed_runs_resume_to_the_same_bytes(tmp_path, source, monkeypatch):
     assert sum(one.attempts for one in records if one is not None) == run.num_shards + 1
 
 
-@pytest.mark.parametrize(
-    ("selection", "quality", "message"),
-    [
-        ({}, {}, r"^embedding\.keep: false is for runs that select by selection\.mask_model"),
-        ({"scope": "corpus", "method": "random"}, {}, r"^embedding\.keep: false is for runs"),
-        (
-            ONCE,
-            {"scores": [{"name": "edu", "kind": "column", "column": "edu"},
-                        {"name": "fit", "kind": "probe", "path": "labels.csv"}]},
-            r"embedding\.keep: false, but a score of kind `probe`",
-        ),
-    ],
-)  # fmt: skip
-def test_what_reads_embeddings_twice_is_refused(tmp_path, source, selection, quality, message):
+@pytest.mark.parametrize("selection", [{}, {"scope": "corpus", "method": "random"}])
+def test_what_reads_embeddings_twice_is_refused(tmp_path, source, selection):
     """Before any work, with the settings to change."""
-    (tmp_path / "labels.csv").write_text("id,score\n0-00,1\n")
-    for score in quality.get("scores", ()):
-        if score["kind"] == "probe":
-            score["path"] = str(tmp_path / "labels.csv")
-    chosen = settings(source, selection=selection, quality=quality, embedding=UNKEPT)
+    chosen = settings(source, selection=selection, embedding=UNKEPT)
+    message = r"^embedding\.keep: false is for runs that select by selection\.mask_model"
     with pytest.raises(DatamaskError, match=message):
         rebuild(tmp_path / "run", chosen)
     assert not (tmp_path / "run").exists()

@@ -69,7 +69,7 @@ def prepare(folder: Path) -> dict[str, Input]:
 
     for kind in ("parquet", "csv", "jsonl"):
         inputs[f"scores_{kind}"] = (folder / f"scores.{kind}", marks(kind, 0), marks(kind, 1))
-    inputs["probe"] = (folder / "labels.csv", marks("csv", 0), marks("csv", 1))
+    inputs["labels"] = (folder / "labels.csv", marks("csv", 0), marks("csv", 1))
     sets = [json_lines([{"id": "x", "text": " ".join(texts[row].split()[:40])}]) for row in (2, 5)]
     inputs["benchmark"] = (folder / "benchmark.jsonl", *sets)
     generator = np.random.default_rng(2)
@@ -104,15 +104,14 @@ def settings(folder: Path, scope: str) -> Settings:
         {**score, "name": kind, "path": str(folder / f"scores.{kind}")}
         for kind in ("parquet", "csv", "jsonl")
     ]
-    examples = {"name": "like", "kind": "examples", "path": str(folder / "examples.jsonl")}
-    examples |= {"least_correlation": -1, "weight": 0.1}
-    probe = {**score, "name": "probe", "kind": "probe", "path": str(folder / "labels.csv")}
-    more = {"least_correlation": -1, "weight": 0.1}
+    fitted = {"kind": "examples", "least_correlation": -1, "weight": 0.1}
+    examples = {**fitted, "name": "like", "path": str(folder / "examples.jsonl")}
+    labelled = {**fitted, "name": "fit", "labels": str(folder / "labels.csv"), "column": "mark"}
     return finished.settings(
         folder / "source",
         source={"tokenizer": str(folder / "tokenizer.json")},
         quality={
-            "scores": [*scores, examples, {**probe, **more}],
+            "scores": [*scores, examples, labelled],
             "contamination": {"sets": [str(folder / "benchmark.jsonl")], "ngram": 5},
             "near_duplicates": {"against": [str(folder / "earlier.parquet")]},
             "prune_fraction": 0.05,
@@ -131,7 +130,7 @@ def settings(folder: Path, scope: str) -> Settings:
 
 
 KINDS = (
-    *("source", "scores_parquet", "scores_csv", "scores_jsonl", "probe", "benchmark", "earlier"),
+    *("source", "scores_parquet", "scores_csv", "scores_jsonl", "labels", "benchmark", "earlier"),
     *("evaluation_set", "ids", "tokenizer", "target", "examples"),
 )
 READ_BY = {
@@ -146,7 +145,7 @@ READ_BY = {
         "tokenizer",
         "arms",
     },
-    "probe": {"probe"},
+    "labels": {"example_models"},
     "benchmark": {"benchmark_ngrams"},
     "earlier": {"earlier_signatures"},
     "evaluation_set": {"held_out"},
@@ -221,7 +220,7 @@ def attempts(run: Run) -> Iterator[tuple[str, int, dict[Path, bytes]]]:
 TOGETHER = (
     ("source",),
     ("scores_csv", "tokenizer"),
-    ("scores_jsonl", "benchmark", "probe"),
+    ("scores_jsonl", "benchmark", "labels"),
     ("scores_parquet", "earlier", "target"),
     ("evaluation_set",),
     ("ids", "examples"),
