@@ -96,6 +96,8 @@ UNREAD = {
     "publication": ("publication.private",),  # a dry run does not need it
     "arms": ("evaluation.arms.name",),  # the name of the file
     "example_models": ("quality.scores.path",),  # empty where there are labels
+    # What another kind changes is in the fingerprint of `scores`.
+    **dict.fromkeys(("combined", "quality"), ("quality.scores.kind",)),
 }
 """Settings in a fingerprint that the stage itself does not read in these runs."""
 
