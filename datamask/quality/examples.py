@@ -22,19 +22,21 @@ from datamask.config.compute import Compute
 from datamask.config.group import SourceGroup
 from datamask.config.inputs import Score
 from datamask.errors import InputError
-from datamask.quality import fitting
 from datamask.quality.held_out import are_drawn
 from datamask.quality.word_model import WordModel, features_of, fit_words
 from datamask.runs import schemas
 from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
 from datamask.runs.run import Run, shard_seed
-from datamask.source.columns import domains
+from datamask.source.columns import domains, usable
 from datamask.source.pinned import PlannedFiles
 from datamask.source.reading import read_ids, read_shard
-from datamask.source.rows import ROW_SUFFIXES, read_rows
+from datamask.source.rows import ROW_SUFFIXES, read_rows, read_scores
 
 logger = logging.getLogger(__name__)
+
+LEAST_LABELS = 100
+"""Fewest labels, or examples of a kind, that a score is fitted to (docs/log.md#examples)."""
 
 RANDOM_DOCUMENTS = 20_000
 """Random documents that examples are told from, or all of a smaller source, and most examples that
@@ -47,7 +49,7 @@ MOST_SHARDS = 16
 
 def check_examples(score: Score) -> str:
     """The digest of a score's files; raises as `read_examples` and `read_labels`."""
-    return (fitting.read_labels(score) if score.labels else read_examples(score))[1]
+    return (read_labels(score) if score.labels else read_examples(score))[1]
 
 
 def read_examples(score: Score, planned: str | None = None) -> tuple[list[str], str]:
@@ -68,9 +70,37 @@ def read_examples(score: Score, planned: str | None = None) -> tuple[list[str], 
     return list(texts), files.digest()
 
 
+def read_labels(score: Score, planned: str | None = None) -> tuple[dict[str, float], str]:
+    """A score's labels by id, without those that are missing or not finite; and the files' digest.
+
+    Raises:
+        InputError: a file is unreadable, an id occurs twice, there are too few labels, or the files
+            have not the digest *planned*.
+    """
+    labels: dict[str, float] = {}
+    files = PlannedFiles(score.labels)
+    with files.compared(planned):
+        for path in files.names:
+            for keys, values in read_scores(path, score, files):
+                present = usable(values)
+                ids = keys.filter(present).to_pylist()
+                before = len(labels)
+                labels |= zip(ids, values.filter(present).to_pylist(), strict=True)
+                if len(labels) != before + len(ids):
+                    problem = "an id occurs more than once; keep one label per id"
+                    raise InputError(problem, path=path, column=score.id_column)
+        if len(labels) < LEAST_LABELS:
+            problem = f"only {len(labels)} labels; a fitted score needs at least {LEAST_LABELS}"
+            raise InputError(problem, path=files.path, column=score.column)
+        if len(kinds := {*labels.values()}) == 1:
+            problem = f"all labels are {kinds.pop():g}; a fitted score needs two different ones"
+            raise InputError(problem, path=files.path, column=score.column)
+    return labels, files.digest()
+
+
 def _check_number(texts: int, path: str, column: str | None = None) -> None:
-    if texts < fitting.LEAST_LABELS:
-        problem = f"only {texts} different texts; examples need {fitting.LEAST_LABELS} of a kind"
+    if texts < LEAST_LABELS:
+        problem = f"only {texts} different texts; examples need {LEAST_LABELS} of a kind"
         raise InputError(problem, path=path, column=column)
 
 
@@ -193,7 +223,7 @@ def read_texts(run: Run, shard: int, rows: np.ndarray) -> Iterator[str]:
 
 def _labelled(run: Run, score: Score) -> tuple[Any, np.ndarray, int]:
     """Features of the documents with a label, and their labels; none is left out."""
-    labels, _ = fitting.read_labels(score, _planned(run, score))
+    labels, _ = read_labels(score, _planned(run, score))
     held_out = are_drawn(run.settings, labels)
     labels = {key: labels[key] for key, out in zip(labels, held_out, strict=True) if not out}
     texts: list[str] = []
@@ -205,9 +235,9 @@ def _labelled(run: Run, score: Score) -> tuple[Any, np.ndarray, int]:
             rows = np.flatnonzero(is_labelled)
             texts += read_texts(run, shard, rows)
             targets += [labels[name] for name in ids.take(pa.array(rows)).to_pylist()]
-    if len(texts) < fitting.LEAST_LABELS:
+    if len(texts) < LEAST_LABELS:
         problem = f"{len(texts)} of {len(labels)} labelled documents are in the source"
-        problem += f"; {fitting.LEAST_LABELS} are needed"
+        problem += f"; {LEAST_LABELS} are needed"
         raise InputError(problem, path=score.labels, column=score.id_column)
     features, _ = features_of(texts, run.settings.source.windows)
     return features, np.asarray(targets), 0

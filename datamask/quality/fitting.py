@@ -1,10 +1,9 @@
-"""Labels that a score is fitted to, how well predictions rank them, and its calibration.
+"""How well predictions rank labels, and the curve that calibrates predictions.
 
-Labels are numbers by id, in files of the user. The curve is a centred isotonic regression (Oron and
-Flournoy 2017) of labels on cross-validated predictions: each block of the isotonic regression is
-one point, at the mean prediction of its texts. Straight lines join the points and go on at both
-ends, so that the calibrated score is the expected label, and no two different predictions become
-equal.
+The curve is a centred isotonic regression (Oron and Flournoy 2017) of labels on cross-validated
+predictions: each block of the isotonic regression is one point, at the mean prediction of its
+texts. Straight lines join the points and go on at both ends, so that the calibrated score is the
+expected label, and no two different predictions become equal.
 """
 
 from __future__ import annotations
@@ -12,43 +11,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-
-from datamask.config.inputs import Score
-from datamask.errors import InputError
-from datamask.source.columns import usable
-from datamask.source.pinned import PlannedFiles
-from datamask.source.rows import read_scores
-
-LEAST_LABELS = 100
-"""Fewest labels, or examples of a kind, that a score is fitted to (docs/log.md#examples)."""
-
-
-def read_labels(score: Score, planned: str | None = None) -> tuple[dict[str, float], str]:
-    """A score's labels by id, without those that are missing or not finite; and the files' digest.
-
-    Raises:
-        InputError: a file is unreadable, an id occurs twice, there are too few labels, or the files
-            have not the digest *planned*.
-    """
-    labels: dict[str, float] = {}
-    files = PlannedFiles(score.labels or score.path)
-    with files.compared(planned):
-        for path in files.names:
-            for keys, values in read_scores(path, score, files):
-                present = usable(values)
-                ids = keys.filter(present).to_pylist()
-                before = len(labels)
-                labels |= zip(ids, values.filter(present).to_pylist(), strict=True)
-                if len(labels) != before + len(ids):
-                    problem = "an id occurs more than once; keep one label per id"
-                    raise InputError(problem, path=path, column=score.id_column)
-        if len(labels) < LEAST_LABELS:
-            problem = f"only {len(labels)} labels; a fitted score needs at least {LEAST_LABELS}"
-            raise InputError(problem, path=files.path, column=score.column)
-        if len(kinds := {*labels.values()}) == 1:
-            problem = f"all labels are {kinds.pop():g}; a fitted score needs two different ones"
-            raise InputError(problem, path=files.path, column=score.column)
-    return labels, files.digest()
 
 
 def rank_correlation(x: np.ndarray, y: np.ndarray) -> float | None:

@@ -21,6 +21,7 @@ from datamask.quality.examples import read_models
 from datamask.quality.fasttext_model import fasttext_scores
 from datamask.quality.file_scores import read_joined
 from datamask.quality.heuristic import heuristic_scores
+from datamask.quality.moments import moments
 from datamask.quality.word_model import WordModel, example_scores
 from datamask.runs import schemas
 from datamask.runs.in_progress import advance
@@ -87,24 +88,6 @@ def import_scores(run: Run, shard: int, compute: Compute) -> Receipt:
     receipt = write_output(run, "scores", shard, schema, [written], metrics)
     assert receipt.rows == run.shard_rows(shard)
     return receipt
-
-
-def moments(values: pa.Array) -> dict[str, Any]:
-    """Count, extremes, mean and summed squared deviations of the values that are not null."""
-    present = values.drop_null().to_numpy(zero_copy_only=False)
-    metrics: dict[str, Any] = {"missing": values.null_count, "count": len(present)}
-    if not len(present):
-        return {**metrics, "min": None, "max": None, "mean": 0.0, "m2": 0.0}
-    with np.errstate(over="ignore"):
-        mean = float(np.mean(present))
-        m2 = float(np.sum(np.square(present - mean)))
-    return {
-        **metrics,
-        "min": float(present.min()),
-        "max": float(present.max()),
-        "mean": mean if np.isfinite(mean) else None,
-        "m2": m2 if np.isfinite(m2) else None,
-    }
 
 
 MOST_TOKENS = 2**40

@@ -22,8 +22,7 @@ from datamask.config.inputs import WINDOWS
 from datamask.config.outputs import SAMPLED_SHARDS
 from datamask.config.rubric import Rubric
 from datamask.errors import SettingsError
-from datamask.quality.examples import read_texts
-from datamask.quality.fitting import LEAST_LABELS
+from datamask.quality.examples import LEAST_LABELS, read_texts
 from datamask.quality.word_model import features_of, fit_words
 from datamask.runs.files import replace_file
 from datamask.runs.run import Run

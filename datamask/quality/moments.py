@@ -1,14 +1,36 @@
-"""Moments of a score, merged in order of shards, so that every machine gets the same."""
+"""Moments of a score in each shard, and merged in order of shards: the same on every machine."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
 
 from datamask.config.inputs import LARGEST, Score
 from datamask.errors import InputError
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
+
+
+def moments(values: pa.Array) -> dict[str, Any]:
+    """Count, extremes, mean and summed squared deviations of the values that are not null."""
+    present = values.drop_null().to_numpy(zero_copy_only=False)
+    metrics: dict[str, Any] = {"missing": values.null_count, "count": len(present)}
+    if not len(present):
+        return {**metrics, "min": None, "max": None, "mean": 0.0, "m2": 0.0}
+    with np.errstate(over="ignore"):
+        mean = float(np.mean(present))
+        m2 = float(np.sum(np.square(present - mean)))
+    return {
+        **metrics,
+        "min": float(present.min()),
+        "max": float(present.max()),
+        "mean": mean if np.isfinite(mean) else None,
+        "m2": m2 if np.isfinite(m2) else None,
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +72,7 @@ class ScoreMoments:
 
 
 def merged_moments(run: Run, receipts: list[Receipt], score: Score) -> ScoreMoments:
-    """The moments of a score over all shards, in the order of their *receipts*, with filled values.
+    """The moments of a score over all shards, by their *receipts* of `scores`, with filled values.
 
     Raises:
         InputError: the values are too large for a mean and a deviation, or (`none`) for float32.
@@ -62,7 +84,7 @@ def merged_moments(run: Run, receipts: list[Receipt], score: Score) -> ScoreMome
         is_large = score.normalisation == "none" and max(map(abs, extremes)) > LARGEST
         if is_large or metrics["mean"] is None or metrics["m2"] is None:
             problem = f"values too large for normalisation {score.normalisation}; use rank"
-            path = run.path(receipt.stage, receipt.unit)
+            path = run.path("scores", receipt.unit)
             raise InputError(problem, path=path, shard=receipt.unit, column=score.name)
         if metrics["count"]:
             keys = ("count", "min", "max", "mean", "m2")

@@ -64,9 +64,8 @@ def example_models(settings: Settings) -> list[Any]:
     chosen.append(settings.source.windows)
     for score in settings.scores:
         if score.kind == "examples":
-            labels = [score.column, score.id_column]
-            read: list[Any] = labels if score.labels else [score.column, settings.seed]
-            if not score.labels and score.where:
+            read: list[Any] = [score.column, score.id_column if score.labels else settings.seed]
+            if score.where:
                 columns = settings.source.columns
                 read.append([score.where, columns.url, columns.language, columns.dump])
             chosen.append([score.name, score.path, score.labels, score.least_correlation, *read])
@@ -78,16 +77,12 @@ def raw_scores(settings: Settings) -> list[Any]:
     columns = ("token_count", "dump", "language", "url")
     of_source = [f"source.columns.{name}" for name in columns]
     scores = reads("source.id_column", *of_source, "scores.name", "scores.kind")
-    of_kinds = [("column", "column"), ("fasttext", "label")]
-    of_kind = [_of_kind(settings, *kind) for kind in of_kinds]
+    of_kind = [_of_kind(settings, "column", "column"), _of_kind(settings, "fasttext", "label")]
     counted = ["with end of document"] if settings.counts_for_trainer else []
     in_windows = any(score.kind in ("heuristic", "examples") for score in settings.scores)
     windows = [settings.source.windows] if in_windows else []
     text = [texts(settings), settings.compares_texts]
     return [*scores(settings), *text, *of_kind, *counted, windows]
-
-
-earlier = reads("source.columns.text", "source.id_column", "quality.near_duplicates.against")
 
 
 def screening(settings: Settings) -> list[Any]:

@@ -67,7 +67,9 @@ STAGES = {
             "earlier_signatures",
             4,
             "datamask.hygiene.screening:sign_earlier",
-            settings=of.earlier,
+            settings=of.reads(
+                "source.columns.text", "source.id_column", "quality.near_duplicates.against"
+            ),
             file="earlier_signatures.parquet",
             where=lambda s: bool(s.quality.near_duplicates and s.quality.near_duplicates.against),
         ),
