@@ -223,12 +223,6 @@ def evaluates(settings: Settings) -> bool:
     return bool(settings.evaluation.arms)
 
 
-def verdicts(settings: Settings) -> list[Any]:
-    """What the comparison of trained models depends on."""
-    names = ("arms.name", "tokens", "epochs", "learning_rates", "seeds")
-    return reads(*(f"evaluation.{name}" for name in names))(settings)
-
-
 def makes_model(settings: Settings) -> bool:
     """Whether the run ends with a mask model: it learns a mask."""
     return settings.selection.method == "mask" and not settings.selection.mask_model

@@ -53,7 +53,10 @@ EVALUATION = (
         "evaluation",
         4,
         "datamask.evaluation.results:evaluate",
-        settings=of.verdicts,
+        settings=of.reads(
+            *("evaluation.arms.name", "evaluation.tokens", "evaluation.epochs"),
+            *("evaluation.learning_rates", "evaluation.seeds"),
+        ),
         after_all=("embeddings", "arms", "training"),
         file="evaluation.parquet",
         where=of.evaluates,
