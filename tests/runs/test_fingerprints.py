@@ -95,7 +95,8 @@ BY_UNIT = {"arms": ("selection", "embeddings"), "tokenised": ("subset",)}
 UNREAD = {
     "publication": ("publication.private",),  # a dry run does not need it
     "arms": ("evaluation.arms.name",),  # the name of the file
-    "example_models": ("quality.scores.path",),  # empty where there are labels
+    # Empty where there are labels.
+    "example_models": ("quality.scores.path", "quality.scores.where"),
     # What another kind changes is in the fingerprint of `scores`.
     **dict.fromkeys(("combined", "quality"), ("quality.scores.kind",)),
 }

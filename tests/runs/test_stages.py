@@ -14,6 +14,7 @@ REPEATS = {"max_repeat": 2, "training_documents": 5, "documents": 3}
         {},
         {"evaluation": {"arms": ["ours", "random"]}},
         {"selection": REPEATS, "evaluation": {"arms": ["ours", "random"]}},
+        {"topics": {}},
         {"tokens": {"tokenizer": "gpt2"}, "evaluation": {"arms": ["ours", "random"]}},
         {"selection": {"scope": "corpus"}, "evaluation": {"arms": ["ours", "random"]}},
     ],
