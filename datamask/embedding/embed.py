@@ -60,7 +60,6 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
         VECTORS_OF: vectors_of(run, shard),
     }
     made = write_output(run, "embeddings", shard, schema, tables, metrics)
-    Checkpoints(run, "embeddings", shard).clear()
     note(reused=reused)
     return made
 

@@ -73,9 +73,7 @@ def classify_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     values = (pa.array(columns[name], from_pandas=True) for name in schema.names[1:])
     table = pa.Table.from_arrays([read_ids(run, shard), *values], schema=schema)
     metrics = {"made_from": keys}
-    receipt = write_output(run, "classifier_scores", shard, table.schema, [table], metrics)
-    Checkpoints(run, "classifier_scores", shard).clear()
-    return receipt
+    return write_output(run, "classifier_scores", shard, table.schema, [table], metrics)
 
 
 def read_classified(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
+from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.files import write_parquet
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
@@ -20,10 +22,9 @@ def write_output(
     parts: Iterable[pa.Table | pa.RecordBatch],
     metrics: dict[str, Any],
 ) -> Receipt:
-    """Write the file of a unit of work, with a receipt that holds *metrics*."""
-
-    def receipt(rows: int) -> Receipt:
-        return run.make_receipt(stage, unit, rows, metrics)
-
+    """Write a unit's file, with a receipt that holds *metrics*, and remove its checkpoints."""
+    receipt = partial(run.make_receipt, stage, unit, metrics=metrics)
     path = run.local_path(stage, unit)
-    return receipt(write_parquet(path, schema, parts, receipt, storage=run.storage))
+    made = receipt(write_parquet(path, schema, parts, receipt, storage=run.storage))
+    Checkpoints(run, stage, run.shard_of(stage, unit)).clear()
+    return made

@@ -15,7 +15,6 @@ from datamask.config.compute import Compute
 from datamask.embedding.vectors import read_vectors
 from datamask.errors import CorruptFileError, DeviceMemoryError, InputError
 from datamask.learning.ranked import compare_quality
-from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
@@ -243,9 +242,7 @@ def write_rows(
     columns: dict[str, np.ndarray],
     metrics: dict[str, Any],
 ) -> Receipt:
-    """Write columns of shape N, in the order of the documents, and remove the checkpoints."""
+    """Write columns of shape N, in the order of the documents."""
     table = pa.table(columns, schema)
     parts = table.to_batches(max_chunksize=ROWS_PER_BATCH) or [table]
-    receipt = write_output(run, stage, shard, schema, parts, metrics)
-    Checkpoints(run, stage, shard).clear()
-    return receipt
+    return write_output(run, stage, shard, schema, parts, metrics)

@@ -18,7 +18,6 @@ from datamask.learning.data import ShardData, highest_order, moments_of
 from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.objectives.weighted import WeightedTerm
 from datamask.runs import schemas
-from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
@@ -219,11 +218,6 @@ def write_sums(
     rows: Sequence[Mapping[str, Any]],
     metrics: dict[str, Any],
 ) -> Receipt:
-    """Write a file of sums, with a receipt, and remove the unit's checkpoints.
-
-    A list that a row lacks is empty.
-    """
+    """Write a file of sums; a list that a row lacks is empty."""
     columns = [pa.array([row.get(field.name, ()) for row in rows], field.type) for field in schema]
-    receipt = write_output(run, stage, unit, schema, [pa.table(columns, schema=schema)], metrics)
-    Checkpoints(run, stage, run.shard_of(stage, unit)).clear()
-    return receipt
+    return write_output(run, stage, unit, schema, [pa.table(columns, schema=schema)], metrics)
