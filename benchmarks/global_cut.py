@@ -29,7 +29,7 @@ from datamask.runs.files import write_parquet
 from datamask.runs.opening import run_storage
 from datamask.runs.receipt import Receipt, read_receipt
 from datamask.runs.run import Run
-from datamask.selection.documents import read_ranked
+from datamask.selection.documents import read_ranked, read_survivors
 from datamask.selection.repeats import last_exposure, repeat_column
 from datamask.selection.threshold import cut
 from datamask.storage.duckdb_scratch import execute_with, temporary_duckdb
@@ -75,8 +75,8 @@ def write_shard(run: Run, shard: int, rows: int, documents: int) -> None:
         "quality": generator.normal(size=every),
         "dropped": pc.if_else(pa.array(is_dropped), "pruned", pa.scalar(None, pa.string())),
     }
-    metrics = dict.fromkeys(("kept", "kept_before", "tokens", "tokens_before"), 0)
-    metrics |= {"kept_total": documents, "documents": documents * 5 // 4}
+    metrics = dict.fromkeys(("centre", "kept_before", "tokens", "tokens_before"), 0)
+    metrics |= {"kept": rows, "kept_total": documents, "documents": documents * 5 // 4}
     metrics["tokens_total"] = 1000 * documents
     tables = {
         "learning": pa.table({"logit": logit}),
@@ -119,8 +119,8 @@ def _repeat(run: Run, compute: Compute, documents: int) -> tuple[int, int]:
             "CREATE TABLE kept (logit FLOAT, quality DOUBLE, id VARCHAR, units BIGINT)"
         )
         for shard in range(run.num_shards):
-            ranked = read_ranked(run, "learning", shard, in_tokens=False)
-            kept = ranked.select(["logit", "quality", "id", "units"])
+            survivors = read_survivors(run, shard)
+            kept = read_ranked(run, "learning", shard, survivors, in_tokens=False)
             execute_with(connection, kept, "INSERT INTO kept FROM arriving")
         repeat = repeat_column(last_exposure(connection, 4, documents), 4)
         query = f"SELECT count(*), sum({repeat})::BIGINT FROM kept"

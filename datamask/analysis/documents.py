@@ -135,10 +135,10 @@ def _last_of_best(run: Run, shard: int, number: int) -> tuple[float, str] | None
     """Quality and id of the last of the candidates with the highest quality, so many of them."""
     if not number:
         return None
-    table = read_survivors(run, shard, ["id", "quality"])
-    quality = table["quality"].to_numpy()
+    documents = read_survivors(run, shard)
+    quality = documents.quality
     least = np.partition(quality, len(quality) - number)[len(quality) - number]
-    ties = sorted(table["id"].filter(quality == least).to_pylist())
+    ties = sorted(documents.ids.filter(quality == least).to_pylist())
     return float(least), ties[number - int((quality > least).sum()) - 1]
 
 

@@ -245,16 +245,15 @@ def _documents(
     The cache keeps the last shard, because the trials of a shard follow each other; *made_from* is
     part of its key because the files may change.
     """
-    from datamask.selection.documents import read_documents, read_survivors  # imports torch
+    from datamask.selection.documents import read_documents  # imports torch
 
     run = open_run(root)
-    rows = read_survivors(run, shard, ["row"])["row"]
+    kept = run.receipt("quality", shard).metrics["kept"]
     generator = np.random.Generator(np.random.PCG64(shard_seed(run.settings.seed, shard)))
-    drawn = np.sort(generator.permutation(len(rows))[:DOCUMENTS])
+    drawn = np.sort(generator.permutation(kept)[:DOCUMENTS])
     documents = read_documents(run, shard, Compute(), rows=drawn)
     facts = read_columns(run.path("scores", shard), ["characters", "tokens"])
-    facts = facts.take(rows.combine_chunks().take(pa.array(drawn)))
-    facts = facts.append_column("quality", pa.array(documents.quality))
+    facts = facts.take(documents.rows).append_column("quality", pa.array(documents.quality))
     return facts, documents.features, documents.scores
 
 

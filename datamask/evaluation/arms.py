@@ -168,7 +168,7 @@ def _ids(run: Run, arm: Arm, compute: Compute) -> Iterator[pa.Array | pa.Chunked
         for shard in range(run.num_shards):
             yield selected_alone(changed, shard, compute)
     else:
-        from datamask.selection.documents import read_column, read_ids, read_survivors
+        from datamask.selection.documents import read_column, read_survivors
 
         other = run if arm.kind == "selection" else open_run(arm.path)
         planned = run.pinned_revisions.get(f"arm:{arm.name}")
@@ -180,9 +180,9 @@ def _ids(run: Run, arm: Arm, compute: Compute) -> Iterator[pa.Array | pa.Chunked
             )
         for shard in range(other.num_shards):
             other.receipt("selection", shard)
-            rows = read_survivors(other, shard, ["row"])["row"]
-            selected = read_column(other, "selection", shard, "selected", len(rows))
-            yield read_ids(other, shard, rows.filter(pa.array(selected)))
+            candidates = read_survivors(other, shard).ids
+            selected = read_column(other, "selection", shard, "selected", len(candidates))
+            yield candidates.filter(pa.array(selected))
 
 
 def drawn_tokens(run: Run, arm: int, seed: int, separator: int) -> npt.NDArray[np.int64]:

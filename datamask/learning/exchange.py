@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -95,6 +95,17 @@ class Corpus:
     moments: Moments
     judge: Judge
     excess: float = 0.0
+
+    @property
+    def active(self) -> tuple[WeightedTerm, ...]:
+        """The terms with a weight."""
+        return WeightedObjective(self.terms).active
+
+    def to(self, device: torch.device) -> Corpus:
+        """The same on a device."""
+        judge = replace(self.judge, slope=self.judge.slope.to(device))
+        totals, moments = self.totals.to(device), self.moments.to(device)
+        return replace(self, totals=totals, moments=moments, judge=judge)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,6 +15,7 @@ from datamask.config.compute import Compute
 from datamask.embedding.vectors import read_vectors
 from datamask.errors import CorruptFileError, DeviceMemoryError, InputError
 from datamask.learning.ranked import compare_quality
+from datamask.runs import budget
 from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
@@ -38,16 +39,20 @@ class ShardDocuments:
     """The documents of a shard that survived pruning, in the source's order; N of each.
 
     Args:
+        rows: in the shard, ascending unless others are asked for.
         ids: strings.
         quality: float64, finite.
         centre: of the corpus's quality; the learner subtracts it (`quality.dropping`).
+        left: how many survived, in the shard and in the corpus.
         scores: float32, by name.
         features: float16, N x D, unit rows.
     """
 
+    rows: pa.ChunkedArray
     ids: pa.ChunkedArray
     quality: np.ndarray
     centre: float
+    left: budget.Survivors
     scores: dict[str, np.ndarray]
     features: np.ndarray
 
@@ -60,7 +65,18 @@ def read_documents(
     All of them, or those in *rows* in this order. The checkpoints of *stage* hold vectors that are
     made, until its output is written; empty: none.
     """
-    documents = read_quality(run, shard)
+    return with_vectors(run, shard, read_quality(run, shard), compute, stage, rows)
+
+
+def with_vectors(
+    run: Run,
+    shard: int,
+    documents: ShardDocuments,
+    compute: Compute,
+    stage: str = "",
+    rows: np.ndarray | None = None,
+) -> ShardDocuments:
+    """Documents of which all but the vectors have been read; else as `read_documents`."""
     order = None if rows is None else np.sort(rows)
     if run.settings.embedding.keep:
         check_rows(run, "embeddings", shard, len(documents.ids))
@@ -74,6 +90,7 @@ def read_documents(
         return replace(documents, features=features)
     return replace(
         documents,
+        rows=documents.rows.take(rows),
         ids=documents.ids.take(rows),
         quality=documents.quality[rows],
         scores={name: score[rows] for name, score in documents.scores.items()},
@@ -81,41 +98,29 @@ def read_documents(
     )
 
 
-def read_survivors(run: Run, shard: int, columns: list[str]) -> pa.Table:
-    """Columns of a shard's quality file, of the documents that survived pruning."""
-    table = read_columns(run.quality_path(shard), [*columns, "dropped"])
-    return table.filter(pc.is_null(table["dropped"])).select(columns)
-
-
-def read_tokens(run: Run, shard: int) -> np.ndarray:
-    """Tokens of the documents of a shard that survived pruning; int64, shape N.
+def read_tokens(run: Run, shard: int, rows: pa.ChunkedArray) -> np.ndarray:
+    """Tokens of documents of a shard, given by row; int64, shape N.
 
     Raises:
         InputError: as `check_tokens`.
     """
-    rows = read_survivors(run, shard, ["row"])["row"]
     tokens = read_columns(run.path("scores", shard), ["tokens"])["tokens"].take(rows)
     check_tokens(run, shard, rows, tokens)
     return np.asarray(tokens.to_numpy(), np.int64)
 
 
-def read_ids(run: Run, shard: int, rows: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The ids of the documents in some rows of a shard, as text."""
-    return read_columns(run.path("scores", shard), ["id"])["id"].take(rows)
-
-
-def read_ranked(run: Run, stage: str, shard: int, *, in_tokens: bool) -> pa.Table:
-    """Columns row, quality, id, units (tokens, or 1) and logit (of `write_rows`) of a shard.
+def read_ranked(
+    run: Run, stage: str, shard: int, documents: ShardDocuments, *, in_tokens: bool
+) -> pa.Table:
+    """Columns logit (of `write_rows`), quality, id and units (tokens, or 1) of a shard.
 
     Raises:
         RunError, CorruptFileError, InputError: as `read_column` and `read_tokens`.
     """
-    run.receipt(run.quality_stage, shard)
-    table = read_survivors(run, shard, ["row", "quality"])
-    units = read_tokens(run, shard) if in_tokens else np.ones(len(table), np.int64)
-    logits = read_column(run, stage, shard, "logit", len(table))
-    table = table.append_column("id", read_ids(run, shard, table["row"]))
-    return table.append_column("units", pa.array(units)).append_column("logit", pa.array(logits))
+    ids, quality = documents.ids, documents.quality
+    logits = read_column(run, stage, shard, "logit", len(ids))
+    units = read_tokens(run, shard, documents.rows) if in_tokens else np.ones(len(ids), np.int64)
+    return pa.table({"logit": logits, "quality": quality, "id": ids, "units": units})
 
 
 def check_tokens(run: Run, shard: int, rows: pa.Array, tokens: pa.Array) -> None:
@@ -208,24 +213,40 @@ def judged(
 
 def read_quality(run: Run, shard: int) -> ShardDocuments:
     """A shard's documents with quality, raw scores and indicators, without vectors (D is 0)."""
+    documents = read_survivors(run, shard, [score.name for score in run.settings.scores])
+    indicators = read_indicators(run, shard, documents.rows)
+    return replace(documents, scores=documents.scores | indicators)
+
+
+def read_survivors(run: Run, shard: int, names: Sequence[str] = ()) -> ShardDocuments:
+    """A shard's documents that survived pruning, with quality and only these scores.
+
+    Raises:
+        CorruptFileError: they are not as many as recorded, or one has no finite quality.
+    """
     metrics = run.receipt(run.quality_stage, shard).metrics
     path = run.quality_path(shard)
-    names = [score.name for score in run.settings.scores]
-    table = read_survivors(run, shard, ["row", *names, "quality"])
+    table = read_columns(path, ["row", "id", "quality", "dropped", *names])
+    table = table.filter(pc.is_null(table["dropped"]))
     if table.num_rows != metrics["kept"]:
         raise CorruptFileError(
             f"{path}: {table.num_rows} documents survive, but its receipt says "
             f"{metrics['kept']}; delete it and relaunch"
         )
-    ids = read_ids(run, shard, table["row"])
     quality = table["quality"].to_numpy().astype(np.float64)
     if not np.isfinite(quality).all():
-        name = ids.filter(~np.isfinite(quality))[0]
+        name = table["id"].filter(~np.isfinite(quality))[0]
         raise CorruptFileError(f"{path}: id {name} has no finite quality; delete it and relaunch")
     scores = {name: table[name].to_numpy().astype(np.float32) for name in names}
-    scores |= read_indicators(run, shard, table["row"])
-    features = np.zeros((len(ids), 0), np.float16)
-    return ShardDocuments(ids, quality, metrics["centre"], scores, features)
+    return ShardDocuments(
+        table["row"],
+        table["id"],
+        quality,
+        metrics["centre"],
+        budget.Survivors.of(metrics),
+        scores,
+        np.zeros((len(quality), 0), np.float16),
+    )
 
 
 def read_column(run: Run, stage: str, shard: int, name: str, number: int) -> np.ndarray:

@@ -103,8 +103,8 @@ def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any], str]:
     is_kept = np.concatenate([part["sample_selected"] for part in parts])
     unit = published.unit(kept, candidates, selection.scale_terms)
     if selection.scope == "corpus":
-        terms, total = sums.scaled_terms(run), sums.Total.read(run, run.last_round)
-        moments = sums.read_moments(run, "round_total", [run.last_round])
+        state = sums.CorpusState.read(run, run.last_round)
+        terms, moments = state.corpus.terms, state.corpus.moments
         unit = published.unit(float(moments.count), candidates, selection.scale_terms)
     else:
         terms = _terms_of_shards(run, unit, kept)
@@ -112,11 +112,11 @@ def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any], str]:
     judged = model.judge(sample, is_kept)
     threshold = published.threshold_of(judged.logits, int(is_kept.sum()))
     if selection.scope == "corpus":
-        threshold = unit * total.dual_price + run.receipt("threshold").metrics["threshold"]
+        threshold = unit * state.total.dual_price + run.receipt("threshold").metrics["threshold"]
     model = replace(model, threshold=threshold)
     active = [term for term in terms if term.weight != 0]
     if selection.scope == "corpus" and not is_linear(active):
-        model = _better(run, model, active, sample, kept / candidates, compute)
+        model = _better(run, state, model, sample, kept / candidates, compute)
     logits = torch.from_numpy(model.judge(sample).logits)
     gained = gain_over_random(sample, logits, active, kept, kept / candidates)
     reason = "it would select worse than random: the documents are good together, not one by one"
@@ -166,8 +166,8 @@ def _about_terms(
 
 def _better(
     run: Run,
+    state: sums.CorpusState,
     model: MaskModel,
-    terms: Sequence[WeightedTerm],
     sample: ShardData,
     share: float,
     compute: Compute,
@@ -178,10 +178,9 @@ def _better(
     fill the same gap. In a small corpus, the gain of a document that is in the sums already says
     nothing about others, so they are not compared. In one pass it is always the judge.
     """
-    rounds = run.last_round
-    if rounds > 1 and (sums.Total.read(run, 0).sample or {})["shortfall"] is None:
+    rounds, slope = state.number, state.corpus.judge.slope
+    if rounds > 1 and (state.first.sample or {})["shortfall"] is None:
         return model
-    slope = sums.read_moments(run, "round_total", [0], sums.SampleRow.SLOPE)
     others = sampling.not_learned(sampling.Drawn.read(run), compute) if rounds == 1 else sample
     values = along(slope, others).numpy().astype(np.float64)
     threshold = published.threshold_of(values, round(share * len(values)))
@@ -190,7 +189,7 @@ def _better(
         return judge
     documents = float(model.moments.count)
     gained, most = (
-        gain_over_random(sample, torch.from_numpy(logits), terms, documents, share)
+        gain_over_random(sample, torch.from_numpy(logits), state.corpus.active, documents, share)
         for logits in (model.judge(sample).logits, judge.judge(sample).logits)
     )
     return judge if gained < (1 - MOST_LOST) * most else model

@@ -14,9 +14,9 @@ from datamask.learning.scales import random_subsets
 from datamask.objectives.protocol import MomentObjective
 from datamask.runs import schemas
 from datamask.runs.receipt import Receipt
-from datamask.runs.run import Run
+from datamask.runs.run import Run, shard_seed
 from datamask.selection import sampling, sums
-from datamask.selection.documents import on_device, read_column, read_documents, read_quality
+from datamask.selection.documents import on_device, read_column, read_quality, with_vectors
 from datamask.selection.sums import RoundRow
 
 
@@ -35,11 +35,11 @@ def sum_selected(run: Run, shard: int, compute: Compute) -> Receipt:
         ties = (documents.quality == least) & pc.less_equal(documents.ids, last).to_numpy()
         masks["top_quality"] = (documents.quality > least) | ties
 
-    sampled = sampling.sampled_rows(run, shard)
+    sampled = sampling.sampled_rows(documents.left, shard_seed(run.settings.seed, shard))
     is_needed = np.any([*masks.values()], axis=0)
     is_needed[sampled] = True
     needed_rows = np.flatnonzero(is_needed)
-    documents = read_documents(run, shard, compute, "outcome", needed_rows)
+    documents = with_vectors(run, shard, documents, compute, "outcome", needed_rows)
 
     def add_up(data: ShardData) -> list[dict[str, Any]]:
         needed = (mask[needed_rows] for mask in masks.values())
@@ -65,7 +65,8 @@ def corpus_metrics(run: Run) -> dict[str, Any]:
     totals = sums.read_moments(run, "round_total", [0])
     if run.settings.selection.num_rounds:  # those are estimated
         totals = sums.read_moments(run, "round", run.round_units(1), RoundRow.PRESENT)
-    terms = [t for t in sums.scaled_terms(run) if isinstance(t.objective, MomentObjective)]
+    terms = sums.scaled_terms(run, sums.Total.read(run, 0))
+    terms = tuple(term for term in terms if isinstance(term.objective, MomentObjective))
     sample = sampling.known_sample(run, Compute())
     count = float(selected.count)
     random = random_subsets(terms, totals, sample, count, run.settings.seed)

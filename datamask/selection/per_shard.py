@@ -22,15 +22,15 @@ from datamask.runs.run import Run, shard_seed
 from datamask.selection.documents import (
     ShardDocuments,
     judged,
-    read_column,
     read_documents,
     read_quality,
+    read_survivors,
     read_tokens,
     within_memory,
     write_rows,
 )
 from datamask.selection.terms import terms_of
-from datamask.selection.threshold import kept_of_shard
+from datamask.selection.threshold import candidates_of, kept_of_shard
 
 MOST_ATTEMPTS = 3
 LEAST_CHANGE = 0.02
@@ -54,20 +54,21 @@ def make_mask(run: Run, shard: int, compute: Compute) -> Receipt:
         return apply_model(run, shard, compute)
     # In scope `corpus`, the objective is that of the corpus (stage `outcome`).
     is_judged = selection.scope == "shard"
-    documents = _documents(run, shard, compute) if is_judged else read_quality(run, shard)
+    documents = _documents(run, shard, compute) if is_judged else read_survivors(run, shard)
     if selection.has_cut:
         how = run.receipt("learning", shard).metrics
         metrics = {name: how[name] for name in LEARNED_METRICS}
-        logits = read_column(run, "learning", shard, "logit", len(documents.ids))
-        selected = kept_of_shard(run, shard, compute)
-        logits = (logits - run.receipt("threshold").metrics["threshold"]).astype(np.float32)
+        threshold = run.receipt("threshold").metrics["threshold"]
+        candidates = candidates_of(run, shard, documents)
+        selected = kept_of_shard(run, candidates, compute)
+        logits = (candidates["logit"].to_numpy() - threshold).astype(np.float32)
         if not selection.limits:
             logits = published.on_side(logits, selected)
         metrics |= {"num_selected": int(selected.sum()), "optimality_gap": None}
         if is_judged:
             metrics |= judged(run, shard, documents, selected, compute)
     else:
-        due = _shard_budget(run, shard)
+        due = _shard_budget(run, documents)
         learned = _learn(run, "selection", shard, documents, due, compute)
         logits, selected, metrics = learned.logits, learned.selected, learned.metrics
     columns = {"logit": logits, "selected": selected}
@@ -82,13 +83,12 @@ def learn_logits(run: Run, shard: int, compute: Compute) -> Receipt:
         SettingsError: the budget or an objective cannot be met.
     """
     selection = run.settings.selection
-    documents = read_quality(run, shard)
     if selection.num_rounds:
         from datamask.selection.rounds import logits_of_rounds  # imports torch
 
         logits, metrics = logits_of_rounds(run, shard, compute)
     elif selection.scope == "corpus":
-        logits = _comparable(run, shard, documents)
+        logits = _comparable(run, shard, read_survivors(run, shard))
         metrics = {"estimator": selection.method, "steps": 0, "stopped_by": "complete"}
     else:
         documents = _documents(run, shard, compute, "learning")
@@ -108,10 +108,10 @@ def _learn_to_budget(
     run: Run, shard: int, documents: ShardDocuments, compute: Compute
 ) -> tuple[LearnedMask, np.ndarray]:
     """Learn with as many documents as meet the shard's budget, which may be in tokens."""
-    due = num_selected = _shard_budget(run, shard)
+    due = num_selected = _shard_budget(run, documents)
     costs = np.ones(len(documents.ids), np.int64)
     if run.settings.selection.tokens is not None:
-        costs = read_tokens(run, shard)
+        costs = read_tokens(run, shard, documents.rows)
         num_selected = _prefix(costs, due)
     id_order = pc.rank(documents.ids).to_numpy()
     for attempt in range(MOST_ATTEMPTS):
@@ -147,9 +147,8 @@ def _comparable(run: Run, shard: int, documents: ShardDocuments) -> np.ndarray:
     return np.random.Generator(np.random.PCG64(seed)).random(len(documents.ids))
 
 
-def _shard_budget(run: Run, shard: int) -> int:
-    left = budget.Survivors.of(run.receipt("quality", shard).metrics)
-    return budget.shard_units(run.settings.selection, run.num_documents, left)
+def _shard_budget(run: Run, documents: ShardDocuments) -> int:
+    return budget.shard_units(run.settings.selection, run.num_documents, documents.left)
 
 
 def _prefix(costs: np.ndarray, due: int) -> int:

@@ -22,7 +22,7 @@ from datamask.runs import budget, schemas
 from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
 from datamask.runs.run import Run
-from datamask.selection.documents import read_column, read_ranked
+from datamask.selection.documents import read_column, read_ranked, read_survivors
 from datamask.selection.order import NOTHING, ORDER, is_kept, last_within
 from datamask.storage.duckdb_scratch import execute, execute_with, temporary_duckdb
 
@@ -65,9 +65,10 @@ def load_epoch(connection: Any, run: Run) -> int:
     connection.execute("CREATE TABLE kept (logit FLOAT, quality DOUBLE, id VARCHAR, units BIGINT)")
     in_tokens = run.settings.selection.training_tokens is not None
     for shard in range(run.num_shards):
-        ranked = read_ranked(run, "selection", shard, in_tokens=in_tokens)
+        documents = read_survivors(run, shard)
+        ranked = read_ranked(run, "selection", shard, documents, in_tokens=in_tokens)
         selected = read_column(run, "selection", shard, "selected", len(ranked))
-        kept = ranked.select(["logit", "quality", "id", "units"]).filter(pa.array(selected))
+        kept = ranked.filter(pa.array(selected))
         execute_with(connection, kept, "INSERT INTO kept FROM arriving")
     ((epoch,),) = execute(connection, "SELECT coalesce(sum(units), 0)::BIGINT FROM kept")
     selection = run.settings.selection

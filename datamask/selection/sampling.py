@@ -26,8 +26,8 @@ from datamask.learning.learner import precision_of, shard_data
 from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import WeightedTerm, is_linear
 from datamask.runs import budget
-from datamask.runs.run import Run, shard_seed
-from datamask.selection.documents import ShardDocuments, read_quality
+from datamask.runs.run import Run
+from datamask.selection.documents import ShardDocuments
 from datamask.selection.sums import centre_of_quality, read_lists
 from datamask.selection.terms import score_names
 
@@ -41,31 +41,28 @@ the latter."""
 SAMPLED = ("sample_features", "sample_quality", "sample_scores")
 
 
-def sample_places(run: Run, shard: int, size: int | None = None) -> range:
+def sample_places(left: budget.Survivors, size: int | None = None) -> range:
     """The places of a shard's documents in a sample of the corpus, by default the stand-ins."""
-    left = budget.Survivors.of(run.receipt("quality", shard).metrics)
     whole = min(size or STAND_INS, left.kept_total)
     start = budget.shard_budget(whole, 0, left.kept_before, left.kept_total)
     number = budget.shard_budget(whole, left.kept_before, left.kept, left.kept_total)
     return range(start, start + number)
 
 
-def drawn_rows(run: Run, shard: int) -> np.ndarray:
+def drawn_rows(left: budget.Survivors, seed: int) -> np.ndarray:
     """What a shard draws, as places among its documents: `sampled_rows`, then the others."""
-    most = len(sample_places(run, shard, SAMPLE + STAND_INS))
-    sampled = sampled_rows(run, shard)
-    return np.concatenate([sampled, _permuted(run, shard)[len(sampled) : most]])
+    most = len(sample_places(left, SAMPLE + STAND_INS))
+    sampled = sampled_rows(left, seed)
+    return np.concatenate([sampled, _permuted(left, seed)[len(sampled) : most]])
 
 
-def sampled_rows(run: Run, shard: int) -> np.ndarray:
-    """A shard's stand-ins: places among its documents, ascending."""
-    return np.sort(_permuted(run, shard)[: len(sample_places(run, shard))])
+def sampled_rows(left: budget.Survivors, seed: int) -> np.ndarray:
+    """A shard's stand-ins: places among its documents, ascending; *seed* is the shard's."""
+    return np.sort(_permuted(left, seed)[: len(sample_places(left))])
 
 
-def _permuted(run: Run, shard: int) -> np.ndarray:
-    kept = run.receipt("quality", shard).metrics["kept"]
-    generator = np.random.Generator(np.random.PCG64(shard_seed(run.settings.seed, shard)))
-    return generator.permutation(kept)
+def _permuted(left: budget.Survivors, seed: int) -> np.ndarray:
+    return np.random.Generator(np.random.PCG64(seed)).permutation(left.kept)
 
 
 def sample_columns(documents: ShardDocuments, rows: np.ndarray) -> dict[str, np.ndarray]:
@@ -85,21 +82,24 @@ class Drawn:
     Args:
         run: the run.
         parts: by shard and column: features (N x D), quality (N), scores (N x their number).
+        left: by shard, how many documents survived.
     """
 
     run: Run
     parts: Sequence[Mapping[str, np.ndarray]]
+    left: Sequence[budget.Survivors]
 
     @staticmethod
     def read(run: Run, stage: str = "corpus_statistics") -> Drawn:
         """Read what all shards wrote in a stage."""
-        names, parts = score_names(run), []
+        names, parts, left = score_names(run), [], []
         for shard in range(run.num_shards):
             part = read_lists(run, stage, SAMPLED, shard)
             features = part["sample_features"].reshape(-1, run.settings.embedding.dimension)
             scores = part["sample_scores"].reshape(len(names), -1).T
             parts.append(part | {"sample_features": features, "sample_scores": scores})
-        return Drawn(run, parts)
+            left.append(budget.Survivors.of(run.receipt("quality", shard).metrics))
+        return Drawn(run, parts, left)
 
     def columns(self, start: int, stop: int | None) -> dict[str, np.ndarray]:
         """The documents of a sample of *stop* that are in none of *start*, as `sample_columns`.
@@ -107,9 +107,9 @@ class Drawn:
         Without *stop*, all others that were drawn.
         """
         some: dict[str, list[np.ndarray]] = {name: [] for name in SAMPLED}
-        for shard, sampled in enumerate(self.parts):
-            first = len(sample_places(self.run, shard, start)) if start else 0
-            last = len(sample_places(self.run, shard, stop)) if stop else stop
+        for sampled, left in zip(self.parts, self.left, strict=True):
+            first = len(sample_places(left, start)) if start else 0
+            last = len(sample_places(left, stop)) if stop else stop
             for name in SAMPLED:
                 some[name].append(sampled[name][first:last])
         whole = {name: np.concatenate(values) for name, values in some.items()}
@@ -121,9 +121,8 @@ class Drawn:
         return corpus_sample(self.run, self.columns(start, stop), compute)
 
 
-def with_known_sums(run: Run, shard: int, moments: Moments) -> Moments:
+def with_known_sums(documents: ShardDocuments, moments: Moments) -> Moments:
     """Moments of drawn documents, with those sums over the whole shard that need no vectors."""
-    documents = read_quality(run, shard)
 
     def total(values: np.ndarray) -> torch.Tensor:
         return torch.tensor(values.astype(np.float32).sum(dtype=np.float64))
@@ -172,8 +171,7 @@ def _learned(candidates: int) -> tuple[int, int]:
 
 def not_learned(drawn: Drawn, compute: Compute) -> ShardData:
     """Documents drawn that the judge was not learned from; all that were drawn if there are few."""
-    candidates = drawn.run.receipt("quality", 0).metrics["kept_total"]
-    start, size = _learned(candidates)
+    start, size = _learned(drawn.left[0].kept_total)
     others = drawn.data(0, start, compute) if start else drawn.data(size, None, compute)
     return others if others.num_documents else drawn.data(0, None, compute)
 

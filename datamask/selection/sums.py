@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from datamask.learning import exchange
 from datamask.learning.data import ShardData, highest_order, moments_of
 from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.objectives.weighted import WeightedTerm
@@ -22,7 +23,7 @@ from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.selection.documents import read_tokens
+from datamask.selection.documents import ShardDocuments, read_tokens
 from datamask.selection.terms import score_names, terms_of
 
 
@@ -93,15 +94,50 @@ def centre_of_quality(run: Run) -> float:
     return float(run.receipt(run.quality_stage, 0).metrics["centre"])
 
 
-def scaled_terms(run: Run) -> tuple[WeightedTerm, ...]:
-    """The terms of the objective with the scales of the corpus."""
-    scales = Total.read(run, 0).scales
+def scaled_terms(run: Run, first: Total) -> tuple[WeightedTerm, ...]:
+    """The terms of the objective with the scales of the corpus, which total 0 has."""
+    scales = first.scales
     return tuple(replace(term, scale=scales[term.objective.name]) for term in terms_of(run))
 
 
-def moment_order(run: Run) -> int:
-    """The highest order of moments that the objective needs: 0, 1 or 2."""
-    return highest_order(terms_of(run))
+@dataclass(frozen=True, slots=True)
+class CorpusState:
+    """What is known of the corpus after a round; 0 is before the first.
+
+    Args:
+        number: of the round.
+        first: total 0.
+        total: of the round.
+        corpus: on the CPU.
+    """
+
+    number: int
+    first: Total
+    total: Total
+    corpus: exchange.Corpus
+
+    @staticmethod
+    def read(run: Run, number: int) -> CorpusState:
+        """From the totals of the round, and those before the first."""
+        first, total = Total.read(run, 0), Total.read(run, number)
+        totals, moments, slope = (
+            read_moments(run, "round_total", [unit], row)
+            for unit, row in ((0, SampleRow.ALL), (number, 0), (0, SampleRow.SLOPE))
+        )
+        judge = exchange.Judge(slope, first.threshold or 0.0)
+        moments, terms = moments.scaled(total.documents), scaled_terms(run, first)
+        corpus = exchange.Corpus(terms, totals, moments, judge, total.excess)
+        return CorpusState(number, first, total, corpus)
+
+    def share_selected(self, total: Total) -> float:
+        """The share of all documents that is selected according to a total; in (0, 1)."""
+        part = total.documents / float(self.corpus.totals.count)
+        return min(max(part, 1e-6), 1 - 1e-6)
+
+    def first_logits(self, documents: int) -> torch.Tensor:
+        """Logits before the first round, float32: the same for every document."""
+        share = torch.tensor(self.share_selected(self.first), dtype=torch.float64)
+        return torch.full((documents,), float(torch.logit(share)))
 
 
 def weighed_moments(
@@ -109,7 +145,7 @@ def weighed_moments(
 ) -> Moments:
     """Moments of documents by weight (shape N), as many as the objective needs."""
     weights_N = torch.from_numpy(weights.astype(np.float32)).to(data.device)
-    return moments_of(data, weights_N, moment_order(run), exact=exact)
+    return moments_of(data, weights_N, highest_order(terms_of(run)), exact=exact)
 
 
 def all_moments(run: Run, data: ShardData) -> Moments:
@@ -117,11 +153,13 @@ def all_moments(run: Run, data: ShardData) -> Moments:
     return weighed_moments(run, data, np.ones(data.num_documents), exact=False)
 
 
-def tokens_of(run: Run, shard: int) -> np.ndarray:
-    """Tokens of the documents of a shard, float64; zeros unless the budget is in tokens."""
+def weighed_tokens(
+    run: Run, shard: int, documents: ShardDocuments, weights: np.ndarray | float = 1.0
+) -> float:
+    """Tokens of a shard's documents times weights; 0 unless the budget is in tokens."""
     if run.settings.selection.tokens is None:
-        return np.zeros(run.receipt("quality", shard).metrics["kept"])
-    return read_tokens(run, shard).astype(np.float64)
+        return 0.0
+    return float((read_tokens(run, shard, documents.rows).astype(np.float64) * weights).sum())
 
 
 def moment_row(moments: Moments, tokens: float = 0.0) -> dict[str, Any]:
@@ -164,18 +202,6 @@ def read_moments(run: Run, stage: str, units: Iterable[int], row: int = 0) -> Mo
 def sum_tokens(run: Run, stage: str, units: Iterable[int]) -> float:
     """Tokens of the documents of the moments that units wrote first."""
     return float(sum(read_lists(run, stage, ("tokens",), unit)["tokens"][0] for unit in units))
-
-
-def share_selected(run: Run, number: int) -> float:
-    """The share of all documents that is selected, as known after a round; in (0, 1)."""
-    part = Total.read(run, number).documents / run.receipt("quality", 0).metrics["kept_total"]
-    return float(min(max(part, 1e-6), 1 - 1e-6))
-
-
-def first_logits(run: Run, documents: int) -> torch.Tensor:
-    """Logits before the first round, float32: the same for every document."""
-    even = torch.logit(torch.tensor(share_selected(run, 0), dtype=torch.float64))
-    return torch.full((documents,), float(even))
 
 
 def read_lists(

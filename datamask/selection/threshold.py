@@ -18,7 +18,6 @@ DuckDB holds the documents of all shards out of core.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,7 @@ from datamask.runs.files import read_columns
 from datamask.runs.in_progress import each_in_turn
 from datamask.runs.output import write_output
 from datamask.runs.run import Run
-from datamask.selection.documents import read_ranked
+from datamask.selection.documents import ShardDocuments, read_ranked, read_survivors
 from datamask.selection.limits import make_bounds, too_little
 from datamask.selection.order import NOTHING, ORDER, Key, is_kept, last_within, midway, not_after
 from datamask.selection.terms import read_groups
@@ -74,7 +73,7 @@ def find_cut(run: Run, compute: Compute, total: int) -> tuple[list[dict[str, Any
     """The rows of `cut_table` for the documents of all shards, and the metrics of `cut`."""
     selection = run.settings.selection
     with temporary_duckdb(run.root, compute) as connection:
-        _load(connection, run, compute, range(run.num_shards))
+        _load(connection, run, compute)
         rows = cut_table(connection, selection, total)
         kept = is_kept((rows[-1]["logit"], rows[-1]["quality"], rows[-1]["id"]))
         # The least logit that the order kept, and the next; None if there is none.
@@ -99,29 +98,34 @@ def find_cut(run: Run, compute: Compute, total: int) -> tuple[list[dict[str, Any
     }
 
 
-def _load(connection: Any, run: Run, compute: Compute, shards: Sequence[int]) -> None:
-    """Table `candidates` of some shards: shard, name (of the group), logit, quality, id and units.
-
-    The name is null without limits; units are tokens, or 1 for a budget of documents.
-    """
-    selection = run.settings.selection
+def _load(connection: Any, run: Run, compute: Compute) -> None:
+    """Table `candidates` of all shards: shard, and the columns of `candidates_of`."""
 
     def candidates(shard: int) -> pa.Table:
-        ranked = read_ranked(run, "learning", shard, in_tokens=selection.tokens is not None)
-        name: Any = pa.nulls(len(ranked), pa.string())
-        for limit in selection.limits[:1]:
-            name = read_groups(run, shard, limit.column, ranked["row"])
-        table = ranked.append_column("name", name)
-        table = table.append_column("shard", pa.repeat(shard, len(ranked)))
-        return table.select(["shard", "name", "logit", "quality", "id", "units"])
+        table = candidates_of(run, shard, read_survivors(run, shard))
+        return table.add_column(0, "shard", pa.repeat(shard, len(table)))
 
     execute(
         connection,
-        "CREATE TABLE candidates (shard INTEGER, name VARCHAR, logit FLOAT, quality DOUBLE, "
-        "id VARCHAR, units BIGINT)",
+        "CREATE TABLE candidates (shard INTEGER, logit FLOAT, quality DOUBLE, id VARCHAR, "
+        "units BIGINT, name VARCHAR)",
     )
-    for table in each_in_turn(candidates, shards, compute.workers, "shards"):
+    for table in each_in_turn(candidates, range(run.num_shards), compute.workers, "shards"):
         execute_with(connection, table, "INSERT INTO candidates FROM arriving")
+
+
+def candidates_of(run: Run, shard: int, documents: ShardDocuments) -> pa.Table:
+    """Logit, quality, id, units and name (of the group) of a shard's documents.
+
+    Units are tokens, or 1 for a budget of documents; the name is null without limits.
+    """
+    selection = run.settings.selection
+    in_tokens = selection.tokens is not None
+    ranked = read_ranked(run, "learning", shard, documents, in_tokens=in_tokens)
+    name: Any = pa.nulls(len(ranked), pa.string())
+    for limit in selection.limits[:1]:
+        name = read_groups(run, shard, limit.column, documents.rows)
+    return ranked.append_column("name", name)
 
 
 def cut_table(connection: Any, selection: Selection, total: int) -> list[dict[str, Any]]:
@@ -232,11 +236,10 @@ def _walk_groups(connection: Any) -> None:
     )
 
 
-def kept_of_shard(run: Run, shard: int, compute: Compute) -> np.ndarray:
-    """The documents of a shard that the threshold keeps; bool, shape N."""
-    run.receipt("threshold")
+def kept_of_shard(run: Run, candidates: pa.Table, compute: Compute) -> np.ndarray:
+    """The documents of a shard (`candidates_of`) that the threshold keeps; bool, shape N."""
     with temporary_duckdb(run.root, compute) as connection:
-        _load(connection, run, compute, [shard])
+        execute_with(connection, candidates, "CREATE TABLE candidates AS FROM arriving")
         return apply_cut(connection, read_columns(run.path("threshold")))
 
 

@@ -24,7 +24,7 @@ import torch
 
 from datamask.config.compute import Compute
 from datamask.learning import exchange
-from datamask.learning.data import ShardData
+from datamask.learning.data import ShardData, highest_order
 from datamask.learning.moment_gradient import joint_value
 from datamask.learning.policy import inclusion_of, long_sum
 from datamask.learning.scales import random_subsets, scaled
@@ -32,10 +32,10 @@ from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import WeightedObjective, WeightedTerm
 from datamask.runs import budget, schemas
 from datamask.runs.receipt import Receipt
-from datamask.runs.run import Run
+from datamask.runs.run import Run, shard_seed
 from datamask.selection import sampling, sums
-from datamask.selection.documents import on_device, read_documents
-from datamask.selection.rounds import known_corpus, sample_logits, swaps_of
+from datamask.selection.documents import on_device, read_quality, with_vectors
+from datamask.selection.rounds import sample_logits, swaps_of
 from datamask.selection.sums import RoundRow
 from datamask.selection.terms import terms_of
 
@@ -51,12 +51,13 @@ def shard_statistics(run: Run, shard: int, compute: Compute) -> Receipt:
 
     Sums over vectors are of that part, others of all documents (`sampling.estimated_totals`).
     """
-    drawn = sampling.drawn_rows(run, shard)
-    documents = read_documents(run, shard, compute, "corpus_statistics", drawn)
-    moments = on_device(shard, documents, compute, lambda data: sums.all_moments(run, data))
-    moments = sampling.with_known_sums(run, shard, moments)
-    row = sums.moment_row(moments, float(sums.tokens_of(run, shard).sum()))
-    row |= sampling.sample_columns(documents, np.arange(len(drawn)))
+    documents = read_quality(run, shard)
+    drawn = sampling.drawn_rows(documents.left, shard_seed(run.settings.seed, shard))
+    sampled = with_vectors(run, shard, documents, compute, "corpus_statistics", drawn)
+    moments = on_device(shard, sampled, compute, lambda data: sums.all_moments(run, data))
+    moments = sampling.with_known_sums(documents, moments)
+    row = sums.moment_row(moments, sums.weighed_tokens(run, shard, documents))
+    row |= sampling.sample_columns(sampled, np.arange(len(drawn)))
     return sums.write_sums(run, "corpus_statistics", shard, schemas.CORPUS_STATISTICS, [row], {})
 
 
@@ -87,7 +88,7 @@ def _sum_statistics(run: Run, compute: Compute) -> None:
     judge, learned = sampling.learn_judge(drawn, terms, totals, num_selected, compute)
     rows = [sums.moment_row(totals, tokens) | kept, sums.moment_row(judge.slope)]
     if selection.num_rounds == 1:  # the round writes gains at what is expected of it
-        _, expected = judge.judge(drawn.data(0, None, compute), sums.moment_order(run))
+        _, expected = judge.judge(drawn.data(0, None, compute), highest_order(terms))
         _, expected = exchange.agree(terms, totals, expected, num_selected)
         rows.append(sums.moment_row(expected))
     total = _valued(run, 0, terms, totals.scaled(num_selected), sample)
@@ -97,8 +98,8 @@ def _sum_statistics(run: Run, compute: Compute) -> None:
 
 def _sum_proposals(run: Run, number: int, compute: Compute) -> None:
     """Add up what the shards propose, and apply the share of it that is best for the corpus."""
-    units, before = run.round_units(number), sums.Total.read(run, number - 1)
-    corpus = known_corpus(run, number - 1, torch.device("cpu"))
+    units, state = run.round_units(number), sums.CorpusState.read(run, number - 1)
+    corpus, before = state.corpus, state.total
     proposed, tokens = sums.read_moments(run, "round", units), sums.sum_tokens(run, "round", units)
     num_selected = _num_selected(run, proposed, tokens)
     start = (
@@ -110,7 +111,7 @@ def _sum_proposals(run: Run, number: int, compute: Compute) -> None:
     sample = sampling.known_sample(run, compute)
     parts = [sums.read_lists(run, "round", ("sampled",), unit)["sampled"] for unit in units]
     moved = torch.from_numpy(np.concatenate(parts))
-    present = exchange.taken(sample_logits(run, number - 1), moved, share)
+    present = exchange.taken(sample_logits(run, state, sample.num_documents), moved, share)
     kept = long_sum(inclusion_of(present)) * num_selected / expected
     excess = long_sum(present - exchange.expecting(present, kept)) / len(present)
     kept = len(present) * num_selected / float(corpus.totals.count)
@@ -189,14 +190,13 @@ def sum_swaps(run: Run, compute: Compute) -> None:
     The metrics of the receipt: `objective` of the corpus `with` and `without` them, the number of
     `swaps`, and whether they are `applied`.
     """
-    corpus, shards = known_corpus(run, run.last_round, torch.device("cpu")), range(run.num_shards)
-    terms = [term for term in corpus.terms if term.weight != 0]
+    corpus, shards = sums.CorpusState.read(run, run.last_round).corpus, range(run.num_shards)
     rows, values = [], {}
     for row, name in enumerate(("with", "without")):
         moments = sums.read_moments(run, "swaps", shards, row)
         rows.append(sums.moment_row(moments))
         moments = moments.scaled(float(corpus.moments.count))
-        values[name] = float(joint_value(terms, moments))
+        values[name] = float(joint_value(corpus.active, moments))
     number = sum(len(swaps_of(run, shard)["leaving"]) for shard in shards)
     metrics = {"objective": values, "swaps": number, "applied": values["with"] > values["without"]}
     logger.info("swaps: %d; objective %.4f with and %.4f without them", number, *values.values())
