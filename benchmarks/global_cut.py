@@ -119,8 +119,7 @@ def _repeat(run: Run, compute: Compute, documents: int) -> tuple[int, int]:
             "CREATE TABLE kept (logit FLOAT, quality DOUBLE, id VARCHAR, units BIGINT)"
         )
         for shard in range(run.num_shards):
-            survivors = read_survivors(run, shard)
-            kept = read_ranked(run, "learning", shard, survivors, in_tokens=False)
+            kept = read_ranked(run, "learning", read_survivors(run, shard), in_tokens=False)
             execute_with(connection, kept, "INSERT INTO kept FROM arriving")
         repeat = repeat_column(last_exposure(connection, 4, documents), 4)
         query = f"SELECT count(*), sum({repeat})::BIGINT FROM kept"

@@ -18,7 +18,7 @@ from datamask.config.selection import Selection
 from datamask.embedding.vectors import normalise
 from datamask.learning.learner import judge, learn_mask, scale
 from datamask.runs.opening import open_run
-from datamask.selection.documents import read_documents
+from datamask.selection.documents import read_survivors, with_vectors
 
 
 def as_int8(features: np.ndarray) -> np.ndarray:
@@ -41,7 +41,8 @@ def main() -> None:
     parser.add_argument("--ratio", type=float, default=0.1)
     arguments = parser.parse_args()
     run = open_run(arguments.run)
-    parts = [read_documents(run, shard, Compute()) for shard in range(run.num_shards)]
+    shards = (read_survivors(run, shard) for shard in range(run.num_shards))
+    parts = [with_vectors(run, documents, Compute()) for documents in shards]
     features = np.concatenate([part.features for part in parts]).astype(np.float32)
     quality = np.concatenate([part.quality for part in parts])
     drawn = np.random.default_rng(0).permutation(len(quality))[: arguments.documents]

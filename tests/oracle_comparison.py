@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from datamask.config.compute import Compute
 from datamask.runs.opening import open_run
-from datamask.selection.documents import read_documents
+from datamask.selection.documents import read_survivors, with_vectors
 from tests import oracle, windows
 from tests.oracle_cases import Case
 
@@ -76,7 +76,8 @@ def embedded(root: Path) -> tuple[pd.Series, np.ndarray]:
         found = read(root, "embeddings")
         return found["chunk_id"], np.array(found["feature_arr"].tolist(), np.float64)
     run = open_run(root)
-    parts = [read_documents(run, shard, Compute()) for shard in range(run.num_shards)]
+    shards = (read_survivors(run, shard) for shard in range(run.num_shards))
+    parts = [with_vectors(run, documents, Compute()) for documents in shards]
     ids = pd.Series([one for part in parts for one in part.ids.to_pylist()], dtype=object)
     return ids, np.concatenate([part.features for part in parts]).astype(np.float64)
 

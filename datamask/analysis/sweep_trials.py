@@ -245,13 +245,13 @@ def _documents(
     The cache keeps the last shard, because the trials of a shard follow each other; *made_from* is
     part of its key because the files may change.
     """
-    from datamask.selection.documents import read_documents  # imports torch
+    from datamask.selection.documents import read_quality, with_vectors  # imports torch
 
     run = open_run(root)
     kept = run.receipt("quality", shard).metrics["kept"]
     generator = np.random.Generator(np.random.PCG64(shard_seed(run.settings.seed, shard)))
     drawn = np.sort(generator.permutation(kept)[:DOCUMENTS])
-    documents = read_documents(run, shard, Compute(), rows=drawn)
+    documents = with_vectors(run, read_quality(run, shard), Compute(), rows=drawn)
     facts = read_columns(run.path("scores", shard), ["characters", "tokens"])
     facts = facts.take(documents.rows).append_column("quality", pa.array(documents.quality))
     return facts, documents.features, documents.scores

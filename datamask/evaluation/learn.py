@@ -29,7 +29,7 @@ from datamask.evaluation.units import sets_of
 from datamask.runs.checkpoints import Checkpoints, State
 from datamask.runs.files import read_columns, write_parquet
 from datamask.runs.run import Run
-from datamask.selection.documents import read_documents
+from datamask.selection.documents import read_survivors, with_vectors
 from datamask.selection.topics import typical_words
 from datamask.storage.stopping import stoppable_threads
 
@@ -234,7 +234,8 @@ def learn(run: Run, draws: int, folder: Path, compute: Compute) -> Learned:
         ours = slice(*np.searchsorted(rows, starts[shard : shard + 2]))
         is_copy[rows[ours] - starts[shard]] = table[IS_COPY].to_numpy()[ours]
         candidates = candidates.append_column(IS_COPY, pa.array(is_copy))
-        own = properties.raw(candidates, read_documents(run, shard, compute).features)
+        documents = with_vectors(run, read_survivors(run, shard), compute)
+        own = properties.raw(candidates, documents.features)
         scores = fitted.scores(effects.standardised(own, raw))
         return pa.table({"id": candidates["id"].cast("string"), "learned": scores})
 
@@ -309,7 +310,7 @@ def _sample(
     for shard in range(run.num_shards):
         ours = rows[slice(*np.searchsorted(rows, starts[shard : shard + 2]))] - starts[shard]
         tables.append(_candidates(run, shard).take(pa.array(ours)))
-        vectors.append(read_documents(run, shard, compute, rows=ours).features)
+        vectors.append(with_vectors(run, read_survivors(run, shard), compute, rows=ours).features)
     table = pa.concat_tables(tables)
     wanted = list(zip(*(table[name].to_pylist() for name in ("shard", "row")), strict=True))
     texts = [text for _, _, read in read_texts(run, wanted) for text in read]

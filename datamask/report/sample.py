@@ -33,7 +33,7 @@ from datamask.report.redundancy import (
 from datamask.report.tsne import embedding_map
 from datamask.runs.files import read_columns, write_parquet
 from datamask.runs.run import Run, shard_seed
-from datamask.selection.documents import read_documents
+from datamask.selection.documents import read_survivors, with_vectors
 from datamask.source.texts import beginnings
 
 QUERIES, BLOCK, CHECKED = 512, 65_536, 8
@@ -168,7 +168,7 @@ def _sample_shard(
     if run.settings.has_vectors:
         from datamask.learning.learner import shard_data  # imports torch
 
-        features = read_documents(run, shard, compute, rows=rows).features
+        features = with_vectors(run, read_survivors(run, shard), compute, rows=rows).features
         device = shard_data(np.zeros((1, 1)), np.zeros(1), {}, compute).device
 
     def near(rows: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

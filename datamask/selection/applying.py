@@ -15,7 +15,7 @@ from datamask.learning import published
 from datamask.runs import schemas
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.selection.documents import judged, on_device, read_documents, write_rows
+from datamask.selection.documents import judged, on_device, read_quality, with_vectors, write_rows
 from datamask.selection.mask_model import read_model
 from datamask.selection.model_file import judged_by
 
@@ -27,11 +27,11 @@ def apply_model(run: Run, shard: int, compute: Compute) -> Receipt:
     """
     about = judged_by(run)
     assert about is not None
-    documents = read_documents(run, shard, compute, "selection")
+    documents = with_vectors(run, read_quality(run, shard), compute, "selection")
     model = read_model(run.settings.selection.mask_model, about)
-    judgement = on_device(shard, documents, compute, model.judge)
+    judgement = on_device(documents, compute, model.judge)
     selected = judgement.logits > 0
-    metrics = judged(run, shard, documents, selected, compute)
+    metrics = judged(run, documents, selected, compute)
     gains = judgement.gains if len(documents.ids) else {}
     metrics["gains"] = {
         name: {"mean": float(gain.mean()), "deviation": float(gain.std())}

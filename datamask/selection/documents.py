@@ -39,7 +39,8 @@ class ShardDocuments:
     """The documents of a shard that survived pruning, in the source's order; N of each.
 
     Args:
-        rows: in the shard, ascending unless others are asked for.
+        shard: its number.
+        rows: in the shard.
         ids: strings.
         quality: float64, finite.
         centre: of the corpus's quality; the learner subtracts it (`quality.dropping`).
@@ -48,6 +49,7 @@ class ShardDocuments:
         features: float16, N x D, unit rows.
     """
 
+    shard: int
     rows: pa.ChunkedArray
     ids: pa.ChunkedArray
     quality: np.ndarray
@@ -57,26 +59,19 @@ class ShardDocuments:
     features: np.ndarray
 
 
-def read_documents(
-    run: Run, shard: int, compute: Compute, stage: str = "", rows: np.ndarray | None = None
-) -> ShardDocuments:
-    """Documents of a shard with their vectors, read or (`embedding.keep` false) made.
-
-    All of them, or those in *rows* in this order. The checkpoints of *stage* hold vectors that are
-    made, until its output is written; empty: none.
-    """
-    return with_vectors(run, shard, read_quality(run, shard), compute, stage, rows)
-
-
 def with_vectors(
     run: Run,
-    shard: int,
     documents: ShardDocuments,
     compute: Compute,
     stage: str = "",
     rows: np.ndarray | None = None,
 ) -> ShardDocuments:
-    """Documents of which all but the vectors have been read; else as `read_documents`."""
+    """All documents of a shard with their vectors, read or (`embedding.keep` false) made.
+
+    Or only those at *rows* of them, in this order. The checkpoints of *stage* hold vectors that are
+    made, until its output is written; empty: none.
+    """
+    shard = documents.shard
     order = None if rows is None else np.sort(rows)
     if run.settings.embedding.keep:
         check_rows(run, "embeddings", shard, len(documents.ids))
@@ -98,28 +93,27 @@ def with_vectors(
     )
 
 
-def read_tokens(run: Run, shard: int, rows: pa.ChunkedArray) -> np.ndarray:
-    """Tokens of documents of a shard, given by row; int64, shape N.
+def read_tokens(run: Run, documents: ShardDocuments) -> np.ndarray:
+    """Tokens of documents; int64, shape N.
 
     Raises:
         InputError: as `check_tokens`.
     """
+    shard, rows = documents.shard, documents.rows
     tokens = read_columns(run.path("scores", shard), ["tokens"])["tokens"].take(rows)
     check_tokens(run, shard, rows, tokens)
     return np.asarray(tokens.to_numpy(), np.int64)
 
 
-def read_ranked(
-    run: Run, stage: str, shard: int, documents: ShardDocuments, *, in_tokens: bool
-) -> pa.Table:
+def read_ranked(run: Run, stage: str, documents: ShardDocuments, *, in_tokens: bool) -> pa.Table:
     """Columns logit (of `write_rows`), quality, id and units (tokens, or 1) of a shard.
 
     Raises:
         RunError, CorruptFileError, InputError: as `read_column` and `read_tokens`.
     """
     ids, quality = documents.ids, documents.quality
-    logits = read_column(run, stage, shard, "logit", len(ids))
-    units = read_tokens(run, shard, documents.rows) if in_tokens else np.ones(len(ids), np.int64)
+    logits = read_column(run, stage, documents.shard, "logit", len(ids))
+    units = read_tokens(run, documents) if in_tokens else np.ones(len(ids), np.int64)
     return pa.table({"logit": logits, "quality": quality, "id": ids, "units": units})
 
 
@@ -174,7 +168,7 @@ def within_memory(shard: int, compute: Compute, work: Callable[[Compute], Result
 
 
 def on_device(
-    shard: int, documents: ShardDocuments, compute: Compute, work: Callable[[ShardData], Result]
+    documents: ShardDocuments, compute: Compute, work: Callable[[ShardData], Result]
 ) -> Result:
     """Call *work* with the documents on the learner's device; errors as `within_memory`."""
     from datamask.learning.learner import shard_data
@@ -183,11 +177,11 @@ def on_device(
         features, quality, scores = documents.features, documents.quality, documents.scores
         return work(shard_data(features, quality, scores, compute, documents.centre))
 
-    return within_memory(shard, compute, on_data)
+    return within_memory(documents.shard, compute, on_data)
 
 
 def judged(
-    run: Run, shard: int, documents: ShardDocuments, selected: np.ndarray, compute: Compute
+    run: Run, documents: ShardDocuments, selected: np.ndarray, compute: Compute
 ) -> dict[str, Any]:
     """Compare the mask of a shard with random subsets and top quality (`learner.judge`)."""
     if not run.settings.has_vectors:
@@ -200,7 +194,7 @@ def judged(
             documents.quality,
             run.settings.selection,
             int(selected.sum()),
-            shard_seed(run.settings.seed, shard),
+            shard_seed(run.settings.seed, documents.shard),
             documents.scores,
             compute,
             documents.ids,
@@ -208,7 +202,7 @@ def judged(
         )
         return judge(problem, selected)
 
-    return within_memory(shard, compute, work)
+    return within_memory(documents.shard, compute, work)
 
 
 def read_quality(run: Run, shard: int) -> ShardDocuments:
@@ -233,19 +227,14 @@ def read_survivors(run: Run, shard: int, names: Sequence[str] = ()) -> ShardDocu
             f"{path}: {table.num_rows} documents survive, but its receipt says "
             f"{metrics['kept']}; delete it and relaunch"
         )
-    quality = table["quality"].to_numpy().astype(np.float64)
+    ids, quality = table["id"], table["quality"].to_numpy().astype(np.float64)
     if not np.isfinite(quality).all():
-        name = table["id"].filter(~np.isfinite(quality))[0]
+        name = ids.filter(~np.isfinite(quality))[0]
         raise CorruptFileError(f"{path}: id {name} has no finite quality; delete it and relaunch")
     scores = {name: table[name].to_numpy().astype(np.float32) for name in names}
+    features, left = np.zeros((len(ids), 0), np.float16), budget.Survivors.of(metrics)
     return ShardDocuments(
-        table["row"],
-        table["id"],
-        quality,
-        metrics["centre"],
-        budget.Survivors.of(metrics),
-        scores,
-        np.zeros((len(quality), 0), np.float16),
+        shard, table["row"], ids, quality, metrics["centre"], left, scores, features
     )
 
 

@@ -39,13 +39,13 @@ def sum_selected(run: Run, shard: int, compute: Compute) -> Receipt:
     is_needed = np.any([*masks.values()], axis=0)
     is_needed[sampled] = True
     needed_rows = np.flatnonzero(is_needed)
-    documents = with_vectors(run, shard, documents, compute, "outcome", needed_rows)
+    documents = with_vectors(run, documents, compute, "outcome", needed_rows)
 
     def add_up(data: ShardData) -> list[dict[str, Any]]:
         needed = (mask[needed_rows] for mask in masks.values())
         return [sums.moment_row(sums.weighed_moments(run, data, mask)) for mask in needed]
 
-    summed = on_device(shard, documents, compute, add_up)
+    summed = on_device(documents, compute, add_up)
     sample = sampling.sample_columns(documents, np.searchsorted(needed_rows, sampled))
     rows = [{"selection": name, **row} for name, row in zip(masks, summed, strict=True)]
     rows[0] |= sample | {"sample_selected": kept[sampled]}
@@ -62,11 +62,11 @@ def corpus_metrics(run: Run) -> dict[str, Any]:
     selected, top_quality = (
         sums.read_moments(run, "outcome", range(run.num_shards), row) for row in range(2)
     )
-    totals = sums.read_moments(run, "round_total", [0])
+    corpus = sums.CorpusState.read(run, 0).corpus
+    totals = corpus.totals
     if run.settings.selection.num_rounds:  # those are estimated
         totals = sums.read_moments(run, "round", run.round_units(1), RoundRow.PRESENT)
-    terms = sums.scaled_terms(run, sums.Total.read(run, 0))
-    terms = tuple(term for term in terms if isinstance(term.objective, MomentObjective))
+    terms = [term for term in corpus.terms if isinstance(term.objective, MomentObjective)]
     sample = sampling.known_sample(run, Compute())
     count = float(selected.count)
     random = random_subsets(terms, totals, sample, count, run.settings.seed)

@@ -22,10 +22,10 @@ from datamask.runs.run import Run, shard_seed
 from datamask.selection.documents import (
     ShardDocuments,
     judged,
-    read_documents,
     read_quality,
     read_survivors,
     read_tokens,
+    with_vectors,
     within_memory,
     write_rows,
 )
@@ -59,17 +59,17 @@ def make_mask(run: Run, shard: int, compute: Compute) -> Receipt:
         how = run.receipt("learning", shard).metrics
         metrics = {name: how[name] for name in LEARNED_METRICS}
         threshold = run.receipt("threshold").metrics["threshold"]
-        candidates = candidates_of(run, shard, documents)
+        candidates = candidates_of(run, documents)
         selected = kept_of_shard(run, candidates, compute)
         logits = (candidates["logit"].to_numpy() - threshold).astype(np.float32)
         if not selection.limits:
             logits = published.on_side(logits, selected)
         metrics |= {"num_selected": int(selected.sum()), "optimality_gap": None}
         if is_judged:
-            metrics |= judged(run, shard, documents, selected, compute)
+            metrics |= judged(run, documents, selected, compute)
     else:
-        due = _shard_budget(run, documents)
-        learned = _learn(run, "selection", shard, documents, due, compute)
+        due = budget.shard_units(selection, run.num_documents, documents.left)
+        learned = _learn(run, "selection", documents, due, compute)
         logits, selected, metrics = learned.logits, learned.selected, learned.metrics
     columns = {"logit": logits, "selected": selected}
     return write_rows(run, "selection", shard, schemas.MASK, columns, metrics)
@@ -88,11 +88,11 @@ def learn_logits(run: Run, shard: int, compute: Compute) -> Receipt:
 
         logits, metrics = logits_of_rounds(run, shard, compute)
     elif selection.scope == "corpus":
-        logits = _comparable(run, shard, read_survivors(run, shard))
+        logits = _comparable(run, read_survivors(run, shard))
         metrics = {"estimator": selection.method, "steps": 0, "stopped_by": "complete"}
     else:
         documents = _documents(run, shard, compute, "learning")
-        learned, logits = _learn_to_budget(run, shard, documents, compute)
+        learned, logits = _learn_to_budget(run, documents, compute)
         metrics = {name: learned.metrics[name] for name in LEARNED_METRICS}
     columns = {"logit": np.asarray(logits, np.float32)}
     return write_rows(run, "learning", shard, schemas.LOGITS, columns, metrics)
@@ -100,22 +100,22 @@ def learn_logits(run: Run, shard: int, compute: Compute) -> Receipt:
 
 def _documents(run: Run, shard: int, compute: Compute, stage: str = "") -> ShardDocuments:
     """The documents of a shard, with vectors if the run has them."""
-    has_vectors = run.settings.has_vectors
-    return read_documents(run, shard, compute, stage) if has_vectors else read_quality(run, shard)
+    documents, has_vectors = read_quality(run, shard), run.settings.has_vectors
+    return with_vectors(run, documents, compute, stage) if has_vectors else documents
 
 
 def _learn_to_budget(
-    run: Run, shard: int, documents: ShardDocuments, compute: Compute
+    run: Run, documents: ShardDocuments, compute: Compute
 ) -> tuple[LearnedMask, np.ndarray]:
     """Learn with as many documents as meet the shard's budget, which may be in tokens."""
-    due = num_selected = _shard_budget(run, documents)
-    costs = np.ones(len(documents.ids), np.int64)
-    if run.settings.selection.tokens is not None:
-        costs = read_tokens(run, shard, documents.rows)
+    selection, costs = run.settings.selection, np.ones(len(documents.ids), np.int64)
+    due = num_selected = budget.shard_units(selection, run.num_documents, documents.left)
+    if selection.tokens is not None:
+        costs = read_tokens(run, documents)
         num_selected = _prefix(costs, due)
     id_order = pc.rank(documents.ids).to_numpy()
     for attempt in range(MOST_ATTEMPTS):
-        learned = _learn(run, "learning", shard, documents, num_selected, compute, attempt)
+        learned = _learn(run, "learning", documents, num_selected, compute, attempt)
         order = np.lexsort((id_order, -documents.quality, -learned.logits))
         reached = _prefix(costs[order], due)
         if abs(reached - num_selected) <= LEAST_CHANGE * num_selected:
@@ -132,23 +132,19 @@ def selected_alone(run: Run, shard: int, compute: Compute) -> pa.ChunkedArray:
 
     Limits are not applied, and a budget of tokens is met approximately. Raises as `learn_logits`.
     """
-    documents = read_documents(run, shard, compute)
-    learned, logits = _learn_to_budget(run, shard, documents, compute)
+    documents = with_vectors(run, read_quality(run, shard), compute)
+    learned, logits = _learn_to_budget(run, documents, compute)
     Checkpoints(run, "learning", shard).clear()
     is_met = run.settings.selection.tokens is None
     return documents.ids.filter(learned.selected if is_met else logits > 0)
 
 
-def _comparable(run: Run, shard: int, documents: ShardDocuments) -> np.ndarray:
+def _comparable(run: Run, documents: ShardDocuments) -> np.ndarray:
     """The values by which a method that does not learn ranks the documents of all shards."""
     if run.settings.selection.method == "top_quality":
         return documents.quality  # the threshold breaks ties in float32 by quality
-    seed = shard_seed(run.settings.seed, shard)
+    seed = shard_seed(run.settings.seed, documents.shard)
     return np.random.Generator(np.random.PCG64(seed)).random(len(documents.ids))
-
-
-def _shard_budget(run: Run, documents: ShardDocuments) -> int:
-    return budget.shard_units(run.settings.selection, run.num_documents, documents.left)
 
 
 def _prefix(costs: np.ndarray, due: int) -> int:
@@ -161,13 +157,13 @@ def _prefix(costs: np.ndarray, due: int) -> int:
 def _learn(
     run: Run,
     stage: str,
-    shard: int,
     documents: ShardDocuments,
     num_selected: int,
     compute: Compute,
     attempt: int = 0,
 ) -> LearnedMask:
-    selection, seed = run.settings.selection, shard_seed(run.settings.seed, shard)
+    selection, shard = run.settings.selection, documents.shard
+    seed = shard_seed(run.settings.seed, shard)
     if not run.settings.has_vectors:
         return select_ranked(documents.quality, documents.ids, selection, num_selected, seed)
     from datamask.learning.learner import learn_mask

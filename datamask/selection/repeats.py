@@ -66,7 +66,7 @@ def load_epoch(connection: Any, run: Run) -> int:
     in_tokens = run.settings.selection.training_tokens is not None
     for shard in range(run.num_shards):
         documents = read_survivors(run, shard)
-        ranked = read_ranked(run, "selection", shard, documents, in_tokens=in_tokens)
+        ranked = read_ranked(run, "selection", documents, in_tokens=in_tokens)
         selected = read_column(run, "selection", shard, "selected", len(ranked))
         kept = ranked.filter(pa.array(selected))
         execute_with(connection, kept, "INSERT INTO kept FROM arriving")

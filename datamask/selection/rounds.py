@@ -32,13 +32,7 @@ from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run, shard_seed
 from datamask.runs.stage_settings import swaps_together
 from datamask.selection import sampling, sums
-from datamask.selection.documents import (
-    ShardDocuments,
-    on_device,
-    read_documents,
-    read_quality,
-    with_vectors,
-)
+from datamask.selection.documents import ShardDocuments, on_device, read_quality, with_vectors
 from datamask.selection.sums import CorpusState, RoundRow
 
 
@@ -86,12 +80,12 @@ def learn_round(run: Run, unit: int, compute: Compute) -> Receipt:
     seed = shard_seed(run.settings.seed, shard)
     gains: np.ndarray = np.zeros(0, np.float32)
     if number == 1:
-        before, after, gains = _judged(run, shard, state, documents, compute)
+        before, after, gains = _judged(run, state, documents, compute)
     else:
         before = state_after(run, shard, state)
-        after = _moved(run, shard, state, documents, before, compute)
+        after = _moved(run, state, documents, before, compute)
     inclusion = inclusion_of(after.logits).to(torch.float64).numpy()
-    tokens = sums.weighed_tokens(run, shard, documents, inclusion)
+    tokens = sums.weighed_tokens(run, documents, inclusion)
     rows = [sums.moment_row(after.moments, tokens), sums.moment_row(before.moments)]
     rows[0] |= {
         "present": before.logits.numpy(),
@@ -104,10 +98,10 @@ def learn_round(run: Run, unit: int, compute: Compute) -> Receipt:
 
 
 def _judged(
-    run: Run, shard: int, state: CorpusState, documents: ShardDocuments, compute: Compute
+    run: Run, state: CorpusState, documents: ShardDocuments, compute: Compute
 ) -> tuple[ShardState, ShardState, np.ndarray]:
     """A shard before and after the first round; if it is the only one, the documents' gains."""
-    documents = with_vectors(run, shard, documents, compute, "round")
+    documents = with_vectors(run, documents, compute, "round")
 
     def work(data: ShardData) -> tuple[ShardState, ShardState, np.ndarray]:
         corpus, gains = state.corpus.to(data.device), np.zeros(0)
@@ -119,7 +113,7 @@ def _judged(
         after = ShardState(proposed.cpu(), moments, StepSize())
         return ShardState(*before, StepSize()), after, gains.astype(np.float32)
 
-    return on_device(shard, documents, compute, work)
+    return on_device(documents, compute, work)
 
 
 def _gains(
@@ -130,18 +124,13 @@ def _gains(
 
 
 def _moved(
-    run: Run,
-    shard: int,
-    state: CorpusState,
-    documents: ShardDocuments,
-    before: ShardState,
-    compute: Compute,
+    run: Run, state: CorpusState, documents: ShardDocuments, before: ShardState, compute: Compute
 ) -> ShardState:
     """What a shard proposes in a later round."""
-    rows, seed = movable(state, before.logits), shard_seed(run.settings.seed, shard)
+    rows, seed = movable(state, before.logits), shard_seed(run.settings.seed, documents.shard)
     if not len(rows):
         return before
-    documents = with_vectors(run, shard, documents, compute, "round", rows)
+    documents = with_vectors(run, documents, compute, "round", rows)
     generator = torch.Generator().manual_seed(shard_seed(seed, state.number + 1))
 
     def work(data: ShardData) -> exchange.Proposal:
@@ -149,7 +138,7 @@ def _moved(
         given = (logits.to(data.device), len(before.logits), before.step_size, others, generator)
         return exchange.propose(data, state.corpus.to(data.device), *given)
 
-    proposal, logits = on_device(shard, documents, compute, work), before.logits.clone()
+    proposal, logits = on_device(documents, compute, work), before.logits.clone()
     logits[rows] = proposal.logits_B.cpu()
     change = proposal.change.to("cpu")
     moments = before.moments.mapped(torch.add, change)
@@ -173,9 +162,9 @@ def logits_of_rounds(run: Run, shard: int, compute: Compute) -> tuple[np.ndarray
     if state.number == 1:
         gains = sums.read_lists(run, "round", ("gains",), shard)["gains"].astype(np.float64)
     else:
-        documents = read_documents(run, shard, compute, "learning")
+        documents = with_vectors(run, read_quality(run, shard), compute, "learning")
         given = corpus, torch.from_numpy(mask), corpus.moments
-        gains = on_device(shard, documents, compute, lambda data: _gains(data, *given))
+        gains = on_device(documents, compute, lambda data: _gains(data, *given))
     values = (gains - total.dual_price) * published.unit(
         float(corpus.moments.count), float(corpus.totals.count), run.settings.selection.scale_terms
     )
@@ -236,7 +225,7 @@ def swap_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     logits = last_logits(state, before.logits)
     rows = movable(state, logits)
     mask = expected_mask(logits, state.total.drawn)[rows]
-    documents = read_documents(run, shard, compute, "swaps", rows)
+    documents = with_vectors(run, read_quality(run, shard), compute, "swaps", rows)
 
     def work(data: ShardData) -> tuple[torch.Tensor, list[Moments]]:
         inclusion = inclusion_of(before.logits[rows])
@@ -248,7 +237,7 @@ def swap_shard(run: Run, shard: int, compute: Compute) -> Receipt:
             moments.append(before.moments.mapped(torch.add, added))
         return refined, moments
 
-    refined, moments = on_device(shard, documents, compute, work)
+    refined, moments = on_device(documents, compute, work)
     moment_rows = list(map(sums.moment_row, moments))
     moment_rows[0] |= {
         "leaving": rows[(mask & ~refined).numpy()],

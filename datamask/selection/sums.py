@@ -94,12 +94,6 @@ def centre_of_quality(run: Run) -> float:
     return float(run.receipt(run.quality_stage, 0).metrics["centre"])
 
 
-def scaled_terms(run: Run, first: Total) -> tuple[WeightedTerm, ...]:
-    """The terms of the objective with the scales of the corpus, which total 0 has."""
-    scales = first.scales
-    return tuple(replace(term, scale=scales[term.objective.name]) for term in terms_of(run))
-
-
 @dataclass(frozen=True, slots=True)
 class CorpusState:
     """What is known of the corpus after a round; 0 is before the first.
@@ -124,8 +118,9 @@ class CorpusState:
             read_moments(run, "round_total", [unit], row)
             for unit, row in ((0, SampleRow.ALL), (number, 0), (0, SampleRow.SLOPE))
         )
-        judge = exchange.Judge(slope, first.threshold or 0.0)
-        moments, terms = moments.scaled(total.documents), scaled_terms(run, first)
+        scales, judge = first.scales, exchange.Judge(slope, first.threshold or 0.0)
+        terms = tuple(replace(term, scale=scales[term.objective.name]) for term in terms_of(run))
+        moments = moments.scaled(total.documents)
         corpus = exchange.Corpus(terms, totals, moments, judge, total.excess)
         return CorpusState(number, first, total, corpus)
 
@@ -153,13 +148,11 @@ def all_moments(run: Run, data: ShardData) -> Moments:
     return weighed_moments(run, data, np.ones(data.num_documents), exact=False)
 
 
-def weighed_tokens(
-    run: Run, shard: int, documents: ShardDocuments, weights: np.ndarray | float = 1.0
-) -> float:
+def weighed_tokens(run: Run, documents: ShardDocuments, weights: np.ndarray | float = 1.0) -> float:
     """Tokens of a shard's documents times weights; 0 unless the budget is in tokens."""
     if run.settings.selection.tokens is None:
         return 0.0
-    return float((read_tokens(run, shard, documents.rows).astype(np.float64) * weights).sum())
+    return float((read_tokens(run, documents).astype(np.float64) * weights).sum())
 
 
 def moment_row(moments: Moments, tokens: float = 0.0) -> dict[str, Any]:

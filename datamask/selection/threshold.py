@@ -102,7 +102,7 @@ def _load(connection: Any, run: Run, compute: Compute) -> None:
     """Table `candidates` of all shards: shard, and the columns of `candidates_of`."""
 
     def candidates(shard: int) -> pa.Table:
-        table = candidates_of(run, shard, read_survivors(run, shard))
+        table = candidates_of(run, read_survivors(run, shard))
         return table.add_column(0, "shard", pa.repeat(shard, len(table)))
 
     execute(
@@ -114,17 +114,16 @@ def _load(connection: Any, run: Run, compute: Compute) -> None:
         execute_with(connection, table, "INSERT INTO candidates FROM arriving")
 
 
-def candidates_of(run: Run, shard: int, documents: ShardDocuments) -> pa.Table:
+def candidates_of(run: Run, documents: ShardDocuments) -> pa.Table:
     """Logit, quality, id, units and name (of the group) of a shard's documents.
 
     Units are tokens, or 1 for a budget of documents; the name is null without limits.
     """
     selection = run.settings.selection
-    in_tokens = selection.tokens is not None
-    ranked = read_ranked(run, "learning", shard, documents, in_tokens=in_tokens)
+    ranked = read_ranked(run, "learning", documents, in_tokens=selection.tokens is not None)
     name: Any = pa.nulls(len(ranked), pa.string())
     for limit in selection.limits[:1]:
-        name = read_groups(run, shard, limit.column, documents.rows)
+        name = read_groups(run, documents.shard, limit.column, documents.rows)
     return ranked.append_column("name", name)
 
 

@@ -53,10 +53,10 @@ def shard_statistics(run: Run, shard: int, compute: Compute) -> Receipt:
     """
     documents = read_quality(run, shard)
     drawn = sampling.drawn_rows(documents.left, shard_seed(run.settings.seed, shard))
-    sampled = with_vectors(run, shard, documents, compute, "corpus_statistics", drawn)
-    moments = on_device(shard, sampled, compute, lambda data: sums.all_moments(run, data))
+    sampled = with_vectors(run, documents, compute, "corpus_statistics", drawn)
+    moments = on_device(sampled, compute, lambda data: sums.all_moments(run, data))
     moments = sampling.with_known_sums(documents, moments)
-    row = sums.moment_row(moments, sums.weighed_tokens(run, shard, documents))
+    row = sums.moment_row(moments, sums.weighed_tokens(run, documents))
     row |= sampling.sample_columns(sampled, np.arange(len(drawn)))
     return sums.write_sums(run, "corpus_statistics", shard, schemas.CORPUS_STATISTICS, [row], {})
 

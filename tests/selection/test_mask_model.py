@@ -16,7 +16,7 @@ from datamask.learning.learner import shard_data
 from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.runs.run import Run
 from datamask.selection import sampling
-from datamask.selection.documents import read_column, read_documents
+from datamask.selection.documents import read_column, read_quality, with_vectors
 from datamask.selection.mask_model import read_model
 from datamask.selection.model_file import read_about
 from datamask.selection.sampling import sampled_rows
@@ -76,7 +76,7 @@ def logits_of(run: Run, of: Run | None = None) -> tuple[np.ndarray, np.ndarray]:
     about = read_about(folder)
     model, ours, theirs = read_model(folder, about), [], []
     for shard in range((of or run).num_shards):
-        documents = read_documents(of or run, shard, Compute())
+        documents = with_vectors(of or run, read_quality(of or run, shard), Compute())
         mask = None
         if of is None:
             mask = read_column(run, "selection", shard, "selected", len(documents.ids))

@@ -23,7 +23,7 @@ from datamask.runs.records import read_record
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
 from datamask.selection import sampling
-from datamask.selection.documents import read_documents
+from datamask.selection.documents import read_quality, with_vectors
 from tests.conftest import nightly
 from tests.finished import embedded, finish, rows_of, settings
 from tests.selection.runs import by_definition
@@ -140,10 +140,10 @@ def sampled(tmp_path_factory: pytest.TempPathFactory, source: Path) -> tuple[Run
 def test_documents_are_read_in_the_order_asked_for(sampled):
     """Some of a shard, with vectors from disk and made, against all of it."""
     rows = np.array([7, 0, 30, 4])
-    whole = read_documents(sampled[0], 0, Compute())
+    whole = with_vectors(sampled[0], read_quality(sampled[0], 0), Compute())
     assert whole.features.shape == (len(whole.ids), 32)
     for run in sampled:
-        some = read_documents(run, 0, Compute(), rows=rows)
+        some = with_vectors(run, read_quality(run, 0), Compute(), rows=rows)
         assert some.ids.to_pylist() == whole.ids.take(rows).to_pylist()
         assert (some.quality == whole.quality[rows]).all()
         assert (some.features == whole.features[rows]).all()
