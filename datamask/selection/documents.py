@@ -69,9 +69,11 @@ def with_vectors(
     """All documents of a shard with their vectors, read or (`embedding.keep` false) made.
 
     Or only those at *rows* of them, in this order. The checkpoints of *stage* hold vectors that are
-    made, until its output is written; empty: none.
+    made, until its output is written; empty: none. A run without vectors asks for all documents.
     """
     shard = documents.shard
+    if not run.settings.has_vectors:
+        return documents
     order = None if rows is None else np.sort(rows)
     if run.settings.embedding.keep:
         check_rows(run, "embeddings", shard, len(documents.ids))

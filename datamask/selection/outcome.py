@@ -14,7 +14,7 @@ from datamask.learning.scales import random_subsets
 from datamask.objectives.protocol import MomentObjective
 from datamask.runs import schemas
 from datamask.runs.receipt import Receipt
-from datamask.runs.run import Run, shard_seed
+from datamask.runs.run import Run
 from datamask.selection import sampling, sums
 from datamask.selection.documents import on_device, read_column, read_quality, with_vectors
 from datamask.selection.sums import RoundRow
@@ -35,7 +35,7 @@ def sum_selected(run: Run, shard: int, compute: Compute) -> Receipt:
         ties = (documents.quality == least) & pc.less_equal(documents.ids, last).to_numpy()
         masks["top_quality"] = (documents.quality > least) | ties
 
-    sampled = sampling.sampled_rows(documents.left, shard_seed(run.settings.seed, shard))
+    sampled = sampling.sampled_rows(run, documents)
     is_needed = np.any([*masks.values()], axis=0)
     is_needed[sampled] = True
     needed_rows = np.flatnonzero(is_needed)

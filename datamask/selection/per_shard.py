@@ -54,7 +54,9 @@ def make_mask(run: Run, shard: int, compute: Compute) -> Receipt:
         return apply_model(run, shard, compute)
     # In scope `corpus`, the objective is that of the corpus (stage `outcome`).
     is_judged = selection.scope == "shard"
-    documents = _documents(run, shard, compute) if is_judged else read_survivors(run, shard)
+    documents = read_quality(run, shard) if is_judged else read_survivors(run, shard)
+    if is_judged:
+        documents = with_vectors(run, documents, compute)
     if selection.has_cut:
         how = run.receipt("learning", shard).metrics
         metrics = {name: how[name] for name in LEARNED_METRICS}
@@ -91,17 +93,11 @@ def learn_logits(run: Run, shard: int, compute: Compute) -> Receipt:
         logits = _comparable(run, read_survivors(run, shard))
         metrics = {"estimator": selection.method, "steps": 0, "stopped_by": "complete"}
     else:
-        documents = _documents(run, shard, compute, "learning")
+        documents = with_vectors(run, read_quality(run, shard), compute, "learning")
         learned, logits = _learn_to_budget(run, documents, compute)
         metrics = {name: learned.metrics[name] for name in LEARNED_METRICS}
     columns = {"logit": np.asarray(logits, np.float32)}
     return write_rows(run, "learning", shard, schemas.LOGITS, columns, metrics)
-
-
-def _documents(run: Run, shard: int, compute: Compute, stage: str = "") -> ShardDocuments:
-    """The documents of a shard, with vectors if the run has them."""
-    documents, has_vectors = read_quality(run, shard), run.settings.has_vectors
-    return with_vectors(run, documents, compute, stage) if has_vectors else documents
 
 
 def _learn_to_budget(

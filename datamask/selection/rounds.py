@@ -77,7 +77,6 @@ def learn_round(run: Run, unit: int, compute: Compute) -> Receipt:
     """
     shard, number = run.shard_of("round", unit), unit // run.num_shards + 1
     state, documents = CorpusState.read(run, number - 1), read_quality(run, shard)
-    seed = shard_seed(run.settings.seed, shard)
     gains: np.ndarray = np.zeros(0, np.float32)
     if number == 1:
         before, after, gains = _judged(run, state, documents, compute)
@@ -90,7 +89,7 @@ def learn_round(run: Run, unit: int, compute: Compute) -> Receipt:
     rows[0] |= {
         "present": before.logits.numpy(),
         "proposed": after.logits.numpy(),
-        "sampled": after.logits.numpy()[sampling.sampled_rows(documents.left, seed)],
+        "sampled": after.logits.numpy()[sampling.sampled_rows(run, documents)],
         "step_size": astuple(after.step_size),
         "gains": gains,
     }

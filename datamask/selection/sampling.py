@@ -26,7 +26,7 @@ from datamask.learning.learner import precision_of, shard_data
 from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import WeightedTerm, is_linear
 from datamask.runs import budget
-from datamask.runs.run import Run
+from datamask.runs.run import Run, shard_seed
 from datamask.selection.documents import ShardDocuments
 from datamask.selection.sums import centre_of_quality, read_lists
 from datamask.selection.terms import score_names
@@ -49,20 +49,21 @@ def sample_places(left: budget.Survivors, size: int | None = None) -> range:
     return range(start, start + number)
 
 
-def drawn_rows(left: budget.Survivors, seed: int) -> np.ndarray:
+def drawn_rows(run: Run, documents: ShardDocuments) -> np.ndarray:
     """What a shard draws, as places among its documents: `sampled_rows`, then the others."""
-    most = len(sample_places(left, SAMPLE + STAND_INS))
-    sampled = sampled_rows(left, seed)
-    return np.concatenate([sampled, _permuted(left, seed)[len(sampled) : most]])
+    most = len(sample_places(documents.left, SAMPLE + STAND_INS))
+    sampled = sampled_rows(run, documents)
+    return np.concatenate([sampled, _permuted(run, documents)[len(sampled) : most]])
 
 
-def sampled_rows(left: budget.Survivors, seed: int) -> np.ndarray:
-    """A shard's stand-ins: places among its documents, ascending; *seed* is the shard's."""
-    return np.sort(_permuted(left, seed)[: len(sample_places(left))])
+def sampled_rows(run: Run, documents: ShardDocuments) -> np.ndarray:
+    """A shard's stand-ins: places among its documents, ascending."""
+    return np.sort(_permuted(run, documents)[: len(sample_places(documents.left))])
 
 
-def _permuted(left: budget.Survivors, seed: int) -> np.ndarray:
-    return np.random.Generator(np.random.PCG64(seed)).permutation(left.kept)
+def _permuted(run: Run, documents: ShardDocuments) -> np.ndarray:
+    seed = shard_seed(run.settings.seed, documents.shard)
+    return np.random.Generator(np.random.PCG64(seed)).permutation(documents.left.kept)
 
 
 def sample_columns(documents: ShardDocuments, rows: np.ndarray) -> dict[str, np.ndarray]:

@@ -99,23 +99,22 @@ def find_cut(run: Run, compute: Compute, total: int) -> tuple[list[dict[str, Any
 
 
 def _load(connection: Any, run: Run, compute: Compute) -> None:
-    """Table `candidates` of all shards: shard, and the columns of `candidates_of`."""
+    """Table `candidates` of all shards, as `candidates_of`."""
 
     def candidates(shard: int) -> pa.Table:
-        table = candidates_of(run, read_survivors(run, shard))
-        return table.add_column(0, "shard", pa.repeat(shard, len(table)))
+        return candidates_of(run, read_survivors(run, shard))
 
     execute(
         connection,
-        "CREATE TABLE candidates (shard INTEGER, logit FLOAT, quality DOUBLE, id VARCHAR, "
-        "units BIGINT, name VARCHAR)",
+        "CREATE TABLE candidates (logit FLOAT, quality DOUBLE, id VARCHAR, units BIGINT, "
+        "name VARCHAR, shard INTEGER)",
     )
     for table in each_in_turn(candidates, range(run.num_shards), compute.workers, "shards"):
         execute_with(connection, table, "INSERT INTO candidates FROM arriving")
 
 
 def candidates_of(run: Run, documents: ShardDocuments) -> pa.Table:
-    """Logit, quality, id, units and name (of the group) of a shard's documents.
+    """Logit, quality, id, units, name (of the group) and shard of a shard's documents.
 
     Units are tokens, or 1 for a budget of documents; the name is null without limits.
     """
@@ -124,7 +123,8 @@ def candidates_of(run: Run, documents: ShardDocuments) -> pa.Table:
     name: Any = pa.nulls(len(ranked), pa.string())
     for limit in selection.limits[:1]:
         name = read_groups(run, documents.shard, limit.column, documents.rows)
-    return ranked.append_column("name", name)
+    shards = pa.repeat(documents.shard, len(ranked))
+    return ranked.append_column("name", name).append_column("shard", shards)
 
 
 def cut_table(connection: Any, selection: Selection, total: int) -> list[dict[str, Any]]:

@@ -32,7 +32,7 @@ from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import WeightedObjective, WeightedTerm
 from datamask.runs import budget, schemas
 from datamask.runs.receipt import Receipt
-from datamask.runs.run import Run, shard_seed
+from datamask.runs.run import Run
 from datamask.selection import sampling, sums
 from datamask.selection.documents import on_device, read_quality, with_vectors
 from datamask.selection.rounds import sample_logits, swaps_of
@@ -52,7 +52,7 @@ def shard_statistics(run: Run, shard: int, compute: Compute) -> Receipt:
     Sums over vectors are of that part, others of all documents (`sampling.estimated_totals`).
     """
     documents = read_quality(run, shard)
-    drawn = sampling.drawn_rows(documents.left, shard_seed(run.settings.seed, shard))
+    drawn = sampling.drawn_rows(run, documents)
     sampled = with_vectors(run, documents, compute, "corpus_statistics", drawn)
     moments = on_device(sampled, compute, lambda data: sums.all_moments(run, data))
     moments = sampling.with_known_sums(documents, moments)

@@ -16,7 +16,7 @@ from datamask.learning.learner import shard_data
 from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.runs.run import Run
 from datamask.selection import sampling
-from datamask.selection.documents import read_column, read_quality, with_vectors
+from datamask.selection.documents import read_column, read_quality, read_survivors, with_vectors
 from datamask.selection.mask_model import read_model
 from datamask.selection.model_file import read_about
 from datamask.selection.sampling import sampled_rows
@@ -152,7 +152,7 @@ def test_in_one_pass_the_judge_is_the_model(tmp_path, monkeypatch, sample, selec
     assert np.ptp(ours - np.concatenate(parts)) < 1e-4 < np.ptp(ours)
     is_other = np.full(600, sample == 600)
     for shard in range(3):
-        is_other[200 * shard + sampled_rows(run, shard)] = True
+        is_other[200 * shard + sampled_rows(run, read_survivors(run, shard))] = True
     assert (ours > 0)[is_other].sum() == is_other.sum() // 4
 
 

@@ -7,6 +7,7 @@ import pytest
 from datamask.learning import exchange
 from datamask.runs.run import Run
 from datamask.selection import sampling
+from datamask.selection.documents import read_survivors
 from tests.finished import table_of
 from tests.selection.runs import learn
 
@@ -61,8 +62,9 @@ def test_what_is_learned_does_not_stand_for_the_corpus(tmp_path, source, monkeyp
         assert len(values) == 32 and not stands & set(values)
     expected = 0.0
     for shard, unit in enumerate(run.round_units(1)):
-        drawn = sampling.drawn_rows(run, shard)
-        number = len(sampling.sampled_rows(run, shard))
+        documents = read_survivors(run, shard)
+        drawn = sampling.drawn_rows(run, documents)
+        number = len(sampling.sampled_rows(run, documents))
         logits = np.array(pq.read_table(run.path("round", unit))["proposed"][0].as_py())
         inclusion = 1 / (1 + np.exp(-logits))
         expected += inclusion[drawn[number:]].sum() + inclusion[drawn[:number]].sum() * 64 / 16
