@@ -46,24 +46,23 @@ Scales = dict[str, list[Any]]
 def combine(run: Run, compute: Compute) -> None:
     """Write `combined/`: quality and reasons before near-duplicates; raises as `join_documents`."""
     with temporary_duckdb(run.root, compute) as connection:
-        join_documents(connection, run)
+        join_documents(connection, run, judged_by(run))
         write_shards(connection, run, "combined", "joined", schemas.COMBINED)
 
 
-def join_documents(connection: Any, run: Run) -> Scales:
+def join_documents(connection: Any, run: Run, about: dict[str, Any] | None) -> Scales:
     """Table `joined`: every document, its scores, and why it is dropped before pruning, if it is.
 
     It has shard, row, id, characters, tokens, the normalised scores, `quality`, `reason` and the
     columns of contamination; of scores normalised within groups also `whole_quality`, the quality
     without groups, and the groups g_<kind>. The view `documents` has the raw scores.
 
-    Returns the scales, of the run or of the mask model by which it is judged. Refuses a score that
-    is missing and whose policy is `error`, and values that are too large.
+    Returns the scales, of the run or of the mask model by which it is judged (*about*). Refuses a
+    score that is missing and whose policy is `error`, and values that are too large.
     """
     scores = run.settings.pruning_scores
     receipts = [run.receipt("scores", shard) for shard in range(run.num_shards)]
     _refuse_missing(run, receipts)
-    about = judged_by(run)
     known = about["normalisation"] if about else {}
     load_documents(connection, run, group_kinds(scores))
     scales: Scales = {}

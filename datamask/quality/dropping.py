@@ -52,7 +52,7 @@ def drop(run: Run, compute: Compute) -> None:
     about = judged_by(run)
     schema = schemas.quality(score.name for score in run.settings.scores)
     with temporary_duckdb(run.root, compute) as connection:
-        scales = join_documents(connection, run)
+        scales = join_documents(connection, run, about)
         find_near_duplicates(connection, run)
         _prune(connection, run, about)
         counts = count_documents(connection)

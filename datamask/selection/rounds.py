@@ -131,10 +131,14 @@ def _moved(
         return before
     documents = with_vectors(run, documents, compute, "round", rows)
     generator = torch.Generator().manual_seed(shard_seed(seed, state.number + 1))
+    sample = sampling.known_sample(run, compute)
+    own = sampling.sample_places(documents.left)
+    others = torch.from_numpy(np.delete(np.arange(sample.num_documents), own))
+    stand_ins = sample.part(others), sample_logits(run, state, sample.num_documents)[others]
 
     def work(data: ShardData) -> exchange.Proposal:
-        others, logits = _others(run, state, documents, compute), before.logits[rows]
-        given = (logits.to(data.device), len(before.logits), before.step_size, others, generator)
+        logits = before.logits[rows].to(data.device)
+        given = (logits, len(before.logits), before.step_size, stand_ins, generator)
         return exchange.propose(data, state.corpus.to(data.device), *given)
 
     proposal, logits = on_device(documents, compute, work), before.logits.clone()
@@ -190,16 +194,6 @@ def swaps_of(run: Run, shard: int) -> dict[str, np.ndarray]:
     """The places of the documents that a shard swaps: those that are `leaving` and `coming`."""
     run.receipt("swaps", shard)
     return sums.read_lists(run, "swaps", ("leaving", "coming"), shard)
-
-
-def _others(
-    run: Run, state: CorpusState, documents: ShardDocuments, compute: Compute
-) -> tuple[ShardData, torch.Tensor]:
-    """The sample's documents of other shards, and their logits after a round."""
-    sample = sampling.known_sample(run, compute)
-    others = np.delete(np.arange(sample.num_documents), sampling.sample_places(documents.left))
-    rows = torch.from_numpy(others)
-    return sample.part(rows), sample_logits(run, state, sample.num_documents)[rows]
 
 
 def sample_logits(run: Run, state: CorpusState, documents: int) -> torch.Tensor:

@@ -72,8 +72,18 @@ def cut(run: Run, compute: Compute) -> None:
 def find_cut(run: Run, compute: Compute, total: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The rows of `cut_table` for the documents of all shards, and the metrics of `cut`."""
     selection = run.settings.selection
+
+    def candidates(shard: int) -> pa.Table:
+        return candidates_of(run, read_survivors(run, shard))
+
     with temporary_duckdb(run.root, compute) as connection:
-        _load(connection, run, compute)
+        execute(
+            connection,
+            "CREATE TABLE candidates (logit FLOAT, quality DOUBLE, id VARCHAR, units BIGINT, "
+            "name VARCHAR, shard INTEGER)",
+        )
+        for table in each_in_turn(candidates, range(run.num_shards), compute.workers, "shards"):
+            execute_with(connection, table, "INSERT INTO candidates FROM arriving")
         rows = cut_table(connection, selection, total)
         kept = is_kept((rows[-1]["logit"], rows[-1]["quality"], rows[-1]["id"]))
         # The least logit that the order kept, and the next; None if there is none.
@@ -96,21 +106,6 @@ def find_cut(run: Run, compute: Compute, total: int) -> tuple[list[dict[str, Any
         "selected": [counts.get(shard, 0) for shard in range(run.num_shards)],
         "top_quality": best,
     }
-
-
-def _load(connection: Any, run: Run, compute: Compute) -> None:
-    """Table `candidates` of all shards, as `candidates_of`."""
-
-    def candidates(shard: int) -> pa.Table:
-        return candidates_of(run, read_survivors(run, shard))
-
-    execute(
-        connection,
-        "CREATE TABLE candidates (logit FLOAT, quality DOUBLE, id VARCHAR, units BIGINT, "
-        "name VARCHAR, shard INTEGER)",
-    )
-    for table in each_in_turn(candidates, range(run.num_shards), compute.workers, "shards"):
-        execute_with(connection, table, "INSERT INTO candidates FROM arriving")
 
 
 def candidates_of(run: Run, documents: ShardDocuments) -> pa.Table:

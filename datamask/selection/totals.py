@@ -151,15 +151,14 @@ def _valued(
     sample: ShardData,
 ) -> sums.Total:
     """The objective of the corpus at some moments, and what follows from it."""
-    active, documents = [term for term in terms if term.weight != 0], float(moments.count)
-    weighted = WeightedObjective(terms)
+    weighted, documents = WeightedObjective(terms), float(moments.count)
     values = weighted.at_level(sums.term_values(terms, moments), sums.centre_of_quality(run))
     objective = weighted.join(values)
     part = documents / run.receipt("quality", 0).metrics["kept_total"]
     return sums.Total(
         documents=documents,
         expected=documents,
-        dual_price=exchange.dual_price_of(active, moments, sample, part),
+        dual_price=exchange.dual_price_of(weighted.active, moments, sample, part),
         objective=objective,
         terms=values,
         scales={term.objective.name: term.scale for term in terms},
