@@ -179,7 +179,6 @@ def _ids(run: Run, arm: Arm, compute: Compute) -> Iterator[pa.Array | pa.Chunked
                 f"{arm.path}: arm {arm.name} is a run of another source than {run.address}"
             )
         for shard in range(other.num_shards):
-            other.receipt("selection", shard)
             candidates = read_survivors(other, shard).ids
             selected = read_column(other, "selection", shard, "selected", len(candidates))
             yield candidates.filter(pa.array(selected))

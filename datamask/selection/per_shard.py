@@ -52,11 +52,11 @@ def make_mask(run: Run, shard: int, compute: Compute) -> Receipt:
         from datamask.selection.applying import apply_model  # imports torch
 
         return apply_model(run, shard, compute)
-    # In scope `corpus`, the objective is that of the corpus (stage `outcome`).
     is_judged = selection.scope == "shard"
-    documents = read_quality(run, shard) if is_judged else read_survivors(run, shard)
     if is_judged:
-        documents = with_vectors(run, documents, compute)
+        documents = with_vectors(run, read_quality(run, shard), compute)
+    else:  # the objective is that of the corpus (stage `outcome`)
+        documents = read_survivors(run, shard)
     if selection.has_cut:
         how = run.receipt("learning", shard).metrics
         metrics = {name: how[name] for name in LEARNED_METRICS}
