@@ -143,7 +143,7 @@ def write_shard(run: Run, shard: int, names: list[str]) -> None:
         "embeddings": pa.Table.from_pylist(vectors, schema=schemas.embeddings(dimension)),
         "selection": masks(run, shard),
     }
-    before = {"kept_before": ROWS * shard, "kept_total": ROWS * run.num_shards}
+    before = {"kept_before": ROWS * shard, "kept_total": ROWS * run.num_shards, "centre": 0.0}
     metrics = {
         "selection": MASK_METRICS,
         "scores": {"long": {"policy": "refuse", "bound": 10_000_000, "documents": 0}},
