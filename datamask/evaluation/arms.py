@@ -179,9 +179,9 @@ def _ids(run: Run, arm: Arm, compute: Compute) -> Iterator[pa.Array | pa.Chunked
                 f"{arm.path}: arm {arm.name} is a run of another source than {run.address}"
             )
         for shard in range(other.num_shards):
-            candidates = read_survivors(other, shard).ids
-            selected = read_column(other, "selection", shard, "selected", len(candidates))
-            yield candidates.filter(pa.array(selected))
+            candidates = read_survivors(other, shard)
+            selected = read_column(other, "selection", candidates, "selected")
+            yield candidates.ids.filter(selected)
 
 
 def drawn_tokens(run: Run, arm: int, seed: int, separator: int) -> npt.NDArray[np.int64]:

@@ -16,7 +16,7 @@ from datamask.quality.dropping import median_quality
 from datamask.quality.grouping import create_groups, group_shares, mixed_with_groups
 from datamask.runs import schemas
 from datamask.runs.run import Run
-from datamask.selection.terms import check_rows
+from datamask.selection.documents import check_rows
 from datamask.storage.duckdb_scratch import execute, temporary_duckdb
 
 

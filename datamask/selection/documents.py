@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datamask.config.compute import Compute
+from datamask.config.selection import NO_GROUP
 from datamask.embedding.vectors import read_vectors
 from datamask.errors import CorruptFileError, DeviceMemoryError, InputError
 from datamask.learning.ranked import compare_quality
@@ -20,7 +21,7 @@ from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run, shard_seed
-from datamask.selection.terms import check_rows, read_indicators
+from datamask.selection.terms import indicator_names
 
 if TYPE_CHECKING:
     from datamask.learning.data import ShardData
@@ -107,6 +108,52 @@ def read_tokens(run: Run, documents: ShardDocuments) -> np.ndarray:
     return np.asarray(tokens.to_numpy(), np.int64)
 
 
+def check_rows(run: Run, stage: str, shard: int, number: int) -> None:
+    """Check that a stage wrote as many rows of a shard as there are documents left.
+
+    Raises:
+        CorruptFileError: there are more or fewer.
+    """
+    rows = run.receipt(stage, shard).rows
+    if rows != number:
+        raise CorruptFileError(
+            f"{run.path(stage, shard)}: {rows} documents, but {run.quality_path(shard)} has "
+            f"{number}; delete it and relaunch"
+        )
+
+
+def read_column(run: Run, stage: str, documents: ShardDocuments, name: str) -> pa.ChunkedArray:
+    """A column of a stage's file, with a row for each document; errors as `check_rows`."""
+    check_rows(run, stage, documents.shard, len(documents.ids))
+    return read_columns(run.path(stage, documents.shard), [name])[name]
+
+
+def read_groups(run: Run, documents: ShardDocuments, column: str) -> pa.ChunkedArray:
+    """The group of each document by dump, language, domain or topic; text, shape N."""
+    if column == "topic":
+        return read_column(run, "topics", documents, "topic")
+    groups = read_columns(run.path("scores", documents.shard), [column])[column]
+    return pc.fill_null(groups.take(documents.rows), NO_GROUP)
+
+
+def read_indicators(run: Run, documents: ShardDocuments) -> dict[str, np.ndarray]:
+    """The indicators of documents: 0 and 1 by name, float32, shape N."""
+    names, shard = indicator_names(run.settings.selection), documents.shard
+    columns = {name.partition("=")[0] for name in names}
+    named = sorted(columns - {"length"})
+    groups = {column: read_groups(run, documents, column).to_numpy() for column in named}
+    if "length" in columns:
+        edges = run.receipt("quality", shard).metrics["length_edges"]
+        table = read_columns(run.path("scores", shard), ["characters"]).take(documents.rows)
+        bins = np.searchsorted(edges, table["characters"].to_numpy(), side="right")
+        groups["length"] = bins.astype(str)
+    indicators = {}
+    for name in names:
+        column, _, group = name.partition("=")
+        indicators[name] = (groups[column] == group).astype(np.float32)
+    return indicators
+
+
 def read_ranked(run: Run, stage: str, documents: ShardDocuments, *, in_tokens: bool) -> pa.Table:
     """Columns logit (of `write_rows`), quality, id and units (tokens, or 1) of a shard.
 
@@ -114,7 +161,7 @@ def read_ranked(run: Run, stage: str, documents: ShardDocuments, *, in_tokens: b
         RunError, CorruptFileError, InputError: as `read_column` and `read_tokens`.
     """
     ids, quality = documents.ids, documents.quality
-    logits = read_column(run, stage, documents.shard, "logit", len(ids))
+    logits = read_column(run, stage, documents, "logit")
     units = read_tokens(run, documents) if in_tokens else np.ones(len(ids), np.int64)
     return pa.table({"logit": logits, "quality": quality, "id": ids, "units": units})
 
@@ -210,8 +257,7 @@ def judged(
 def read_quality(run: Run, shard: int) -> ShardDocuments:
     """A shard's documents with quality, raw scores and indicators, without vectors (D is 0)."""
     documents = read_survivors(run, shard, [score.name for score in run.settings.scores])
-    indicators = read_indicators(run, shard, documents.rows)
-    return replace(documents, scores=documents.scores | indicators)
+    return replace(documents, scores=documents.scores | read_indicators(run, documents))
 
 
 def read_survivors(run: Run, shard: int, names: Sequence[str] = ()) -> ShardDocuments:
@@ -238,12 +284,6 @@ def read_survivors(run: Run, shard: int, names: Sequence[str] = ()) -> ShardDocu
     return ShardDocuments(
         shard, table["row"], ids, quality, metrics["centre"], left, scores, features
     )
-
-
-def read_column(run: Run, stage: str, shard: int, name: str, number: int) -> np.ndarray:
-    """A column of what `write_rows` wrote of a shard, which has so many documents."""
-    check_rows(run, stage, shard, number)
-    return np.asarray(read_columns(run.path(stage, shard), [name])[name].to_numpy())
 
 
 def write_rows(

@@ -28,7 +28,7 @@ def sum_selected(run: Run, shard: int, compute: Compute) -> Receipt:
     and of as many documents with the highest quality. The sample says which documents are kept.
     """
     selection, documents = run.settings.selection, read_quality(run, shard)
-    kept = read_column(run, "selection", shard, "selected", len(documents.ids))
+    kept = read_column(run, "selection", documents, "selected").to_numpy()
     masks = {"selected": kept}
     if selection.scope == "corpus":
         least, last = run.receipt("threshold").metrics["top_quality"] or (np.inf, "")

@@ -67,8 +67,7 @@ def load_epoch(connection: Any, run: Run) -> int:
     for shard in range(run.num_shards):
         documents = read_survivors(run, shard)
         ranked = read_ranked(run, "selection", documents, in_tokens=in_tokens)
-        selected = read_column(run, "selection", shard, "selected", len(ranked))
-        kept = ranked.filter(pa.array(selected))
+        kept = ranked.filter(read_column(run, "selection", documents, "selected"))
         execute_with(connection, kept, "INSERT INTO kept FROM arriving")
     ((epoch,),) = execute(connection, "SELECT coalesce(sum(units), 0)::BIGINT FROM kept")
     selection = run.settings.selection

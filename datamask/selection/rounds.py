@@ -77,11 +77,10 @@ def learn_round(run: Run, unit: int, compute: Compute) -> Receipt:
     """
     shard, number = run.shard_of("round", unit), unit // run.num_shards + 1
     state, documents = CorpusState.read(run, number - 1), read_quality(run, shard)
-    gains: np.ndarray = np.zeros(0, np.float32)
     if number == 1:
         before, after, gains = _judged(run, state, documents, compute)
     else:
-        before = state_after(run, shard, state)
+        before, gains = state_after(run, shard, state), np.zeros(0)
         after = _moved(run, state, documents, before, compute)
     inclusion = inclusion_of(after.logits).to(torch.float64).numpy()
     tokens = sums.weighed_tokens(run, documents, inclusion)

@@ -31,10 +31,9 @@ from datamask.runs.files import read_columns
 from datamask.runs.in_progress import each_in_turn
 from datamask.runs.output import write_output
 from datamask.runs.run import Run
-from datamask.selection.documents import ShardDocuments, read_ranked, read_survivors
+from datamask.selection.documents import ShardDocuments, read_groups, read_ranked, read_survivors
 from datamask.selection.limits import make_bounds, too_little
 from datamask.selection.order import NOTHING, ORDER, Key, is_kept, last_within, midway, not_after
-from datamask.selection.terms import read_groups
 from datamask.storage.duckdb_scratch import execute, execute_with, temporary_duckdb
 
 logger = logging.getLogger(__name__)
@@ -117,7 +116,7 @@ def candidates_of(run: Run, documents: ShardDocuments) -> pa.Table:
     ranked = read_ranked(run, "learning", documents, in_tokens=selection.tokens is not None)
     name: Any = pa.nulls(len(ranked), pa.string())
     for limit in selection.limits[:1]:
-        name = read_groups(run, documents.shard, limit.column, documents.rows)
+        name = read_groups(run, documents, limit.column)
     shards = pa.repeat(documents.shard, len(ranked))
     return ranked.append_column("name", name).append_column("shard", shards)
 

@@ -79,7 +79,7 @@ def logits_of(run: Run, of: Run | None = None) -> tuple[np.ndarray, np.ndarray]:
         documents = with_vectors(of or run, read_quality(of or run, shard), Compute())
         mask = None
         if of is None:
-            mask = read_column(run, "selection", shard, "selected", len(documents.ids))
+            mask = read_column(run, "selection", documents, "selected").to_numpy()
         parts = documents.features, documents.quality, documents.scores
         data = shard_data(*parts, Compute(), about["centre"])
         ours.append(model.judge(data, mask).logits)
