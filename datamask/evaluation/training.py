@@ -100,9 +100,7 @@ def train(run: Run, unit: int, compute: Compute) -> Receipt:
         "curve": [[tokens, round(bits, 6)] for tokens, bits in training.curve],
         "diverged": diverged,
     }
-    receipt = write_output(run, "training", unit, schemas.TRAINING, [table], metrics)
-    checkpoints.clear()
-    return receipt
+    return write_output(run, "training", unit, schemas.TRAINING, [table], metrics)
 
 
 def _sequences(run: Run, trial: Trial, separator: int) -> npt.NDArray[np.int64]:
