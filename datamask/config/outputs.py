@@ -85,6 +85,3 @@ small."""
 SAMPLED_DOCUMENTS, SAMPLED_SHARDS = 5000, 32
 """Random documents of the report's sample, and shards from which they are drawn: they bound the
 report's time and size. Counts and means always cover every document."""
-
-LOOKS_CLOSER = ("report",)
-"""Stages whose cost is bounded by the size of that sample."""

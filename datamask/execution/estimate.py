@@ -23,11 +23,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datamask.config.compute import Compute
-from datamask.config.outputs import LOOKS_CLOSER, SAMPLED_DOCUMENTS
+from datamask.config.inputs import Score
+from datamask.config.outputs import SAMPLED_DOCUMENTS
 from datamask.config.settings import Settings
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
 from datamask.planning.preview import PlanPreview
+from datamask.quality.examples import RANDOM_DOCUMENTS
 from datamask.runs import budget
 from datamask.runs.stages import stages_of
 from datamask.source.reading import read_piece
@@ -72,11 +74,12 @@ def estimate(plan: PlanPreview, compute: Compute, most: int) -> tuple[list[Stage
             for number, some in enumerate((first, first, tables))
         )
     begun, sampled = (sum(map(len, some)) for some in (first, tables))
+    # Stages that read a sample of the documents.
+    most_read = {"report": SAMPLED_DOCUMENTS, "example_models": RANDOM_DOCUMENTS}
     stages = []
     for stage in cold:
-        # The report looks at a sample of the documents.
-        limit = SAMPLED_DOCUMENTS if stage in LOOKS_CLOSER else plan.documents
-        further = max(sampled, min(plan.documents, limit)) - begun
+        read = min(plan.documents, most_read.get(stage, plan.documents))
+        further = max(sampled, read) - begun
         each = np.maximum(0, more[stage] - warm[stage]) / max(1, sampled - begun)
         # Fixed costs are not negative; more shards may need more rounds than one.
         each = np.minimum(each, more[stage] / sampled)
@@ -105,6 +108,8 @@ def _sample(plan: PlanPreview, most: int) -> list[pa.Table]:
 def _settings(plan: PlanPreview, tables: list[pa.Table], source: Path) -> Settings:
     """Those of the plan for these documents: its budget as a ratio, no limits, no repeats."""
     settings = plan.settings
+    ids = pa.chunked_array([table[settings.source.columns.id] for table in tables])
+    scores = tuple(_score(score, ids, source.parent) for score in settings.scores)
     size = sum(piece.bytes for piece in plan.pieces)
     kept = budget.expected_documents(settings.selection, plan.documents, size)
     budgets: dict[str, Any] = {"ratio": kept / plan.documents, "limits": (), "max_repeat": 1}
@@ -112,6 +117,7 @@ def _settings(plan: PlanPreview, tables: list[pa.Table], source: Path) -> Settin
     changes: dict[str, dict[str, Any]] = {
         "source": {"path": str(source)},
         "plan": {"rows_per_shard": max(map(len, tables)), "bytes_per_shard": 2**62},
+        "quality": {"scores": scores},
         "selection": budgets,
         "evaluation": {"arms": ()},
     }
@@ -124,6 +130,18 @@ def _settings(plan: PlanPreview, tables: list[pa.Table], source: Path) -> Settin
         changes["source"] |= {"columns": columns, "tokenizer": settings.tokens.tokenizer}
     groups = {name: getattr(settings, name).model_copy(update=of) for name, of in changes.items()}
     return settings.model_copy(update=groups)
+
+
+def _score(score: Score, ids: pa.ChunkedArray, folder: Path) -> Score:
+    """A score of examples is fitted however few of these documents have a label or its group."""
+    if score.kind != "examples":
+        return score
+    changes: dict[str, Any] = {"least_correlation": -1.0}
+    if not score.path:
+        path, values = folder / f"{score.name}.parquet", pa.array(np.arange(len(ids)) % 2)
+        pq.write_table(pa.table({score.id_column: ids, score.column: values}), path)
+        changes |= {"labels": str(path), "where": None}
+    return score.model_copy(update=changes)
 
 
 def _measured(

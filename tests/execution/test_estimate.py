@@ -25,10 +25,13 @@ pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
 @pytest.mark.parametrize(("rows", "most", "measured"), [(30, 100, 90), (30, 4, 12), (500, 6, 6)])
 def test_costs_are_in_proportion_to_documents(source, monkeypatch, rows, most, measured):
-    """A start of 7, a fixed cost and one per document give that of 120; a report has an end."""
+    """A start of 7, a fixed cost and one per document give that of 120; two stages have an end."""
     chosen = settings(source, plan={"rows_per_shard": rows})
     monkeypatch.setattr(module, "SAMPLED_DOCUMENTS", 50)
-    laws = {"embeddings": (2.0, 0.5), "report": (3.0, 0.25), "pruning": (1.0, 0.0)}
+    monkeypatch.setattr(module, "RANDOM_DOCUMENTS", 70)
+    laws = {"embeddings": (2.0, 0.5), "pruning": (1.0, 0.0)}
+    laws |= {"report": (3.0, 0.25), "example_models": (4.0, 0.125)}
+    ends = {"report": 50, "example_models": 70}
     starts: list[int] = []
 
     def costs(
@@ -49,7 +52,7 @@ def test_costs_are_in_proportion_to_documents(source, monkeypatch, rows, most, m
     assert starts[0] == starts[1] == measured // (2 if rows == 500 else 3)
     by_name = {stage.stage: stage for stage in stages}
     for stage, (fixed, each) in laws.items():
-        documents = max(50, measured) if stage == "report" else 120
+        documents = max(ends.get(stage, 120), measured)
         assert by_name[stage].seconds == pytest.approx(7 + fixed + each * documents)
         assert by_name[stage].measured_seconds == fixed + each * measured
         assert by_name[stage].cpu_seconds == 14
@@ -120,3 +123,27 @@ def test_the_command_prints_and_writes_nothing(source, tmp_path, monkeypatch):
     assert "24 documents" in done.stderr
     assert CliRunner().invoke(cli, arguments).exit_code == 0
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("of", ["labels", "where"])
+def test_examples_need_not_be_among_the_documents_run(tmp_path, monkeypatch, of):
+    """The score is fitted, though no document that is run has a label or is of the group."""
+    ids, rare = [f"d{row:03d}" for row in range(600)], np.arange(600) % 200 >= 150
+    texts = [f"text {row} about {word}" for row, word in enumerate(np.where(rare, "sea", "land"))]
+    table = pa.table({"id": ids, "text": texts, "language": np.where(rare, "xx", "en").tolist()})
+    (tmp_path / "source").mkdir()
+    pq.write_table(table, tmp_path / "source" / "part.parquet")
+    labels = pa.table({"id": ids, "score": np.arange(600.0)}).filter(pa.array(rare))
+    pq.write_table(labels, tmp_path / "labels.parquet")
+    given: dict[str, Any] = {
+        "labels": {"labels": str(tmp_path / "labels.parquet")},
+        "where": {"where": {"column": "language", "value": "xx"}},
+    }
+    score = {"name": "mine", "kind": "examples"} | given[of]
+    chosen = settings(
+        tmp_path / "source", plan={"rows_per_shard": 200}, quality={"scores": [score]}
+    )
+    monkeypatch.setattr(module, "stages_of", lambda _: ("example_models", "scores"))
+    stages, sampled = estimate(preview(chosen), Compute(), 120)
+    assert sampled == 360
+    assert [stage.stage for stage in stages] == ["plan", "example_models", "scores", "total"]
