@@ -53,7 +53,9 @@ def column_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskE
     optional = {"token_count": _must_be(is_numeric, "a number"), **has_one_text}
     for key, problem_of in (required | optional).items():
         name = getattr(columns, key, "")
-        if key in required or name in schema.names:
+        # Columns that the source need not have may be absent, unless a setting names them.
+        is_named = name not in ("", key)
+        if key in required or is_named or name in schema.names:
             setting = f"source.columns.{key}" if name else "source.layout"
             yield from check(name or key, setting, problem_of)
     yield from _name_problems(settings, schema)

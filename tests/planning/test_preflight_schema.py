@@ -1,6 +1,7 @@
 """Problems that the settings and the columns of the source show."""
 
 import pyarrow as pa
+import pytest
 
 from datamask.config.loading import parse_settings
 from datamask.planning.preflight_schema import column_problems
@@ -14,3 +15,12 @@ def test_the_setting_of_a_score_is_named_by_its_place():
     schema = pa.schema({"id": pa.string(), "text": pa.string()})
     (problem,) = column_problems(chosen, schema)
     assert "column grade" in str(problem) and "set quality.scores.1.column" in str(problem)
+
+
+@pytest.mark.parametrize("column", ["dump", "url", "language", "token_count"])
+def test_a_column_that_a_setting_names_is_needed(column):
+    """It may be absent under the name that nobody set, and if the setting is empty."""
+    schema = pa.schema({"id": pa.string(), "text": pa.string()})
+    for name, columns in (("", []), (column, []), ("other", ["other"])):
+        chosen = parse_settings({"source": {"columns": {column: name}}})
+        assert [problem.column for problem in column_problems(chosen, schema)] == columns
