@@ -40,6 +40,10 @@ SAMPLED_CHARACTERS = 20_000_000
 MOST_DOCUMENTS = 2000
 """Most documents of a set that models are scored on."""
 
+SCORED_TOKENS = 1024
+"""Most tokens of a text that models are scored on, or those of a training sequence if these are
+more (docs/log.md#evaluation)."""
+
 NGRAM = 5
 """Words in an n-gram, of which documents are compared with held-out ones."""
 
@@ -166,7 +170,7 @@ def encode(tokenizer: Any, texts: list[str]) -> list[list[int]]:
 
 
 def encode_held_out(run: Run, compute: Compute) -> None:
-    """Write `evaluation/held_out.parquet`: what models are scored on, cut to their context.
+    """Write `evaluation/held_out.parquet`: what models are scored on.
 
     The receipt's metrics: documents by set, and how many texts are left out because they are
     `examples`, which a score has learned from. Raises as `held_out_texts`.
@@ -226,7 +230,7 @@ def copy_groups(texts: list[str], held_out: pa.Table) -> tuple[npt.NDArray[np.in
 def _encoded(
     tokenizer: Any, context: int, *, text: str, prompt: str = "", **row: Any
 ) -> dict[str, Any]:
-    """A row of `schemas.HELD_OUT` but its signature: as much text as a sequence has room for."""
+    """A row of `schemas.HELD_OUT` but its signature; of long texts the beginning."""
     before = tokenizer.encode(prompt, add_special_tokens=False).ids[-context // 2 :]
     encoding = tokenizer.encode(text, add_special_tokens=False)
     unknown = getattr(tokenizer.model, "unk_token", None)
@@ -235,7 +239,7 @@ def _encoded(
             f"evaluation.model: its tokenizer has no token for a text of set {row['set']}; remove "
             "tokenizer.json, or use one of bytes"
         )
-    tokens = encoding.ids[: context - len(before)]
+    tokens = encoding.ids[: max(SCORED_TOKENS, context)]
     end = encoding.offsets[len(tokens) - 1][1] if tokens else 0
     size = len(text[:end].encode())
     return {**row, "prefix": len(before), "tokens": [*before, *tokens], "bytes": size}

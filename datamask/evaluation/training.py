@@ -84,7 +84,10 @@ def train(run: Run, unit: int, compute: Compute) -> Receipt:
             advance(step, training.num_steps(sequences), "steps", bits_now)
         diverged = training.problem()
         held_out = read_columns(run.path("held_out"), ["set", "id", "tokens", "prefix"])
-        bits = None if diverged else score(training.averaged_model(), held_out, separator, compute)
+        bits = None
+        if not diverged:
+            context = preset(evaluation).context
+            bits = score(training.averaged_model(), held_out, separator, context, compute)
     except torch.OutOfMemoryError as error:
         raise DeviceMemoryError(
             f"training: {name}: not enough device memory; lower compute.working_set_bytes"
@@ -266,30 +269,40 @@ def token_nats(model: torch.nn.Module, sequences: Tensor) -> Tensor:
 
 
 def score(
-    model: torch.nn.Module, held_out: pa.Table, separator: int, compute: Compute
+    model: torch.nn.Module, held_out: pa.Table, separator: int, context: int, compute: Compute
 ) -> npt.NDArray[np.float64]:
     """The bits that a model needs for the tokens of each text after its prefix.
+
+    A text is read as in training: in sequences of *context* tokens, each predicted from those
+    before it in its sequence, and the first from the token before it.
 
     Args:
         model: predicts the next token.
         held_out: columns `tokens` and `prefix`.
         separator: the token before each text.
+        context: tokens of a sequence.
         compute: has the memory to use.
     """
-    texts = held_out["tokens"].to_pylist()
+    texts = [[separator, *tokens] for tokens in held_out["tokens"].to_pylist()]
     prefixes = held_out["prefix"].to_pylist()
     bits = np.zeros(len(texts))
-    order = sorted(range(len(texts)), key=lambda index: (-len(texts[index]), index))
+    sequences = [
+        (index, start, text[start : start + context + 1])
+        for index, text in enumerate(texts)
+        for start in range(0, len(text) - 1, context)
+    ]
+    sequences.sort(key=lambda sequence: -len(sequence[2]))
     model.eval()
-    while order:
-        width = len(texts[order[0]]) + 1
+    while sequences:
+        width = len(sequences[0][2])
         size = max(1, compute.working_set_bytes // (width * (separator + 1) * BYTES_PER_LOGIT))
-        some, order = order[:size], order[size:]
+        some, sequences = sequences[:size], sequences[size:]
         batch = torch.full((len(some), width), separator)
-        for row, index in enumerate(some):
-            batch[row, 1 : len(texts[index]) + 1] = torch.tensor(texts[index])
+        for row, (_, _, tokens) in enumerate(some):
+            batch[row, : len(tokens)] = torch.tensor(tokens)
         with torch.inference_mode():
             nats = token_nats(model, batch).double().cpu().numpy()
-        for row, index in enumerate(some):
-            bits[index] = nats[row, prefixes[index] : len(texts[index])].sum() / math.log(2)
+        for row, (index, start, tokens) in enumerate(some):
+            scored = nats[row, max(0, prefixes[index] - start) : len(tokens) - 1]
+            bits[index] += scored.sum() / math.log(2)
     return bits

@@ -17,7 +17,7 @@ EVALUATION = (
     ),
     Stage(
         "held_out",
-        4,
+        5,
         "datamask.evaluation.texts:encode_held_out",
         settings=of.held_out,
         after_all=("quality", "tokenizer"),
@@ -38,7 +38,7 @@ EVALUATION = (
     ),
     Stage(
         "training",
-        2,
+        3,
         "datamask.evaluation.training:train",
         "unit",
         settings=lambda s: s.evaluation.model_dump(
