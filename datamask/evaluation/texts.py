@@ -41,8 +41,8 @@ MOST_DOCUMENTS = 2000
 """Most documents of a set that models are scored on."""
 
 SCORED_TOKENS = 1024
-"""Most tokens of a text that models are scored on, or those of a training sequence if these are
-more (docs/log.md#evaluation)."""
+"""Tokens of a held-out text on which models are scored, at most; or as many as a training sequence
+has, if that is longer (docs/log.md#evaluation)."""
 
 NGRAM = 5
 """Words in an n-gram, of which documents are compared with held-out ones."""
@@ -230,7 +230,7 @@ def copy_groups(texts: list[str], held_out: pa.Table) -> tuple[npt.NDArray[np.in
 def _encoded(
     tokenizer: Any, context: int, *, text: str, prompt: str = "", **row: Any
 ) -> dict[str, Any]:
-    """A row of `schemas.HELD_OUT` but its signature; of long texts the beginning."""
+    """A row of `schemas.HELD_OUT` without its signature; a long text is cut."""
     before = tokenizer.encode(prompt, add_special_tokens=False).ids[-context // 2 :]
     encoding = tokenizer.encode(text, add_special_tokens=False)
     unknown = getattr(tokenizer.model, "unk_token", None)

@@ -86,7 +86,7 @@ def train(run: Run, unit: int, compute: Compute) -> Receipt:
         held_out = read_columns(run.path("held_out"), ["set", "id", "tokens", "prefix"])
         bits = None
         if not diverged:
-            context = preset(evaluation).context
+            context = training.size.context
             bits = score(training.averaged_model(), held_out, separator, context, compute)
     except torch.OutOfMemoryError as error:
         raise DeviceMemoryError(

@@ -9,6 +9,7 @@ are measured; the cost of the plan is arithmetic. Other machines are not known.
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import tempfile
 import time
@@ -26,13 +27,16 @@ from datamask.config.compute import Compute
 from datamask.config.inputs import Score
 from datamask.config.outputs import SAMPLED_DOCUMENTS
 from datamask.config.settings import Settings
+from datamask.errors import SettingsError
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
 from datamask.planning.preview import PlanPreview
-from datamask.quality.examples import RANDOM_DOCUMENTS
+from datamask.quality.examples import LEAST_LABELS, RANDOM_DOCUMENTS
 from datamask.runs import budget
 from datamask.runs.stages import stages_of
 from datamask.source.reading import read_piece
+
+logger = logging.getLogger(__name__)
 
 MOST_SHARDS = 3
 
@@ -63,12 +67,20 @@ def estimate(plan: PlanPreview, compute: Compute, most: int) -> tuple[list[Stage
 
     Raises:
         InputError: a file of the source is unreadable.
+        SettingsError: a score cannot be fitted to so few documents.
         DatamaskError: a stage fails on these documents.
     """
     compute = compute.model_copy(update={"workers": 1})
     with tempfile.TemporaryDirectory(prefix="datamask-estimate-") as folder:
         tables = _sample(plan, most)
         first = tables[:1] if len(tables) > 1 else [tables[0].slice(0, -(-len(tables[0]) // 2))]
+        is_fitted = any(score.kind == "examples" for score in plan.settings.scores)
+        if is_fitted and len(first[0]) < LEAST_LABELS:
+            raise SettingsError(
+                f"the estimate begins with {len(first[0])} documents, but a score of kind "
+                f"`examples` is fitted to at least {LEAST_LABELS}; raise --documents or "
+                "plan.rows_per_shard"
+            )
         cold, warm, more = (
             _measured(Path(folder, str(number)), some, plan, compute)
             for number, some in enumerate((first, first, tables))
@@ -133,11 +145,12 @@ def _settings(plan: PlanPreview, tables: list[pa.Table], source: Path) -> Settin
 
 
 def _score(score: Score, ids: pa.ChunkedArray, folder: Path) -> Score:
-    """A score of examples is fitted however few of these documents have a label or its group."""
+    """The score, with labels made up where these documents may have none or be of no group."""
     if score.kind != "examples":
         return score
     changes: dict[str, Any] = {"least_correlation": -1.0}
     if not score.path:
+        logger.info("estimate: score %s is fitted to labels that are made up", score.name)
         path, values = folder / f"{score.name}.parquet", pa.array(np.arange(len(ids)) % 2)
         pq.write_table(pa.table({score.id_column: ids, score.column: values}), path)
         changes |= {"labels": str(path), "where": None}

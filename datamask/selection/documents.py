@@ -67,10 +67,15 @@ def with_vectors(
     stage: str = "",
     rows: np.ndarray | None = None,
 ) -> ShardDocuments:
-    """All documents of a shard with their vectors, read or (`embedding.keep` false) made.
+    """A shard's documents with their vectors, read or (`embedding.keep` false) made.
 
-    Or only those at *rows* of them, in this order. The checkpoints of *stage* hold vectors that are
-    made, until its output is written; empty: none. A run without vectors asks for all documents.
+    Args:
+        run: the run; without vectors, the documents are returned as they are.
+        documents: all documents of the shard.
+        compute: makes vectors.
+        stage: its checkpoints hold the vectors that are made, until its output is written; empty:
+            none do.
+        rows: which of the documents are wanted, in this order; None: all.
     """
     shard = documents.shard
     if not run.settings.has_vectors:
@@ -261,7 +266,7 @@ def read_quality(run: Run, shard: int) -> ShardDocuments:
 
 
 def read_survivors(run: Run, shard: int, names: Sequence[str] = ()) -> ShardDocuments:
-    """A shard's documents that survived pruning, with quality and only these scores.
+    """A shard's documents that survived pruning, with quality and the scores that are named.
 
     Raises:
         CorruptFileError: they are not as many as recorded, or one has no finite quality.

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from datamask.cli.main import cli
 from datamask.config.compute import Compute
+from datamask.errors import SettingsError
 from datamask.execution import estimate as module
 from datamask.execution.estimate import estimate
 from datamask.execution.pipeline import rebuild
@@ -147,3 +148,5 @@ def test_examples_need_not_be_among_the_documents_run(tmp_path, monkeypatch, of)
     stages, sampled = estimate(preview(chosen), Compute(), 120)
     assert sampled == 360
     assert [stage.stage for stage in stages] == ["plan", "example_models", "scores", "total"]
+    with pytest.raises(SettingsError, match="99 documents"):
+        estimate(preview(chosen), Compute(), 99)

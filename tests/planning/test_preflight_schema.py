@@ -19,7 +19,7 @@ def test_the_setting_of_a_score_is_named_by_its_place():
 
 @pytest.mark.parametrize("column", ["dump", "url", "language", "token_count"])
 def test_a_column_that_a_setting_names_is_needed(column):
-    """It may be absent under the name that nobody set, and if the setting is empty."""
+    """The column may be absent under its default name, or if the setting is empty."""
     schema = pa.schema({"id": pa.string(), "text": pa.string()})
     for name, columns in (("", []), (column, []), ("other", ["other"])):
         chosen = parse_settings({"source": {"columns": {column: name}}})

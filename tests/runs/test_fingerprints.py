@@ -97,8 +97,6 @@ UNREAD = {
     "arms": ("evaluation.arms.name",),  # the name of the file
     # Empty where there are labels.
     "example_models": ("quality.scores.path", "quality.scores.where"),
-    # What another kind changes is in the fingerprint of `scores`.
-    **dict.fromkeys(("combined", "quality"), ("quality.scores.kind",)),
 }
 """Settings in a fingerprint that the stage itself does not read in these runs."""
 
