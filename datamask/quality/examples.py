@@ -141,7 +141,7 @@ def fit_examples(run: Run, compute: Compute) -> None:
                 f"score {score.name}: {measure} of cross-validated predictions is {value:.3f} on "
                 f"{len(targets)} texts, below least_correlation {score.least_correlation:g}; give "
                 "more examples, or examples that differ more from the source, or lower it",
-                path=score.labels or score.path,
+                path=score.labels or score.path or run.settings.source.path,
             )
         logger.info("score %s: %s", score.name, figures)
         metrics[score.name] = {**figures, "copies": copies}

@@ -148,6 +148,15 @@ def test_examples_like_any_document_are_refused(tmp_path):
         run_stage(run, "example_models", Compute())
 
 
+def test_a_group_like_any_other_is_refused(tmp_path, monkeypatch):
+    """The error names the source, because the examples are of it."""
+    monkeypatch.setitem(WORDS, "recipe", WORDS["log"])
+    run = planned(tmp_path, {"where": {"column": "domain", "value": "recipe.org"}}, KINDS)
+    with pytest.raises(InputError, match="least_correlation") as refused:
+        run_stage(run, "example_models", Compute())
+    assert f"file {tmp_path / 'source'}" in str(refused.value)
+
+
 def test_a_group_of_the_source_can_be_the_examples(tmp_path):
     """Its documents against those of other groups; held-out documents are on neither side."""
     where = {"column": "domain", "value": "recipe.org"}
