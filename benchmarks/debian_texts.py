@@ -50,9 +50,28 @@ OTHER_DOCUMENTATION = """
     python-celery-doc python-pandas-doc python-scrapy-doc shorewall-doc slurm-wlm-doc swi-prolog-doc
     weechat-doc xapian-doc
 """
-PACKAGES = {"first": (MANUALS, DOCUMENTATION), "other": (OTHER_MANUALS, OTHER_DOCUMENTATION)}
+THIRD_MANUALS = """
+    ceph-common freebsd-manpages inn2 iproute2 libbio-perl-perl libcatalyst-perl libdbi-perl
+    libdbix-class-perl libibverbs-dev libperl-critic-perl libplack-perl libpoe-perl libppi-perl
+    librose-db-object-perl nmap samba util-linux xfsprogs zsh-common
+"""
+THIRD_DOCUMENTATION = """
+    ant-doc borgbackup-doc csound-doc derby-doc dpdk-doc gap-doc graphviz-doc icinga2-doc icu-doc
+    imagemagick-6-doc ironic-doc kea-doc keystone-doc kicad-doc-en knot-resolver-doc
+    libboost1.81-doc libstdc++-12-doc lilypond-doc-html linuxcnc-doc-en llvm-16-doc neutron-doc
+    nim-doc nova-doc ntpsec-doc openafs-doc pari-doc pcp-doc pike8.0-doc pipewire-doc povray-doc
+    python-biopython-doc python-dask-doc python-djangorestframework-doc python-statsmodels-doc
+    python-sympy-doc python-xarray-doc qtbase5-doc-html renpy-doc rsyslog-doc rust-doc scons-doc
+    singular-doc snakemake-doc sphinx-doc swift-doc tomcat10-docs topcat-doc twisted-doc uima-doc
+    wx3.2-doc
+"""
+PACKAGES = {
+    "first": (MANUALS, DOCUMENTATION),
+    "other": (OTHER_MANUALS, OTHER_DOCUMENTATION),
+    "third": (THIRD_MANUALS, THIRD_DOCUMENTATION),
+}
 """Packages with manual pages and with HTML documentation. Selections are explored on texts of the
-first ones; the other ones are for corpora that are looked at once."""
+first ones; the others are for corpora that are looked at once."""
 GROFF = ("groff", "-k", "-t", "-mandoc", "-Tutf8", "-P-cbou", "-rLL=100n", "-rHY=0")
 LEAST_WORDS = 20
 LEAST_STOP_WORDS = 0.12

@@ -17,7 +17,7 @@ import argparse
 import hashlib
 import re
 import site
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html.parser import HTMLParser
 from itertools import chain
 from pathlib import Path
@@ -30,8 +30,21 @@ from benchmarks.debian_texts import SCHEMA, Apt, Document, document, format_manu
 from datamask.runs.files import write_parquet
 
 DOCUMENTS = 8000
-CLEAN = {"descriptions": 4700, "documentation": 2000, "manuals": 780, "docstrings": 520}
-"""Clean texts of each domain for 8,000 documents."""
+CLEAN = {
+    "descriptions": {
+        "descriptions": 4700,
+        "documentation": 2000,
+        "manuals": 780,
+        "docstrings": 520,
+    },
+    "documentation": {
+        "descriptions": 1000,
+        "documentation": 5700,
+        "manuals": 780,
+        "docstrings": 520,
+    },
+}
+"""Clean texts of each domain for 8,000 documents, by the domain that most of them are of."""
 TARGET = {"manuals": 480, "docstrings": 320}
 """The domains that are the target in A, and what is needed of them besides, for examples and to be
 held out."""
@@ -223,11 +236,17 @@ def _ids(folder: Path) -> set[str]:
 
 
 def write(
-    source: Path, folder: Path, work: Path, documents: int, folds: int, without: Path | None
+    source: Path,
+    folder: Path,
+    work: Path,
+    documents: int,
+    folds: int,
+    without: Sequence[Path] = (),
+    mostly: str = "descriptions",
 ) -> None:
     """Write the corpora of all folds. SystemExit if there are too few texts of a kind."""
     size = documents / DOCUMENTS
-    used = _ids(without) if without else set()
+    used = {key for other in without for key in _ids(other)}
     noise_file = folder / "noise.parquet"
     if not noise_file.exists():
         distinct = {piece.id: piece for piece in noise(work)}
@@ -242,7 +261,7 @@ def write(
         mine = [text for text in texts if int(text.id, 16) % folds == fold]
         chosen: dict[str, list[Document]] = {}
         pages: list[Document] = []
-        for kind, number in (CLEAN | NOISE).items():
+        for kind, number in (CLEAN[mostly] | NOISE).items():
             of_kind = [text for text in mine if text.domain == kind]
             due = int(number * size) + TARGET.get(kind, 0)
             besides = PAGES.get(kind, 0)
@@ -252,7 +271,9 @@ def write(
                 )
             chosen[kind] = of_kind[:due]
             pages += of_kind[due : due + besides]
-        clean, dirty = (list(chain(*(chosen[kind] for kind in kinds))) for kinds in (CLEAN, NOISE))
+        clean, dirty = (
+            list(chain(*(chosen[kind] for kind in kinds))) for kinds in (CLEAN[mostly], NOISE)
+        )
         for name, of_corpus in corpora(clean, pages, dirty, size, fold).items():
             _write(folder / f"{name}.parquet", of_corpus)
 
@@ -270,7 +291,10 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True, help="packages of the source")
     parser.add_argument("--documents", type=int, default=4000, help="of a corpus")
     parser.add_argument("--folds", type=int, default=7)
-    parser.add_argument("--without", type=Path, help="corpora whose clean texts are not used")
+    parser.add_argument(
+        "--without", type=Path, nargs="+", default=[], help="corpora whose clean texts are not used"
+    )
+    parser.add_argument("--mostly", choices=CLEAN, default="descriptions", help="of clean texts")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     write(
@@ -280,6 +304,7 @@ def main() -> None:
         arguments.documents,
         arguments.folds,
         arguments.without,
+        arguments.mostly,
     )
 
 

@@ -32,7 +32,7 @@ from datamask.config.inputs import Embedding
 from datamask.config.selection import METRICS
 from datamask.embedding.loose_texts import embed_texts
 from datamask.evaluation.ngram import Trigrams
-from datamask.evaluation.texts import NGRAM, SIMILARITY, encode
+from datamask.evaluation.texts import NGRAM, SCORED_TOKENS, SIMILARITY, encode
 from datamask.evaluation.verdict import holm
 from datamask.hygiene.minhash import cluster, sign
 from datamask.hygiene.words import hash_ngrams, split_words
@@ -45,8 +45,6 @@ WINDOWS = 1
 """Windows of a text: the figures are of texts that are judged by their beginning."""
 
 VOCABULARY = 2048
-SCORED_TOKENS = 256
-"""Tokens of a held-out text that are scored."""
 RANDOM_DRAWS = 3
 LABELS = 500
 ATTEMPTS = 2

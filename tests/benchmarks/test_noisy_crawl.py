@@ -24,7 +24,7 @@ def test_no_clean_text_of_other_corpora_is_used(tmp_path):
     (tmp_path / "source").mkdir()
     noisy_crawl._write(tmp_path / "source" / "clean.parquet", clean)
     ids, used = {text.id for text in clean}, []
-    for name, without in (("first", None), ("again", None), ("other", tmp_path / "first")):
+    for name, without in (("first", []), ("again", []), ("other", [tmp_path / "first"])):
         folder = tmp_path / name
         folder.mkdir()
         noisy_crawl._write(folder / "noise.parquet", bad)
