@@ -46,7 +46,7 @@ MOST_STEPS = 200
 MOST_PAIRS = 1000
 """Documents whose nearest document has its text in the sample (docs/log.md#report)."""
 
-MAPPED_DOCUMENTS, EXTREMES, ASKED = 3000, 20, 5
+MAPPED_DOCUMENTS, EXTREMES, ASKED = 2000, 20, 5
 """Random documents on the map, documents of each other kind, and the share (one in `ASKED`) of the
 sampled documents whose nearest document is sought in each selection (docs/log.md#report)."""
 
