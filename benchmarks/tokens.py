@@ -136,9 +136,10 @@ def encode_alone(root: Path, method: str) -> None:
 
 def tokenise_all(root: Path, compute: Compute) -> None:
     """The stage, with reading and writing."""
-    before = cpu_seconds()
-    receipt = tokenise(open_files(root), 0, compute)
-    show("stage tokenised", cpu_seconds() - before, f"{receipt.metrics['tokens']:,} tokens")
+    before, run = cpu_seconds(), open_files(root)
+    tokenise(run, 0, compute)
+    tokens = run.receipt("tokenised", 0).metrics["tokens"]
+    show("stage tokenised", cpu_seconds() - before, f"{tokens:,} tokens")
 
 
 def order_all(root: Path, compute: Compute) -> None:

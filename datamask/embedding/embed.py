@@ -24,14 +24,13 @@ from datamask.runs.checkpoints import Checkpoints, State
 from datamask.runs.files import read_columns
 from datamask.runs.in_progress import note
 from datamask.runs.output import write_output
-from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.source.reading import read_shard, row_error
 
 ROWS_PER_GROUP = 16_384
 
 
-def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
+def embed_shard(run: Run, shard: int, compute: Compute) -> None:
     """Write `embeddings/NNNNN.parquet`: a unit vector per surviving document, in source order.
 
     Layout `features` imports the vectors of the source; otherwise the text is embedded.
@@ -59,9 +58,8 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
         "revision": run.pinned_revisions.get(PIN),
         VECTORS_OF: vectors_of(run, shard),
     }
-    made = write_output(run, "embeddings", shard, schema, tables, metrics)
+    write_output(run, "embeddings", shard, schema, tables, metrics)
     note(reused=reused)
-    return made
 
 
 def embed_unkept(

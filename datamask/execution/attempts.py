@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datamask.config.compute import Compute
 from datamask.errors import DatamaskError, code_of, describe, is_transient, known
 from datamask.execution.devices import own_device
-from datamask.runs.records import forget_record, note_failure, read_record, recorded
+from datamask.runs.records import note_failure, read_record, recorded
 from datamask.runs.retrying import attempts, retried, warn
 from datamask.runs.run import Run
 from datamask.runs.stages import STAGES
@@ -74,12 +74,6 @@ def failures_on_record(
         elif unit in left or record is None or record.seconds is None:
             failures[unit] = reasons.get(unit, "its task completed, but its file is missing")
     return failures
-
-
-def forget_records(run: Run, stage: str, units: Iterable[int]) -> None:
-    """Delete the records of units that are about to be repeated by force."""
-    for unit in units:
-        forget_record(run, stage, unit)
 
 
 def steps(

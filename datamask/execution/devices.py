@@ -11,7 +11,6 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 from datamask.config.compute import Compute
@@ -30,7 +29,8 @@ def own_device(compute: Compute) -> Iterator[Compute]:
     if not names:
         yield compute.model_copy(update={"device": "cpu"})
         return
-    with gpu_slot(names) as index:
+    folder = Path(tempfile.gettempdir()) / f"datamask-gpus-{os.getuid()}"
+    with first_free([folder / f"{name}.lock" for name in names]) as index:
         yield compute.model_copy(update={"device": f"cuda:{index}"})
 
 
@@ -64,12 +64,6 @@ def _check_bfloat16(compute: Compute) -> None:
             "compute.matmul: bfloat16 is set, but this machine's device only emulates it, which "
             "takes far longer than float32 (about 70 times on a CPU); use auto or float32"
         )
-
-
-def gpu_slot(names: list[str], folder: Path | None = None) -> AbstractContextManager[int]:
-    """Hold one of the GPUs of these identities, on this machine; yields its index."""
-    folder = folder or Path(tempfile.gettempdir()) / f"datamask-gpus-{os.getuid()}"
-    return first_free([folder / f"{name}.lock" for name in names])
 
 
 def usable_cores() -> int:

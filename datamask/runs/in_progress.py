@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextvars import ContextVar, copy_context
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -71,12 +71,6 @@ def working(stage: str, label: str = "") -> Iterator[Work]:
 def running() -> list[Work]:
     """The units in progress, in the order in which they started."""
     return list(_running.values())
-
-
-def from_any_thread() -> Callable[..., None]:
-    """`advance` for this thread's unit of work, to be called by another thread."""
-    context = copy_context()
-    return lambda *given: context.run(advance, *given)
 
 
 def advance(

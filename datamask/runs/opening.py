@@ -9,7 +9,7 @@ import json
 from datamask.config.loading import parse_settings
 from datamask.config.settings import Settings
 from datamask.errors import CorruptFileError, RunError
-from datamask.runs.files import replace_file
+from datamask.runs.files import write_text_file
 from datamask.runs.receipt import fingerprint_in
 from datamask.runs.run import Run, digest
 from datamask.runs.stages import owner_of
@@ -34,8 +34,7 @@ def create_run(root: Root, settings: Settings, pinned_revisions: dict[str, str])
     storage = run_storage(root)
     path = storage.fetch("run.json")
     if not path.exists() or path.read_text(encoding="utf-8") != text:
-        with replace_file(path, storage) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+        write_text_file(path, text, storage)
     return Run(storage, settings, dict(pinned_revisions))
 
 

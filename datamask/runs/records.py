@@ -13,12 +13,12 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from datamask.errors import DatamaskError, code_of, describe, visible
-from datamask.runs.files import replace_file
+from datamask.runs.files import write_text_file
 from datamask.runs.in_progress import working
 from datamask.runs.run import Run
 from datamask.runs.stages import STAGES
@@ -165,14 +165,14 @@ def _write(run: Run, stage: str, unit: int, work: WorkRecord) -> None:
     write_record(run, stage, unit, replace(record, work=asdict(work)))
 
 
-def forget_record(run: Run, stage: str, unit: int) -> None:
-    """Delete the record of a unit's work that is about to be repeated by force."""
-    record = run.storage.record(run.name(stage, unit))
-    if record.work:
-        write_record(run, stage, unit, replace(record, work={}))
+def forget_records(run: Run, stage: str, units: Iterable[int]) -> None:
+    """Delete the records of units that are about to be repeated by force."""
+    for unit in units:
+        record = run.storage.record(run.name(stage, unit))
+        if record.work:
+            write_record(run, stage, unit, replace(record, work={}))
 
 
 def write_record(run: Run, stage: str, unit: int, record: Record) -> None:
     """Replace all that is on record of a unit's output."""
-    with replace_file(run.record_path(stage, unit), run.storage) as temporary:
-        temporary.write_text(record.text, encoding="utf-8")
+    write_text_file(run.record_path(stage, unit), record.text, run.storage)

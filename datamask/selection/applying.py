@@ -13,14 +13,13 @@ from typing import Any
 from datamask.config.compute import Compute
 from datamask.learning import published
 from datamask.runs import schemas
-from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.selection.documents import judged, on_device, read_quality, with_vectors, write_rows
 from datamask.selection.mask_model import read_model
 from datamask.selection.model_file import judged_by
 
 
-def apply_model(run: Run, shard: int, compute: Compute) -> Receipt:
+def apply_model(run: Run, shard: int, compute: Compute) -> None:
     """Write the mask of a shard by the run's mask model.
 
     The metrics have `gains`: mean and deviation over documents of what each term adds to the logit.
@@ -39,7 +38,7 @@ def apply_model(run: Run, shard: int, compute: Compute) -> Receipt:
     }
     metrics |= {"estimator": "mask_model", "steps": 0, "stopped_by": "complete"}
     columns = {"logit": published.on_side(judgement.logits, selected), "selected": selected}
-    return write_rows(run, "selection", shard, schemas.MASK, columns, metrics)
+    write_rows(run, "selection", shard, schemas.MASK, columns, metrics)
 
 
 def drift(run: Run) -> list[dict[str, Any]]:

@@ -19,7 +19,6 @@ from datamask.learning.ranked import compare_quality
 from datamask.runs import budget
 from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
-from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run, shard_seed
 from datamask.selection.terms import indicator_names
 
@@ -298,8 +297,8 @@ def write_rows(
     schema: pa.Schema,
     columns: dict[str, np.ndarray],
     metrics: dict[str, Any],
-) -> Receipt:
+) -> None:
     """Write columns of shape N, in the order of the documents."""
     table = pa.table(columns, schema)
     parts = table.to_batches(max_chunksize=ROWS_PER_BATCH) or [table]
-    return write_output(run, stage, shard, schema, parts, metrics)
+    write_output(run, stage, shard, schema, parts, metrics)

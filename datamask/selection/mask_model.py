@@ -31,7 +31,7 @@ from datamask.objectives.formula import formula
 from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import WeightedTerm, build_terms, is_linear
 from datamask.runs import budget
-from datamask.runs.files import read_columns, replace_file
+from datamask.runs.files import read_columns, replace_file, write_text_file
 from datamask.runs.opening import versions
 from datamask.runs.run import Run, digest
 from datamask.selection import sampling, sums
@@ -68,8 +68,7 @@ def make_mask_model(run: Run, compute: Compute) -> None:
     metrics = {"unavailable": about["unavailable"]}
     about["receipt"] = asdict(run.make_receipt("mask_model", 0, rows, metrics))
     text = json.dumps(about | {"digest": digest(about)}, indent=1, sort_keys=True) + "\n"
-    with replace_file(path, run.storage) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_text_file(path, text, run.storage)
 
 
 def _unavailable(run: Run) -> str:
@@ -96,7 +95,7 @@ def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any], str]:
     """The model, what model.json says of it, and why it is of no use, if it is of none."""
     selection, shards = run.settings.selection, range(run.num_shards)
     quality = run.receipt("quality", 0).metrics
-    moments = sums.read_moments(run, "outcome", shards)
+    moments, *_ = sums.read_moments(run, "outcome", shards)
     kept, candidates = float(moments.count), quality["kept_total"]
     sample = sampling.Drawn.read(run, "outcome").data(0, sampling.STAND_INS, compute)
     parts = [sums.read_lists(run, "outcome", ("sample_selected",), shard) for shard in shards]

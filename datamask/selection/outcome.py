@@ -13,14 +13,12 @@ from datamask.learning.learner import compared
 from datamask.learning.scales import random_subsets
 from datamask.objectives.protocol import MomentObjective
 from datamask.runs import schemas
-from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.selection import sampling, sums
 from datamask.selection.documents import on_device, read_column, read_quality, with_vectors
-from datamask.selection.sums import RoundRow
 
 
-def sum_selected(run: Run, shard: int, compute: Compute) -> Receipt:
+def sum_selected(run: Run, shard: int, compute: Compute) -> None:
     """Write `outcome/NNNNN.parquet`: moments of what a shard keeps, and a sample of its documents.
 
     In scope `corpus` also the moments of its part of the corpus's top quality. What is kept follows
@@ -49,7 +47,7 @@ def sum_selected(run: Run, shard: int, compute: Compute) -> Receipt:
     sample = sampling.sample_columns(documents, np.searchsorted(needed_rows, sampled))
     rows = [{"selection": name, **row} for name, row in zip(masks, summed, strict=True)]
     rows[0] |= sample | {"sample_selected": kept[sampled]}
-    return sums.write_sums(run, "outcome", shard, schemas.OUTCOME, rows, {})
+    sums.write_sums(run, "outcome", shard, schemas.OUTCOME, rows, {})
 
 
 def corpus_metrics(run: Run) -> dict[str, Any]:
@@ -59,13 +57,11 @@ def corpus_metrics(run: Run) -> dict[str, Any]:
     the moments of all shards, scales those of learning. Terms of weight 0 that are not functions of
     moments are left out.
     """
-    selected, top_quality = (
-        sums.read_moments(run, "outcome", range(run.num_shards), row) for row in range(2)
-    )
+    selected, top_quality = sums.read_moments(run, "outcome", range(run.num_shards))
     corpus = sums.CorpusState.read(run, 0).corpus
     totals = corpus.totals
     if run.settings.selection.num_rounds:  # those are estimated
-        totals = sums.read_moments(run, "round", run.round_units(1), RoundRow.PRESENT)
+        _, totals = sums.read_moments(run, "round", run.round_units(1))
     terms = [term for term in corpus.terms if isinstance(term.objective, MomentObjective)]
     sample = sampling.known_sample(run, Compute())
     count = float(selected.count)

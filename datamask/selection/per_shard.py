@@ -17,7 +17,6 @@ from datamask.learning.ranked import LearnedMask, select_ranked
 from datamask.runs import budget, schemas
 from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.in_progress import advance
-from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run, shard_seed
 from datamask.selection.documents import (
     ShardDocuments,
@@ -40,7 +39,7 @@ documents changes by at most this share (docs/log.md#threshold)."""
 LEARNED_METRICS = ("estimator", "steps", "stopped_by")
 
 
-def make_mask(run: Run, shard: int, compute: Compute) -> Receipt:
+def make_mask(run: Run, shard: int, compute: Compute) -> None:
     """Write the mask of a shard: learn it, or apply a threshold of all shards or a mask model.
 
     Raises:
@@ -51,7 +50,8 @@ def make_mask(run: Run, shard: int, compute: Compute) -> Receipt:
     if selection.mask_model:
         from datamask.selection.applying import apply_model  # imports torch
 
-        return apply_model(run, shard, compute)
+        apply_model(run, shard, compute)
+        return
     is_judged = selection.scope == "shard"
     if is_judged:
         documents = with_vectors(run, read_quality(run, shard), compute)
@@ -74,10 +74,10 @@ def make_mask(run: Run, shard: int, compute: Compute) -> Receipt:
         learned = _learn(run, "selection", documents, due, compute)
         logits, selected, metrics = learned.logits, learned.selected, learned.metrics
     columns = {"logit": logits, "selected": selected}
-    return write_rows(run, "selection", shard, schemas.MASK, columns, metrics)
+    write_rows(run, "selection", shard, schemas.MASK, columns, metrics)
 
 
-def learn_logits(run: Run, shard: int, compute: Compute) -> Receipt:
+def learn_logits(run: Run, shard: int, compute: Compute) -> None:
     """Write the logits of a shard (`datamask.learning.published`), 0 at its own threshold.
 
     Raises:
@@ -97,7 +97,7 @@ def learn_logits(run: Run, shard: int, compute: Compute) -> Receipt:
         learned, logits = _learn_to_budget(run, documents, compute)
         metrics = {name: learned.metrics[name] for name in LEARNED_METRICS}
     columns = {"logit": np.asarray(logits, np.float32)}
-    return write_rows(run, "learning", shard, schemas.LOGITS, columns, metrics)
+    write_rows(run, "learning", shard, schemas.LOGITS, columns, metrics)
 
 
 def _learn_to_budget(

@@ -28,12 +28,11 @@ from datamask.learning.swap_refinement import refine_part
 from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import is_linear
 from datamask.runs import schemas
-from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run, shard_seed
 from datamask.runs.stage_settings import swaps_together
 from datamask.selection import sampling, sums
 from datamask.selection.documents import ShardDocuments, on_device, read_quality, with_vectors
-from datamask.selection.sums import CorpusState, RoundRow
+from datamask.selection.sums import CorpusState
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +53,22 @@ class ShardState:
 def state_after(run: Run, shard: int, state: CorpusState) -> ShardState:
     """A shard after a round, from what it wrote in this round and the share that was applied."""
     unit, share = run.round_units(state.number)[shard], state.total.share or 0.0
-    before, proposed = (
-        sums.read_moments(run, "round", [unit], row)
-        for row in (RoundRow.PRESENT, RoundRow.PROPOSED)
-    )
+    run.receipt("round", unit)
+    names = (*schemas.MOMENTS.names, "present", "proposed", "step_size")
+    rows = sums.read_rows(run, "round", names, unit)
+    proposed, before = (sums.moments_of_row(run, row) for row in rows)
     if state.number == 1:  # of all documents, of which each is selected in part
         part = state.share_selected(state.first)
         before = before.mapped(lambda total: part * total)
-    row = sums.read_lists(run, "round", ("present", "proposed", "step_size"), unit)
-    present, after = (torch.tensor(row[name]) for name in ("present", "proposed"))
+    present, after = (torch.tensor(rows[0][name]) for name in ("present", "proposed"))
     return ShardState(
         exchange.taken(present, after, share),
         before.mixed(proposed, share),
-        StepSize(*row["step_size"].tolist()),
+        StepSize(*rows[0]["step_size"].tolist()),
     )
 
 
-def learn_round(run: Run, unit: int, compute: Compute) -> Receipt:
+def learn_round(run: Run, unit: int, compute: Compute) -> None:
     """Write a shard's file of a round: its proposed and present logits, and the moments at these.
 
     The unit identifies shard and round (`Run.round_units`).
@@ -92,7 +90,7 @@ def learn_round(run: Run, unit: int, compute: Compute) -> Receipt:
         "step_size": astuple(after.step_size),
         "gains": gains,
     }
-    return sums.write_sums(run, "round", unit, schemas.ROUND, rows, {})
+    sums.write_sums(run, "round", unit, schemas.ROUND, rows, {})
 
 
 def _judged(
@@ -105,7 +103,7 @@ def _judged(
         corpus, gains = state.corpus.to(data.device), np.zeros(0)
         proposed, moments = corpus.judge.judge(data, highest_order(corpus.terms))
         if run.settings.selection.num_rounds == 1:
-            selected = sums.read_moments(run, "round_total", [0], sums.SampleRow.EXPECTED)
+            *_, selected = sums.read_moments(run, "round_total", [0])
             gains = _gains(data, corpus, proposed > 0, selected)
         before = state.first_logits(data.num_documents), sums.all_moments(run, data)
         after = ShardState(proposed.cpu(), moments, StepSize())
@@ -210,7 +208,7 @@ def movable(state: CorpusState, logits: torch.Tensor) -> np.ndarray:
     return unsettled(inclusion_of(logits), state.share_selected(state.total)).numpy()
 
 
-def swap_shard(run: Run, shard: int, compute: Compute) -> Receipt:
+def swap_shard(run: Run, shard: int, compute: Compute) -> None:
     """Write `swaps/NNNNN.parquet`: what a shard would swap, and its sums with and without it."""
     state = CorpusState.read(run, run.last_round)
     before = state_after(run, shard, state)
@@ -235,7 +233,7 @@ def swap_shard(run: Run, shard: int, compute: Compute) -> Receipt:
         "leaving": rows[(mask & ~refined).numpy()],
         "coming": rows[(refined & ~mask).numpy()],
     }
-    return sums.write_sums(run, "swaps", shard, schemas.SWAPS, moment_rows, {})
+    sums.write_sums(run, "swaps", shard, schemas.SWAPS, moment_rows, {})
 
 
 def _refined(

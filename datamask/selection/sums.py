@@ -6,7 +6,6 @@ import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -21,25 +20,9 @@ from datamask.objectives.weighted import WeightedTerm
 from datamask.runs import schemas
 from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
-from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.selection.documents import ShardDocuments, read_tokens
 from datamask.selection.terms import score_names, terms_of
-
-
-class RoundRow(IntEnum):
-    """The rows of a shard's file of a round (`schemas.ROUND`)."""
-
-    PROPOSED = 0
-    PRESENT = 1
-
-
-class SampleRow(IntEnum):
-    """The rows of `totals/00.parquet` (`schemas.CORPUS_STATISTICS`)."""
-
-    ALL = 0
-    SLOPE = 1
-    EXPECTED = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,10 +97,8 @@ class CorpusState:
     def read(run: Run, number: int) -> CorpusState:
         """From the totals of the round, and those before the first."""
         first, total = Total.read(run, 0), Total.read(run, number)
-        totals, moments, slope = (
-            read_moments(run, "round_total", [unit], row)
-            for unit, row in ((0, SampleRow.ALL), (number, 0), (0, SampleRow.SLOPE))
-        )
+        totals, slope, *_ = read_moments(run, "round_total", [0])
+        moments, *_ = read_moments(run, "round_total", [number])
         scales, judge = first.scales, exchange.Judge(slope, first.threshold or 0.0)
         terms = tuple(replace(term, scale=scales[term.objective.name]) for term in terms_of(run))
         moments = moments.scaled(total.documents)
@@ -181,15 +162,25 @@ def moments_from(
     return Moments(count, quality, named, torch.tensor(first), torch.from_numpy(second))
 
 
-def read_moments(run: Run, stage: str, units: Iterable[int], row: int = 0) -> Moments:
-    """Moments as written, on the CPU, added in the order of units."""
-    total: dict[str, np.ndarray] = {}
+def moments_of_row(run: Run, row: Mapping[str, np.ndarray]) -> Moments:
+    """Moments on the CPU, from a row of a file (`read_rows`)."""
+    sums = np.concatenate([row[name] for name in ("count", "quality", "scores")])
+    return moments_from(score_names(run), sums, row["first"], row["second"])
+
+
+def read_moments(run: Run, stage: str, units: Iterable[int]) -> list[Moments]:
+    """Moments as written, on the CPU: of each row, added in the order of units."""
+    totals: list[dict[str, np.ndarray]] = []
     for unit in units:
         run.receipt(stage, unit)
-        added = read_lists(run, stage, tuple(schemas.MOMENTS.names), unit, row)
-        total = {name: total[name] + added[name] for name in added} if total else added
-    sums = np.concatenate([total[name] for name in ("count", "quality", "scores")])
-    return moments_from(score_names(run), sums, total["first"], total["second"])
+        added = read_rows(run, stage, tuple(schemas.MOMENTS.names), unit)
+        if totals:
+            added = [
+                {name: total[name] + values for name, values in row.items()}
+                for total, row in zip(totals, added, strict=True)
+            ]
+        totals = added
+    return [moments_of_row(run, total) for total in totals]
 
 
 def sum_tokens(run: Run, stage: str, units: Iterable[int]) -> float:
@@ -198,35 +189,45 @@ def sum_tokens(run: Run, stage: str, units: Iterable[int]) -> float:
 
 
 def read_lists(
-    run: Run, stage: str, names: tuple[str, ...], unit: int = 0, row: int = 0
+    run: Run, stage: str, names: tuple[str, ...], unit: int = 0
 ) -> dict[str, np.ndarray]:
-    """Some columns of one row of a file, as arrays; a number becomes an array of length 1.
+    """Some columns of the first row of a file, as `read_rows`."""
+    return read_rows(run, stage, names, unit)[0]
+
+
+def read_rows(
+    run: Run, stage: str, names: tuple[str, ...], unit: int
+) -> list[dict[str, np.ndarray]]:
+    """Some columns of each row of a file, as arrays; a number becomes an array of length 1.
 
     All shards read the same totals, so a process keeps the last of these.
     """
     path = run.path(stage, unit)
     if stage == "round_total":
-        return _known_lists(path, run.fingerprint(stage, unit), names, row)
-    return _lists(path, names, row)
+        return _known_rows(path, run.fingerprint(stage, unit), names)
+    return _rows(path, names)
 
 
 @functools.lru_cache(maxsize=8)
-def _known_lists(
-    path: Path, fingerprint: str, names: tuple[str, ...], row: int
-) -> dict[str, np.ndarray]:
+def _known_rows(
+    path: Path, fingerprint: str, names: tuple[str, ...]
+) -> list[dict[str, np.ndarray]]:
     # The fingerprint is only a part of the key: another file may come to the same path.
-    return _lists(path, names, row)
+    return _rows(path, names)
 
 
-def _lists(path: Path, names: tuple[str, ...], row: int) -> dict[str, np.ndarray]:
-    table = read_columns(path, list(names)).slice(row, 1)
-    columns = {name: table[name].chunk(0) for name in names}
-    return {
-        name: (column.flatten() if pa.types.is_list(column.type) else column).to_numpy(
-            zero_copy_only=False
-        )
-        for name, column in columns.items()
-    }
+def _rows(path: Path, names: tuple[str, ...]) -> list[dict[str, np.ndarray]]:
+    table = read_columns(path, list(names))
+    columns = {name: table[name].combine_chunks() for name in names}
+    return [
+        {name: _array(column.slice(row, 1)) for name, column in columns.items()}
+        for row in range(table.num_rows)
+    ]
+
+
+def _array(column: pa.Array) -> np.ndarray:
+    values = column.flatten() if pa.types.is_list(column.type) else column
+    return np.asarray(values.to_numpy(zero_copy_only=False))
 
 
 def write_sums(
@@ -236,7 +237,7 @@ def write_sums(
     schema: pa.Schema,
     rows: Sequence[Mapping[str, Any]],
     metrics: dict[str, Any],
-) -> Receipt:
+) -> None:
     """Write a file of sums; a list that a row lacks is empty."""
     columns = [pa.array([row.get(field.name, ()) for row in rows], field.type) for field in schema]
-    return write_output(run, stage, unit, schema, [pa.table(columns, schema=schema)], metrics)
+    write_output(run, stage, unit, schema, [pa.table(columns, schema=schema)], metrics)

@@ -28,7 +28,6 @@ from datamask.errors import SettingsError, did_you_mean
 from datamask.runs import schemas
 from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
-from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run, shard_seed
 from datamask.selection.mask_model import read_topics
 from datamask.selection.model_file import judged_by
@@ -211,7 +210,7 @@ def unknown_topics(run: Run) -> list[SettingsError]:
     ]
 
 
-def assign_topics(run: Run, shard: int, compute: Compute) -> Receipt:
+def assign_topics(run: Run, shard: int, compute: Compute) -> None:
     """Write `topics/NNNNN.parquet`: the topic of every embedded document.
 
     Raises as `read_topic_model`.
@@ -226,4 +225,4 @@ def assign_topics(run: Run, shard: int, compute: Compute) -> Receipt:
             topic = known.take(pa.array(nearest(block, directions)))
             yield pa.table({"topic": topic}, schema=schemas.TOPICS)
 
-    return write_output(run, "topics", shard, schemas.TOPICS, topics(), {})
+    write_output(run, "topics", shard, schemas.TOPICS, topics(), {})

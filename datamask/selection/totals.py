@@ -31,12 +31,10 @@ from datamask.learning.scales import random_subsets, scaled
 from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import WeightedObjective, WeightedTerm
 from datamask.runs import budget, schemas
-from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.selection import sampling, sums
 from datamask.selection.documents import on_device, read_quality, with_vectors
 from datamask.selection.rounds import sample_logits, swaps_of
-from datamask.selection.sums import RoundRow
 from datamask.selection.terms import terms_of
 
 logger = logging.getLogger(__name__)
@@ -46,7 +44,7 @@ ROUNDS_TO_STOP = 2
 (docs/log.md#rounds)."""
 
 
-def shard_statistics(run: Run, shard: int, compute: Compute) -> Receipt:
+def shard_statistics(run: Run, shard: int, compute: Compute) -> None:
     """Write a shard's part of a sample of the corpus, and its moments.
 
     Sums over vectors are of that part, others of all documents (`sampling.estimated_totals`).
@@ -58,7 +56,7 @@ def shard_statistics(run: Run, shard: int, compute: Compute) -> Receipt:
     moments = sampling.with_known_sums(documents, moments)
     row = sums.moment_row(moments, sums.weighed_tokens(run, documents))
     row |= sampling.sample_columns(sampled, np.arange(len(drawn)))
-    return sums.write_sums(run, "corpus_statistics", shard, schemas.CORPUS_STATISTICS, [row], {})
+    sums.write_sums(run, "corpus_statistics", shard, schemas.CORPUS_STATISTICS, [row], {})
 
 
 def sum_round(run: Run, number: int, compute: Compute) -> None:
@@ -76,7 +74,8 @@ def _sum_statistics(run: Run, compute: Compute) -> None:
     """Estimate the moments of all documents, scale the terms, and learn the judge."""
     shards, selection = range(run.num_shards), run.settings.selection
     drawn = sampling.Drawn.read(run)
-    totals = sampling.estimated_totals(drawn, sums.read_moments(run, "corpus_statistics", shards))
+    [drawn_sums] = sums.read_moments(run, "corpus_statistics", shards)
+    totals = sampling.estimated_totals(drawn, drawn_sums)
     tokens = sums.sum_tokens(run, "corpus_statistics", shards)
     kept = drawn.columns(0, sampling.STAND_INS)
     sample = sampling.corpus_sample(run, kept, compute)
@@ -100,11 +99,10 @@ def _sum_proposals(run: Run, number: int, compute: Compute) -> None:
     """Add up what the shards propose, and apply the share of it that is best for the corpus."""
     units, state = run.round_units(number), sums.CorpusState.read(run, number - 1)
     corpus, before = state.corpus, state.total
-    proposed, tokens = sums.read_moments(run, "round", units), sums.sum_tokens(run, "round", units)
+    proposed, present_sums = sums.read_moments(run, "round", units)
+    tokens = sums.sum_tokens(run, "round", units)
     num_selected = _num_selected(run, proposed, tokens)
-    start = (
-        corpus.moments if number > 1 else sums.read_moments(run, "round", units, RoundRow.PRESENT)
-    )
+    start = corpus.moments if number > 1 else present_sums
     share, moments = exchange.agree(corpus.terms, start, proposed, num_selected)
     expected = before.expected + share * (float(proposed.count) - before.expected)
     # The sample may expect another part of its documents than the corpus does.
@@ -190,13 +188,13 @@ def sum_swaps(run: Run, compute: Compute) -> None:
     `swaps`, and whether they are `applied`.
     """
     corpus, shards = sums.CorpusState.read(run, run.last_round).corpus, range(run.num_shards)
-    rows, values = [], {}
-    for row, name in enumerate(("with", "without")):
-        moments = sums.read_moments(run, "swaps", shards, row)
-        rows.append(sums.moment_row(moments))
+    summed = sums.read_moments(run, "swaps", shards)
+    values = {}
+    for name, moments in zip(("with", "without"), summed, strict=True):
         moments = moments.scaled(float(corpus.moments.count))
         values[name] = float(joint_value(corpus.active, moments))
     number = sum(len(swaps_of(run, shard)["leaving"]) for shard in shards)
     metrics = {"objective": values, "swaps": number, "applied": values["with"] > values["without"]}
     logger.info("swaps: %d; objective %.4f with and %.4f without them", number, *values.values())
+    rows = [*map(sums.moment_row, summed)]
     sums.write_sums(run, "swaps_total", 0, schemas.MOMENTS, rows, metrics)

@@ -27,7 +27,7 @@ import pyarrow as pa
 from datamask.config.compute import Compute
 from datamask.config.inputs import Source
 from datamask.errors import InputError
-from datamask.runs.files import replace_file, write_parquet
+from datamask.runs.files import write_parquet, write_text_file
 from datamask.runs.in_progress import each_in_turn
 from datamask.source import formats
 from datamask.source.opening import is_remote, list_files, open_binary, resolve_path
@@ -116,8 +116,7 @@ def convert(
         look = functools.partial(_look, most_bad_lines=source.most_bad_lines, storage=storage)
         looks = [*each_in_turn(look, [*new.values()], compute.workers, "files looked into")]
         note = _extended(note, base, dict(zip(new, looks, strict=True)), source.columns.id)
-        with replace_file(storage.root / NOTE, storage) as temporary:
-            temporary.write_text(json.dumps(asdict(note)), encoding="utf-8")
+        write_text_file(storage.root / NOTE, json.dumps(asdict(note)), storage)
 
     def write(file: str) -> None:
         name, schema = files[file], note.arrow_schema

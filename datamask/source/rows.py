@@ -11,6 +11,7 @@ import functools
 import io
 import json
 from collections.abc import Iterable, Iterator
+from contextvars import copy_context
 from itertools import chain, islice
 from typing import Any
 
@@ -20,7 +21,7 @@ import pyarrow.json
 
 from datamask.config.inputs import Score
 from datamask.errors import DatamaskError, InputError, gathering, one_line, together
-from datamask.runs.in_progress import from_any_thread
+from datamask.runs.in_progress import advance
 from datamask.source.columns import is_id, is_numeric
 from datamask.source.opening import naming
 from datamask.source.pinned import SCORE_SUFFIXES, PlannedFiles, open_text
@@ -51,7 +52,7 @@ def read_all_scores(
     DuckDB would replace the type of an error raised while it reads. *planned* is the digest of the
     files when the run was planned.
     """
-    advance = from_any_thread()  # DuckDB reads in a thread of its own
+    context = copy_context()  # DuckDB reads in a thread of its own
 
     def batches() -> Iterator[tuple[pa.Array, pa.Array]]:
         rows = 0
@@ -65,7 +66,7 @@ def read_all_scores(
                             rows += len(keys)
                             yield keys, values
                             read = f", {rows} rows of {score.name}"
-                            advance(number, len(files.names), "score files", read)
+                            context.run(advance, number, len(files.names), "score files", read)
                 if problems:
                     raise together(problems)
 

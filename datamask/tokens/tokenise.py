@@ -22,7 +22,6 @@ from datamask.runs import schemas
 from datamask.runs.files import reading, replace_file
 from datamask.runs.in_progress import advance
 from datamask.runs.output import write_output
-from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.runs.stage import Unit
 from datamask.runs.stages import companions
@@ -67,7 +66,7 @@ def units(run: Run) -> list[Unit]:
     return [Unit(f"tokenised/{number:05d}", None, (("subset", number),)) for number in numbers]
 
 
-def tokenise(run: Run, unit: int, compute: Compute) -> Receipt:
+def tokenise(run: Run, unit: int, compute: Compute) -> None:
     """Write the tokens of a file of the subset, and where its documents are.
 
     The receipt's metrics: `type` of a token, `end` (the token at the end of a document), `tokens`.
@@ -92,9 +91,8 @@ def tokenise(run: Run, unit: int, compute: Compute) -> Receipt:
             start, done = start + int(lengths.sum()), done + len(texts)
             advance(done, documents)
     metrics: dict[str, Any] = {"type": kind.name, "end": end, "tokens": start}
-    return write_output(
-        run, "tokenised", unit, schemas.TOKENISED, [pa.concat_tables(tables)], metrics
-    )
+    table = pa.concat_tables(tables)
+    write_output(run, "tokenised", unit, schemas.TOKENISED, [table], metrics)
 
 
 def _documents(run: Run, unit: int) -> Iterator[tuple[list[pa.Array], list[str]]]:

@@ -17,11 +17,12 @@ from prefect.states import Failed
 from datamask.config.compute import Compute
 from datamask.config.group import Group
 from datamask.errors import DatamaskError, known
-from datamask.execution.attempts import failures_on_record, forget_records, shards_failed, steps
+from datamask.execution.attempts import failures_on_record, shards_failed, steps
 from datamask.execution.batches import batches
 from datamask.execution.status import counts_line, run_status, shard_table
 from datamask.runs import locks
 from datamask.runs.opening import open_run
+from datamask.runs.records import forget_records
 from datamask.runs.run import Run
 from datamask.runs.stages import STAGES
 from datamask.storage.location import Root

@@ -16,7 +16,7 @@ from datamask.execution.attempts import ShardsFailedError, attempt, failures_on_
 from datamask.execution.batches import batches, put_together
 from datamask.planning.plan import plan_run
 from datamask.runs.opening import open_run
-from datamask.runs.records import read_record
+from datamask.runs.records import forget_records, read_record
 from datamask.runs.run import Run
 from tests.finished import corpus, settings
 
@@ -115,7 +115,7 @@ def test_a_lost_process_leaves_no_reason_of_its_own(run, monkeypatch):
     lost = dict.fromkeys((0, 1), "killed")
     assert failures_on_record(run, "scores", [0, 1], lost, force=False) == {1: "killed"}
     assert failures_on_record(run, "scores", [0, 1], lost, force=True) == {1: "killed"}
-    attempts.forget_records(run, "scores", [0])
+    forget_records(run, "scores", [0])
     assert failures_on_record(run, "scores", [0, 1], lost, force=True) == lost
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -11,8 +12,9 @@ from typing import cast
 
 import pytest
 
+from datamask.config.compute import Compute
 from datamask.errors import RunError, StorageError
-from datamask.execution.devices import gpu_slot
+from datamask.execution import devices
 from datamask.runs import locks
 from datamask.runs.opening import run_storage
 from datamask.storage import leases
@@ -93,24 +95,26 @@ def test_a_shard_is_worked_on_by_one_at_a_time(tmp_path):
     assert len(turns) == 15
 
 
-def test_every_task_has_a_gpu_of_its_own(tmp_path):
+def test_every_task_has_a_gpu_of_its_own(tmp_path, monkeypatch):
     """Four tasks, two GPUs: both are used, and no GPU by two tasks."""
-    busy: list[int] = []
-    seen: set[int] = set()
+    monkeypatch.setattr(devices, "visible_gpus", lambda: ["first", "second"])
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    busy: list[str] = []
+    seen: set[str] = set()
     most = 0
     problems: list[str] = []
     pair = threading.Barrier(2)
 
     def task() -> None:
         nonlocal most
-        with gpu_slot(["first", "second"], tmp_path) as index:
-            if index in busy:
-                problems.append(f"GPU {index} is taken twice")
-            busy.append(index)
+        with devices.own_device(Compute(device="cuda")) as machine:
+            if machine.device in busy:
+                problems.append(f"{machine.device} is taken twice")
+            busy.append(machine.device)
             most = max(most, len(busy))
-            seen.add(index)
+            seen.add(machine.device)
             pair.wait(60)
-            busy.remove(index)
+            busy.remove(machine.device)
 
     threads = [threading.Thread(target=task) for _ in range(4)]
     for thread in threads:
@@ -118,7 +122,7 @@ def test_every_task_has_a_gpu_of_its_own(tmp_path):
     for thread in threads:
         thread.join()
     assert not problems
-    assert (seen, most) == ({0, 1}, 2)
+    assert (seen, most) == ({"cuda:0", "cuda:1"}, 2)
 
 
 def test_lock_files_come_and_go_under_many_hands(tmp_path):

@@ -98,13 +98,13 @@ def test_sums_of_rounds_are_those_of_the_logits(tmp_path, source, monkeypatch):
             rows = features[shard].astype(np.float64)
             logits = pq.read_table(run.path("round", unit))["proposed"][0].values.to_numpy()
             proposed = 1 / (1 + np.exp(-logits.astype(np.float64)))
-            moments = sums.read_moments(run, "round", [unit])
+            moments, _ = sums.read_moments(run, "round", [unit])
             assert float(moments.count) == pytest.approx(proposed.sum(), rel=1e-4)
             second = (rows * proposed[:, None]).T @ rows
             np.testing.assert_allclose(moments.second_DD.numpy(), second, rtol=1e-3, atol=1e-5)
             total, count = total + second, count + proposed.sum()
         present = (1 - share) * present + share * total * 30 / count
-        moments = sums.read_moments(run, "round_total", [after])
+        [moments] = sums.read_moments(run, "round_total", [after])
         np.testing.assert_allclose(moments.second_DD.numpy(), present, rtol=1e-3, atol=1e-5)
         shares.append(share)
     assert shares[0] == 0 and shares[1] > 0 and any(0 < share < 1 for share in shares)
@@ -132,8 +132,8 @@ def test_the_outcome_is_of_what_is_selected_and_of_top_quality(
     vectors = np.array(features, np.float64)
     best = np.isin(np.arange(len(quality)), np.argsort(quality)[-sum(selected) :])
     masks = [np.array(selected), best][: 2 if scope == "corpus" else 1]
-    for row, mask in enumerate(masks):
-        moments = sums.read_moments(run, "outcome", range(run.num_shards), row)
+    written = sums.read_moments(run, "outcome", range(run.num_shards))
+    for moments, mask in zip(written, masks, strict=True):
         assert float(moments.count) == mask.sum()
         second = vectors[mask].T @ vectors[mask]
         np.testing.assert_allclose(moments.second_DD.numpy(), second, rtol=1e-4, atol=1e-5)

@@ -29,7 +29,9 @@ def test_a_shard_without_documents_selects_nothing(tmp_path):
     text = table.schema.get_field_index("text")
     pq.write_table(table.set_column(text, "text", blank), folder / "0.parquet")
     chosen = settings(folder, plan={"rows_per_shard": 30})
-    receipt = make_mask(finish(tmp_path / "run", chosen, "embeddings"), 0, Compute())
+    run = finish(tmp_path / "run", chosen, "embeddings")
+    make_mask(run, 0, Compute())
+    receipt = run.receipt("selection", 0)
     assert receipt.rows == receipt.metrics["num_selected"] == 0
 
 
