@@ -1,7 +1,8 @@
-"""The cut over all shards with limits, against sorting everything in Python."""
+"""The cut over all shards with limits, against the oracle and brute force."""
 
 import duckdb
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import assume, given, settings
@@ -12,6 +13,7 @@ from datamask.errors import SettingsError
 from datamask.runs import schemas
 from datamask.selection.limits import Bounds, check_limits, group_bounds
 from datamask.selection.threshold import apply_cut, cut_table
+from tests import oracle
 
 # Few values, so that there are ties; large and tiny ones, so that bands differ.
 LOGITS = st.sampled_from([-3.0e38, -2000.5, -1.0, -0.0, 0.0, 1e-45, 1.0, 1.0009765625, 3.0e38])
@@ -53,22 +55,6 @@ def cut(documents, selection, total):
 def order(rows):
     """Documents from the first to be kept to the last."""
     return sorted(rows, key=lambda row: (-row[2], -row[3], row[4]))
-
-
-@settings(max_examples=12, deadline=None)
-@given(st.lists(DOCUMENT, min_size=1, max_size=40), st.booleans(), st.data())
-def test_without_limits_the_best_are_kept_until_the_budget_is_met(documents, in_tokens, data):
-    """Documents to the document, tokens within one, ties by quality and id."""
-    documents = [(*d[:3], d[3] if in_tokens else 1) for d in documents]
-    total = data.draw(st.integers(1, sum(d[3] for d in documents)))
-    kept, table, rows = cut(documents, Selection(**{UNITS[in_tokens]: total}), total)
-    ordered = order(rows)
-    upto = np.cumsum([row[5] for row in ordered])
-    number = int(np.searchsorted(upto, total)) + 1
-    assert kept == sorted(row[0] for row in ordered[:number])
-    (row,), last = table, ordered[number - 1]
-    assert (row["logit"], row["quality"], row["id"]) == last[2:5]
-    assert row["units"] == upto[number - 1]
 
 
 @settings(max_examples=12, deadline=None)
@@ -116,82 +102,31 @@ def choose(documents, numbers):
     return sum(places), places
 
 
-def walk(rows, limits, total):
-    """The rules of limits in tokens, a document at a time; shards kept, and the longest skipped."""
-    named = {limit.value: limit for limit in limits}
-    taken, forced, crossing, free, skipped = {}, [], [], [], [0]
-    for row in order(rows):
-        limit = named.get(row[1], named.get(None))
-        if limit is None:
-            free.append(row)
-            continue
-        floor, cap, before = (
-            round(limit.floor * total),
-            round(limit.cap * total),
-            taken.get(row[1], 0),
-        )
-        if before + row[5] > cap:
-            skipped += [row[5]] if row[5] <= cap else []
-            continue
-        taken[row[1]] = before + row[5]
-        if before >= floor:
-            free.append(row)
-        else:
-            (crossing if before + row[5] > floor else forced).append(row)
-    if sum(row[5] for row in forced + crossing) <= total:
-        forced, crossing = forced + crossing, []
-    kept, units = list(forced), sum(row[5] for row in forced)
-    for row in order(free + crossing):
-        if units >= total:
-            break
-        kept.append(row)
-        units += row[5]
-    return sorted(row[0] for row in kept), units, max(skipped)
-
-
-@settings(max_examples=12, deadline=None)
-@given(st.lists(DOCUMENT, min_size=3, max_size=30), st.data())
-def test_what_does_not_fit_into_a_cap_of_tokens_is_skipped(documents, data):
-    """Against the rules a document at a time; a shard needs nothing but the table."""
+@settings(max_examples=40, deadline=None)
+@given(st.lists(DOCUMENT, min_size=3, max_size=30), st.sampled_from([1, 1, 1, 0]), st.data())
+def test_what_is_kept_is_what_the_oracle_keeps(documents, in_tokens, data):
+    """With and without limits, in documents and tokens: to the document, ties by quality and id."""
+    documents = [(*d[:3], d[3] if in_tokens else 1) for d in documents]
     share = st.sampled_from([0.0, 0.1, 0.25, 0.5, 1.0])
     total = data.draw(st.integers(1, sum(d[3] for d in documents)))
-    limits = [Limit(column="language", cap=data.draw(share))]
+    limits = [{"column": "language", "cap": data.draw(share)}] * data.draw(st.integers(0, 1))
     for name in data.draw(st.sets(st.sampled_from(["de", "en", NO_GROUP]))):
         floor, cap = sorted([data.draw(share), data.draw(share)])
-        limits.append(Limit(column="language", value=name, floor=floor, cap=cap))
-    limits = limits[data.draw(st.integers(0, 1)) :] or limits
-    assume(sum(limit.floor for limit in limits) <= 1)
-    selection = Selection(tokens=total, limits=tuple(limits))
+        limits.append({"column": "language", "value": name, "floor": floor, "cap": cap})
+    assume(sum(limit.get("floor", 0) for limit in limits) <= 1)
+    chosen = {"scope": "corpus", UNITS[in_tokens]: total, "limits": limits}
+    columns = ["shard", "language", "logit", "quality", "id", "tokens"]
+    frame = pd.DataFrame(as_rows(documents), columns=columns).assign(dropped=None)
     try:
-        kept, table, rows = cut(documents, selection, total)
-    except SettingsError as error:
-        rows = as_rows(documents)
-        _, units, longest = walk(rows, limits, total)
-        named = str(error).partition("the caps leave ")[2].startswith(f"{units} ")
-        if not (named and total - units >= longest):
-            assert_bounds_too_narrow(rows, limits, total)
+        oracle.check_groups({"selection": chosen}, frame)
+        expected = oracle.keep({"selection": chosen}, frame)
+    except oracle.Refused:
+        with pytest.raises(SettingsError, match=r"selection\.limits"):
+            cut(documents, Selection(**chosen), total)
         return
-    expected, units, longest = walk(rows, limits, total)
-    assert kept == expected
-    assert sum(found["units"] for found in table) == units
-    assert units >= total or total - units < longest
-
-
-def assert_bounds_too_narrow(rows, limits, total):
-    """Some floor or the caps cannot be met by any order of the documents."""
-    named = {limit.value: limit for limit in limits}
-    there = {limit.value: 0 for limit in limits if limit.value} | {row[1]: 0 for row in rows}
-    bounds = {name: named.get(name, named.get(None)) for name in there}
-    for row in rows:
-        limit = bounds[row[1]]
-        there[row[1]] += row[5] * (limit is None or row[5] <= round(limit.cap * total))
-    most = sum(
-        min(units, round(bounds[name].cap * total)) if bounds[name] else units
-        for name, units in there.items()
-    )
-    floors = {name: round(named[name].floor * total) for name in named if name}
-    short = any(there[name] < floor for name, floor in floors.items())
-    assert short or most < total or sum(floors.values()) > total
+    kept, table, rows = cut(documents, Selection(**chosen), total)
+    assert {rows[shard][4] for shard in kept} == expected
+    assert sum(group["units"] for group in table) == sum(rows[shard][5] for shard in kept)
 
 
 def test_a_budget_that_caps_do_not_fill_is_refused_with_what_they_leave():
