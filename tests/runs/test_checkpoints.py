@@ -19,8 +19,6 @@ from tests import finished
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
-OFTEN = Compute()
-
 
 @pytest.fixture(scope="module", autouse=True)
 def _often() -> Iterator[None]:
@@ -52,7 +50,7 @@ def make_run(folder: Path, last: str, **groups: object) -> Run:
 
 def learnt(run: Run) -> bytes:
     """Learn shard 1; the mask's bytes."""
-    make_mask(run, 1, OFTEN)
+    make_mask(run, 1, Compute())
     return run.path("selection", 1).read_bytes()
 
 

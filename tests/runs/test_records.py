@@ -139,13 +139,9 @@ def test_the_report_tells_how_fast_texts_were_embedded(tmp_path):
     assert speed is not None
     assert speed.documents_per_second == pytest.approx(60 / 5)
     assert speed.padding == pytest.approx(0.1)
+    assert (speed.cut, speed.lost) == pytest.approx((0.2, 0.25))
+    assert speed.seconds_at == pytest.approx({64: 2.5, 128: 0, 256: 0, 512: 6})
     write_report(run, Compute())
     page = run.path("report").read_text(encoding="utf-8")
-    text = re.sub("<[^>]*>", " ", page)
-    assert re.search(r"\b12 +documents embedded per second", text)
-    assert re.search(r"\b20\.00% +of the embedded documents are longer", text)
-    assert (
-        "10.00% of the computed tokens were padding" in text
-        and "25.00% of all tokens were not read" in text
-        and "would take 2.5 s at 64, 0 s at 128, 0 s at 256, 6 s at 512 tokens" in text
-    )
+    for number in ("12", "20.00%", "10.00%", "25.00%", "2.5 s at 64"):
+        assert number in page

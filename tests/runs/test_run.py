@@ -41,14 +41,14 @@ def put(run: Run, stage: str, unit: int) -> None:
     )
 
 
-def changed_stages(
-    tmp_path: Path, settings: dict, pinned_revisions: dict | None = None
-) -> set[str]:
-    """The stages whose fingerprints differ from those of the default settings."""
-    before = planned_run(tmp_path / "before")
-    after = planned_run(tmp_path / "after", settings, pinned_revisions)
-    stages = [name for name, stage in STAGES.items() if stage.where(after.settings)]
-    return {name for name in stages if before.fingerprint(name) != after.fingerprint(name)}
+def stages_in(run: Run) -> list[str]:
+    """The stages of a run, in order."""
+    return [name for name, stage in STAGES.items() if stage.where(run.settings)]
+
+
+def changed(before: Run, after: Run) -> list[str]:
+    """The stages of a run whose fingerprints differ from those of another."""
+    return [n for n in stages_in(after) if before.fingerprint(n) != after.fingerprint(n)]
 
 
 DOWNSTREAM = ["scores", "quality", "embeddings"]
@@ -71,8 +71,8 @@ EMBEDDED = DOWNSTREAM.index("embeddings")
 )
 def test_a_setting_changes_its_stage_and_all_that_follow(tmp_path, settings, first):
     """Lambda re-learns but does not re-embed; the card re-publishes only."""
-    expected = set(DOWNSTREAM[DOWNSTREAM.index(first) :])
-    assert changed_stages(tmp_path, settings) == expected
+    before, after = planned_run(tmp_path / "before"), planned_run(tmp_path / "after", settings)
+    assert changed(before, after) == DOWNSTREAM[DOWNSTREAM.index(first) :]
 
 
 def test_the_size_of_files_changes_the_subset_only(tmp_path):
@@ -83,11 +83,9 @@ def test_the_size_of_files_changes_the_subset_only(tmp_path):
         )
         for size in (8192, 4096, 1024)
     ]
-    stages = [name for name, stage in STAGES.items() if stage.where(runs[0].settings)]
-    prints = [{name: run.fingerprint(name) for name in stages} for run in runs]
     assert [len(run.subset_files) for run in runs] == [1, 1, 3]
-    assert prints[0] == prints[1]
-    assert {name for name in stages if prints[1][name] != prints[2][name]} == {"subset"}
+    assert changed(*runs[:2]) == []
+    assert changed(*runs[1:]) == ["subset"]
 
 
 def test_rounds_are_stages_of_the_corpus_scope_alone(tmp_path):
@@ -95,13 +93,11 @@ def test_rounds_are_stages_of_the_corpus_scope_alone(tmp_path):
     corpus = {"scope": "corpus", "rounds": 2}
     before = planned_run(tmp_path / "before", {"selection": corpus})
     after = planned_run(tmp_path / "after", {"selection": {**corpus, "quality_weight": 0.7}})
-    stages = [name for name, stage in STAGES.items() if stage.where(after.settings)]
     learning = ["corpus_statistics", "round", "round_total"]
     learning += ["swaps", "swaps_total", "learning", "threshold"]
     embedded, after_that = DOWNSTREAM[: EMBEDDED + 1], DOWNSTREAM[EMBEDDED + 1 :]
-    assert stages == [*embedded, *learning, *after_that]
-    changed = [n for n in stages if before.fingerprint(n) != after.fingerprint(n)]
-    assert changed == [*learning, *after_that]
+    assert stages_in(after) == [*embedded, *learning, *after_that]
+    assert changed(before, after) == [*learning, *after_that]
 
 
 def test_a_second_round_begins_anew_and_a_third_goes_on(tmp_path):
@@ -110,14 +106,9 @@ def test_a_second_round_begins_anew_and_a_third_goes_on(tmp_path):
         planned_run(tmp_path / str(number), {"selection": {"scope": "corpus", "rounds": number}})
         for number in (1, 2, 3)
     ]
-    stages = [name for name, stage in STAGES.items() if stage.where(runs[0].settings)]
-    learning = stages[stages.index("corpus_statistics") :]
-
-    def changed(before: Run, after: Run) -> list[str]:
-        return [n for n in stages if before.fingerprint(n) != after.fingerprint(n)]
-
-    assert changed(*runs[:2]) == learning[learning.index("round") :]
-    assert changed(*runs[1:]) == learning[learning.index("learning") :]
+    once, several = stages_in(runs[0]), stages_in(runs[1])
+    assert changed(runs[1], runs[0]) == once[once.index("round") :]
+    assert changed(*runs[1:]) == several[several.index("swaps") :]
     for stage, unit in (("round", 5), ("round_total", 2)):
         assert runs[1].fingerprint(stage, unit) == runs[2].fingerprint(stage, unit)
 
@@ -128,16 +119,15 @@ def test_an_encoder_that_moved_is_learned_from_again_without_embeddings(tmp_path
     runs = [
         planned_run(tmp_path / name, chosen, {"embeddings:model": name}) for name in ("old", "new")
     ]
-    stages = [name for name, stage in STAGES.items() if stage.where(runs[0].settings)]
-    changed = [n for n in stages if runs[0].fingerprint(n) != runs[1].fingerprint(n)]
+    stages = stages_in(runs[0])
     assert "embeddings" not in stages
-    assert changed == stages[stages.index("corpus_statistics") :]
+    assert changed(*runs) == stages[stages.index("corpus_statistics") :]
 
 
 def test_a_pinned_revision_belongs_to_its_stage(tmp_path):
     """A model that moved makes embeddings stale, scores stay."""
-    pinned_revisions = {"embeddings:model": "other"}
-    assert changed_stages(tmp_path, {}, pinned_revisions) == set(DOWNSTREAM[EMBEDDED:])
+    after = planned_run(tmp_path / "after", {}, {"embeddings:model": "other"})
+    assert changed(planned_run(tmp_path / "before"), after) == DOWNSTREAM[EMBEDDED:]
 
 
 def test_missing_done_stale(tmp_path):

@@ -1,43 +1,24 @@
 """Objectives that balance groups or cover a target, through real runs of both scopes."""
 
-from pathlib import Path
-
 import numpy as np
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
 from datamask.cli.main import cli
-from datamask.config.compute import Compute
 from datamask.embedding.lexical import Lexical
 from datamask.embedding.vectors import normalise
 from datamask.errors import DatamaskError
-from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
 from datamask.runs.opening import open_run
 from datamask.runs.run import Run
-from datamask.runs.stages import learning_stages
 from datamask.selection.terms import score_names
-from tests.finished import corpus, rows_of, settings, up_to
+from tests.finished import corpus, selected_ids, settings, table_of
+from tests.selection.runs import kept, learn
 
-
-def learn(root: Path, source: Path, **selection: object) -> Run:
-    """A run up to its masks, on quality alone but for its further terms."""
-    chosen = {"quality_weight": 1.0, "ratio": 0.25, **selection}
-    run = plan_run(root, settings(source, selection=chosen))
-    for stage in up_to(run, learning_stages(run.settings)[-1]):
-        run_stage(run, stage, Compute())
-    return run
-
-
-def facts(run: Run, *, selected: bool) -> list[dict[str, object]]:
-    """Facts of the candidates, or of those that are selected."""
-    rows: list[dict[str, object]] = []
-    for shard in range(run.num_shards):
-        wanted = {m["id"] for m in rows_of(run, shard) if m["selected"] or not selected}
-        scores = pq.read_table(run.path("scores", shard)).to_pylist()
-        rows += [row for row in scores if row["id"] in wanted]
-    return rows
+ALONE = {"quality_weight": 1.0}
+"""Quality alone, but for further terms."""
 
 
 @pytest.mark.parametrize("scope", ["shard", pytest.param("corpus", marks=pytest.mark.slow)])
@@ -48,17 +29,16 @@ def test_shares_and_lengths_come_near_their_targets(source, tmp_path, scope):
         {"name": "group_balance", "weight": 5.0, "options": balance},
         {"name": "length", "weight": 5.0},
     ]
-    run = learn(tmp_path / "run", source, scope=scope, more_terms=terms)
-    chosen = facts(run, selected=True)
-    share = np.mean([row["language"] == "en" for row in chosen])
+    chosen = {**ALONE, "scope": scope, "more_terms": terms}
+    run = learn(tmp_path / "run", source, selection=chosen)
+    selected = kept(run)
+    share = np.mean([row["language"] == "en" for row in selected])
     assert abs(share - 0.2) < 0.1
-    edges = np.quantile(
-        [row["characters"] for row in facts(run, selected=False)], np.arange(1, 10) / 10
-    )
-    bins = np.bincount(
-        np.searchsorted(edges, [row["characters"] for row in chosen], side="right"), minlength=10
-    )
-    assert bins.max() <= 0.1 * len(chosen) + 3
+    left = pc.is_null(table_of(run, "quality")["dropped"])
+    edges = np.quantile(table_of(run, "scores")["characters"].filter(left), np.arange(1, 10) / 10)
+    lengths = [row["characters"] for row in selected]
+    bins = np.bincount(np.searchsorted(edges, lengths, side="right"), minlength=10)
+    assert bins.max() <= 0.1 * len(selected) + 3
     if scope == "corpus":
         found = run.receipt("round_total", run.last_round).metrics["terms"]["language_balance"]
         assert found < 0.02
@@ -86,14 +66,12 @@ def test_vectors_of_a_target_pull_the_selection_towards_it(source, tmp_path):
     expected = Lexical().embed(["river stone market", "window river garden river"], 32)
     np.testing.assert_allclose(np.load(vectors), normalise(expected, name="text"), atol=1e-6)
     terms = [{"name": "target", "weight": 5.0, "path": str(vectors)}]
-    plain = learn(tmp_path / "plain", source)
-    towards = learn(tmp_path / "towards", source, more_terms=terms)
+    plain = learn(tmp_path / "plain", source, selection=ALONE)
+    towards = learn(tmp_path / "towards", source, selection={**ALONE, "more_terms": terms})
 
     def distance(run: Run) -> float:
-        metrics = [run.receipt("selection", shard).metrics for shard in range(run.num_shards)]
-        ids = {row["id"] for row in facts(run, selected=True)}
+        ids = selected_ids(run)
         rows = [row["text"] for row in pq.read_table(source).to_pylist() if row["id"] in ids]
-        assert len(rows) == sum(one["num_selected"] for one in metrics)
         mean = normalise(Lexical().embed(rows, 32), name="text").mean(0)
         return float(((mean - np.load(vectors).mean(0)) ** 2).sum())
 

@@ -65,11 +65,6 @@ def chosen(source: Path, rows: int = 100_000, **selection: object) -> object:
     )
 
 
-def learn(root: Path, asked: object) -> Run:
-    """A run up to its mask model."""
-    return finish(root, asked, "mask_model")
-
-
 def logits_of(run: Run, of: Run | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Logits by a run's model, and the published ones, of its documents or of another run's."""
     folder = str(run.path("mask_model").parent)
@@ -121,7 +116,7 @@ def test_the_model_gives_the_logits_of_its_own_run(tmp_path, scope, selection):
     source = write(tmp_path / "source", 600, 1)
     rows = 100_000 if scope == "shard" else 200
     asked = chosen(source, rows, scope=scope, **{**selection, "more_terms": terms})
-    run = learn(tmp_path / "run", asked)
+    run = finish(tmp_path / "run", asked, "mask_model")
     ours, published = logits_of(run)
     free = np.abs(published) > 1e-5
     close = np.isclose(ours, published, atol=1e-4, rtol=1e-4)
@@ -136,9 +131,7 @@ def test_the_model_gives_the_logits_of_its_own_run(tmp_path, scope, selection):
 
 @pytest.mark.parametrize(
     ("sample", "selection"),
-    [
-        *nightly((200, {}), (600, {"metric": "pairwise", "quality_weight": 0.4})),
-    ],
+    nightly((200, {}), (600, {"metric": "pairwise", "quality_weight": 0.4})),
 )
 def test_in_one_pass_the_judge_is_the_model(tmp_path, monkeypatch, sample, selection):
     """Its threshold keeps the share of documents that it was not learned from, if there are any."""
@@ -146,7 +139,7 @@ def test_in_one_pass_the_judge_is_the_model(tmp_path, monkeypatch, sample, selec
     monkeypatch.setattr(sampling, "SAMPLE", sample)
     monkeypatch.setattr(sampling, "STAND_INS", sample)
     once = {"scope": "corpus", "rounds": 1, **selection}
-    run = learn(tmp_path / "run", chosen(source, 200, **once))
+    run = finish(tmp_path / "run", chosen(source, 200, **once), "mask_model")
     ours, _ = logits_of(run)
     parts = [read_lists(run, "round", ("proposed",), shard)["proposed"] for shard in range(3)]
     assert np.ptp(ours - np.concatenate(parts)) < 1e-4 < np.ptp(ours)
@@ -163,10 +156,10 @@ def test_rounds_that_have_not_settled_leave_a_usable_model(tmp_path, monkeypatch
     monkeypatch.setattr(sampling, "SAMPLE", 400)
     monkeypatch.setattr(sampling, "STAND_INS", 400)
     rounds = {"scope": "corpus", "rounds": 3, "quality_weight": 0.0}
-    run = learn(tmp_path / "run", chosen(source, 1000, **rounds))
+    run = finish(tmp_path / "run", chosen(source, 1000, **rounds), "mask_model")
     assert not run.receipt("round_total", 3).metrics["settled"]
     others = write(tmp_path / "others", 5000, 1, rows=slice(4000, None))
-    new = learn(tmp_path / "new", chosen(others))
+    new = finish(tmp_path / "new", chosen(others), "mask_model")
     table = pq.read_table(sorted(others.glob("*.parquet")))
     features = np.stack(table["feature_arr"].to_numpy()).astype(np.float64)
 
@@ -182,9 +175,9 @@ def test_rounds_that_have_not_settled_leave_a_usable_model(tmp_path, monkeypatch
 def test_the_logit_of_a_new_document_is_what_it_changes(tmp_path, metric):
     """In place of a selected one, by numpy and the definitions: documents no learner has seen."""
     source = write(tmp_path / "source", 600, 1)
-    run = learn(tmp_path / "run", chosen(source, metric=metric))
+    run = finish(tmp_path / "run", chosen(source, metric=metric), "mask_model")
     other = write(tmp_path / "new", 90, 2)
-    new = learn(tmp_path / "other", chosen(other, metric=metric))
+    new = finish(tmp_path / "other", chosen(other, metric=metric), "mask_model")
     ours, _ = logits_of(run, new)
     _, published = logits_of(run)
     table = pq.read_table(sorted(source.glob("*.parquet")))
@@ -216,7 +209,7 @@ def test_the_logit_of_a_new_document_is_what_it_changes(tmp_path, metric):
 def test_a_selection_of_several_shards_has_one_threshold(tmp_path):
     """Scope `shard`: the model keeps the share that the shards keep together."""
     source = write(tmp_path / "source", 900, 1)
-    run = learn(tmp_path / "run", chosen(source, 300))
+    run = finish(tmp_path / "run", chosen(source, 300), "mask_model")
     ours, published = logits_of(run)
     assert (ours > 0).sum() == pytest.approx((published > 0).sum(), abs=2)
     assert ((ours > 0) == (published > 0)).mean() > 0.9
@@ -229,7 +222,7 @@ def test_masks_that_are_no_function_of_a_document_say_why(tmp_path):
         ("coverage", {"metric": "facility_location"}, "facility_location is not"),
         ("all", {"ratio": 1.0}, "no threshold"),
     ):
-        run = learn(tmp_path / name, chosen(source, **selection))
+        run = finish(tmp_path / name, chosen(source, **selection), "mask_model")
         with pytest.raises(RunError, match=why):
             read_about(str(run.path("mask_model").parent))
 
@@ -237,7 +230,7 @@ def test_masks_that_are_no_function_of_a_document_say_why(tmp_path):
 def test_damaged_models_are_refused(tmp_path):
     """Truncated, exchanged or changed files, and a folder without a model."""
     source = write(tmp_path / "source", 90, 1)
-    run = learn(tmp_path / "run", chosen(source))
+    run = finish(tmp_path / "run", chosen(source), "mask_model")
     folder = run.path("mask_model").parent
     about = read_about(str(folder))
     tensors = (folder / "model.safetensors").read_bytes()

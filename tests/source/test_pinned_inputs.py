@@ -198,23 +198,17 @@ def renamed_over(path: Path, content: bytes) -> Callable[[], None]:
 WAYS = (replaced_in_place, renamed_over)
 
 
-def outputs(run: Run, stage: str, unit: int) -> dict[Path, bytes]:
-    """A unit's file, with its content."""
-    path = run.local_path(stage, unit)
-    return {path: path.read_bytes()}
-
-
-def attempts(run: Run) -> Iterator[tuple[str, int, dict[Path, bytes]]]:
-    """A unit of every stage, with its files, which were taken away."""
+def attempts(run: Run) -> Iterator[tuple[str, int, Path, bytes]]:
+    """A unit of every stage, with its file, which was taken away, and the content of that."""
     for stage in stages_of(run.settings, last="arms"):
         if stage == "composition":
             continue  # DuckDB writes other bytes each time
         units = {"shard": 1, "file": run.num_units(stage) - 1}
         unit = units.get(STAGES[stage].each, 0)
-        kept = outputs(run, stage, unit)
-        for path in kept:
-            path.unlink()
-        yield stage, unit, kept
+        path = run.local_path(stage, unit)
+        kept = path.read_bytes()
+        path.unlink()
+        yield stage, unit, path, kept
 
 
 TOGETHER = (
@@ -235,7 +229,7 @@ ALONE = (*TOGETHER[:2], *TOGETHER[4:], *((kind,) for kind in KINDS[1:]))
 def test_no_stage_uses_an_input_that_was_not_planned(run, inputs, kinds):
     """Each makes the same bytes as before or nothing, and names the file and the status."""
     refused: dict[str, set[str]] = {kind: set() for kind in kinds}
-    for number, (stage, unit, kept) in enumerate(attempts(run)):
+    for number, (stage, unit, path, kept) in enumerate(attempts(run)):
         way = WAYS[number % 2]
         restores = [way(inputs[kind].path, inputs[kind].other) for kind in kinds]
         try:
@@ -244,14 +238,13 @@ def test_no_stage_uses_an_input_that_was_not_planned(run, inputs, kinds):
             (named,) = (kind for kind in kinds if str(inputs[kind].path) in str(error))
             refused[named].add(stage)
             assert exit_status(error) == 2
-            assert not any(path.exists() for path in kept)
+            assert not path.exists()
         else:
-            assert outputs(run, stage, unit) == kept, stage
+            assert path.read_bytes() == kept, stage
         finally:
             for restore in restores:
                 restore()
-            for path, content in kept.items():
-                path.write_bytes(content)
+            path.write_bytes(kept)
     assert all(refused[kind] >= READ_BY[kind] for kind in kinds)
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from datamask.errors import RunError
 from datamask.runs.opening import run_storage
 from datamask.storage.cache import Cache
 from datamask.storage.object_store import Entry
@@ -105,8 +104,3 @@ def test_different_urls_have_different_folders():
     assert place("file:///runs/mine") == place("/runs/mine") == Path("/runs/mine")
     for name in ("versions", "users", "run"):
         assert place(f"s3://bucket/{name}").name == name
-    for path in ("/runs/[mine]", "file:///runs/[mine]"):
-        with pytest.raises(RunError, match="as a pattern"):
-            place(path)
-    with pytest.raises(RunError, match="two slashes"):
-        place("s3:/bucket/mine")
