@@ -123,12 +123,12 @@ def _clustered(folder: Path, rows: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _text(folder: Path, rows: int) -> tuple[np.ndarray, np.ndarray]:
     """Docstrings with the lexical embedder; additional rows are noisy copies."""
-    from datamask.embedding import lexical
+    from datamask.embedding.lexical import Lexical
     from datamask.quality.heuristic import heuristic_scores
 
     generator = np.random.default_rng(0)
     texts = docstrings(folder, rows, generator)["text"].to_pylist()
-    parts = [lexical.embed(texts[at : at + 1024], DIMENSION) for at in range(0, len(texts), 1024)]
+    parts = [Lexical().embed(texts[at : at + 1024], DIMENSION) for at in range(0, len(texts), 1024)]
     whole = np.concatenate(parts)
     scores = heuristic_scores(texts)[0]
     scores = (scores - scores.mean()) / scores.std()

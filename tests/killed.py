@@ -1,4 +1,4 @@
-"""A process that dies in the middle of learning or training."""
+"""Processes that are killed."""
 
 import signal
 import subprocess
@@ -22,6 +22,12 @@ Checkpoints.save = saved
 checkpoints.SECONDS = 0
 run_stage(open_run(sys.argv[1]), sys.argv[2], Compute(), shards=[0])
 """
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """SIGKILL, and wait until it is dead."""
+    process.kill()
+    process.communicate()
 
 
 def kill_at_checkpoint(root: Path, stage: str) -> None:

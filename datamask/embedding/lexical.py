@@ -27,20 +27,15 @@ class Lexical(TextEmbedder):
     most_characters: ClassVar[int | None] = 4000
 
     def embed(self, texts: Sequence[str], dimension: int) -> np.ndarray:
-        """See `embed`."""
-        return embed(texts, dimension)
+        """Unit rows of N texts, float32, N x *dimension*; without words, in a fixed direction."""
+        from scipy import sparse
 
-
-def embed(texts: Sequence[str], dimension: int) -> np.ndarray:
-    """Unit rows of N texts, float32, N x *dimension*; without words, in a fixed direction."""
-    from scipy import sparse
-
-    words, characters, projection = _parts(dimension)
-    counts = sparse.hstack([words.transform(texts), characters.transform(texts)], format="csr")
-    counts.data = np.sign(counts.data) * np.log1p(np.abs(counts.data))
-    vectors = np.asarray((counts @ projection).todense(), dtype=np.float32)
-    vectors[~vectors.any(axis=1)] = 1.0
-    return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
+        words, characters, projection = _parts(dimension)
+        counts = sparse.hstack([words.transform(texts), characters.transform(texts)], format="csr")
+        counts.data = np.sign(counts.data) * np.log1p(np.abs(counts.data))
+        vectors = np.asarray((counts @ projection).todense(), dtype=np.float32)
+        vectors[~vectors.any(axis=1)] = 1.0
+        return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
 
 
 @lru_cache(maxsize=2)

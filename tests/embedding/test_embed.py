@@ -11,9 +11,10 @@ import pytest
 from benchmarks.models import random_bert
 from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
-from datamask.embedding import chunked, lexical
+from datamask.embedding import chunked
 from datamask.embedding.embed import embed_shard
 from datamask.embedding.forward import Tokenised
+from datamask.embedding.lexical import Lexical
 from datamask.errors import CorruptFileError, InputError
 from datamask.execution.attempts import ShardsFailedError
 from datamask.execution.pipeline import run_stage
@@ -43,7 +44,7 @@ def test_every_survivor_has_its_own_vector(made):
         expected = [row["id"] for row in rows if row["dropped"] is None]
         ids, vectors = embedded(run.path("embeddings", shard), 32)
         assert ids == expected
-        alone = np.concatenate([lexical.embed([text[key]], 32) for key in expected])
+        alone = np.concatenate([Lexical().embed([text[key]], 32) for key in expected])
         assert np.abs(vectors.astype(np.float32) - alone).max() < 1e-3
         assert run.receipt("embeddings", shard).metrics["encoder"] == "lexical"
 

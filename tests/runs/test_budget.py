@@ -57,43 +57,22 @@ def test_impossible_budgets_are_refused():
 
 
 @given(
-    st.lists(st.integers(1, 1000), min_size=1, max_size=30),
-    st.integers(1, 50_000),
-    st.integers(1024, 10**6),
-)
-@settings(max_examples=40, deadline=None)
-def test_every_shard_is_in_the_files_once_and_in_order(rows, total, file_bytes):
-    """Files hold consecutive shards; a large shard is cut into all of its parts."""
-    files = subset_files(rows, [count * 1000 for count in rows], total, file_bytes)
-    seen: list[int] = []
-    for file in files:
-        if file.parts > 1:
-            assert len(file.shards) == 1
-            if file.part:
-                continue
-        seen += file.shards
-    assert seen == list(range(len(rows)))
-    for shard in seen:
-        parts = [file for file in files if file.shards == (shard,) and file.parts > 1]
-        assert [file.part for file in parts] == list(range(len(parts)))
-
-
-@given(
     st.lists(
         st.dictionaries(st.sampled_from("abcd"), st.integers(1, 1000), min_size=1),
         min_size=1,
         max_size=20,
     ),
+    st.booleans(),
     st.integers(1, 10),
     st.integers(1024, 10**6),
 )
-@settings(max_examples=40, deadline=None)
-def test_with_dumps_every_shard_of_a_dump_is_in_its_files_once(shard_dumps, tenths, file_bytes):
-    """No file holds two dumps, none is forgotten, and they follow in the source's order."""
+@settings(max_examples=80, deadline=None)
+def test_every_shard_is_in_the_files_once_and_in_order(shard_dumps, has_dumps, tenths, file_bytes):
+    """Files hold consecutive shards of one dump; a large shard is cut into all of its parts."""
     rows = [sum(dumps.values()) for dumps in shard_dumps]
-    files = subset_files(
-        rows, [n * 1000 for n in rows], max(1, sum(rows) * tenths // 10), file_bytes, shard_dumps
-    )
+    sizes, total = [number * 1000 for number in rows], max(1, sum(rows) * tenths // 10)
+    files = subset_files(rows, sizes, total, file_bytes, shard_dumps if has_dumps else None)
+    shard_dumps = shard_dumps if has_dumps else [{"": number} for number in rows]
     names = [file.dump for file in files]
     assert list(dict.fromkeys(names)) == list(dict.fromkeys(n for d in shard_dumps for n in d))
     assert sum(a != b for a, b in pairwise(names)) == len(set(names)) - 1
@@ -101,6 +80,10 @@ def test_with_dumps_every_shard_of_a_dump_is_in_its_files_once(shard_dumps, tent
         first_parts = [file.shards for file in files if file.dump == name and file.part == 0]
         having = [shard for shard, dumps in enumerate(shard_dumps) if name in dumps]
         assert [shard for shards in first_parts for shard in shards] == having
+    cut = [file for file in files if file.parts > 1]
+    for file in cut:
+        parts = [one.part for one in cut if (one.dump, one.shards) == (file.dump, file.shards)]
+        assert len(file.shards) == 1 and parts == list(range(file.parts))
 
 
 def test_files_that_share_shards_are_in_one_group():

@@ -19,6 +19,7 @@ from datamask.runs import locks
 from datamask.runs.opening import run_storage
 from datamask.storage import leases
 from datamask.storage.object_store import ObjectStore
+from tests.killed import kill
 
 HOLD = """
 import sys, time
@@ -37,12 +38,6 @@ def holder(root: Path, *what: str) -> subprocess.Popen[str]:
     assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
     return process
-
-
-def kill(process: subprocess.Popen[str]) -> None:
-    """SIGKILL, and wait until it is dead."""
-    process.kill()
-    process.communicate()
 
 
 def test_settings_are_not_changed_under_somebody_who_works(tmp_path):

@@ -85,16 +85,9 @@ def test_vectors_of_a_target_pull_the_selection_towards_it(source, tmp_path):
     assert again.remaining("selection") == [0, 1, 2] and not again.remaining("embeddings")
 
 
-@pytest.mark.parametrize(
-    ("terms", "message"),
-    [
-        ([{"name": "target", "path": "none.npy", "weight": 1}], "none.npy"),
-        ([{"name": "group_balance", "options": {"column": "dump"}, "weight": 1}], "at least one"),
-        ([{"name": "quality", "weight": 1}], "unknown objective"),
-    ],
-)
-def test_wrong_terms_are_refused_before_any_work(source, tmp_path, terms, message):
-    """One line each, and no run is made."""
-    with pytest.raises(DatamaskError, match=message):
+def test_a_term_without_its_file_is_refused_before_any_work(source, tmp_path):
+    """It is named, and no run is made."""
+    terms = [{"name": "target", "path": "none.npy", "weight": 1}]
+    with pytest.raises(DatamaskError, match=r"none\.npy"):
         plan_run(tmp_path / "run", settings(source, selection={"more_terms": terms}))
     assert not (tmp_path / "run" / "run.json").exists()

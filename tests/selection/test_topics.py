@@ -179,7 +179,6 @@ def test_a_mask_model_without_topics_gives_none(source, tmp_path):
             {"topics": TOPICS, "embedding": {"keep": False}, "selection": {"scope": "corpus"}},
             "embedding.keep: false, but topics",
         ),
-        ({"quality": {"scores": [{"name": "topic"}]}}, "`topic` is reserved"),
     ],
 )
 def test_what_is_impossible_is_refused(source, tmp_path, groups, message):

@@ -19,6 +19,7 @@ from datamask.config.settings import Settings
 from datamask.execution.pipeline import rebuild
 from tests import finished
 from tests.conftest import leave_out_charts, measure_roughly
+from tests.killed import kill
 
 REPOSITORY = Path(__file__).parents[2]
 LEASE_SECONDS = 2
@@ -191,6 +192,4 @@ def _no_process_left() -> Iterator[None]:
     """Processes end with their test, also where that fails."""
     yield
     while _started:
-        one = _started.pop()
-        one.kill()
-        one.communicate()
+        kill(_started.pop())

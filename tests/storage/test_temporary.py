@@ -13,6 +13,7 @@ import pytest
 from datamask.execution.pipeline import rebuild
 from datamask.storage.temporary import remove_orphans
 from tests import finished
+from tests.killed import kill
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -54,12 +55,6 @@ def start() -> Iterator[Start]:
     for process in started:
         if process.poll() is None:
             kill(process)
-
-
-def kill(process: subprocess.Popen[str]) -> None:
-    """SIGKILL, and wait until it is dead."""
-    process.kill()
-    process.communicate()
 
 
 def files(folder: Path) -> dict[Path, bytes]:
