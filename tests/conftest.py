@@ -152,6 +152,15 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return corpus(tmp_path_factory.mktemp("corpus") / "source")
 
 
+@pytest.fixture
+def planned(tmp_path: Path) -> Any:
+    """A run of a corpus of its own, in which nothing is done."""
+    from datamask.planning.plan import plan_run
+    from tests.finished import corpus, settings
+
+    return plan_run(tmp_path / "run", settings(corpus(tmp_path / "source")))
+
+
 @pytest.fixture(scope="session")
 def composed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A run of it with the usual settings up to its composition; tests that change it copy it."""

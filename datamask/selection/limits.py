@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -14,18 +13,12 @@ from datamask.runs import budget
 from datamask.storage.duckdb_scratch import execute, execute_with
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """The least and the most that is kept of a group, in documents or tokens."""
-
-    floor: int
-    cap: int
-
-
-def group_bounds(selection: Selection, total: int, names: Iterable[str]) -> dict[str, Bounds]:
-    """The limits of those groups that have any; *total* is the budget, in documents or tokens."""
+def group_bounds(
+    selection: Selection, total: int, names: Iterable[str]
+) -> dict[str, tuple[int, int]]:
+    """Floor and cap of those groups that have limits; in documents or tokens, as the *total*."""
     own = {
-        limit.value: Bounds(round(limit.floor * total), round(limit.cap * total))
+        limit.value: (round(limit.floor * total), round(limit.cap * total))
         for limit in selection.limits
     }
     bounds_of = {name: own.get(name, own.get(None)) for name in names}
@@ -61,7 +54,7 @@ def check_limits(selection: Selection, total: int, units_of: Mapping[str, int]) 
             f"selection.limits: the floors add up to {least} {unit}, {total} are to be kept; lower "
             "them"
         )
-    caps = {name: bounds.cap for name, bounds in group_bounds(selection, total, units_of).items()}
+    caps = {name: cap for name, (_, cap) in group_bounds(selection, total, units_of).items()}
     most = sum(min(there, caps.get(name, there)) for name, there in units_of.items())
     if most < total:
         raise too_little(selection, most, total, caps)
@@ -127,7 +120,7 @@ def make_bounds(connection: Any, selection: Selection, total: int, table: str) -
     """
     names = [name for (name,) in execute(connection, f"SELECT DISTINCT name FROM {table}")]
     bounds_of = group_bounds(selection, total, names)
-    rows = [{"name": name, **asdict(bounds)} for name, bounds in bounds_of.items()]
+    rows = [{"name": n, "floor": floor, "cap": cap} for n, (floor, cap) in bounds_of.items()]
     schema = pa.schema([("name", pa.string()), ("floor", pa.int64()), ("cap", pa.int64())])
     given = pa.Table.from_pylist(rows, schema=schema)
     execute_with(connection, given, "CREATE TEMP TABLE bounds AS FROM arriving")
@@ -137,4 +130,4 @@ def make_bounds(connection: Any, selection: Selection, total: int, table: str) -
         "WHERE cap IS NULL OR units <= cap GROUP BY name",
     )
     check_limits(selection, total, dict.fromkeys(names, 0) | dict(units))
-    return {name: bounds.cap for name, bounds in bounds_of.items()}
+    return {name: cap for name, (_, cap) in bounds_of.items()}

@@ -62,7 +62,7 @@ def beginnings(run: Run, wanted: Sequence[tuple[int, int]]) -> dict[tuple[int, i
                         spent += size
                         texts = file.read_row_group(group, columns=[column])[column]
                         taken = texts.cast(pa.large_string()).take(pa.array(held - first))
-                        lines = _beginnings(taken, MOST_CHARACTERS)
+                        lines = _beginnings(taken)
                         keys = ((shard, start + int(row)) for row in held)
                         text_at |= dict(zip(keys, lines, strict=True))
             start += piece.rows
@@ -71,8 +71,9 @@ def beginnings(run: Run, wanted: Sequence[tuple[int, int]]) -> dict[tuple[int, i
     return text_at
 
 
-def _beginnings(texts: pa.ChunkedArray, length: int) -> Iterator[str]:
+def _beginnings(texts: pa.ChunkedArray) -> Iterator[str]:
     # White space shrinks, so the cut keeps more than is shown.
-    for text in pc.utf8_slice_codeunits(texts, 0, 4 * length).to_pylist():
+    for text in pc.utf8_slice_codeunits(texts, 0, 4 * MOST_CHARACTERS).to_pylist():
         line = "\n".join(filter(None, map(one_line, (text or "").splitlines())))
-        yield line if len(line) <= length else line[: length - 1].rstrip() + "…"
+        is_whole = len(line) <= MOST_CHARACTERS
+        yield line if is_whole else line[: MOST_CHARACTERS - 1].rstrip() + "…"

@@ -29,15 +29,9 @@ from tests.finished import embedded, finish, settings, up_to
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
 
-@pytest.fixture(scope="module")
-def made(composed: Run, source: Path) -> tuple[Run, Path]:
-    """A run with embeddings, and its source."""
-    return composed, source
-
-
-def test_every_survivor_has_its_own_vector(made):
+def test_every_survivor_has_its_own_vector(composed, source):
     """Ids are the quality files' survivors in order; vectors are those of the documents' texts."""
-    run, source = made
+    run = composed
     text = {row["id"]: row["text"] for row in pq.read_table(source).to_pylist()}
     for shard in range(run.num_shards):
         rows = pq.read_table(run.path("quality", shard)).to_pylist()
@@ -49,9 +43,9 @@ def test_every_survivor_has_its_own_vector(made):
         assert run.receipt("embeddings", shard).metrics["encoder"] == "lexical"
 
 
-def test_the_bytes_do_not_depend_on_the_chunk(made, tmp_path, monkeypatch):
+def test_the_bytes_do_not_depend_on_the_chunk(composed, tmp_path, monkeypatch):
     """Chunks of 7 and of 4096 texts give the same file."""
-    shutil.copytree(made[0].root, tmp_path / "run")
+    shutil.copytree(composed.root, tmp_path / "run")
     run = open_run(tmp_path / "run")
     before = run.path("embeddings", 1).read_bytes()
     run.path("embeddings", 1).unlink()
@@ -61,9 +55,9 @@ def test_the_bytes_do_not_depend_on_the_chunk(made, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_int8_takes_half_the_disk_and_selects_nearly_the_same(made, tmp_path):
+def test_int8_takes_half_the_disk_and_selects_nearly_the_same(composed, source, tmp_path):
     """The whole pipeline on vectors of one byte a number; other settings, other vectors."""
-    run, source = made
+    run = composed
     small = finish(tmp_path / "run", settings(source, embedding={"storage": "int8"}), "report")
     assert small.fingerprint("embeddings", 0) != run.fingerprint("embeddings", 0)
     for shard in range(run.num_shards):
@@ -77,9 +71,9 @@ def test_int8_takes_half_the_disk_and_selects_nearly_the_same(made, tmp_path):
         assert sizes[1] < 0.6 * sizes[0]
 
 
-def test_a_quality_file_of_other_documents_is_refused(made, tmp_path):
+def test_a_quality_file_of_other_documents_is_refused(composed, tmp_path):
     """Ids in another order would give vectors to the wrong documents."""
-    shutil.copytree(made[0].root, tmp_path / "run")
+    shutil.copytree(composed.root, tmp_path / "run")
     run = open_run(tmp_path / "run")
     path = run.path("quality", 0)
     receipt, table = read_receipt(path), pq.read_table(path)
@@ -152,13 +146,14 @@ def model_run(root: Path, source: Path, model: Path) -> Run:
     return finish(root, chosen, "quality")
 
 
-def test_a_model_s_shard_goes_on_to_the_same_bytes_and_tells_its_speed(made, tmp_path, monkeypatch):
+def test_a_model_s_shard_goes_on_to_the_same_bytes_and_tells_its_speed(
+    source, tmp_path, monkeypatch
+):
     """Broken off in the third chunk and gone on with: no chunk twice, no byte different."""
     from sentence_transformers import SentenceTransformer
 
     from datamask.embedding import sentence_transformer
 
-    _, source = made
     texts = pq.read_table(source, columns=["text"])["text"].to_pylist()
     model = random_bert(tmp_path / "model", texts, hidden=32, layers=1)
     run = model_run(tmp_path / "run", source, model)

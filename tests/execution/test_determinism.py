@@ -1,14 +1,12 @@
 """The same bytes whatever the number of workers and the order of the shards."""
 
 import random
-from collections.abc import Callable
 
 import pytest
 
 from datamask.config.compute import Compute
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
-from datamask.runs.run import Run
 from datamask.runs.stages import SHARD_STAGES
 from tests import finished
 from tests.faults.comparison import contents
@@ -25,49 +23,34 @@ EDU = {"name": "edu", "kind": "column", "column": "edu"}
 pytestmark = pytest.mark.usefixtures("roughly")
 
 
-def in_order(run: Run, stage: str) -> None:
-    """One worker, shard after shard."""
-    run_stage(run, stage, Compute())
-
-
-def four_workers(run: Run, stage: str) -> None:
-    """Four shards at once, and DuckDB with as many threads."""
-    run_stage(run, stage, Compute(workers=4))
-
-
-def shuffled(run: Run, stage: str) -> None:
-    """Every shard by itself, in no order, in small batches."""
-    units = list(range(run.num_units(stage)))
-    random.Random(stage).shuffle(units)
-    for unit in units:
-        shards = [unit] if stage in SHARD_STAGES else None
-        run_stage(run, stage, Compute(embedding_batch=3), shards=shards)
-
-
 @pytest.mark.parametrize(
     "selection", SELECTIONS, ids=lambda values: "-".join(map(str, values.values()))
 )
 def test_workers_and_order_change_no_byte(source, tmp_path, selection):
-    """Three ways through the same plan leave the same files."""
-    ways: tuple[Callable[[Run, str], None], ...] = (in_order, four_workers, shuffled)
-    made, known = [], tmp_path / "known.txt"
-    known.write_text(" ".join(finished.WORDS))
-    for way in ways:
-        chosen = finished.settings(
-            source,
-            selection={**selection, "steps": 10},
-            plan={"rows_per_shard": 24},
-            topics={"number": 3},
-            quality={
-                "scores": [{**EDU, "normalise_within": "topic"}, {"name": "form"}],
-                "near_duplicates": {},
-                "contamination": {"sets": [str(known)], "ngram": 3, "action": "flag"},
-            },
-        )
-        run = plan_run(tmp_path / way.__name__, chosen)
-        for stage in finished.up_to(run, "composition"):
-            way(run, stage)
-        assert run.num_shards > 4
-        made.append(contents(run.root))
-    assert made[0] == made[1]
-    assert made[0] == made[2]
+    """One worker, four, and every shard by itself in no order and small batches."""
+    (known := tmp_path / "known.txt").write_text(" ".join(finished.WORDS))
+    chosen = finished.settings(
+        source,
+        selection={**selection, "steps": 10},
+        plan={"rows_per_shard": 24},
+        topics={"number": 3},
+        quality={
+            "scores": [{**EDU, "normalise_within": "topic"}, {"name": "form"}],
+            "near_duplicates": {},
+            "contamination": {"sets": [str(known)], "ngram": 3, "action": "flag"},
+        },
+    )
+    made = [
+        finished.finish(tmp_path / f"{workers}", chosen, "composition", Compute(workers=workers))
+        for workers in (1, 4)
+    ]
+    made.append(plan_run(tmp_path / "shuffled", chosen))
+    for stage in finished.up_to(made[2], "composition"):
+        units = list(range(made[2].num_units(stage)))
+        random.Random(stage).shuffle(units)
+        for unit in units:
+            shards = [unit] if stage in SHARD_STAGES else None
+            run_stage(made[2], stage, Compute(embedding_batch=3), shards=shards)
+    assert made[0].num_shards > 4
+    first, *others = (contents(run.root) for run in made)
+    assert others == [first, first]

@@ -14,7 +14,6 @@ import pytest
 
 from datamask import errors
 from datamask.execution import attempts
-from datamask.planning.plan import plan_run
 from datamask.report import sweep_page
 from datamask.runs import retrying
 from datamask.runs.run import Run
@@ -71,19 +70,6 @@ MIXED = {
 Choose = Callable[[str, "int | None", int], "Exception | None"]
 
 
-@pytest.fixture(scope="module")
-def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of three shards in which nothing is done."""
-    folder = tmp_path_factory.mktemp("plan")
-    return plan_run(folder / "run", settings(corpus(folder / "source"))).root
-
-
-@pytest.fixture
-def planned(plan: Path, tmp_path: Path) -> Path:
-    """A copy of it."""
-    return Path(shutil.copytree(plan, tmp_path / "run"))
-
-
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[Choose], Counter[int | None]]:
     """Let units fail with what a function of stage, unit and attempt returns; counts attempts."""
@@ -120,7 +106,7 @@ def test_the_status_says_whether_the_same_command_may_succeed(
     """Transient errors are attempted four times and end with 75; the others once, with 2 or 70."""
     status = STATUSES[name, stage]
     counts = failing(lambda at, unit, number: ERRORS[name]() if at == stage else None)
-    assert here("-q", "rerun-failed", planned) == status
+    assert here("-q", "rerun-failed", planned.root) == status
     units = [None] if stage == "quality" else [0, 1, 2]
     assert counts == dict.fromkeys(units, MOST if status == 75 else 1)
     printed = capsys.readouterr().err.splitlines()
@@ -135,7 +121,7 @@ def test_what_the_user_must_fix_decides_the_status(names, planned, failing):
         return ERRORS[names[unit]]() if unit is not None and unit < len(names) else None
 
     counts = failing(choose)
-    assert here("-q", "rerun-failed", planned) == MIXED[names]
+    assert here("-q", "rerun-failed", planned.root) == MIXED[names]
     assert counts == {unit: MOST if name in TRANSIENT else 1 for unit, name in enumerate(names)}
 
 
@@ -146,9 +132,9 @@ def test_what_passes_costs_nothing(planned, failing):
         lambda stage, unit, number: ERRORS["no space"]() if number < MOST - 1 else None
     )
     compute = ("--set", "compute.workers=2")
-    assert here("-q", "rerun-failed", planned, *compute) == 0
+    assert here("-q", "rerun-failed", planned.root, *compute) == 0
     assert set(counts.values()) == {MOST - 1}
-    assert (planned / "report.html").exists()
+    assert (planned.root / "report.html").exists()
 
 
 @pytest.fixture(scope="module")

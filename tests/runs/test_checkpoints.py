@@ -10,7 +10,6 @@ import pytest
 from datamask.config.compute import Compute
 from datamask.embedding import chunked
 from datamask.learning import learner
-from datamask.planning.plan import plan_run
 from datamask.runs import checkpoints
 from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.run import Run
@@ -31,13 +30,6 @@ def _often() -> Iterator[None]:
 
 class Killed(BaseException):
     """Stands for SIGKILL where the test needs to know the moment."""
-
-
-@pytest.fixture
-def planned(tmp_path: Path) -> Run:
-    """A run in which nothing is done."""
-    source = finished.corpus(tmp_path / "source")
-    return plan_run(tmp_path / "run", finished.settings(source))
 
 
 def make_run(folder: Path, last: str, **groups: object) -> Run:

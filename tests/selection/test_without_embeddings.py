@@ -20,32 +20,30 @@ from datamask.report.sweep_page import run_sweep
 from datamask.runs.opening import open_run
 from datamask.runs.receipt import read_receipt
 from datamask.runs.run import Run
-from tests.finished import corpus, embedded, finish, settings
+from tests.finished import embedded, finish, settings
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 @pytest.fixture(scope="module")
-def learnt(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
-    """A run with a mask model, and its source, which serves as the new documents too."""
-    folder = tmp_path_factory.mktemp("learnt")
-    source = corpus(folder / "source")
-    return finish(folder / "run", settings(source), "mask_model"), source
+def learnt(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run with a mask model; its source serves as the new documents too."""
+    return finish(tmp_path_factory.mktemp("learnt") / "run", settings(source), "mask_model")
 
 
 @pytest.fixture(scope="module")
-def kept(learnt: tuple[Run, Path], tmp_path_factory: pytest.TempPathFactory) -> Run:
+def kept(learnt: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """The documents judged by a run that keeps embeddings."""
-    chosen = settings_to_apply(learnt[0], learnt[0].settings.source)
+    chosen = settings_to_apply(learnt, learnt.settings.source)
     return rebuild(tmp_path_factory.mktemp("kept") / "run", chosen)
 
 
 @pytest.fixture(scope="module")
-def unkept(learnt: tuple[Run, Path], tmp_path_factory: pytest.TempPathFactory) -> Run:
+def unkept(learnt: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """The documents judged by the command without keeping embeddings, in small chunks."""
     root = tmp_path_factory.mktemp("unkept") / "run"
-    arguments = ["apply", str(learnt[0].root), str(root)]
-    for one in (f"source.path={learnt[1]}", "embedding.keep=false"):
+    arguments = ["apply", str(learnt.root), str(root)]
+    for one in (f"source.path={learnt.settings.source.path}", "embedding.keep=false"):
         arguments += ["--set", one]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("datamask.embedding.chunked.CHUNK", 7)

@@ -36,11 +36,22 @@ class Input:
     other: bytes
 
 
-def parquet_bytes(table: pa.Table) -> bytes:
-    """The bytes of a file with this table, in row groups of twelve."""
+def parquet_bytes(table: pa.Table, group: int = 12) -> bytes:
+    """The bytes of a file with this table, in row groups of so many rows."""
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, row_group_size=12)
+    pq.write_table(table, sink, row_group_size=group)
     return sink.getvalue().to_pybytes()
+
+
+def scores(kind: str, names: list[str], numbers: list[float], note: str = "") -> bytes:
+    """A file of scores, in four row groups or with a note in each row."""
+    if kind == "parquet":
+        return parquet_bytes(pa.table({"id": names, "mark": numbers}), len(names) // 4)
+    if kind == "csv":
+        rows = map(f"{{}},{{}},{note}".format, names, numbers)
+        return "\n".join(["id,mark,note", *rows, ""]).encode()
+    pairs = zip(names, numbers, strict=True)
+    return json_lines([{"id": name, "mark": mark, "note": note} for name, mark in pairs])
 
 
 def json_lines(rows: list[dict[str, object]]) -> bytes:
@@ -58,18 +69,10 @@ def prepare(folder: Path) -> dict[str, Input]:
         pq.write_table(pq.read_table(path).drop(["token_count"]), path, row_group_size=12)
     values = np.random.default_rng(1).standard_normal((2, len(ids)))
     inputs = {"source": (source / "1.parquet", parquet_bytes(table), parquet_bytes(table[::-1]))}
-
-    def marks(kind: str, row: int) -> bytes:
-        numbers = values[row].tolist()
-        if kind == "parquet":
-            return parquet_bytes(pa.table({"id": ids, "mark": numbers}))
-        if kind == "csv":
-            return "\n".join(["id,mark", *map("{},{}".format, ids, numbers), ""]).encode()
-        return json_lines([{"id": i, "mark": n} for i, n in zip(ids, numbers, strict=True)])
-
     for kind in ("parquet", "csv", "jsonl"):
-        inputs[f"scores_{kind}"] = (folder / f"scores.{kind}", marks(kind, 0), marks(kind, 1))
-    inputs["labels"] = (folder / "labels.csv", marks("csv", 0), marks("csv", 1))
+        marks = (scores(kind, ids, numbers) for numbers in values.tolist())
+        inputs[f"scores_{kind}"] = (folder / f"scores.{kind}", *marks)
+    inputs["labels"] = (folder / "labels.csv", *inputs["scores_csv"][1:])
     sets = [json_lines([{"id": "x", "text": " ".join(texts[row].split()[:40])}]) for row in (2, 5)]
     inputs["benchmark"] = (folder / "benchmark.jsonl", *sets)
     generator = np.random.default_rng(2)
@@ -251,21 +254,12 @@ def test_no_stage_uses_an_input_that_was_not_planned(run, inputs, kinds):
 def content_of(kind: str, start: int) -> bytes:
     """40,000 scores, in several row groups of Parquet or blocks of text."""
     rows = range(start, start + 40_000)
-    if kind == "parquet":
-        sink = pa.BufferOutputStream()
-        table = pa.table({"key": [f"{row:06d}" for row in rows], "mark": [*map(float, rows)]})
-        pq.write_table(table, sink, row_group_size=10_000)
-        return sink.getvalue().to_pybytes()
-    note = "x" * 100
-    if kind == "csv":
-        return "".join(["key,mark,note\n", *(f"{row:06d},{row},{note}\n" for row in rows)]).encode()
-    line = '{"key": "%06d", "mark": %d, "note": "' + note + '"}\n'
-    return "".join(line % (row, row) for row in rows).encode()
+    return scores(kind, [f"{row:06d}" for row in rows], [*map(float, rows)], "x" * 100)
 
 
 def read_all(path: Path, planned: str, meanwhile: Callable[[int], object]) -> list[float]:
     """The scores of a file, as stages read them; *meanwhile* is called after each batch."""
-    score = Score(name="mark", kind="file", path=str(path), id_column="key", column="mark")
+    score = Score(name="mark", kind="file", path=str(path), id_column="id", column="mark")
     rows: list[float] = []
     files = PlannedFiles(str(path))
     with files.compared(planned):
