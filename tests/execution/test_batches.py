@@ -65,12 +65,6 @@ def test_twenty_thousand_small_shards_are_few_tasks():
         assert len(batches(run, stage, shards, 4)) <= most
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Run:
-    """Planned, nothing done."""
-    return plan_run(tmp_path / "run", settings(corpus(tmp_path / "source")))
-
-
 def failing(monkeypatch: pytest.MonkeyPatch, problems: dict[int, Exception]) -> list[int]:
     """Let the work on these shards fail; yields the shards that were attempted."""
     real, attempted = attempts._work, []
@@ -85,41 +79,41 @@ def failing(monkeypatch: pytest.MonkeyPatch, problems: dict[int, Exception]) -> 
     return attempted
 
 
-def test_a_bad_shard_stops_no_other_and_its_reason_is_on_record(run, monkeypatch):
+def test_a_bad_shard_stops_no_other_and_its_reason_is_on_record(planned, monkeypatch):
     """All are attempted; another process reads each reason from the folder until one succeeds."""
     problems: dict[int, Exception] = {
         0: InputError("bad row", path=Path("x.parquet"), shard=0),
         2: ZeroDivisionError("by\nzero"),
     }
-    units = list(range(run.num_shards))
+    units = list(range(planned.num_shards))
     with monkeypatch.context() as patch:
         attempted = failing(patch, problems)
         with pytest.raises(ShardsFailedError) as caught:
-            attempt(run, "scores", units, Compute())
+            attempt(planned, "scores", units, Compute())
     assert attempted == units
     reasons = {0: "file x.parquet, shard 00000: bad row", 2: "ZeroDivisionError: by zero"}
-    assert failures_on_record(open_run(run.root), "scores", units, {}, force=False) == reasons
-    codes = [read_record(run, "scores", unit) for unit in (0, 2)]
+    assert failures_on_record(open_run(planned.root), "scores", units, {}, force=False) == reasons
+    codes = [read_record(planned, "scores", unit) for unit in (0, 2)]
     assert [record and record.failure_code for record in codes] == ["input", "bug"]
     assert all(text in str(caught.value) for text in ("00000, 00002 (", reasons[0]))
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
-    attempt(run, "scores", [2], Compute())
-    record = read_record(run, "scores", 2)
+    attempt(planned, "scores", [2], Compute())
+    record = read_record(planned, "scores", 2)
     assert record is not None and (record.failure, record.attempts) == ("", 2)
-    assert list(failures_on_record(run, "scores", units, {}, force=False)) == [0]
+    assert list(failures_on_record(planned, "scores", units, {}, force=False)) == [0]
 
 
-def test_a_lost_process_leaves_no_reason_of_its_own(run, monkeypatch):
+def test_a_lost_process_leaves_no_reason_of_its_own(planned, monkeypatch):
     """Where a shard has no record of a failure, what is known of its process is the reason."""
-    attempt(run, "scores", [0], Compute())
+    attempt(planned, "scores", [0], Compute())
     lost = dict.fromkeys((0, 1), "killed")
-    assert failures_on_record(run, "scores", [0, 1], lost, force=False) == {1: "killed"}
-    assert failures_on_record(run, "scores", [0, 1], lost, force=True) == {1: "killed"}
-    forget_records(run, "scores", [0])
-    assert failures_on_record(run, "scores", [0, 1], lost, force=True) == lost
+    assert failures_on_record(planned, "scores", [0, 1], lost, force=False) == {1: "killed"}
+    assert failures_on_record(planned, "scores", [0, 1], lost, force=True) == {1: "killed"}
+    forget_records(planned, "scores", [0])
+    assert failures_on_record(planned, "scores", [0, 1], lost, force=True) == lost
 
 
-def test_a_task_is_tried_again_only_for_what_may_heal(run, monkeypatch):
+def test_a_task_is_tried_again_only_for_what_may_heal(planned, monkeypatch):
     """One transient failure among the others is enough, none is not."""
     from prefect.states import Failed
 
@@ -129,7 +123,7 @@ def test_a_task_is_tried_again_only_for_what_may_heal(run, monkeypatch):
         with monkeypatch.context() as patch:
             failing(patch, problems)
             with pytest.raises(ShardsFailedError) as found:
-                attempt(run, "scores", list(problems), Compute())
+                attempt(planned, "scores", list(problems), Compute())
         return found.value
 
     healing = caught({0: InputError("bad"), 1: HubUnavailableError("503"), 2: InputError("bad")})

@@ -5,6 +5,7 @@ import json
 import logging
 import re
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,53 +14,45 @@ from datamask.config.compute import Compute
 from datamask.embedding.speed import embedding_speed
 from datamask.errors import DatamaskError
 from datamask.execution.attempts import run_unit
-from datamask.planning.plan import plan_run
 from datamask.report.page import write_report
 from datamask.runs.in_progress import note
 from datamask.runs.records import read_record, recorded
-from datamask.runs.run import Run
 from tests.finished import corpus, finish, settings
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Run:
-    """Planned, nothing done."""
-    return plan_run(tmp_path / "run", settings(corpus(tmp_path / "source")))
-
-
-def test_failed_attempts_are_counted_until_one_succeeds(run):
+def test_failed_attempts_are_counted_until_one_succeeds(planned):
     """Two failures and a success are three attempts; their reasons are in the log."""
-    source = Path(run.shard_pieces[1][0].path)
+    source = Path(planned.shard_pieces[1][0].path)
     for number in (1, 2):
         away = source.rename(source.with_suffix(".away"))
         with pytest.raises(DatamaskError):
-            run_unit(run, "scores", 1, Compute())
+            run_unit(planned, "scores", 1, Compute())
         away.rename(source)
-        record = read_record(run, "scores", 1)
+        record = read_record(planned, "scores", 1)
         assert record is not None and (record.attempts, record.seconds) == (number, None)
-    run_unit(run, "scores", 1, Compute())
-    record = read_record(run, "scores", 1)
+    run_unit(planned, "scores", 1, Compute())
+    record = read_record(planned, "scores", 1)
     assert record is not None and record.attempts == 3 and record.seconds is not None
     log = record.log
-    assert not run.log_path("scores", 1).exists()
+    assert not planned.log_path("scores", 1).exists()
     assert [f"attempt {number} begins" in log for number in (1, 2, 3)] == [True] * 3
     assert log.count(" ERROR ") == 2 and "Traceback" in log and log.rstrip().endswith(" s")
-    run_unit(run, "scores", 1, Compute(), force=True)
-    again = read_record(run, "scores", 1)
+    run_unit(planned, "scores", 1, Compute(), force=True)
+    again = read_record(planned, "scores", 1)
     assert again is not None and again.attempts == 1
-    assert read_record(run, "scores", 0) is None
+    assert read_record(planned, "scores", 0) is None
 
 
-def test_another_units_lines_stay_out(run):
+def test_another_units_lines_stay_out(planned):
     """Two threads at once: each log has its own thread's lines."""
     logger = logging.getLogger("datamask.test")
     logging.getLogger("datamask").setLevel("INFO")
     meeting = threading.Barrier(2)
 
     def work(unit: int) -> None:
-        with recorded(run, "selection", unit):
+        with recorded(planned, "selection", unit):
             meeting.wait(60)
             logger.info("from unit %d", unit)
             meeting.wait(60)
@@ -71,25 +64,26 @@ def test_another_units_lines_stay_out(run):
     for thread in threads:
         thread.join()
     for unit in (0, 1):
-        record = read_record(run, "selection", unit)
+        record = read_record(planned, "selection", unit)
         log = record.log if record else ""
         assert f"from unit {unit}" in log and f"from unit {1 - unit}" not in log
     assert logging.getLogger("datamask").handlers == handlers
 
 
-def test_a_record_of_other_settings_does_not_count(run):
+def test_a_record_of_other_settings_does_not_count(planned):
     """The record of a stale output, or a damaged one, is none."""
-    with recorded(run, "selection", 0):
+    with recorded(planned, "selection", 0):
         pass
-    path = run.record_path("selection", 0)
-    assert json.loads(path.read_text())["work"]["fingerprint"] == run.fingerprint("selection", 0)
-    selection = run.settings.selection.model_copy(update={"ratio": 0.5})
-    other = Run(
-        run.storage, run.settings.model_copy(update={"selection": selection}), run.pinned_revisions
+    path = planned.record_path("selection", 0)
+    assert json.loads(path.read_text())["work"]["fingerprint"] == planned.fingerprint(
+        "selection", 0
     )
+    selection = planned.settings.selection.model_copy(update={"ratio": 0.5})
+    chosen = planned.settings.model_copy(update={"selection": selection})
+    other = replace(planned, settings=chosen)
     assert read_record(other, "selection", 0) is None
     path.write_text("{")
-    assert read_record(run, "selection", 0) is None
+    assert read_record(planned, "selection", 0) is None
 
 
 def test_the_report_tells_retries_and_seconds(tmp_path):
@@ -106,19 +100,19 @@ def test_the_report_tells_retries_and_seconds(tmp_path):
     assert 4.25 < float(seconds) < 60 and retries == "1"
 
 
-def test_notes_add_up_and_belong_to_their_unit(run):
+def test_notes_add_up_and_belong_to_their_unit(planned):
     """Of the attempt that succeeded; also from a thread in the unit's context; else nowhere."""
     note(documents=1)
-    with pytest.raises(ValueError), recorded(run, "selection", 0):
+    with pytest.raises(ValueError), recorded(planned, "selection", 0):
         note(documents=100)
         raise ValueError
-    with recorded(run, "selection", 0):
+    with recorded(planned, "selection", 0):
         note(documents=2, seconds=0.5)
         here = contextvars.copy_context()
         thread = threading.Thread(target=here.run, args=(lambda: note(documents=3),))
         thread.start()
         thread.join()
-    record = read_record(run, "selection", 0)
+    record = read_record(planned, "selection", 0)
     assert record is not None and record.metrics == {"documents": 5, "seconds": 0.5}
 
 

@@ -187,6 +187,12 @@ def process(
     return started
 
 
+def wait_for(line: str, started: subprocess.Popen[str]) -> None:
+    """Read what a process prints up to a line."""
+    assert started.stdout is not None
+    assert line in map(str.strip, started.stdout), "it ended before"
+
+
 @pytest.fixture(autouse=True)
 def _no_process_left() -> Iterator[None]:
     """Processes end with their test, also where that fails."""

@@ -16,7 +16,8 @@ from datamask.runs.opening import open_run
 from datamask.storage import leases
 from datamask.storage.object_store import ObjectStore
 from tests import finished
-from tests.storage.conftest import LEASE_SECONDS, process
+from tests.killed import kill
+from tests.storage.conftest import LEASE_SECONDS, process, wait_for
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -69,11 +70,8 @@ def test_a_killed_machine_is_replaced_by_another(s3, source, machine, original, 
     url = "s3://runs/killed/mine"
     plan_run(url, finished.settings(source))
     victim = process(WORK, url, "1", cache=tmp_path / "victim")
-    assert victim.stdout is not None
-    while victim.stdout.readline() != "begins 1\n":
-        pass
-    victim.send_signal(signal.SIGKILL)
-    victim.wait()
+    wait_for("begins 1", victim)
+    kill(victim)
     assert "locks/scores-00001" in s3.names(url)
     machine("other")
     finished.finish(url, open_run(url).settings, "quality")
@@ -96,11 +94,8 @@ def test_a_machine_that_comes_back_does_not_wait_for_itself(
     plan_run(url, finished.settings(source))
     cache = tmp_path / "shared"
     victim = process(WORK, url, "0", cache=cache)
-    assert victim.stdout is not None
-    while victim.stdout.readline() != "begins 0\n":
-        pass
-    victim.send_signal(signal.SIGKILL)
-    victim.wait()
+    wait_for("begins 0", victim)
+    kill(victim)
     machine("shared")
     never_wait(monkeypatch)
     run_unit(open_run(url), "scores", 0, Compute())
@@ -149,9 +144,8 @@ def test_a_process_that_lost_its_lease_writes_nothing(s3, source, machine, tmp_p
     url = "s3://runs/stopped"
     run = plan_run(url, finished.settings(source))
     holder = process(HOLD, url, cache=tmp_path / "holder")
-    assert holder.stdout is not None
     assert holder.stdin is not None
-    assert holder.stdout.readline() == "held\n"
+    wait_for("held", holder)
     while b'"beat": 1,' in s3.read(url, "locks/selection-00007"):
         time.sleep(0.05)  # until it is renewed
     holder.send_signal(signal.SIGSTOP)
@@ -161,7 +155,7 @@ def test_a_process_that_lost_its_lease_writes_nothing(s3, source, machine, tmp_p
         holder.send_signal(signal.SIGCONT)
         holder.stdin.write("go\n")
         holder.stdin.flush()
-        assert holder.stdout.readline() == "StorageError\n"
+        wait_for("StorageError", holder)
         holder.wait()
         assert "late.txt" not in s3.names(url)
         assert "locks/selection-00007" in s3.names(url), "the lease of another was deleted"
@@ -186,13 +180,11 @@ def test_settings_are_not_changed_under_a_machine_that_works(s3, source, machine
     plan_run(url, finished.settings(source))
     code = HOLD.replace('run.storage.lock("selection-00007")', "locks.working(run.storage)")
     other = process(code, url, cache=tmp_path / "other")
-    assert other.stdout is not None
-    assert other.stdout.readline() == "held\n"
+    wait_for("held", other)
     changed = finished.settings(source, selection={"ratio": 0.3})
     with pytest.raises(RunError, match=f"{url}: process {other.pid} on .* is working in it"):
         plan_run(url, changed)
-    other.kill()
-    other.wait()
+    kill(other)
     plan_run(url, changed)
     machine("third")
     assert open_run(url).settings.selection.ratio == 0.3
