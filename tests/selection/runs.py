@@ -29,13 +29,22 @@ def learn(root: Path, folder: Path, *, workers: int = 1, **groups: object) -> Ru
 
 
 def learn_vectors(
-    root: Path, folder: Path, rows: int, width: int, last: str = "mask_model", **groups: Any
+    root: Path,
+    vectors: np.ndarray,
+    quality: np.ndarray,
+    shards: int,
+    /,
+    last: str = "mask_model",
+    **groups: Any,
 ) -> tuple[Run, np.ndarray]:
-    """A run of layout `features` in shards of *rows*, up to a stage, and its mask."""
+    """A run of layout `features` in so many shards, up to a stage, and its mask."""
+    folder = root.with_name(f"{root.name}-source")
+    folder.mkdir(parents=True)
+    write_vectors(folder, vectors, quality, shards)
     data = {
         "source": {"path": str(folder), "layout": "features"},
-        "plan": {"rows_per_shard": rows},
-        "embedding": {"dimension": width},
+        "plan": {"rows_per_shard": len(vectors) // shards},
+        "embedding": {"dimension": vectors.shape[1]},
         **groups,
     }
     run = plan_run(root, parse_settings(data))

@@ -12,7 +12,7 @@ import datamask
 from datamask.config.loading import parse_settings
 from datamask.errors import InputError, SettingsError
 from datamask.runs.run import Run
-from tests.selection.runs import kept, learn_vectors, write_vectors
+from tests.selection.runs import kept, learn_vectors
 
 ROWS, WIDTH = 120, 8
 RANDOM = np.random.default_rng(5)
@@ -42,12 +42,9 @@ def test_scale_and_level_of_quality_change_no_selection(factor, level, metric):
 
 def selected(folder: Path, quality: np.ndarray, **selection: Any) -> tuple[list[str], Run]:
     """The ids that a run of three shards of layout `features` selects, and the run."""
-    source = folder / "source"
-    source.mkdir(parents=True)
-    write_vectors(source, UNIT, quality, 3)
     chosen = {"steps": 40, "ratio": 0.1, "metric": "disf", **selection}
     last = "selection" if "mask_model" in selection else "mask_model"
-    run, _ = learn_vectors(folder / "run", source, ROWS // 3, WIDTH, last, selection=chosen)
+    run, _ = learn_vectors(folder / "run", UNIT, quality, 3, last, selection=chosen)
     return [str(row["id"]) for row in kept(run)], run
 
 

@@ -18,7 +18,7 @@ from datamask.runs.run import Run
 from datamask.selection import rounds
 from datamask.selection.sums import read_lists, read_moments
 from tests.finished import corpus
-from tests.selection.runs import by_definition, learn, learn_vectors, write_vectors
+from tests.selection.runs import by_definition, learn, learn_vectors
 
 ROWS, SHARDS, WIDTH = 150, 6, 12
 EVERY = {"scope": "corpus", "rounds": 2, "quality_weight": 0.1, "scale_terms": False}
@@ -34,26 +34,22 @@ def vectors() -> np.ndarray:
     return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float16)
 
 
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory, vectors: np.ndarray) -> Path:
-    """The vectors as files of a shard each."""
-    folder = tmp_path_factory.mktemp("vectors")
-    return write_vectors(folder, vectors, np.sin(np.arange(len(vectors))) / 100, SHARDS)
-
-
 def select(
-    root: Path, source: Path, last: str = "selection", **selection: object
+    root: Path, vectors: np.ndarray, last: str = "selection", **selection: object
 ) -> tuple[Run, np.ndarray]:
     """A run up to a stage, and its mask."""
-    quality = {"prune_fraction": 0, "duplicates": "keep"}
-    chosen = EVERY | selection
-    return learn_vectors(root, source, ROWS, WIDTH, last, quality=quality, selection=chosen)
+    marks = np.sin(np.arange(len(vectors))) / 100
+    groups = {
+        "quality": {"prune_fraction": 0, "duplicates": "keep"},
+        "selection": EVERY | selection,
+    }
+    return learn_vectors(root, vectors, marks, SHARDS, last, **groups)
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory, source: Path) -> np.ndarray:
+def plain(tmp_path_factory: pytest.TempPathFactory, vectors: np.ndarray) -> np.ndarray:
     """The mask without swaps."""
-    run, mask = select(tmp_path_factory.mktemp("plain") / "run", source, swap_refinement=0)
+    run, mask = select(tmp_path_factory.mktemp("plain") / "run", vectors, swap_refinement=0)
     assert not (run.root / "swaps").exists()
     return mask
 
@@ -66,9 +62,9 @@ def objective(vectors: np.ndarray, mask: np.ndarray) -> float:
 
 
 @pytest.mark.slow
-def test_swaps_raise_the_objective_of_the_corpus(tmp_path, source, vectors, plain):
+def test_swaps_raise_the_objective_of_the_corpus(tmp_path, vectors, plain):
     """Against a run without them, by definition; what is written is what changes the sums."""
-    run, mask = select(tmp_path / "run", source, "report")
+    run, mask = select(tmp_path / "run", vectors, "report")
     assert mask.sum() == plain.sum() == len(mask) // 10
     assert objective(vectors, mask) > objective(vectors, plain)
     told = run.receipt("swaps_total").metrics
@@ -96,10 +92,10 @@ def test_swaps_raise_the_objective_of_the_corpus(tmp_path, source, vectors, plai
 
 
 @pytest.mark.slow
-def test_swaps_that_together_change_too_much_are_refused(tmp_path, source, plain, monkeypatch):
+def test_swaps_that_together_change_too_much_are_refused(tmp_path, vectors, plain, monkeypatch):
     """Shards that hardly count what they change swap until the objective of all falls."""
     monkeypatch.setattr(swap_refinement, "OWN_WEIGHT", 0.02)
-    run, mask = select(tmp_path / "run", source)
+    run, mask = select(tmp_path / "run", vectors)
     told = run.receipt("swaps_total").metrics
     assert told["swaps"] > 0 and not told["applied"]
     assert told["objective"]["with"] < told["objective"]["without"]

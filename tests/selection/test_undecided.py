@@ -10,7 +10,7 @@ from datamask.config.compute import Compute
 from datamask.execution.pipeline import run_stage
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
-from tests.selection.runs import learn_vectors, write_vectors
+from tests.selection.runs import learn_vectors
 
 ROWS, SHARDS, WIDTH = 400, 5, 8
 
@@ -22,17 +22,11 @@ def vectors() -> np.ndarray:
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory, vectors: np.ndarray) -> Path:
-    """The vectors as files of a shard each."""
-    folder = tmp_path_factory.mktemp("vectors")
-    return write_vectors(folder, vectors, np.sin(np.arange(len(vectors))), SHARDS)
-
-
-def select(root: Path, source: Path, **selection: object) -> tuple[Run, np.ndarray]:
+def select(root: Path, vectors: np.ndarray, **selection: object) -> tuple[Run, np.ndarray]:
     """A run up to its mask model, and its mask."""
     chosen = {"scope": "corpus", "metric": "pairwise", "rounds": 3, **selection}
-    return learn_vectors(root, source, ROWS, WIDTH, selection=chosen)
+    quality = np.sin(np.arange(len(vectors)))
+    return learn_vectors(root, vectors, quality, SHARDS, selection=chosen)
 
 
 def mean_cosine(rows: np.ndarray) -> float:
@@ -42,23 +36,23 @@ def mean_cosine(rows: np.ndarray) -> float:
 
 
 @pytest.mark.slow
-def test_a_model_that_selects_worse_than_random_is_not_written(tmp_path, source, vectors):
+def test_a_model_that_selects_worse_than_random_is_not_written(tmp_path, vectors):
     """Scope `shard` without quality: the documents of the highest gain are alike."""
-    run, mask = select(tmp_path / "run", source, quality_weight=0.0, scope="shard")
+    run, mask = select(tmp_path / "run", vectors, quality_weight=0.0, scope="shard")
     random = mean_cosine(vectors[np.random.default_rng(1).permutation(len(vectors))[: mask.sum()]])
     assert mean_cosine(vectors[mask]) < random
     model = json.loads(run.path("mask_model").read_text())
     assert "worse than random" in model["unavailable"]
     assert not run.path("mask_model").with_name("model.safetensors").exists()
-    with_quality, _ = select(tmp_path / "other", source, quality_weight=0.5)
+    with_quality, _ = select(tmp_path / "other", vectors, quality_weight=0.5)
     assert not with_quality.receipt("learning", 0).metrics["drawn"]
     assert not json.loads(with_quality.path("mask_model").read_text())["unavailable"]
 
 
 @pytest.mark.slow
-def test_a_drawn_selection_has_the_sums_that_were_learned(tmp_path, source, vectors):
+def test_a_drawn_selection_has_the_sums_that_were_learned(tmp_path, vectors):
     """Without quality, a mean cosine near the least there is; no function of one document."""
-    run, mask = select(tmp_path / "run", source, quality_weight=0.0)
+    run, mask = select(tmp_path / "run", vectors, quality_weight=0.0)
     assert mask.sum() == len(vectors) // 10
     random = mean_cosine(vectors[np.random.default_rng(1).permutation(len(vectors))[: mask.sum()]])
     least = -1 / (mask.sum() - 1)
