@@ -202,27 +202,21 @@ def read_rows(
 
     All shards read the same totals, so a process keeps the last of these.
     """
-    path = run.path(stage, unit)
-    if stage == "round_total":
-        return _known_rows(path, run.fingerprint(stage, unit), names)
-    return _rows(path, names)
+    read = _known_rows if stage == "round_total" else _rows
+    return read(run.path(stage, unit), run.fingerprint(stage, unit), names)
 
 
-@functools.lru_cache(maxsize=8)
-def _known_rows(
-    path: Path, fingerprint: str, names: tuple[str, ...]
-) -> list[dict[str, np.ndarray]]:
-    # The fingerprint is only a part of the key: another file may come to the same path.
-    return _rows(path, names)
-
-
-def _rows(path: Path, names: tuple[str, ...]) -> list[dict[str, np.ndarray]]:
+def _rows(path: Path, fingerprint: str, names: tuple[str, ...]) -> list[dict[str, np.ndarray]]:
+    # What is known has the fingerprint in its key: another file may come to the same path.
     table = read_columns(path, list(names))
     columns = {name: table[name].combine_chunks() for name in names}
     return [
         {name: _array(column.slice(row, 1)) for name, column in columns.items()}
         for row in range(table.num_rows)
     ]
+
+
+_known_rows = functools.lru_cache(maxsize=8)(_rows)
 
 
 def _array(column: pa.Array) -> np.ndarray:

@@ -92,7 +92,8 @@ def test_files_that_share_shards_are_in_one_group():
     files = subset_files([16] * 10, [16_000] * 10, 160, 20_000, mixed)
     assert [len(file.shards) for file in files] == [2] * 5 + [4, 4, 2, 10]
     groups = file_groups(files)
-    assert sum(len(shards) for shards in _shards_read(files, groups)) < 20
+    pairs = zip(files, groups, strict=True)
+    assert len({(group, shard) for file, group in pairs for shard in file.shards}) < 20
     assert sum(len(file.shards) for file in files) == 30
 
     alone = [SubsetFile(tuple(range(n, n + 3))) for n in range(0, 40, 2)]
@@ -101,10 +102,3 @@ def test_files_that_share_shards_are_in_one_group():
     assert file_groups(parts) == list(range(4))
     many = [SubsetFile((0, 1), dump=f"d{n}") for n in range(40)]
     assert Counter(file_groups(many)) == {0: 16, 16: 16, 32: 8}
-
-
-def _shards_read(files: list[SubsetFile], groups: list[int]) -> list[set[int]]:
-    found: dict[int, set[int]] = {}
-    for file, group in zip(files, groups, strict=True):
-        found.setdefault(group, set()).update(file.shards)
-    return list(found.values())

@@ -13,7 +13,7 @@ from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
 from datamask.runs.run import Run
 from datamask.runs.stages import learning_stages
-from tests.finished import rows_of, settings, table_of, up_to
+from tests.finished import selected_ids, settings, table_of, up_to
 
 SCOPES = [{"scope": "corpus", "rounds": 2}, {"tokens": 700}, {"scope": "corpus", "tokens": 700}]
 SCOPES += [{"scope": "corpus", "rounds": 1}]
@@ -84,8 +84,5 @@ def write_vectors(
 
 def kept(run: Run) -> list[dict[str, object]]:
     """Facts of the selected documents, in the order of the source."""
-    rows: list[dict[str, object]] = []
-    for shard in range(run.num_shards):
-        facts = {row["id"]: row for row in pq.read_table(run.path("scores", shard)).to_pylist()}
-        rows += [facts[row["id"]] for row in rows_of(run, shard) if row["selected"]]
-    return rows
+    ids = selected_ids(run)
+    return [row for row in table_of(run, "scores").to_pylist() if row["id"] in ids]

@@ -10,7 +10,7 @@ import pytest
 from datamask.runs.stages import learning_stages
 from datamask.selection import sampling, sums
 from tests.conftest import nightly
-from tests.finished import corpus, rows_of
+from tests.finished import corpus, rows_of, table_of
 from tests.selection.runs import SCOPES, kept, learn
 
 ONE_SCOPE = [SCOPES[0], *nightly(*SCOPES[1:])]
@@ -123,13 +123,10 @@ def test_the_outcome_is_of_what_is_selected_and_of_top_quality(
     """Against numpy, with a sample of few documents besides."""
     monkeypatch.setattr(sampling, "STAND_INS", 4)
     run = learn(tmp_path / "run", source, selection={"scope": scope, "rounds": 2})
-    features, quality, selected = [], [], []
-    for shard in range(run.num_shards):
-        table = pq.read_table(run.path("quality", shard)).to_pylist()
-        quality += [row["quality"] for row in table if row["dropped"] is None]
-        features += pq.read_table(run.path("embeddings", shard))["feature_arr"].to_pylist()
-        selected += pq.read_table(run.path("selection", shard))["selected"].to_pylist()
-    vectors = np.array(features, np.float64)
+    table = table_of(run, "quality").to_pylist()
+    quality = [row["quality"] for row in table if row["dropped"] is None]
+    selected = table_of(run, "selection")["selected"].to_pylist()
+    vectors = np.array(table_of(run, "embeddings")["feature_arr"].to_pylist(), np.float64)
     best = np.isin(np.arange(len(quality)), np.argsort(quality)[-sum(selected) :])
     masks = [np.array(selected), best][: 2 if scope == "corpus" else 1]
     written = sums.read_moments(run, "outcome", range(run.num_shards))
@@ -147,13 +144,9 @@ def test_quality_alone_is_the_top_of_the_corpus(tmp_path, source):
         tmp_path / "one", source, selection={**corpus_wide, "quality_weight": 1.0, "rounds": 1}
     )
     ranked = learn(tmp_path / "two", source, selection={**corpus_wide, "method": "top_quality"})
-    rows = [
-        (-row["quality"], row["id"])
-        for shard in range(ranked.num_shards)
-        for row in pq.read_table(ranked.path("quality", shard)).to_pylist()
-        if row["dropped"] is None
-    ]
-    best = {name for _, name in sorted(rows)[:30]}
+    table = table_of(ranked, "quality").to_pylist()
+    rows = sorted((-row["quality"], row["id"]) for row in table if row["dropped"] is None)
+    best = {name for _, name in rows[:30]}
     assert {row["id"] for row in kept(ranked)} == best
     assert {row["id"] for row in kept(learned)} == best
 

@@ -18,7 +18,7 @@ from datamask.planning.plan import plan_run
 from datamask.report.answer import answer
 from datamask.runs.opening import open_run
 from datamask.runs.run import Run, digest
-from tests.finished import corpus, finish, rows_of, settings
+from tests.finished import corpus, finish, rows_of, settings, table_of
 from tests.selection.test_mask_model import chosen, write
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -67,11 +67,9 @@ def test_apply_judges_by_the_old_scores_and_threshold(source, tmp_path):
     # A document that the selection has already gains less than its published logit.
     is_kept = [name for name in before if before[name] > 0]
     assert all(after[name] < before[name] + 1e-4 for name in is_kept)
-    for shard in range(new.num_shards):
-        theirs = pq.read_table(run.path("quality", shard))
-        ours = pq.read_table(new.path("quality", shard))
-        for name in ("edu", "long", "quality"):
-            np.testing.assert_allclose(ours[name].to_numpy(), theirs[name].to_numpy(), atol=1e-12)
+    theirs, ours = table_of(run, "quality"), table_of(new, "quality")
+    for name in ("edu", "long", "quality"):
+        np.testing.assert_allclose(ours[name].to_numpy(), theirs[name].to_numpy(), atol=1e-12)
     rows = {row["term"]: row for row in query(new, "SELECT * FROM drift")}
     assert set(rows) == {"share kept", "quality", "disf", "length"}
     for name in ("quality", "disf", "length"):

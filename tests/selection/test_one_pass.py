@@ -25,7 +25,7 @@ from datamask.runs.stages import stages_of
 from datamask.selection import sampling
 from datamask.selection.documents import read_quality, with_vectors
 from tests.conftest import nightly
-from tests.finished import embedded, finish, rows_of, settings
+from tests.finished import embedded, finish, rows_of, settings, table_of
 from tests.selection.runs import by_definition
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -154,11 +154,7 @@ def test_the_result_is_valued_exactly(sampled):
     """Values of the terms against numpy over the vectors; the budget is met; the report warns."""
     kept, unkept = sampled
     found, of = {row["term"]: row for row in query(unkept, "FROM terms")}, vectors(kept)
-    quality = {
-        row["id"]: row["quality"]
-        for shard in range(kept.num_shards)
-        for row in pq.read_table(kept.path("quality", shard)).to_pylist()
-    }
+    quality = {row["id"]: row["quality"] for row in table_of(kept, "quality").to_pylist()}
     ours = [row["id"] for row in masks(unkept) if row["selected"]]
     best = sorted(of, key=lambda name: (-quality[name], name))[: len(ours)]
     assert len(ours) == 30

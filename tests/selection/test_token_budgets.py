@@ -5,7 +5,7 @@ import pytest
 
 from datamask.errors import SettingsError
 from datamask.planning.plan import plan_run
-from tests.finished import corpus, rows_of, settings, word_tokenizer
+from tests.finished import corpus, rows_of, settings, table_of, word_tokenizer
 from tests.selection.runs import kept, learn
 
 
@@ -30,9 +30,8 @@ def test_tokens_are_counted_where_the_source_has_none(tmp_path):
     run = learn(tmp_path / "run", folder, source=tokenizer, selection={"tokens": 500})
     texts = pq.read_table(folder, columns=["id", "text"]).to_pylist()
     length = {row["id"]: len(row["text"].split()) for row in texts}
-    for shard in range(run.num_shards):
-        for row in pq.read_table(run.path("scores", shard)).to_pylist():
-            assert row["tokens"] == length[row["id"]]
+    for row in table_of(run, "scores").to_pylist():
+        assert row["tokens"] == length[row["id"]]
     word_tokenizer(tmp_path / "tokenizer.json", more=1)
     other = plan_run(run.root, run.settings)
     assert other.state("scores", 0) == "stale"

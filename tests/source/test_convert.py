@@ -20,7 +20,6 @@ from datamask.errors import InputError
 from datamask.planning.plan import plan_run
 from datamask.report.findings import findings_of
 from datamask.runs.opening import run_storage
-from datamask.runs.run import Run
 from datamask.source import formats
 from datamask.source.convert import convert, source_files
 from tests import finished
@@ -136,15 +135,9 @@ def test_a_run_selects_the_same_as_from_parquet(tmp_path, end):
         plan = {"rows_per_shard": 1000}
         chosen = finished.settings(folder, plan=plan, selection={"method": "top_quality"})
         run = finished.finish(tmp_path / f"run-{folder.name}", chosen, "subset")
-        selected.append({row["id"] for row in subset(run)})
+        selected.append({row["id"] for row in pq.read_table(run.root / "subset").to_pylist()})
     assert len(selected[0]) == 30
     assert selected[0] == selected[1]
-
-
-def subset(run: Run) -> list[Record]:
-    """The published rows."""
-    paths = sorted((run.root / "subset").rglob("*.parquet"))
-    return [row for path in paths for row in pq.read_table(path).to_pylist()]
 
 
 def test_all_files_of_known_formats_are_read_and_others_are_named(tmp_path, caplog):
@@ -203,7 +196,7 @@ def test_a_conversion_goes_on_and_changed_files_are_refused(tmp_path):
     folder, root = tmp_path / "source", tmp_path / "run"
     paths = [write(folder / f"{number}.jsonl", records(number, 60)) for number in (1, 2)]
     run = finished.finish(root, finished.settings(folder), "subset")
-    before = [row["id"] for row in subset(run)]
+    before = [row["id"] for row in pq.read_table(run.root / "subset").to_pylist()]
     copies = sorted((root / "converted").glob("*.parquet"))
     times = [path.stat().st_mtime_ns for path in copies]
     written = copies[1].read_bytes()
@@ -215,7 +208,11 @@ def test_a_conversion_goes_on_and_changed_files_are_refused(tmp_path):
     write(folder / "3.jsonl", records(3, 60))
     assert here("rebuild", root) == 2
     assert here("extend", root) == 0
-    assert {row["id"][:3] for row in subset(run)} == {"001", "002", "003"}
+    assert {row["id"][:3] for row in pq.read_table(run.root / "subset").to_pylist()} == {
+        "001",
+        "002",
+        "003",
+    }
     assert before
     write(paths[0], records(9, 60))
     with pytest.raises(InputError) as caught:

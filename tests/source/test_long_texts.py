@@ -59,8 +59,7 @@ def chosen(folder: Path, longer: str, **groups: Any) -> Any:
 
 def texts_of(run: Run) -> dict[str, str]:
     """The texts of the subset, by id."""
-    tables = [pq.read_table(run.path("subset", u)) for u in range(run.num_units("subset"))]
-    return {row["id"]: row["text"] for table in tables for row in table.to_pylist()}
+    return {row["id"]: row["text"] for row in finished.table_of(run, "subset").to_pylist()}
 
 
 def test_a_long_text_is_refused_by_row(tmp_path):
@@ -92,15 +91,8 @@ def test_every_reader_sees_the_same_text(tmp_path, longer):
     assert texts_of(ours) == texts_of(same)
     assert max(map(len, texts_of(ours).values())) <= MOST
     for stage in ("embeddings", "selection"):
-        for shard in range(ours.num_shards):
-            assert pq.read_table(ours.path(stage, shard)).equals(
-                pq.read_table(same.path(stage, shard))
-            )
-    rows = [
-        row
-        for shard in range(ours.num_shards)
-        for row in pq.read_table(ours.path("quality", shard)).to_pylist()
-    ]
+        assert finished.table_of(ours, stage).equals(finished.table_of(same, stage))
+    rows = finished.table_of(ours, "quality").to_pylist()
     dropped = {row["id"] for row in rows if row["dropped"] == "too_long"}
     assert dropped == ({f"{file}-{row:02d}" for file, row in LONG} if longer == "drop" else set())
     counts = [
