@@ -52,9 +52,8 @@ def run_stage(
         DatamaskError: a stage that reads every shard failed.
     """
     _check_engine(compute)
-    workers = compute.workers
     for name, units in steps(run, stage, shards, force=force):
-        attempt(run, name, units, compute, force=force, workers=workers, progress=progress)
+        attempt(run, name, units, compute, force=force, workers=compute.workers, progress=progress)
 
 
 def rebuild(
