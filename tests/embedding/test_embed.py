@@ -18,13 +18,12 @@ from datamask.embedding.lexical import Lexical
 from datamask.errors import CorruptFileError, InputError
 from datamask.execution.attempts import ShardsFailedError
 from datamask.execution.pipeline import run_stage
-from datamask.planning.plan import plan_run
 from datamask.runs.files import write_parquet
 from datamask.runs.opening import open_run
 from datamask.runs.receipt import read_receipt
 from datamask.runs.records import read_record
 from datamask.runs.run import Run
-from tests.finished import embedded, finish, settings, up_to
+from tests.finished import embedded, finish, settings
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
@@ -104,10 +103,7 @@ def feature_run(root: Path, source: Path) -> Run:
         "plan": {"rows_per_shard": 5},
         "quality": {"prune_fraction": 0.2},
     }
-    run = plan_run(root, parse_settings(data))
-    for stage in up_to(run, "quality"):
-        run_stage(run, stage, Compute())
-    return run
+    return finish(root, parse_settings(data), "quality")
 
 
 VECTORS = np.random.default_rng(2).standard_normal((10, 4)).astype(np.float16)

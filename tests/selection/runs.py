@@ -9,11 +9,9 @@ import pyarrow.parquet as pq
 
 from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
-from datamask.execution.pipeline import run_stage
-from datamask.planning.plan import plan_run
 from datamask.runs.run import Run
 from datamask.runs.stages import learning_stages
-from tests.finished import selected_ids, settings, table_of, up_to
+from tests.finished import finish, selected_ids, settings, table_of
 
 SCOPES = [{"scope": "corpus", "rounds": 2}, {"tokens": 700}, {"scope": "corpus", "tokens": 700}]
 SCOPES += [{"scope": "corpus", "rounds": 1}]
@@ -21,11 +19,8 @@ SCOPES += [{"scope": "corpus", "rounds": 1}]
 
 def learn(root: Path, folder: Path, *, workers: int = 1, **groups: object) -> Run:
     """A run up to its masks."""
-    run = plan_run(root, settings(folder, **groups))
-    compute = Compute(workers=workers)
-    for stage in up_to(run, learning_stages(run.settings)[-1]):
-        run_stage(run, stage, compute)
-    return run
+    chosen = settings(folder, **groups)
+    return finish(root, chosen, learning_stages(chosen)[-1], Compute(workers=workers))
 
 
 def learn_vectors(
@@ -47,9 +42,7 @@ def learn_vectors(
         "embedding": {"dimension": vectors.shape[1]},
         **groups,
     }
-    run = plan_run(root, parse_settings(data))
-    for stage in up_to(run, last):
-        run_stage(run, stage, Compute())
+    run = finish(root, parse_settings(data), last)
     return run, table_of(run, "selection")["selected"].to_numpy()
 
 

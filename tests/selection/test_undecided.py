@@ -6,10 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datamask.config.compute import Compute
-from datamask.execution.pipeline import run_stage
 from datamask.runs.run import Run
-from datamask.runs.stages import stages_of
+from tests.finished import finish
 from tests.selection.runs import learn_vectors
 
 ROWS, SHARDS, WIDTH = 400, 5, 8
@@ -60,7 +58,5 @@ def test_a_drawn_selection_has_the_sums_that_were_learned(tmp_path, vectors):
     assert run.receipt("learning", 0).metrics["drawn"]
     model = json.loads(run.path("mask_model").read_text())
     assert "drawn" in model["unavailable"]
-    stages = stages_of(run.settings)
-    for stage in stages[stages.index("mask_model") + 1 : stages.index("report") + 1]:
-        run_stage(run, stage, Compute())
+    finish(run.root, run.settings)
     assert "drawn with the inclusion probabilities" in run.path("report").read_text()
