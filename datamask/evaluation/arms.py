@@ -195,22 +195,18 @@ def drawn_tokens(run: Run, arm: int, seed: int, separator: int) -> npt.NDArray[n
     return piece_of(arm_stream(run, arm, separator), seed * wanted, wanted)
 
 
-def piece_of(stream: npt.NDArray[np.int32], begin: int, number: int) -> npt.NDArray[np.int64]:
+def piece_of(stream: npt.NDArray[np.uint32], begin: int, number: int) -> npt.NDArray[np.int64]:
     """*number* tokens of an arm's text from token *begin*; the first follow the last again."""
     positions = begin % len(stream) + np.arange(number)
     return stream.take(positions, mode="wrap").astype(np.int64)
 
 
-def arm_stream(run: Run, arm: int, separator: int) -> npt.NDArray[np.int32]:
+def arm_stream(run: Run, arm: int, separator: int) -> npt.NDArray[np.uint32]:
     """The documents of an arm in a seeded random order, with the separator after each."""
     run.receipt("arms", arm)
     table = read_columns(run.path("arms", arm), ["id", "tokens"])
     keys = [f"{run.settings.seed}/{name}".encode() for name in table["id"].to_pylist()]
     order = sorted(range(len(keys)), key=lambda row: hashlib.md5(keys[row]).digest())
     tokens = table["tokens"].combine_chunks().take(pa.array(order))
-    ends = np.cumsum(pc.list_value_length(tokens).to_numpy() + 1, dtype=np.int64)
-    is_token = np.ones(ends[-1], bool)
-    is_token[ends - 1] = False
-    stream = np.full(len(is_token), separator, np.int32)
-    stream[is_token] = tokens.flatten()
-    return stream
+    ends = np.cumsum(pc.list_value_length(tokens).to_numpy(), dtype=np.int64)
+    return np.insert(tokens.flatten().to_numpy(), ends, separator)

@@ -162,8 +162,6 @@ def cross_validated(moments: Floats, fitted: Floats, judged: Floats) -> tuple[fl
         effects = fit(moments[~is_left_out], fitted[~is_left_out])
         predicted[is_left_out] = effects.predicted(moments[is_left_out])
     correlation = rank_correlation(predicted, judged) or 0.0
-    centre, width = (
-        np.arctanh(np.clip(correlation, -0.9999, 0.9999)),
-        1.96 * np.sqrt(1.06 / (len(fitted) - 3)),
-    )
+    centre = np.arctanh(np.clip(correlation, -0.9999, 0.9999))
+    width = 1.96 * np.sqrt(1.06 / (len(fitted) - 3))
     return correlation, float(np.tanh(centre - width)), float(np.tanh(centre + width))

@@ -13,8 +13,6 @@ from datamask.errors import SettingsError, one_line
 if TYPE_CHECKING:
     import torch
 
-SMALLEST_VOCABULARY = 1024
-
 
 @dataclass(frozen=True, slots=True)
 class Preset:

@@ -19,7 +19,7 @@ from datamask.config.selection import NO_GROUP
 from datamask.embedding.loose_texts import text_embedder
 from datamask.embedding.pinning import PIN
 from datamask.errors import InputError, SettingsError
-from datamask.evaluation.models import SMALLEST_VOCABULARY, preset
+from datamask.evaluation.models import preset
 from datamask.evaluation.pinning import NOTHING_HELD_OUT
 from datamask.hygiene.minhash import NUMBERS, cluster, sign
 from datamask.hygiene.references import rows_of
@@ -133,7 +133,7 @@ def tokenizer_of(run: Run, texts: list[str]) -> Any:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=max(SMALLEST_VOCABULARY, preset(run.settings.evaluation).vocabulary),
+        vocab_size=preset(run.settings.evaluation).vocabulary,
         show_progress=False,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )

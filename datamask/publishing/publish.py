@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import Any
 
 from datamask.config.compute import Compute
-from datamask.errors import HubUnavailableError, PublicationError, RunError
+from datamask.errors import HubUnavailableError, PublicationError
 from datamask.publishing.access import token_for
 from datamask.publishing.folder import write_folder
 from datamask.publishing.retries import Patience
@@ -35,14 +35,13 @@ def publish(run: Run, compute: Compute, patience: Patience | None = None) -> Rec
     is moved at the end.
 
     Raises:
-        RunError: the subset is not up to date, or `publication` is not set.
+        RunError: the subset is not up to date.
         PublicationError: the Hub refuses, the repository contains files of others, or the uploaded
             files differ from the local ones. The tag was not moved.
         HubUnavailableError: transient faults persisted through all attempts. The tag was not moved.
     """
     publication = run.settings.publication
-    if publication is None:
-        raise RunError(f"{run.root}: nothing to publish to; set publication.repository")
+    assert publication is not None, "else there is no such stage"
     token = os.environ.get("HF_TOKEN", "") if publication.dry_run else token_for(publication)
     files = write_folder(run, publication)
     record: dict[str, Any] = {"dry_run": publication.dry_run, "repository": publication.repository}

@@ -14,7 +14,6 @@ writes a part of it first, because only documents that are left are compared.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -29,10 +28,8 @@ from datamask.quality.moments import merged_moments
 from datamask.runs import schemas
 from datamask.runs.in_progress import advance
 from datamask.runs.output import write_output
-from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.selection.model_file import judged_by
-from datamask.source.columns import missing_score
 from datamask.storage.duckdb_scratch import SHARD_OF_FILE, execute, stream, temporary_duckdb
 
 QUANTILES = 1024
@@ -57,12 +54,11 @@ def join_documents(connection: Any, run: Run, about: dict[str, Any] | None) -> S
     columns of contamination; of scores normalised within groups also `whole_quality`, the quality
     without groups, and the groups g_<kind>. The view `documents` has the raw scores.
 
-    Returns the scales, of the run or of the mask model by which it is judged (*about*). Refuses a
-    score that is missing and whose policy is `error`, and values that are too large.
+    Returns the scales, of the run or of the mask model by which it is judged (*about*). Refuses
+    values that are too large.
     """
     scores = run.settings.pruning_scores
     receipts = [run.receipt("scores", shard) for shard in range(run.num_shards)]
-    _refuse_missing(run, receipts)
     known = about["normalisation"] if about else {}
     load_documents(connection, run, group_kinds(scores))
     scales: Scales = {}
@@ -113,14 +109,6 @@ def value_of(score: Score) -> str:
 def double(value: float) -> str:
     """SQL: a number, exactly."""
     return f"'{value!r}'::DOUBLE"
-
-
-def _refuse_missing(run: Run, receipts: list[Receipt]) -> None:
-    for score, receipt in product(run.settings.scores, receipts):
-        missing = receipt.metrics["scores"][score.name]["missing"]
-        if missing and score.missing == "error":
-            path = str(run.path("scores", receipt.unit))
-            raise missing_score(score, missing, path, None, receipt.unit)
 
 
 def load_documents(connection: Any, run: Run, kinds: list[str]) -> None:

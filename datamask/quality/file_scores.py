@@ -2,8 +2,8 @@
 
 The files may be far larger than the corpus and in any order. Every file, and every id of the
 source, is read once; DuckDB joins them out of core, score by score. Ids are compared by their MD5,
-128 bits: the probability that any two of 10⁹ ids have the same is 10⁻²¹. An id that occurs twice is
-an error, because either score could be wrong.
+128 bits: the probability that any two of 10⁹ ids have the same is 10⁻²¹. No id occurs twice in the
+files: planning refuses it, because either score could be wrong.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from datamask.config.compute import Compute
 from datamask.config.inputs import Score
-from datamask.errors import CorruptFileError, DatamaskError, InputError, together
+from datamask.errors import CorruptFileError, DatamaskError, together
 from datamask.runs import schemas
 from datamask.runs.files import read_columns
 from datamask.runs.in_progress import advance
@@ -35,8 +35,8 @@ _GIVEN = pa.schema([("id", pa.string()), ("value", pa.float64())])
 def join_scores(run: Run, compute: Compute) -> None:
     """Write every `file_scores/NNNNN.parquet` that is missing or stale.
 
-    Metric of the receipts: `ids`, a digest of the shard's ids in order. Refuses an id of a shard
-    that occurs twice in the files, and files that are unreadable or not as planned.
+    Metric of the receipts: `ids`, a digest of the shard's ids in order. Refuses files that are
+    unreadable or not as planned.
     """
     remaining = run.remaining("file_scores")
     scores = [score for score in run.settings.scores if score.kind == "file"]
@@ -46,7 +46,7 @@ def join_scores(run: Run, compute: Compute) -> None:
         for index, score in enumerate(scores):
             _join(connection, run, index, score)
         for shard in remaining:
-            columns = [_column(connection, run, shard, *each) for each in enumerate(scores)]
+            columns = [_column(connection, run, shard, index) for index in range(len(scores))]
             table = pa.Table.from_arrays(columns, schema=schema)
             write_output(run, "file_scores", shard, schema, [table], {"ids": digests[shard]})
 
@@ -100,16 +100,10 @@ def _join(connection: Any, run: Run, index: int, score: Score) -> None:
         raise together(failures)
 
 
-def _column(connection: Any, run: Run, shard: int, index: int, score: Score) -> pa.Array:
+def _column(connection: Any, run: Run, shard: int, index: int) -> pa.Array:
     joined = connection.execute(
         f"SELECT row, value FROM joined{index} WHERE shard = ?", [shard]
     ).fetchnumpy()
-    counts = np.bincount(joined["row"])
-    if repeated := np.flatnonzero(counts > 1).tolist():
-        name = read_ids(run, shard)[repeated[0]].as_py()
-        times = f"{len(repeated)} ids occur more than once, {name!r} {counts[repeated[0]]} times"
-        problem = f"{times}; keep one score of each"
-        raise InputError(problem, path=score.path, shard=shard, column=score.id_column)
     values = np.full(run.shard_rows(shard), np.nan)
     values[joined["row"]] = joined["value"]
     return pa.array(values, from_pandas=True)

@@ -28,7 +28,7 @@ from datamask.runs.in_progress import advance
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.source.columns import domains, missing_score, named
+from datamask.source.columns import domains, named
 from datamask.source.reading import check_text, locate, read_shard, row_error, source_schema
 from datamask.source.token_counts import count_tokens, load_tokenizer
 
@@ -41,8 +41,8 @@ def import_scores(run: Run, shard: int, compute: Compute) -> Receipt:
     `count`, `min`, `max`, `mean` and `m2` (sum of squared deviations) over the values present.
 
     Raises:
-        InputError: a score is not a number or, by policy `error`, missing; the source cannot be
-            read, or tokenizer or model are not the planned ones.
+        InputError: a score is not a number, the source cannot be read, or tokenizer or model are
+            not the planned ones.
     """
     settings = run.settings
     wanted = _wanted_columns(run)
@@ -70,10 +70,7 @@ def import_scores(run: Run, shard: int, compute: Compute) -> Receipt:
             read.append(share)
         else:
             values = table[f"score:{score.name}"].combine_chunks()
-        scores[score.name] = finite = _finite(values)
-        if score.missing == "error" and finite.null_count:
-            path, row = locate(run, shard, pc.index(finite.is_null(), True).as_py())
-            raise missing_score(score, finite.null_count, path, row, shard)
+        scores[score.name] = _finite(values)
     schema = schemas.scores(scores)
     row = pa.array(np.arange(table.num_rows, dtype=np.int64))
     columns = {"row": row, "text_read": pc.min_element_wise(*read), **scores}

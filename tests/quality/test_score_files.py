@@ -3,7 +3,6 @@
 import contextlib
 import csv
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from datamask.quality.file_scores import join_scores
 from datamask.quality.importing import import_scores
 from datamask.runs.output import write_output
 from datamask.runs.run import Run
-from datamask.source.pinned import digest_files
 from datamask.source.rows import read_scores
 from tests.quality.runs import COMPUTE, column, make_run, read, write_scores
 
@@ -75,9 +73,9 @@ def test_a_score_of_few_documents_is_logged(tmp_path, caplog, missing, matching)
     assert (few in caplog.text) == (matching == 1)
 
 
-def file_run(tmp_path: Path, documents: int = 9) -> tuple[Run, Path]:
+def file_run(tmp_path: Path) -> Run:
     """Three shards with two scores, of Parquet and CSV, in folders of two files each."""
-    ids = [f"d{row:03d}" for row in range(documents)]
+    ids = [f"d{row:03d}" for row in range(9)]
     scores = []
     for place, suffix in enumerate(("parquet", "csv")):
         folder = tmp_path / suffix
@@ -88,22 +86,7 @@ def file_run(tmp_path: Path, documents: int = 9) -> tuple[Run, Path]:
             write_scores(folder / f"{part}.{suffix}", half)
         more = {"kind": "file", "path": str(folder), "id_column": "key", "column": "mark"}
         scores.append({**column(**more), "name": suffix})
-    return make_run(tmp_path, {"id": ids}, rows=3, scores=scores), tmp_path / "csv" / "1.csv"
-
-
-def test_an_id_twice_in_score_files_is_refused(tmp_path):
-    """Either score could be wrong, so the first shard that has such an id fails naming it."""
-    run, path = file_run(tmp_path)
-    with path.open("a") as file:
-        file.write("1,d007,x\n2,d007,x\n3,d004,x\n4,other,x\n")
-    pins = {"file_scores:csv": digest_files(str(path.parent))}
-    run = replace(run, pinned_revisions=run.pinned_revisions | pins)
-    refused = pytest.raises(
-        InputError, match=r"csv, shard 00001, column key: 1 ids occur .*'d004' 2 times"
-    )
-    with refused:
-        join_scores(run, COMPUTE)
-    assert run.states("file_scores") == ["done", "missing", "missing"]
+    return make_run(tmp_path, {"id": ids}, rows=3, scores=scores)
 
 
 def test_score_files_are_read_once_for_all_shards(tmp_path, monkeypatch):
@@ -115,7 +98,7 @@ def test_score_files_are_read_once_for_all_shards(tmp_path, monkeypatch):
         return read_scores(path, *more)
 
     monkeypatch.setattr("datamask.source.rows.read_scores", noting)
-    run, _ = file_run(tmp_path)
+    run = file_run(tmp_path)
     opened.clear()
     join_scores(run, COMPUTE)
     assert [Path(path).name for path in opened] == ["0.parquet", "1.parquet", "0.csv", "1.csv"]
@@ -130,7 +113,7 @@ def test_score_files_are_read_once_for_all_shards(tmp_path, monkeypatch):
 
 def test_joined_scores_of_other_documents_are_not_used(tmp_path):
     """A file of another shard, put in the place of a shard's own, is noticed by its ids."""
-    run, _ = file_run(tmp_path)
+    run = file_run(tmp_path)
     join_scores(run, COMPUTE)
     receipt = run.receipt("file_scores", 1)
     schema = pq.read_schema(run.path("file_scores", 1)).remove_metadata()
