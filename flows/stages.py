@@ -32,7 +32,6 @@ from datamask.runs.stages import (
 from datamask.storage.location import RootParameter
 from datamask.storage.temporary import remove_orphans
 from flows.orchestration.artifacts import show_publication, show_report
-from flows.orchestration.events import tell
 from flows.orchestration.fan_out import ends_in_one_line, fan_out, run_units, with_settings
 from flows.orchestration.partitions import FLOW, Partitions
 
@@ -108,14 +107,6 @@ def _published(settings: Settings) -> list[str]:
     return ["publication"]
 
 
-def _show_published(run: Run) -> None:
-    show_publication(run)
-    record = json.loads(run.path("publication").read_bytes())
-    if "url" in record:
-        known = {name: record[name] for name in ("url", "tag", "commit", "new_commit")}
-        tell(run, "subset.published", **known)
-
-
 SOME_SHARDS = ("shards", "force", "partitions")
 
 import_quality = _flow_of(
@@ -177,7 +168,7 @@ publish_subset = _flow_of(
     "Publish the subset with its card, verify it, and tag it.\n\n"
     "It uses the worker's HF_TOKEN; a token is never a parameter.",
     ("force",),
-    _show_published,
+    show_publication,
 )
 
 

@@ -6,8 +6,6 @@ import contextlib
 import os
 from typing import Any
 
-BLOCK = "hf-token"
-
 
 def provide_hub_token() -> None:
     """Set this process's HF_TOKEN from Secret block `hf-token`, if unset and if there is a block.
@@ -20,5 +18,5 @@ def provide_hub_token() -> None:
 
     with contextlib.suppress(ValueError):
         # `load` has an asynchronous twin under the same name; here it is always synchronous.
-        secret: Any = Secret.load(BLOCK)
+        secret: Any = Secret.load("hf-token")
         os.environ["HF_TOKEN"] = str(secret.get())

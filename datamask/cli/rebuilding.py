@@ -156,6 +156,7 @@ def sweep(root: Root, overrides: tuple[str, ...]) -> None:
     datamask sweep runs/mine --set 'sweep.changes=[{metric: pairwise}, {ratio: 0.05}]'
     datamask sweep runs/mine --set sweep.by=evaluation
     """  # noqa: D301 - click wants the character itself
+    accept_only(("sweep.", "compute."), overrides)
     wanted, compute = load_sweep(overrides)
     run = open_run(root)
 

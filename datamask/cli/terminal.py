@@ -58,17 +58,12 @@ def print_text(text: str, *, to_stderr: bool = False) -> None:
     if (sys.stderr if to_stderr else sys.stdout).isatty():
         text = textwrap.fill(
             text,
-            columns(),
+            shutil.get_terminal_size().columns,
             subsequent_indent="  ",
             break_long_words=False,
             break_on_hyphens=False,
         )
     click.echo(text, err=to_stderr)
-
-
-def columns() -> int:
-    """Width of the terminal in characters."""
-    return shutil.get_terminal_size().columns
 
 
 def data_output() -> IO[str]:
@@ -106,7 +101,8 @@ def _print_table(names: Sequence[str], rows: Iterator[Iterable[Any]]) -> None:
     names = list(map(escaped, names))
     cells = [[name, *column] for name, *column in zip(names, *first, strict=True)]
     widths = [max(map(len, column)) for column in cells]
-    if sys.stdout.isatty() and sum(widths) + 2 * len(widths) - 2 > columns():
+    width = sum(widths) + 2 * len(widths) - 2
+    if sys.stdout.isatty() and width > shutil.get_terminal_size().columns:
         for row in itertools.chain(first, (map(_shown, row) for row in rows)):
             for name, text in zip(names, row, strict=True):
                 print(f"{name:{max(map(len, names))}}  {text}")

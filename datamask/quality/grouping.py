@@ -8,8 +8,7 @@ same on every machine, whatever other groups hold.
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
-from posixpath import commonpath, relpath
+from posixpath import commonpath, dirname, relpath
 from typing import Any
 
 import pyarrow as pa
@@ -45,14 +44,14 @@ def group_columns(connection: Any, run: Run, kinds: list[str]) -> tuple[str, str
     columns = {kind: group_column(kind, "s") for kind in kinds}
     joins = []
     if "source" in kinds:
-        parents = [PurePosixPath(piece.path).parent for piece in run.pieces]
-        above, rows, first, shard = commonpath(map(str, parents)), [], 0, 0
-        for piece, parent in zip(run.pieces, parents, strict=True):
-            first, shard = (first if piece.shard == shard else 0), piece.shard
-            folder = relpath(parent, above)
-            rows.append({"shard": shard, "first": first, "folder": folder})
-            first += piece.rows
-            rows[-1]["beyond"] = first
+        above = commonpath(dirname(piece.path) for piece in run.pieces)
+        rows = []
+        for shard, pieces in enumerate(run.shard_pieces):
+            beyond = 0
+            for piece in pieces:
+                first, beyond = beyond, beyond + piece.rows
+                folder = relpath(dirname(piece.path), above)
+                rows.append({"shard": shard, "first": first, "beyond": beyond, "folder": folder})
         execute_with(
             connection, pa.Table.from_pylist(rows), "CREATE TABLE folders AS FROM arriving"
         )

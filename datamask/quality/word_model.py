@@ -128,7 +128,7 @@ def fit_words(features: Any, targets: np.ndarray) -> tuple[WordModel, dict[str, 
         and metrics (see `examples.fit_examples`).
     """
     from sklearn.linear_model import LogisticRegression, Ridge
-    from sklearn.model_selection import KFold, cross_val_predict
+    from sklearn.model_selection import KFold, StratifiedKFold, cross_val_predict
     from threadpoolctl import threadpool_limits
 
     classes = np.unique(targets)
@@ -138,7 +138,7 @@ def fit_words(features: Any, targets: np.ndarray) -> tuple[WordModel, dict[str, 
     if is_logistic:
         targets = (targets == classes[1]).astype(np.float64)
         model = LogisticRegression(C=STRENGTH, max_iter=300, class_weight="balanced")
-        folds = _stratified()
+        folds = StratifiedKFold(FOLDS, shuffle=True, random_state=0)
     figures: dict[str, Any] = {
         "kind": "logistic" if is_logistic else "ridge",
         "examples": int(targets.sum()) if is_logistic else len(targets),
@@ -160,11 +160,11 @@ def fit_words(features: Any, targets: np.ndarray) -> tuple[WordModel, dict[str, 
         fitted = model.fit(features, targets)
         weights[used], intercept = np.ravel(fitted.coef_), float(np.ravel(fitted.intercept_)[0])
         if is_logistic:
-            (of_margin, of_familiarity), shift, predicted = _weigh(predicted, features, targets)
+            factors, shift, predicted = _weigh(folds, predicted, features, targets)
             log_ratios[:] = np.log(0.5)
             log_ratios[used] = log_ratios_of(features, targets == 1)
-            weights, log_ratios = weights * of_margin, log_ratios * of_familiarity
-            intercept = intercept * of_margin + shift
+            weights, log_ratios = weights * factors[0], log_ratios * factors[1]
+            intercept = intercept * factors[0] + shift
         else:
             curve = fitting.isotonic_curve(predicted, targets)
         figures["correlation"] = fitting.rank_correlation(predicted, targets)
@@ -172,19 +172,13 @@ def fit_words(features: Any, targets: np.ndarray) -> tuple[WordModel, dict[str, 
     return WordModel(weights, log_ratios, intercept, *curve), figures
 
 
-def _stratified() -> Any:
-    """The folds of cross-validation with two targets."""
-    from sklearn.model_selection import StratifiedKFold
-
-    return StratifiedKFold(FOLDS, shuffle=True, random_state=0)
-
-
 def _weigh(
-    margins: np.ndarray, features: Any, targets: np.ndarray
+    folds: Any, margins: np.ndarray, features: Any, targets: np.ndarray
 ) -> tuple[np.ndarray, float, np.ndarray]:
     """Stacked generalisation (Wolpert 1992) of margins and familiarity, both cross-validated.
 
-    *margins* have the shape N, *features* are sparse (N x D), *targets* are 0 or 1.
+    *margins*, which are of *folds*, have the shape N, *features* are sparse (N x D), *targets* are
+    0 or 1.
 
     Returns:
         the weights of margin and familiarity, not negative; the intercept; and the N log-odds.
@@ -192,7 +186,7 @@ def _weigh(
     from sklearn.linear_model import LogisticRegression
 
     values = np.column_stack([margins, np.zeros(len(margins))])
-    for rest, part in _stratified().split(features, targets):
+    for rest, part in folds.split(features, targets):
         ratios = log_ratios_of(features[rest], targets[rest] == 1)
         values[part, 1] = familiarity(features[part], ratios)
     model = LogisticRegression(C=1e6, class_weight="balanced").fit(values, targets)

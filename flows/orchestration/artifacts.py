@@ -17,6 +17,7 @@ from datamask.report.evaluation import evaluation_markdown
 from datamask.report.markdown import report_markdown
 from datamask.report.sweep_page import sweep_markdown
 from datamask.runs.run import Run, digest
+from flows.orchestration.events import tell
 
 
 def show_report(run: Run) -> None:
@@ -69,7 +70,10 @@ def way_to_pages(run: Run, *names: str) -> str:
 
 
 def show_publication(run: Run) -> None:
-    """The dataset on the Hub as an asset of Prefect, and a link to it; nothing after a dry run."""
+    """The dataset on the Hub as a link and an asset of Prefect, and an event about it.
+
+    A dry run shows nothing.
+    """
     record = json.loads(run.path("publication").read_bytes())
     if "url" not in record:
         return
@@ -83,3 +87,5 @@ def show_publication(run: Run) -> None:
         add_asset_metadata(dataset, {**version, "run": run.address})
 
     register()
+    known = {name: record[name] for name in ("url", "tag", "commit", "new_commit")}
+    tell(run, "subset.published", **known)

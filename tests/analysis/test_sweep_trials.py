@@ -135,8 +135,6 @@ def test_each_change_is_tried_alone():
         sweep_trials.choices(run, Sweep(changes=({"ratio": 1.5},)))
     with pytest.raises(SettingsError, match="quality_weights"):
         load_sweep(("sweep.quality_weights=[2]",))
-    with pytest.raises(SettingsError, match=r"only sweep\.\* and compute\.\* here"):
-        load_sweep(("selection.ratio=0.1",))
 
 
 @pytest.mark.parametrize("own", [{"documents": 9}, {"tokens": 900}])

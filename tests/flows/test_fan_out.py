@@ -89,25 +89,8 @@ def test_a_bad_shard_stops_no_other_and_is_named(tmp_path, corpus, events):
 
 
 @pytest.mark.usefixtures("prefect")
-def test_events_have_the_figures_of_the_selection(tmp_path, corpus, events):
-    """Documents and objective, as the files of the finished run have them."""
-    from flows.orchestration.events import tell
-
-    run = planned(tmp_path, corpus)
-    for stage in up_to(run, "composition"):
-        run_stage(run, stage, Compute())
-    tell(run, "subset.published", tag="v1")
-    ((event, payload),) = events
-    assert event == "datamask.subset.published" and payload["tag"] == "v1"
-    assert payload["documents"] == pq.read_table(run.root / "subset").num_rows
-    with duckdb.connect(run.path("composition"), read_only=True) as database:
-        value = "SELECT sum(selected) FROM terms WHERE term = 'objective'"
-        assert database.sql(value).fetchall() == [(payload["objective"],)]
-
-
-@pytest.mark.usefixtures("prefect")
-def test_a_published_dataset_is_an_asset(tmp_path, corpus, monkeypatch):
-    """Prefect is told the dataset's address, its version, and the run it was made from."""
+def test_a_published_dataset_is_an_asset_and_an_event(tmp_path, corpus, events, monkeypatch):
+    """With address, version and run; documents and objective are those of the run's files."""
     from prefect import flow
 
     from flows.orchestration.artifacts import show_publication
@@ -115,17 +98,23 @@ def test_a_published_dataset_is_an_asset(tmp_path, corpus, monkeypatch):
     emitted: list[dict[str, Any]] = []
     monkeypatch.setattr("prefect.events.emit_event", lambda **event: emitted.append(event))
     run = planned(tmp_path, corpus)
+    for stage in up_to(run, "composition"):
+        run_stage(run, stage, Compute())
     url = "https://huggingface.co/datasets/team/subset"
-    record = {"url": url, "tag": "v1", "commit": "c0ffee"}
-    path = run.path("publication")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record), encoding="utf-8")
+    record = {"url": url, "tag": "v1", "commit": "c0ffee", "new_commit": True}
+    run.path("publication").write_text(json.dumps(record), encoding="utf-8")
     flow(lambda: show_publication(run), name="shown")()
-    (event,) = (
+    (asset,) = (
         each for each in emitted if each["event"] == "prefect.asset.materialization.succeeded"
     )
-    assert event["resource"]["prefect.resource.id"] == url
-    assert event["payload"] == {"tag": "v1", "commit": "c0ffee", "run": str(run.root)}
+    assert asset["resource"]["prefect.resource.id"] == url
+    assert asset["payload"] == {"tag": "v1", "commit": "c0ffee", "run": str(run.root)}
+    ((event, payload),) = events
+    assert event == "datamask.subset.published" and record.items() <= payload.items()
+    assert payload["documents"] == pq.read_table(run.root / "subset").num_rows
+    with duckdb.connect(run.path("composition"), read_only=True) as database:
+        value = "SELECT sum(selected) FROM terms WHERE term = 'objective'"
+        assert database.sql(value).fetchall() == [(payload["objective"],)]
 
 
 @pytest.mark.slow
