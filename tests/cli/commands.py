@@ -18,12 +18,6 @@ WORDS = ["river", "stone", "market", "window", "garden", "letter", "music", "bri
 WORDS += ["silver", "paper", "morning", "engine", "harbour", "forest", "copper", "signal"]
 
 
-def datamask(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run the command in a process of its own."""
-    command = [sys.executable, "-m", "datamask.cli.main", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
-
-
 def here(*arguments: object) -> int:
     """Run the command in this process, which costs no import; its exit status."""
     return run_main([str(argument) for argument in arguments])

@@ -6,8 +6,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from functools import partial
+from http.server import HTTPServer, SimpleHTTPRequestHandler
 from pathlib import Path
 
 import pyarrow as pa
@@ -138,34 +138,19 @@ def test_init_reads_the_hub(tmp_path):
     assert yaml.safe_load((tmp_path / "hub.yaml").read_text())["source"]["path"] == path
 
 
-@pytest.fixture(scope="module")
-def prefect() -> Iterator[str]:
-    """The address of a server that answers like Prefect's /api/health."""
-
-    class Healthy(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            known = ("/api/health", "/portal/api/whoami-v2")
-            self.send_response(200 if self.path in known else 404)
-            self.end_headers()
-            self.wfile.write(b"true")
-
-        def log_message(self, format: str, *arguments: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Healthy) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/api"
-        server.shutdown()
-        thread.join()
-
-
 @pytest.mark.slow
-def test_doctor_passes_a_machine_that_is_ready(tmp_path, prefect):
+def test_doctor_passes_a_machine_that_is_ready(tmp_path):
     """Every check in a line; the token is checked at the Hub and never shown."""
-    with Hub(tmp_path / "hub", token=TOKEN) as hub:
-        given = {"HF_ENDPOINT": hub.endpoint, "HF_TOKEN": TOKEN, "PREFECT_API_URL": prefect}
+    (tmp_path / "api").mkdir()
+    (tmp_path / "api" / "health").write_text("true")
+    files = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    hub = Hub(tmp_path / "hub", token=TOKEN)
+    with hub, HTTPServer(("127.0.0.1", 0), files) as prefect:
+        threading.Thread(target=prefect.serve_forever).start()
+        address = f"http://127.0.0.1:{prefect.server_port}/api"
+        given = {"HF_ENDPOINT": hub.endpoint, "HF_TOKEN": TOKEN, "PREFECT_API_URL": address}
         done = datamask("doctor", tmp_path / "runs", cwd=tmp_path, **given)
+        prefect.shutdown()
     assert done.returncode == 0, done.stdout
     names = [line.split()[1] for line in done.stdout.splitlines()]
     assert names == ["device", "disk", "Hub", "Prefect"]
@@ -217,18 +202,6 @@ def test_settings_shows_one_key_or_a_group(capsys):
     assert "lists them all" in capsys.readouterr().err
 
 
-def test_every_setting_has_a_type():
-    """No empty parentheses in the reference."""
-    lines = [line for line in descriptions().values() if " = " in line]
-    assert not [line for line in lines if "()" in line] and len(lines) > 100
-
-
-def completed(words: str) -> dict[str, str]:
-    """The environment in which bash asks how these words go on."""
-    given = {"_DATAMASK_COMPLETE": "bash_complete", "COMP_WORDS": f"datamask {words}"}
-    return {**given, "COMP_CWORD": str(len(words.split()))}
-
-
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -240,8 +213,9 @@ def completed(words: str) -> dict[str, str]:
 )
 def test_the_shell_completes(words, expected, monkeypatch, capsys):
     """Further commands, settings and folders."""
-    for name, value in completed(words).items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("_DATAMASK_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", f"datamask {words}")
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split())))
     with pytest.raises(SystemExit):
         cli.main([], prog_name="datamask")
     assert capsys.readouterr().out.splitlines() == expected

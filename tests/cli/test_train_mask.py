@@ -53,16 +53,9 @@ def test_every_published_flag_works_as_a_process(tmp_path):
         "--device cpu --n_epochs 300 --algorithm Pair_simi --partial 0.5 --max_lr 10 --min_lr 1 "
         "--n_rollout 64 --select_ratio 0.1 --init quality --lamb 0.5"
     )
-    command = [
-        sys.executable,
-        "-m",
-        "datamask.cli.train_mask",
-        "--input",
-        source,
-        "--output",
-        output,
-    ]
-    done = subprocess.run([*command, *flags.split()], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "datamask.cli.train_mask", *flags.split()]
+    command += ["--input", str(source), "--output", str(output)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{output}: 40 of 400 documents selected\n"
     mask = pq.read_table(output)

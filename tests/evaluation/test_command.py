@@ -8,9 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from datamask.analysis.query import run_query
-from datamask.config.outputs import Publication
-from datamask.publishing.card import _settings, card_text
-from datamask.publishing.configurations import configurations
+from datamask.publishing.card import _settings
 from datamask.runs.opening import open_run
 from tests.cli.commands import here
 from tests.evaluation import small
@@ -121,12 +119,3 @@ def test_status_and_verify_know_the_stages(evaluated, capsys):
     assert here("evaluate", root) == 0
     assert path.read_bytes() == kept
     assert capsys.readouterr().out == printed
-
-
-def test_a_run_without_evaluation_shows_none(root):
-    """Neither section nor stages."""
-    run = open_run(root)
-    publication = Publication(license="odc-by", dry_run=True)
-    card = card_text(run, publication, configurations(run, publication, root / "publication"))
-    assert "Trained models" not in card
-    assert not small.contents(run)

@@ -16,7 +16,6 @@ from datamask.evaluation.training import _Training
 from datamask.execution.pipeline import run_stage
 from datamask.runs.run import Run
 from tests import finished
-from tests.cli.commands import here
 from tests.conftest import nightly
 from tests.evaluation import small
 
@@ -189,12 +188,3 @@ def test_a_rate_that_is_far_too_high_diverges(root, source):
     assert run.receipt("training").rows == 0
     with pytest.raises(RunError, match=r"set lower evaluation\.learning_rates"):
         evaluate(run, Compute())
-
-
-def test_the_command_needs_a_run(tmp_path, capsys):
-    """Its folder is named; nothing is written."""
-    assert here("evaluate", tmp_path / "absent") == 2
-    assert str(tmp_path / "absent") in capsys.readouterr().err
-    assert not (tmp_path / "absent").exists()
-    assert here("evaluate", tmp_path, "--set", "selection.ratio=0.5") == 2
-    assert "selection.ratio" in capsys.readouterr().err

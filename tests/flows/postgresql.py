@@ -3,7 +3,6 @@
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -11,15 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.flows.server import free_port
+
 USER = "postgres"
 """Whom it runs as when the tests run as root, which PostgreSQL refuses to be."""
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 @contextlib.contextmanager

@@ -64,10 +64,6 @@ RUNS: Cases = {
         arguments("rebuild", "HERE/caf\udce9", *sets(source__path="HERE/source")),
         "caf\\udce9: its name is not UTF-8 in this locale; rename it",
     ),
-    "run inside its source": (
-        arguments("rebuild", "HERE/source/run", *sets(source__path="HERE/source")),
-        "source/run: inside source.path",
-    ),
     "run that a pattern of the source covers": (
         arguments("rebuild", "HERE/run", *sets(source__path="HERE/**/*.parquet")),
         "run: inside source.path (",

@@ -59,8 +59,6 @@ SETTINGS: Cases = {
         "my.yaml, line 5, column 3: not YAML (key `ratio` was given in line 3 already); fix it",
     ),
     "unknown key in --set": (setting(sorce__path="x"), "sorce: unknown key; did you mean"),
-    "more documents than there are": (setting(selection__documents=100), "selection.documents:"),
-    "more documents than pruning leaves": (setting(selection__ratio=0.9), "selection.ratio: 14"),
     "limit of a column that there is not": (
         setting(selection__limits="[{column: language, cap: 0.5}]"),
         "selection.limits: the source has no column `language`; set source.columns.language",

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 
-from datamask.cli.main import cli
 from datamask.config.settings import Settings
 from datamask.errors import InputError, RunError
 from datamask.execution.pipeline import rebuild
@@ -19,6 +17,7 @@ from datamask.planning.plan import plan_run
 from datamask.runs.opening import open_run
 from datamask.runs.records import read_record
 from datamask.runs.run import Run
+from tests.cli.commands import here
 from tests.finished import corpus, finish, settings
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
@@ -64,8 +63,7 @@ def test_an_extended_run_equals_one_of_all_documents(whole, tmp_path, scope):
     tables = [pq.read_table(run.path("quality", shard)).to_pylist() for shard in range(2)]
     had = {row["id"] for table in tables for row in table if row["dropped"] is None}
     some(whole, source, 2, 3)
-    result = CliRunner().invoke(cli, ["extend", str(tmp_path / "run")])
-    assert result.exit_code == 0, result.output
+    assert here("extend", tmp_path / "run") == 0
     run = open_run(tmp_path / "run")
     fresh = finish(tmp_path / "fresh", chosen(source, scope), "subset")
     assert run.num_shards == 4 and contents(run) == contents(fresh)

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
-from datamask.errors import SettingsError
 from datamask.planning.plan import plan_run
 from datamask.quality.dropping import quantiles
 from tests.conftest import nightly
@@ -82,11 +81,3 @@ def test_receipts_count_what_is_kept(tmp_path):
     none = dict.fromkeys(others, 0)
     assert metrics[0]["dropped"] == {**none, missing: 2, "pruned": 1}
     assert [f["missing"] for f in metrics] == [{"grade": 2}, {"grade": 1}]
-
-
-def test_nothing_left_to_select_fails_before_embedding(tmp_path):
-    """Dropping more than the budget allows is one line with the reasons."""
-    columns = {"grade": [1.0, None, None, 2.0]}
-    run = make_run(tmp_path, columns, ratio=0.75, prune_fraction=0, scores=[column(missing="drop")])
-    with pytest.raises(SettingsError, match=r"3 documents are to be kept.* 2 missing-score"):
-        score(run)

@@ -90,11 +90,8 @@ def separated(scores: dict[str, float], rows: range) -> tuple[list[float], list[
 def test_documents_like_the_examples_have_the_best_scores(tmp_path):
     """All 100 recipes are above all 300 logs, which random documents are mostly made of."""
     run = planned(tmp_path, {"path": str(examples_file(tmp_path, "recipe"))}, KINDS)
-    scores = scores_of(run)
-    of_kind = {
-        kind: [scores[f"d{row}"] for row in range(400) if KINDS[row] == kind] for kind in WORDS
-    }
-    assert min(of_kind["recipe"]) > max(of_kind["log"])
+    recipes, logs = separated(scores_of(run), range(400))
+    assert min(recipes) > max(logs)
     figures = run.receipt("example_models").metrics["taste"]
     assert figures["kind"] == "logistic" and figures["examples"] == 120
     assert figures["others"] == 400 and figures["copies"] == 0

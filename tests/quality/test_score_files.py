@@ -25,6 +25,16 @@ def parse_score(path: Path) -> Score:
     return Score(name="mark", kind="file", path=str(path), id_column="key", column="mark")
 
 
+def rows_of_file(path: Path) -> list[tuple[str, float]]:
+    """Every id and score that is read."""
+    batches = read_scores(str(path), parse_score(path))
+    return [
+        row
+        for ids, values in batches
+        for row in zip(ids.to_pylist(), values.to_pylist(), strict=True)
+    ]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("texts", [0, 3, 200_000])
 def test_numbers_of_json_as_ids_are_their_decimal_text(tmp_path, texts):
@@ -35,10 +45,7 @@ def test_numbers_of_json_as_ids_are_their_decimal_text(tmp_path, texts):
     lines = [json.dumps({"note": [1], "key": key, "mark": row}) for row, key in enumerate(keys)]
     path = tmp_path / "s.jsonl"
     path.write_text("\n".join([*lines, ""]))
-    found: list[Any] = []
-    for ids, values in read_scores(str(path), parse_score(path)):
-        found += zip(ids.to_pylist(), values.to_pylist(), strict=True)
-    assert found == [(str(key), float(row)) for row, key in enumerate(keys)]
+    assert rows_of_file(path) == [(str(key), float(row)) for row, key in enumerate(keys)]
 
 
 @pytest.mark.parametrize(
@@ -121,16 +128,6 @@ def test_joined_scores_of_other_documents_are_not_used(tmp_path):
     write_output(run, "file_scores", 1, schema, [others], receipt.metrics | {"ids": "others"})
     with pytest.raises(CorruptFileError):
         import_scores(run, 1, COMPUTE)
-
-
-def rows_of_file(path: Path) -> list[tuple[str, float]]:
-    """Every id and score that is read."""
-    batches = read_scores(str(path), parse_score(path))
-    return [
-        row
-        for ids, values in batches
-        for row in zip(ids.to_pylist(), values.to_pylist(), strict=True)
-    ]
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
