@@ -7,7 +7,7 @@ from typing import Any
 
 from datamask.config.outputs import Publication
 from datamask.errors import PublicationError
-from datamask.publishing.retries import Patience
+from datamask.publishing.retries import call_hub
 
 ATTEMPTS = 3
 WRITING_ROLES = ("admin", "write", "contributor")
@@ -24,7 +24,7 @@ def token_for(publication: Publication) -> str:
     return token
 
 
-def check_access(publication: Publication, patience: Patience | None = None) -> None:
+def check_access(publication: Publication) -> None:
     """Check that the token may write to the repository or create it; a dry run is not checked.
 
     Raises:
@@ -37,10 +37,9 @@ def check_access(publication: Publication, patience: Patience | None = None) -> 
     from huggingface_hub.errors import RepositoryNotFoundError
 
     token = token_for(publication)
-    patience = patience or Patience(ATTEMPTS)
     api: Any = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None, token=token)
     name = publication.repository
-    who = patience.call("HF_TOKEN: checking the token", api.whoami)
+    who = call_hub("HF_TOKEN: checking the token", api.whoami, ATTEMPTS)
     role = who.get("auth", {}).get("accessToken", {}).get("role", "")
     if role == "read":
         raise PublicationError(
@@ -54,7 +53,7 @@ def check_access(publication: Publication, patience: Patience | None = None) -> 
             return False
         return True
 
-    if patience.call(f"{name}: checking write access", may_write):
+    if call_hub(f"{name}: checking write access", may_write, ATTEMPTS):
         return
     owner = name.partition("/")[0]
     own = {who["name"]} | {

@@ -16,7 +16,7 @@ from datamask.config.compute import Compute
 from datamask.errors import HubUnavailableError, PublicationError
 from datamask.publishing.access import token_for
 from datamask.publishing.folder import write_folder
-from datamask.publishing.retries import Patience
+from datamask.publishing.retries import call_hub
 from datamask.publishing.upload import Upload
 from datamask.runs.files import write_text_file
 from datamask.runs.receipt import Receipt
@@ -28,7 +28,7 @@ SHOWN = 20
 """Most files that a dry run lists per kind of change."""
 
 
-def publish(run: Run, compute: Compute, patience: Patience | None = None) -> Receipt:
+def publish(run: Run, compute: Compute) -> Receipt:
     """Write `publication/`, upload it unless `dry_run`, verify, tag, and write published.json.
 
     The token comes from HF_TOKEN and the address from HF_ENDPOINT. An existing tag of the same name
@@ -49,7 +49,7 @@ def publish(run: Run, compute: Compute, patience: Patience | None = None) -> Rec
     if publication.dry_run:
         record |= _show_changes(upload)
     else:
-        record |= upload.run(patience or Patience())
+        record |= upload.run()
     rows = sum(run.receipt("subset", unit).rows for unit in range(run.num_units("subset")))
     size = sum(file.size for file in files)
     metrics = {"files": len(files), "bytes": size, "dry_run": publication.dry_run}
@@ -70,7 +70,7 @@ def _show_changes(upload: Upload) -> dict[str, Any]:
         logger.info("dry run: %d files; not compared with the Hub: %s", count, missing)
         return {}
     try:
-        changes = Patience(attempts=1).call(f"{name}: comparing", upload.compare)
+        changes = call_hub(f"{name}: comparing", upload.compare, attempts=1)
     except HubUnavailableError as error:
         logger.warning("dry run: %d files; not compared with the Hub: %s", count, error)
         return {}

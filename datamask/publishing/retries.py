@@ -9,17 +9,19 @@ from __future__ import annotations
 import functools
 import logging
 import random
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from datamask.errors import HubUnavailableError, PublicationError, one_line, printable
 from datamask.source.opening import http_status
+from datamask.storage.stopping import pause
 
 logger = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
+
+ATTEMPTS = 7
+"""Most attempts of a call."""
 
 LONGEST_WAIT_SECONDS = 330.0
 """Longest wait between attempts; the Hub's rate limits reset every five minutes."""
@@ -35,44 +37,35 @@ CONFLICT = 412
 _TRANSIENT_STATUS = frozenset((408, CONFLICT, 425, 429, 500, 502, 503, 504))
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """Number of attempts and waits between them.
+def call_hub(action: str, function: Callable[[], Answer], attempts: int | None = None) -> Answer:
+    """Call *function*, again after transient faults; at most `ATTEMPTS` times or *attempts*.
 
-    Args:
-        attempts: of one call, at least 1.
-        sleep: waits that many seconds: about 1 after the first failure, then twice as many each
-            time, with jitter, up to 60 unless the Hub requests more.
+    It waits about 1 second after the first failure, then twice as long each time, up to 60 unless
+    the Hub requests more.
+
+    Raises:
+        HubUnavailableError: the faults persisted through all attempts.
+        PublicationError: the Hub refuses; the message has the remedy.
     """
-
-    attempts: int = 7
-    sleep: Callable[[float], None] = time.sleep
-
-    def call(self, action: str, function: Callable[[], Answer]) -> Answer:
-        """Call *function*, again after transient faults.
-
-        Raises:
-            HubUnavailableError: the faults persisted through all attempts.
-            PublicationError: the Hub refuses; the message has the remedy.
-        """
-        for attempt in range(1, self.attempts + 1):
-            try:
-                bound_silence()
-                return function()
-            except Exception as error:
-                cause = _root(error)
-                problem = printable(one_line(cause) or type(cause).__name__)
-                if not _is_transient(cause):
-                    raise _refusal(action, problem, cause) from None
-            if attempt < self.attempts:
-                backoff = min(60.0, 2.0 ** (attempt - 1)) * random.uniform(0.75, 1.25)
-                seconds = min(LONGEST_WAIT_SECONDS, max(backoff, _asked_seconds(cause)))
-                logger.warning("%s: %s; trying again in %.1f s", action, problem, seconds)
-                self.sleep(seconds)
-        raise HubUnavailableError(
-            f"{action}: still failing after {self.attempts} attempts ({problem}); publish again "
-            "later; files already sent are not sent again"
-        )
+    most = attempts or ATTEMPTS
+    for attempt in range(1, most + 1):
+        try:
+            bound_silence()
+            return function()
+        except Exception as error:
+            cause = _root(error)
+            problem = printable(one_line(cause) or type(cause).__name__)
+            if not _is_transient(cause):
+                raise _refusal(action, problem, cause) from None
+        if attempt < most:
+            backoff = min(60.0, 2.0 ** (attempt - 1)) * random.uniform(0.75, 1.25)
+            seconds = min(LONGEST_WAIT_SECONDS, max(backoff, _asked_seconds(cause)))
+            logger.warning("%s: %s; trying again in %.1f s", action, problem, seconds)
+            pause(seconds)
+    raise HubUnavailableError(
+        f"{action}: still failing after {most} attempts ({problem}); publish again later; files "
+        "already sent are not sent again"
+    )
 
 
 @functools.cache

@@ -27,7 +27,7 @@ from datamask.config.outputs import Publication
 from datamask.errors import PublicationError
 from datamask.publishing.card import is_our_card
 from datamask.publishing.folder import LocalFile
-from datamask.publishing.retries import Patience
+from datamask.publishing.retries import call_hub
 
 logger = logging.getLogger(__name__)
 
@@ -57,23 +57,23 @@ class Upload:
         self.api: Any = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None, token=token)
         self.repository: dict[str, Any] = {"repo_id": self.name, "repo_type": "dataset"}
 
-    def run(self, patience: Patience) -> dict[str, Any]:
+    def run(self) -> dict[str, Any]:
         """Upload, verify and tag; returns the record for published.json."""
-        call, name, tag = patience.call, self.name, self.publication.tag
-        call(f"{name}: creating the repository", self.create)
-        first, changes = call(f"{name}: listing main", partial(self.look, "main"))
+        name, tag = self.name, self.publication.tag
+        call_hub(f"{name}: creating the repository", self.create)
+        first, changes = call_hub(f"{name}: listing main", partial(self.look, "main"))
         head, staged = first, ""
         if any(changes.values()):
             size = sum(file.size for file in self.files) / 1e6
             logger.info("%s: sending what is new of %d files, %.1f MB", name, len(self.files), size)
-            staged = call(f"{name}: sending files", partial(self.stage, first))
-        if staged or call(f"{name}: tag {tag}", self.tagged) != first:
+            staged = call_hub(f"{name}: sending files", partial(self.stage, first))
+        if staged or call_hub(f"{name}: tag {tag}", self.tagged) != first:
             logger.info("%s: reading %d files back", name, len(self.files))
             read = partial(read_back, self.api, name, staged or first, self.files)
-            call(f"{name}: reading back", read)
+            call_hub(f"{name}: reading back", read)
         if staged:
-            head = call(f"{name}: commit on main", partial(self.move_main, staged))
-        call(f"{name}: tag {tag}", partial(self.tag, head))
+            head = call_hub(f"{name}: commit on main", partial(self.move_main, staged))
+        call_hub(f"{name}: tag {tag}", partial(self.tag, head))
         if staged:
             with contextlib.suppress(Exception):  # The branch does no harm if it stays.
                 self.api.delete_branch(**self.repository, branch=STAGING)

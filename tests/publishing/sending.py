@@ -6,8 +6,8 @@ import pytest
 from huggingface_hub import CommitInfo, HfApi
 
 from datamask.config.compute import Compute
+from datamask.publishing import retries
 from datamask.publishing.publish import publish
-from datamask.publishing.retries import Patience
 from datamask.runs.run import Run
 from tests.hub.runs import NAME
 from tests.hub.server import Hub
@@ -16,7 +16,10 @@ from tests.hub.server import Hub
 def send(run: Run, attempts: int = 7) -> list[float]:
     """Publish without waiting; the waits requested, in seconds."""
     waits: list[float] = []
-    publish(run, Compute(), Patience(attempts, sleep=waits.append))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(retries, "ATTEMPTS", attempts)
+        patch.setattr(retries, "pause", waits.append)
+        publish(run, Compute())
     return waits
 
 
