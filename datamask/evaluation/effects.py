@@ -50,8 +50,7 @@ def standardised(raw: Floats, like: Floats) -> Floats:
     """
     deviations = np.nanstd(like, axis=0)
     scaled = (raw - np.nanmean(like, axis=0)) / np.where(deviations > 0, deviations, np.inf)
-    known: Floats = np.nan_to_num(np.clip(scaled, -FARTHEST, FARTHEST))
-    return known
+    return np.asarray(np.nan_to_num(np.clip(scaled, -FARTHEST, FARTHEST)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +73,11 @@ class Effects:
 
     def predicted(self, moments: Floats) -> Floats:
         """The losses of selections with these moments, K x P."""
-        predicted: Floats = self.loss + ((moments - self.moments) * self.slopes).sum(axis=1)
-        return predicted
+        return np.asarray(self.loss + ((moments - self.moments) * self.slopes).sum(axis=1))
 
     def scores(self, values: Floats) -> Floats:
         """The score of documents with these properties, N x P: less loss is better."""
-        scores: Floats = -(values * self.slopes).sum(axis=1)
-        return scores
+        return np.asarray(-(values * self.slopes).sum(axis=1))
 
 
 def drawn(values: Floats, costs: Integers, budget: int, seeds: tuple[int, ...]) -> Integers:
@@ -109,8 +106,7 @@ def filled(order: Integers, costs: Integers, budget: int) -> Integers:
 
 def moments_of(values: Floats, costs: Integers, rows: Integers) -> Floats:
     """The means of a selection's properties, weighted by tokens; shape P."""
-    moments: Floats = np.average(values[rows], axis=0, weights=costs[rows])
-    return moments
+    return np.asarray(np.average(values[rows], axis=0, weights=costs[rows]))
 
 
 def fit(moments: Floats, losses: Floats) -> Effects:

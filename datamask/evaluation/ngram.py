@@ -52,8 +52,7 @@ class Trigrams:
             (self.three, _key(first, second, third)),
         ):
             chance = counts.mixed(key, chance)
-        bits: npt.NDArray[np.float64] = -np.log2(chance)
-        return bits
+        return np.asarray(-np.log2(chance))
 
 
 def bits_by_text(

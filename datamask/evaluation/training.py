@@ -112,8 +112,7 @@ def _sequences(run: Run, trial: Trial, separator: int) -> npt.NDArray[np.int64]:
     width = min(preset(run.settings.evaluation).context, len(stream) - 1)
     number = (len(stream) - 1) // width
     positions = np.arange(number)[:, None] * width + np.arange(width + 1)
-    sequences: npt.NDArray[np.int64] = stream[positions]
-    return sequences
+    return np.asarray(stream[positions])
 
 
 class _Training:

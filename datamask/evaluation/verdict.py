@@ -59,8 +59,7 @@ class Comparison:
 
 def bits_per_byte(bits: Bits, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
     """By arm, seed and learning rate: all bits divided by all bytes."""
-    per_byte: npt.NDArray[np.float64] = bits.sum(axis=3) / sizes.sum()
-    return per_byte
+    return np.asarray(bits.sum(axis=3) / sizes.sum())
 
 
 def seed_variance(values: npt.NDArray[np.float64]) -> tuple[float, int]:

@@ -158,25 +158,18 @@ def test_a_set_that_changed_since_it_was_planned(tmp_path, root, source):
 
 
 @pytest.mark.slow
-def test_models_that_diverge(root, source, monkeypatch):
-    """One rate is left out with its reason; if none is left, the setting to lower is named."""
+def test_a_rate_at_which_a_model_diverges_is_left_out(root, source, monkeypatch):
+    """Of two, with its reason."""
     real = _Training.problem
 
     def problem(self: _Training) -> str | None:
-        return "12 bits per token" if self.rate in bad else real(self)
+        return "12 bits per token" if self.rate == 0.008 else real(self)
 
     monkeypatch.setattr(_Training, "problem", problem)
-    bad = {0.008}
     chosen = small.settings(source, learning_rates=[0.004, 0.008])
     run = finished.finish(root, chosen, "evaluation")
-    assert run.receipt("evaluation").metrics["diverged"].keys() == {"0.008"}
-    bad = {0.4, 0.5}
-    chosen = small.settings(source, learning_rates=[0.4, 0.5])
-    with pytest.raises(RunError) as caught:
-        finished.finish(root, chosen, "evaluation")
-    for part in ("diverged at every learning rate", "12 bits", "evaluation.learning_rates"):
-        assert part in str(caught.value)
-    assert "rate0.4" in str(caught.value) or "rate0.5" in str(caught.value)
+    diverged = run.receipt("evaluation").metrics["diverged"]
+    assert [*diverged] == ["0.008"] and "12 bits per token" in diverged["0.008"]
 
 
 @pytest.mark.slow
