@@ -136,17 +136,12 @@ def _choose(connection: Any, run: Run, arm: Arm, compute: Compute) -> None:
         for ids in _ids(run, arm, compute):
             arriving = pa.table({"id": ids})
             execute_with(connection, arriving, "INSERT INTO chosen SELECT id FROM arriving")
-    if arm.kind != "ids":
-        return
-    [(number, first)] = execute(
-        connection, "SELECT count(*), min(id) FROM chosen ANTI JOIN documents USING (id)"
-    )
-    if number:
-        raise InputError(
-            f"{number} ids of arm {arm.name} are not in the source, first {first!r}; leave them "
-            "out",
-            path=arm.path,
-        )
+    if arm.kind == "ids":
+        unknown = "SELECT count(*), min(id) FROM chosen ANTI JOIN documents USING (id)"
+        [(number, first)] = execute(connection, unknown)
+        if number:
+            problem = f"{number} ids of arm {arm.name} are not in the source, first {first!r}"
+            raise InputError(f"{problem}; leave them out", path=arm.path)
 
 
 def _ids(run: Run, arm: Arm, compute: Compute) -> Iterator[pa.Array | pa.ChunkedArray]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from datamask.config.screening import Contamination
 from datamask.runs.run import Run
 from datamask.storage.duckdb_scratch import SHARD_OF_FILE, execute
 
@@ -81,10 +82,8 @@ def find_contaminated(connection: Any, run: Run) -> None:
     connection.execute(_CONTAMINATED, {**parameters, "benchmarks": benchmarks}).fetchall()
 
 
-def common_ngrams(connection: Any, run: Run) -> dict[str, int]:
-    """The number of common n-grams of each benchmark."""
-    known = run.settings.quality.contamination
+def common_ngrams(connection: Any, known: Contamination) -> dict[str, int]:
+    """The number of common n-grams of each benchmark, from the table `ngrams`."""
     count = "SELECT benchmark, count(DISTINCT hash) FROM ngrams WHERE is_common GROUP BY ALL"
     counted = dict(execute(connection, count))
-    sets = known.sets if known else ()
-    return {known_set.name: counted.get(number, 0) for number, known_set in enumerate(sets)}
+    return {known_set.name: counted.get(number, 0) for number, known_set in enumerate(known.sets)}

@@ -105,8 +105,8 @@ def _compared(connection: Any, run: Run) -> dict[str, Any]:
     """The least quality that is left, and how scores and groups compare."""
     least = execute(connection, "SELECT min(quality) FROM result WHERE dropped IS NULL")[0][0]
     metrics: dict[str, Any] = {"least_quality": least}
-    if run.settings.quality.contamination:
-        metrics["common_ngrams"] = common_ngrams(connection, run)
+    if known := run.settings.quality.contamination:
+        metrics["common_ngrams"] = common_ngrams(connection, known)
     if len(run.settings.scores) > 1:
         raw = ", ".join(f'{value_of(score)} AS "{score.name}"' for score in run.settings.scores)
         sample = connection.sql(

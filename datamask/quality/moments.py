@@ -38,8 +38,8 @@ class ScoreMoments:
     """Count, extremes, mean and sum of squared deviations of a score."""
 
     count: int = 0
-    min: float = math.inf
-    max: float = -math.inf
+    min: float = 0.0
+    max: float = 0.0
     mean: float = 0.0
     m2: float = 0.0
 
@@ -64,8 +64,8 @@ class ScoreMoments:
         """
         if normalisation == "none":
             return 0.0, 1.0
-        if not self.count or self.min == self.max:
-            return (self.min if self.count else 0.0), 1.0
+        if self.min == self.max:
+            return self.min, 1.0
         if normalisation == "z-score":
             return self.mean, math.sqrt(self.m2 / self.count) or 1.0
         return self.min, self.max - self.min
@@ -86,9 +86,8 @@ def merged_moments(run: Run, receipts: list[Receipt], score: Score) -> ScoreMome
             problem = f"values too large for normalisation {score.normalisation}; use rank"
             path = run.path("scores", receipt.unit)
             raise InputError(problem, path=path, shard=receipt.unit, column=score.name)
-        if metrics["count"]:
-            keys = ("count", "min", "max", "mean", "m2")
-            merged = merged.merge(ScoreMoments(*(metrics[key] for key in keys)))
+        keys = ("count", "min", "max", "mean", "m2")
+        merged = merged.merge(ScoreMoments(*(metrics[key] for key in keys)))
         if (fill := score.filled) is not None and metrics["missing"]:
             merged = merged.merge(ScoreMoments(metrics["missing"], fill, fill, fill))
     return merged
