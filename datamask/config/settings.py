@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -15,6 +14,14 @@ from datamask.config.inputs import Embedding, Plan, Quality, Score, Source
 from datamask.config.outputs import Publication, Subset
 from datamask.config.selection import FROM_RECIPE, WITHOUT_VECTORS, Selection, Topics
 from datamask.config.tokens import Tokens
+
+DEFAULT_SCORES = {
+    "documents": (Score(),),
+    "features": (
+        Score(name="quality_score", kind="column", column="quality_score", normalisation="none"),
+    ),
+}
+"""The scores of a source's layout, if none are set."""
 
 
 class Settings(Group):
@@ -176,7 +183,7 @@ class Settings(Group):
     @property
     def scores(self) -> tuple[Score, ...]:
         """The scores: those set, or the default of the source's layout."""
-        return self.quality.scores or _default_scores(self.source.layout == "features")
+        return self.quality.scores or DEFAULT_SCORES[self.source.layout]
 
     @property
     def scores_within_topics(self) -> tuple[Score, ...]:
@@ -201,11 +208,3 @@ class Settings(Group):
             return 0.0
         alone = self.has_heuristic_alone
         return recipe.HEURISTIC_PRUNE_FRACTION if alone else recipe.PRUNE_FRACTION
-
-
-@functools.cache
-def _default_scores(is_imported: bool) -> tuple[Score, ...]:
-    """Made once, because fingerprints ask for them for each shard."""
-    name = "quality_score"
-    brought = Score(name=name, kind="column", column=name, normalisation="none")
-    return (brought if is_imported else Score(),)

@@ -59,11 +59,6 @@ class Configuration:
     files: dict[str, Path]
 
     @functools.cached_property
-    def schema(self) -> pa.Schema:
-        """Of all files."""
-        return pq.read_schema(next(iter(self.files.values()))).remove_metadata()
-
-    @functools.cached_property
     def rows(self) -> int:
         """Number of documents."""
         return sum(pq.read_metadata(path).num_rows for path in self.files.values())
@@ -139,7 +134,8 @@ def _write_sample(run: Run, default: Configuration, folder: Path) -> Configurati
     made_from = digest("sample", 1, SAMPLE, run.settings.seed, run.fingerprint_all("subset"))
     sample = (rows for _, rows in take_rows(batches(), drawn))
     about = f"{100 * SAMPLE:.3g} % of them, chosen at random"
-    return _write(run, folder, about, default.schema, sample, count, max(1, files), made_from)
+    schema = pq.read_schema(next(iter(default.files.values()))).remove_metadata()
+    return _write(run, folder, about, schema, sample, count, max(1, files), made_from)
 
 
 def _write_scores(run: Run, folder: Path) -> Configuration:

@@ -9,8 +9,10 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEPLOYMENTS = REPOSITORY / "deployments"
@@ -102,6 +104,18 @@ class Server:
             text=True,
             timeout=seconds,
         )
+
+    @contextlib.contextmanager
+    def client(self) -> Iterator[Any]:
+        """Prefect's client of this server, in this process."""
+        from prefect.client.orchestration import get_client
+        from prefect.settings import PREFECT_API_URL, temporary_settings
+
+        with (
+            temporary_settings({PREFECT_API_URL: self.address}),
+            get_client(sync_client=True) as client,
+        ):
+            yield client
 
     def stop(self) -> None:
         """End all processes with what they started, workers first."""

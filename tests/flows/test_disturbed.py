@@ -44,13 +44,7 @@ def launch(server: Server, case: Case, root: Path) -> str:
 
 def state_of(server: Server, flow_run: str) -> tuple[str, str]:
     """Type and message of a flow run's state."""
-    from prefect.client.orchestration import get_client
-    from prefect.settings import PREFECT_API_URL, temporary_settings
-
-    with (
-        temporary_settings({PREFECT_API_URL: server.address}),
-        get_client(sync_client=True) as client,
-    ):
+    with server.client() as client:
         state = client.read_flow_run(flow_run).state
     return (state.type.value, state.message or "") if state else ("", "")
 

@@ -93,13 +93,7 @@ def wait_for_holders(root: Path, number: int, process: subprocess.Popen[str]) ->
 
 def flow_runs(server: Server) -> list[tuple[str, str, str]]:
     """Name, state and message of every flow run the server knows."""
-    from prefect.client.orchestration import get_client
-    from prefect.settings import PREFECT_API_URL, temporary_settings
-
-    with (
-        temporary_settings({PREFECT_API_URL: server.address}),
-        get_client(sync_client=True) as client,
-    ):
+    with server.client() as client:
         found = client.read_flow_runs(limit=200)
     return [(f.name, f.state_name or "", (f.state and f.state.message) or "") for f in found]
 

@@ -4,6 +4,7 @@ import json
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,6 +12,7 @@ import pytest
 
 from datamask.config.loading import parse_settings
 from tests.finished import finish
+from tests.flows.server import Server
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -26,6 +28,13 @@ def write_corpus(folder: Path) -> None:
     ]
     table = pa.table({"id": [f"d{number:03d}" for number in range(60)], "text": texts})
     pq.write_table(table, folder / "part.parquet", row_group_size=20)
+
+
+def of_this_run(server: Server, root: Path) -> list[Any]:
+    """The server's flow runs of a run."""
+    with server.client() as client:
+        flow_runs = client.read_flow_runs()
+    return [flow_run for flow_run in flow_runs if flow_run.parameters.get("root") == str(root)]
 
 
 @pytest.mark.slow
@@ -52,20 +61,22 @@ def test_a_failed_shard_is_named_and_run_again(tmp_path, server):
 
     first = server.run(*start, "rebuild/local", *given, "--watch")
     assert first.returncode == 1, first.stdout + first.stderr
-    inspected = server.run("-c", LAST_MESSAGE).stdout
-    assert "selection: 1 of 3 shards failed: 00001" in inspected, first.stdout + inspected
+    messages = " ".join(run.state.message or "" for run in of_this_run(server, root))
+    assert "selection: 1 of 3 shards failed: 00001" in messages, first.stdout + messages
     assert not (root / "subset").exists()
     kept = [(root / "selection" / f"{shard:05d}.parquet").stat().st_ino for shard in (0, 2)]
 
     (root / "selection" / "00001.parquet").rmdir()
     second = server.run(*start, "rerun-failed/local", "--param", f"root={root}", "--watch")
-    assert second.returncode == 0, (
-        second.stdout + second.stderr + server.run("-c", LAST_MESSAGE).stdout
-    )
+    assert second.returncode == 0, second.stdout + second.stderr
     assert [(root / "selection" / f"{shard:05d}.parquet").stat().st_ino for shard in (0, 2)] == kept
     selected = pq.read_table(root / "subset").num_rows
     assert selected == 12
-    assert server.run("-c", SHARD_ARTIFACT).stdout.split() == ["done"] * 18  # 3 shards, 6 stages
+    with server.client() as client:
+        artifacts = [one for one in client.read_artifacts() if one.key == "shards"]
+    rows = json.loads(max(artifacts, key=lambda artifact: artifact.updated).data)
+    states = [state for row in rows for name, state in row.items() if name != "shard"]
+    assert states == ["done"] * 18  # 3 shards, 6 stages
     for name in ("report.html", "composition.duckdb", "published.json"):
         assert (root / name).is_file(), name
 
@@ -110,7 +121,7 @@ def test_what_is_asked_is_done_and_nothing_else(tmp_path, server):
     failed = learn()
     assert failed.returncode == 1, failed.stdout
     masks[2].rmdir()
-    name = server.run("-c", FAILED_RUN, str(root)).stdout.strip()
+    [name] = [str(run.id) for run in of_this_run(server, root) if run.state.is_failed()]
     retried = server.run("-m", "prefect", "flow-run", "retry", name)
     assert retried.returncode == 0, retried.stdout + retried.stderr
     deadline = time.monotonic() + 60
@@ -127,63 +138,24 @@ def test_an_event_starts_a_deployment(server):
 
     A second `datamask deploy` leaves it on, and a schedule that was switched on too.
     """
-    assert server.run("-c", SWITCH_ON).returncode == 0
+    with server.client() as client:
+        client.resume_automation(client.read_automations_by_name("datamask-extend")[0].id)
+        weekly = client.read_deployment_by_name("extend/weekly")
+        client.update_deployment_schedule(weekly.id, weekly.schedules[0].id, active=True)
     server.deploy()
     resource = {"prefect.resource.id": "datamask.source.x", "datamask.root": "/runs/of-an-event"}
     emit = ("-m", "prefect", "event", "emit", "datamask.source.grew")
     emitted = server.run(*emit, "--resource", json.dumps(resource))
     assert emitted.returncode == 0, emitted.stderr
+    roots: list[str] = []
     deadline = time.monotonic() + 120
-    while not (shown := server.run("-c", EXTENDING).stdout) and time.monotonic() < deadline:
-        time.sleep(1)
-    assert shown.split() == ["/runs/of-an-event", "1", "True"]
-
-
-SWITCH_ON = """
-from prefect.client.orchestration import get_client
-with get_client(sync_client=True) as client:
-    client.resume_automation(client.read_automations_by_name("datamask-extend")[0].id)
-    weekly = client.read_deployment_by_name("extend/weekly")
-    (schedule,) = weekly.schedules
-    client.update_deployment_schedule(weekly.id, schedule.id, active=True)
-"""
-
-EXTENDING = """
-from prefect.client.orchestration import get_client
-with get_client(sync_client=True) as client:
-    weekly = client.read_deployment_by_name("extend/weekly")
-    for run in client.read_flow_runs():
-        if run.created_by and run.created_by.type == "AUTOMATION":
-            print(run.parameters["root"], len(weekly.schedules), weekly.schedules[0].active)
-"""
-
-FAILED_RUN = """
-import sys
-from prefect.client.orchestration import get_client
-with get_client(sync_client=True) as client:
-    for run in client.read_flow_runs():
-        if run.state.is_failed() and run.parameters["root"] == sys.argv[1]:
-            print(run.id)
-"""
-
-SHARD_ARTIFACT = """
-import json
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
-from prefect.client.schemas.sorting import ArtifactSort
-with get_client(sync_client=True) as client:
-    newest = client.read_artifacts(
-        artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=["shards"])),
-        sort=ArtifactSort.UPDATED_DESC,
-        limit=1,
-    )
-    for row in json.loads(newest[0].data):
-        print(*[state for name, state in row.items() if name != "shard"])
-"""
-
-LAST_MESSAGE = """
-from prefect.client.orchestration import get_client
-with get_client(sync_client=True) as client:
-    for run in client.read_flow_runs():
-        print(run.name, run.state.type, run.state.message)
-"""
+    with server.client() as client:
+        while not roots and time.monotonic() < deadline:
+            time.sleep(1)
+            flow_runs = client.read_flow_runs()
+            made = [run for run in flow_runs if run.created_by is not None]
+            by_event = [run for run in made if run.created_by.type == "AUTOMATION"]
+            roots = [run.parameters["root"] for run in by_event]
+        schedules = client.read_deployment_by_name("extend/weekly").schedules
+    assert roots == ["/runs/of-an-event"]
+    assert [schedule.active for schedule in schedules] == [True]

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datamask.runs.run import Run
-from tests.finished import finish, settings
+from tests.finished import finish, settings, table_of
 from tests.hygiene.test_minhash import VOCABULARY
 
 SIMILARITY = 0.7
@@ -38,8 +38,7 @@ def screened(root: Path, source: Path, last: str = "quality", **quality: object)
 
 def judged(run: Run) -> dict[str, dict[str, Any]]:
     """The rows of `quality/` by id."""
-    paths = [run.path("quality", shard) for shard in range(run.num_shards)]
-    return {row["id"]: row for path in paths for row in pq.read_table(path).to_pylist()}
+    return {row["id"]: row for row in table_of(run, "quality").to_pylist()}
 
 
 def texts_of(one: dict[str, Any]) -> Iterator[str]:

@@ -12,7 +12,6 @@ from tests.malformed.inputs import (
     REST,
     ROWS,
     WIDTH,
-    WITHOUT,
     Cases,
     Make,
     corpus,
@@ -86,7 +85,6 @@ COLUMNS: Cases = {
         setting(quality__scores="[{name: edu, kind: column, column: text}]"),
         "column text: type string, needed a number; fix it, or set quality.scores.0.column",
     ),
-    "id twice across files": (columns(id=[f"0-{row}" for row in range(ROWS)]), "0.parquet"),
     "null id": (columns(id=[*NAMES[:5], None, *NAMES[6:]]), "1.parquet, row 5, column id: null or"),
     "id that is not UTF-8": (columns(id=LATIN_IDS), "1.parquet, row 0, column id: not valid"),
     "text that is not UTF-8": (columns(text=LATIN), "1.parquet, shard 00001, row 0, column text:"),
@@ -97,11 +95,6 @@ COLUMNS: Cases = {
     "no text in any document": (
         every_file(lambda table: table.set_column(1, "text", pa.array([" "] * ROWS))),
         "no document",
-    ),
-    "NaN as score": (
-        scored(score=[*REST, float("nan")]),
-        "1.parquet, row 7, column score: score missing, NaN or infinite",
-        WITHOUT,
     ),
     "more tokens than a text can have": (
         every_file(lambda table: table.append_column("token_count", pa.array([5.0, 1e30] * 4))),

@@ -80,10 +80,6 @@ RUNS: Cases = {
         "0.parquet is a file; name a folder",
     ),
     "source that changed": (after_planning(other_texts), "1.parquet has changed; restore it, or"),
-    "file that came": (
-        after_planning(lambda f: shutil.copy(f / "source/1.parquet", f / "source/2.parquet")),
-        "2.parquet was added; restore it",
-    ),
     "file that went": (
         after_planning(lambda folder: (folder / "source/1.parquet").unlink()),
         "1.parquet was removed; restore it",

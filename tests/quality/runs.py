@@ -13,6 +13,7 @@ from datamask.execution.attempts import run_unit
 from datamask.planning.plan import plan_run
 from datamask.runs.run import Run
 from datamask.runs.stages import STAGES, stages_of
+from tests.finished import table_of
 
 COMPUTE = Compute(duckdb_memory="500MB")
 
@@ -47,14 +48,7 @@ def score(run: Run, compute: Compute = COMPUTE) -> list[dict[str, Any]]:
         units = run.remaining(stage)
         for unit in units if STAGES[stage].in_parallel else [None] * bool(units):
             run_unit(run, stage, unit, compute)
-    return read(run, "quality")
-
-
-def read(run: Run, stage: str) -> list[dict[str, Any]]:
-    """The rows of all files of a stage."""
-    rows: list[dict[str, Any]] = []
-    for shard in range(run.num_shards):
-        rows += pq.read_table(run.path(stage, shard)).to_pylist()
+    rows: list[dict[str, Any]] = table_of(run, "quality").to_pylist()
     return rows
 
 

@@ -17,7 +17,8 @@ from datamask.quality.importing import import_scores
 from datamask.runs.output import write_output
 from datamask.runs.run import Run
 from datamask.source.rows import read_scores
-from tests.quality.runs import COMPUTE, column, make_run, read, write_scores
+from tests.finished import table_of
+from tests.quality.runs import COMPUTE, column, make_run, write_scores
 
 
 def parse_score(path: Path) -> Score:
@@ -109,7 +110,7 @@ def test_score_files_are_read_once_for_all_shards(tmp_path, monkeypatch):
     opened.clear()
     join_scores(run, COMPUTE)
     assert [Path(path).name for path in opened] == ["0.parquet", "1.parquet", "0.csv", "1.csv"]
-    rows = read(run, "file_scores")
+    rows = table_of(run, "file_scores").to_pylist()
     assert rows == [{"parquet": float(row), "csv": row + 0.5} for row in range(9)]
     lost, kept = run.path("file_scores", 1), run.path("file_scores", 2)
     content, stamp = lost.read_bytes(), kept.stat().st_mtime_ns

@@ -15,8 +15,7 @@ from datamask.planning.plan import plan_run
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
 from tests.conftest import nightly
-from tests.finished import finish, settings
-from tests.quality.runs import read
+from tests.finished import finish, settings, table_of
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
@@ -77,7 +76,7 @@ def test_quality_is_normalised_within_topics(source, tmp_path, normalisation):
         weight = len(rows) / (len(rows) + 10)
         within = plainly(edu[rows], normalisation)
         expected[rows] = weight * within + (1 - weight) * whole[rows]
-    rows = read(run, "topic_quality")
+    rows = table_of(run, "topic_quality").to_pylist()
     assert [place for place, row in enumerate(rows) if row["dropped"] is None] == kept.tolist()
     assert read_column(rows, "edu") == pytest.approx(expected, abs=1e-6, nan_ok=True)
     quality = form + 2 * expected
