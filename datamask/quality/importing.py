@@ -54,12 +54,6 @@ def import_scores(run: Run, shard: int, compute: Compute) -> Receipt:
         batches.append(_facts(run, shard, done, batch, models))
         advance(done + batch.num_rows, run.shard_rows(shard))
     table = pa.Table.from_batches(batches)
-    source = settings.source
-    if source.longer == "drop":  # their lengths tell `quality` which ones they are
-        characters = table["characters"].to_numpy().copy()
-        characters[list(long)] = list(long.values())
-        index = table.column_names.index("characters")
-        table = table.set_column(index, "characters", pa.array(characters))
     scores: dict[str, pa.Array] = {}
     read = [table["text_read"].combine_chunks()]
     for score in settings.scores:
@@ -74,11 +68,16 @@ def import_scores(run: Run, shard: int, compute: Compute) -> Receipt:
     schema = schemas.scores(scores)
     row = pa.array(np.arange(table.num_rows, dtype=np.int64))
     columns = {"row": row, "text_read": pc.min_element_wise(*read), **scores}
+    source = settings.source
+    if source.longer == "drop":  # their lengths tell `quality` which ones they are
+        characters = table["characters"].to_numpy().copy()
+        characters[list(long)] = list(long.values())
+        columns["characters"] = pa.array(characters)
     arrays = [columns[name] if name in columns else table[name] for name in schema.names]
     written = pa.Table.from_arrays(arrays, schema=schema)
     metrics: dict[str, Any] = {
         "long": {"policy": source.longer, "bound": source.most_characters, "documents": len(long)},
-        "characters": pc.sum(table["characters"]).as_py(),
+        "characters": pc.sum(written["characters"]).as_py(),
         "tokens": pc.sum(table["tokens"]).as_py(),
         "scores": {name: moments(values) for name, values in scores.items()},
     }
