@@ -123,10 +123,8 @@ def read_sketches(connection: Any, run: Run, sought: str, *, only_left: bool = F
             f"{ROWS}) JOIN (SELECT document FROM {sought} WHERE document >= ? AND document < ?) "
             "USING (document)"
         )
-        parameters = [
-            paths,
-            *(shard - EARLIER << ROW_BITS for shard in (shards.start, shards.stop)),
-        ]
+        first, end = (shard - EARLIER << ROW_BITS for shard in (shards.start, shards.stop))
+        parameters = [paths, first, end]
         if only_left and shards.start != EARLIER:
             query += f" JOIN (SELECT {DOCUMENT} FROM {ROWS} WHERE reason IS NULL) USING (document)"
             parameters.append([str(run.path("combined", shard)) for shard in shards])
