@@ -1,5 +1,6 @@
 """What is held out, what arms contain, and that trained models are computed once and exactly."""
 
+import math
 from collections.abc import Iterator
 from functools import partial
 from itertools import product
@@ -291,14 +292,36 @@ def test_a_text_is_scored_whole_in_sequences(monkeypatch, bytes_per_logit):
 
 
 @pytest.mark.slow
-def test_little_memory_trains_the_same_model(run):
-    """The sequences of a step are taken one by one, and bits differ by rounding alone."""
+def test_bits_are_the_librarys_own_loss(run, monkeypatch):
+    """Sequence by sequence, without padding: the loss that transformers computes for labels."""
     path = run.path("training", 0)
-    before, bits = path.read_bytes(), pq.read_table(path)["bits"].to_numpy()
+    before, models = path.read_bytes(), []
+    score = training.score
+
+    def kept(model: torch.nn.Module, *rest: Any) -> Any:
+        models.append(model)
+        return score(model, *rest)
+
+    monkeypatch.setattr(training, "score", kept)
     training.train(run, 0, Compute(working_set_bytes=2**21))
-    assert pq.read_table(path)["bits"].to_numpy() == pytest.approx(bits, rel=1e-4)
+    little_memory = pq.read_table(path)["bits"].to_numpy()
     training.train(run, 0, Compute())
     assert path.read_bytes() == before
+    separator = run.receipt("tokenizer").metrics["vocabulary"]
+    bits = pq.read_table(path)["bits"].to_numpy()
+    assert little_memory == pytest.approx(bits, rel=1e-4)
+    for row, found in zip(pq.read_table(run.path("held_out")).to_pylist(), bits, strict=True):
+        tokens = torch.tensor([[separator, *row["tokens"]]])
+        labels = tokens.clone()
+        labels[0, : row["prefix"] + 1] = -100
+        nats = 0.0
+        for start in range(0, len(row["tokens"]), 64):
+            some, due = (of[:, start : start + 65].clone() for of in (tokens, labels))
+            due[:, 0] = -100
+            with torch.inference_mode():
+                loss = models[1](input_ids=some, labels=due).loss
+            nats += float(loss) * int((due >= 0).sum())
+        assert found == pytest.approx(nats / math.log(2), rel=1e-4)
 
 
 @pytest.mark.slow
