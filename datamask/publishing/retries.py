@@ -106,6 +106,9 @@ def _is_transient(error: Exception) -> bool:
     # Another publication may delete the staging branch; the next attempt makes the branch again.
     if http_status(error) in _TRANSIENT_STATUS or isinstance(error, RevisionNotFoundError):
         return True
+    # After a failed connection the client closes the session of all threads, and others get None.
+    if isinstance(error, AttributeError) and error.obj is None:
+        return True
     # hf_xet raises RuntimeError for every fault of a transfer.
     return isinstance(error, httpx.TransportError | ConnectionError | TimeoutError | RuntimeError)
 

@@ -88,7 +88,7 @@ class Handler(BaseHTTPRequestHandler):
             return
         self.body = self.read_body()
         if fault and fault.hang:
-            threading.Event().wait(fault.hang)
+            self.hub.released.wait(fault.hang)
         places = {k: unquote(v) for k, v in match.groupdict().items() if v is not None}
         with self.hub.lock:
             self.hub.calls.append(kind)

@@ -46,5 +46,6 @@ class Hub(State):
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.released.set()
         self.server.shutdown()
         self.server.server_close()

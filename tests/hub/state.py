@@ -143,6 +143,7 @@ class State:
         self.before: dict[str, Callable[[], object]] = {}
         self.after_uploads: tuple[int, Callable[[], object]] | None = None
         self.lock = threading.RLock()
+        self.released = threading.Event()
         folder.mkdir(parents=True, exist_ok=True)
 
     def content(self, oid: str) -> bytes:

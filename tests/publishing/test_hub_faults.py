@@ -1,13 +1,14 @@
 """Faults of the Hub, the connection and other clients: they heal, or the tag stays where it was."""
 
 import contextlib
+import threading
 from itertools import product
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from huggingface_hub import HfApi, close_session
+from huggingface_hub import HfApi, close_session, hf_api
 
 from datamask.config.compute import Compute
 from datamask.errors import HubUnavailableError, PublicationError
@@ -98,6 +99,14 @@ def test_a_hub_that_does_not_answer_times_out(make_run, hub, monkeypatch, on, is
     assert remote(hub, "v1") == folder(run)
 
 
+def test_a_session_that_another_thread_closes_is_asked_for_again(make_run, hub, monkeypatch):
+    """After a failed connection the client closes the one session, and hands out None meanwhile."""
+    run, sessions, get_session = make_run(), iter([None]), hf_api.get_session
+    monkeypatch.setattr(hf_api, "get_session", lambda: next(sessions, get_session()))
+    assert len(send(run)) == 1
+    assert remote(hub, "v1") == folder(run)
+
+
 def test_a_stuck_upload_says_that_it_is_tried_again(make_run, hub, caplog):
     """By the rule for stuck units, long before the connection times out."""
     run = make_run()
@@ -107,6 +116,11 @@ def test_a_stuck_upload_says_that_it_is_tried_again(make_run, hub, caplog):
     assert "publication: no progress for 0.05 minutes" in caplog.text
     assert "trying again" in caplog.text
     assert remote(hub, "v1") == folder(run)
+    # The thread that was given up would close the connections of later tests.
+    [stuck] = (thread for thread in threading.enumerate() if thread.name == "publication")
+    hub.released.set()
+    stuck.join(60)
+    assert not stuck.is_alive()
 
 
 @pytest.mark.parametrize(
