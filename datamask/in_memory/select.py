@@ -27,6 +27,7 @@ from datamask.quality.heuristic import heuristic_scores
 from datamask.report.chart_data import LOOKS, NAMES
 from datamask.report.charts import Chart, Series
 from datamask.runs.budget import total_budget
+from datamask.selection.terms import indicator_names
 
 OF_RUNS = ("scope", "rounds", "mask_model", "documents", "tokens", "limits", *TRAINING)
 """Settings of the selection that only a run has."""
@@ -222,7 +223,6 @@ def select(
             note += ", which does not rank. " if not quality_weight else ". "
         if embedding == "lexical":
             note += "Embeddings are lexical (shared wording, not meaning); name a model."
-        documents = embed_texts(documents, _embedding(embedding, compute), compute)
     if quality_weight is None:
         quality_weight = 0.0 if quality is None else recipe.UNPRUNED_QUALITY_WEIGHT
     elif quality_weight and values is None:
@@ -232,6 +232,8 @@ def select(
         metric = recipe.CORPUS_METRIC if is_greedy else recipe.METRIC
     elif not isinstance(metric, str):
         metric = f"{metric.__module__}:{metric.__qualname__}"
+    if seed < 0:
+        raise SettingsError(f"seed: {seed}; give 0 or more")
     for_runs = [name for name in settings if name in OF_RUNS]
     if for_runs:
         raise SettingsError(f"{for_runs[0]}: for runs only; use num_selected, or datamask.rebuild")
@@ -243,6 +245,11 @@ def select(
     settings |= {"documents": num_selected, "metric": metric, "quality_weight": quality_weight}
     settings |= {} if ratio is None else {"ratio": ratio}
     selection: Selection = parse_settings(settings, Selection)
+    if set(indicator_names(selection)) - (scores or {}).keys():
+        problem = "a term reads groups or lengths, which only a run has; use datamask.rebuild"
+        raise SettingsError(f"more_terms: {problem}")
+    if isinstance(documents, list):
+        documents = embed_texts(documents, _embedding(embedding, compute), compute)
     learned = learn_mask(
         documents,
         np.zeros(len(documents)) if values is None else values,

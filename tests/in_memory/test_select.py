@@ -234,13 +234,19 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "no column": (lambda: datamask.select(HF, "scor"), "column scor: absent; there are vector"),
     "splits": (lambda: datamask.select(datasets.DatasetDict(train=HF)), "give one split"),
     "stream": (lambda: datamask.select(HF.to_iterable_dataset()), "give one split"),
-    "generator": (lambda: datamask.select(row for row in X), "no length"),
+    "generator": (lambda: datamask.select(row for row in X), "a generator, not a list"),
+    "a path": (lambda: datamask.select("texts.parquet"), "a str, not a list"),
+    "seed": (lambda: datamask.select(X, seed=-1), "seed: -1; give 0 or more"),
     "typo": (lambda: datamask.select(X, ratoi=0.1), "ratoi: unknown key; did you mean `ratio`"),
     "too many": (lambda: datamask.select(X, num_selected=121), "num_selected: 121 of 120"),
     "ratio too": (lambda: datamask.select(X, ratio=0.2, num_selected=4), "num_selected and ratio"),
     "lazy": (lambda: datamask.select(pl.LazyFrame({"text": ["a"]})), "LazyFrame; call its"),
     "none": (lambda: datamask.select(X, num_selected=0), "num_selected: 0 of 120"),
     "for runs": (lambda: datamask.select(X, limits=[]), "limits: for runs only"),
+    "lengths": (
+        lambda: datamask.select(X, more_terms=[{"name": "length", "weight": 1}]),
+        "more_terms: a term reads groups or lengths, which only a run has",
+    ),
     "a model": (lambda: datamask.select(X, mask_model="runs/mine"), "mask_model: for runs only"),
 }
 
