@@ -97,14 +97,14 @@ def test_lists_of_ids_that_do_not_fit(tmp_path, root, source, kind):
 
 @pytest.mark.slow
 def test_runs_that_cannot_be_compared(tmp_path, root, source):
-    """Another source; no run; a run whose selection is not made."""
+    """Another source; no run; a run that ends after its scores."""
     other = finished.corpus(tmp_path / "other")
     finished.finish(tmp_path / "theirs", finished.settings(other), "selection")
     finished.finish(tmp_path / "unfinished", small.settings(source), "scores")
     for name, expected in (
         ("theirs", "theirs: arm mine is a run of another source than"),
         ("absent", "absent"),
-        ("unfinished", "run stage `selection` first"),
+        ("unfinished", "run stage `quality` first"),
     ):
         arm = {"name": "mine", "kind": "run", "path": str(tmp_path / name)}
         error = refused(root, source, arms=["ours", arm])
