@@ -12,7 +12,8 @@ from datamask.errors import CorruptFileError, RunError
 from datamask.runs.files import write_text_file
 from datamask.runs.receipt import fingerprint_in
 from datamask.runs.run import Run, digest
-from datamask.storage.contents import ReadFingerprint
+from datamask.runs.stages import owner_of
+from datamask.storage.contents import Contents, ReadFingerprint
 from datamask.storage.local import Storage
 from datamask.storage.location import Root, open_storage
 
@@ -39,7 +40,7 @@ def create_run(root: Root, settings: Settings, pinned_revisions: dict[str, str])
 
 def run_storage(root: Root) -> Storage:
     """The storage of a run, which need not exist yet. Raises as `open_storage`."""
-    return open_storage(root, fingerprint_in)
+    return open_storage(root, Contents(fingerprint_in, owner_of))
 
 
 def run_exists(root: Root) -> bool:
@@ -54,7 +55,7 @@ def open_run(root: Root, read: ReadFingerprint = fingerprint_in) -> Run:
         RunError: there is no run there.
         CorruptFileError: run.json cannot be read.
     """
-    storage = open_storage(root, read)
+    storage = open_storage(root, Contents(read, owner_of))
     path = storage.fetch("run.json")
     if not path.exists():
         raise RunError(f"{storage.address}: no run here (run.json is missing)")

@@ -27,8 +27,7 @@ from datamask.runs import budget, schemas
 from datamask.runs.files import read_columns
 from datamask.runs.receipt import Receipt, canonical_json, read_receipt
 from datamask.runs.stage import Stage, Unit
-from datamask.runs.stages import STAGES, stages_of
-from datamask.storage.contents import owner_of, record_name
+from datamask.runs.stages import STAGES, owner_of, stages_of
 from datamask.storage.local import Storage
 from datamask.storage.names import inside
 
@@ -140,7 +139,8 @@ class Run:
     def dumps(self) -> list[dict[str, int]]:
         """Documents of each shard by dump (`source.dumps`); empty if the subset has none."""
         assert self.pieces, "the plan has been checked"
-        by_shard = json.loads(pq.read_metadata(self.plan_path).metadata.get(DUMPS_KEY, b"[]"))
+        encoded = (pq.read_metadata(self.plan_path).metadata or {}).get(DUMPS_KEY, b"[]")
+        by_shard = json.loads(encoded)
         names = {name for dumps in by_shard for name in dumps}
         return by_shard if names - {OTHER_DUMPS} and len(names) <= MOST_DUMPS else []
 
@@ -235,7 +235,7 @@ class Run:
 
     def record_path(self, stage: str, unit: int = 0) -> Path:
         """Local path of what is on record of a unit's output and of its `WorkRecord`."""
-        return inside(self.root, record_name(self.name(stage, unit)))
+        return inside(self.root, self.storage.record_name(self.name(stage, unit)))
 
     def log_path(self, stage: str, unit: int = 0) -> Path:
         """Local path of a unit's log, until the unit is done."""

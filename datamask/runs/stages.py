@@ -333,10 +333,7 @@ def stages_of(
 
 
 def companions(stage: str, unit: int) -> list[str]:
-    """Files that are written with a unit's own, before it; the unit is made again without them.
-
-    `storage.contents.owner_of` is the inverse.
-    """
+    """Files that are written with a unit's own, before it; the unit is made again without them."""
     names = {
         "documents": [f"tallies/{unit:05d}.parquet"],
         "tokenised": [f"tokenised/{unit:05d}.bin"],
@@ -344,6 +341,19 @@ def companions(stage: str, unit: int) -> list[str]:
         "mask_model": ["mask_model/model.safetensors"],
     }
     return names.get(stage, [])
+
+
+def owner_of(name: str) -> str:
+    """The output that is useless without a file that was written with it; empty without one."""
+    folder, _, file = name.rpartition("/")
+    if folder in ("report", "pictures"):
+        return "report.html"
+    if folder == "mask_model":
+        return "mask_model/model.json"
+    if file.endswith((".bin", ".idx")):
+        stem = name.rpartition(".")[0]
+        return f"{stem}.json" if folder == "tokens" else f"{stem}.parquet"
+    return f"documents/{file}" if folder == "tallies" else ""
 
 
 def merging_stages(settings: Settings) -> list[str]:

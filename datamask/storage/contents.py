@@ -46,19 +46,19 @@ class Record:
         return json.dumps(asdict(self), sort_keys=True) + "\n"
 
 
-def owner_of(name: str) -> str:
-    """The output that is useless without a file that was written with it; empty without one."""
-    folder, _, file = name.rpartition("/")
-    if folder in ("report", "pictures"):
-        return "report.html"
-    if folder == "mask_model":
-        return "mask_model/model.json"
-    if file.endswith((".bin", ".idx")):
-        stem = name.rpartition(".")[0]
-        return f"{stem}.json" if folder == "tokens" else f"{stem}.parquet"
-    return f"documents/{file}" if folder == "tallies" else ""
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a storage needs to know of the files that it stores.
 
+    Args:
+        fingerprint_in: reads the fingerprint in a file.
+        owner_of: from the name of a file that was written with another to the name of that;
+            empty for a file on its own.
+    """
 
-def record_name(name: str) -> str:
-    """The name of the record of a file."""
-    return f"records/{owner_of(name) or name}.json"
+    fingerprint_in: ReadFingerprint
+    owner_of: Callable[[str], str]
+
+    def record_name(self, name: str) -> str:
+        """The name of the record of a file."""
+        return f"records/{self.owner_of(name) or name}.json"

@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from datamask.errors import CorruptFileError, RunError
-from datamask.storage.contents import UNCHECKED, ReadFingerprint, Record, record_name
+from datamask.storage.contents import UNCHECKED, Contents, Record
 from datamask.storage.file_locks import held
 from datamask.storage.names import inside
 
@@ -32,10 +32,11 @@ logger = logging.getLogger(__name__)
 class Storage:
     """The files of one run: in the local folder *root*, at the folder or URL *address*."""
 
-    def __init__(self, root: Path, read: ReadFingerprint, address: str = "") -> None:
+    def __init__(self, root: Path, contents: Contents, address: str = "") -> None:
         self.root = root
         self.address = address or str(root)
-        self._fingerprint_in = read
+        self.record_name = contents.record_name
+        self._fingerprint_in = contents.fingerprint_in
 
     def fetch(self, name: str) -> Path:
         """The local path of a file; no file is there if the run has none of this name.
@@ -66,7 +67,7 @@ class Storage:
         """Move a local file to the run's file of that name; its SHA-256 is on record first."""
         if not name.startswith(UNCHECKED):
             record = self.record(name).with_sha256(name, sha256_of(temporary)[0])
-            path = inside(self.root, record_name(name))
+            path = inside(self.root, self.record_name(name))
             path.parent.mkdir(parents=True, exist_ok=True)
             unfinished = temporary.with_name(f"{temporary.name}.record")
             unfinished.write_text(record.text, encoding="utf-8")
@@ -121,7 +122,7 @@ class Storage:
     def record(self, name: str) -> Record:
         """What is on record of a file now; empty if nothing is, or if the record is damaged."""
         try:
-            return Record.parsed(inside(self.root, record_name(name)).read_bytes())
+            return Record.parsed(inside(self.root, self.record_name(name)).read_bytes())
         except OSError:
             return Record()
 

@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import BeforeValidator
 
 from datamask.errors import NOT_UTF8, RunError, is_utf8, without_secrets
-from datamask.storage.contents import ReadFingerprint
+from datamask.storage.contents import Contents
 from datamask.storage.local import Storage
 from datamask.storage.remote import RemoteStorage
 
@@ -23,8 +23,8 @@ READ_ONLY = ("hf", "http", "https", "ftp")
 """Protocols unsuitable for a run: every file would be a commit, or they cannot write."""
 
 
-def open_storage(root: Root, read: ReadFingerprint) -> Storage:
-    """The storage of a run, which need not exist yet; *read* reads the fingerprint in a file.
+def open_storage(root: Root, contents: Contents) -> Storage:
+    """The storage of a run, which need not exist yet, for files with these *contents*.
 
     Raises:
         RunError: a run cannot be at this path or URL.
@@ -41,7 +41,7 @@ def open_storage(root: Root, read: ReadFingerprint) -> Storage:
             raise RunError(f"{text}: a URL has two slashes after its colon")
         # PyArrow takes what precedes the colon of a relative path for the scheme of a URL.
         path = Path(text).absolute() if ":" in text else Path(text)
-        return Storage(path, read)
+        return Storage(path, contents)
     url = text.rstrip("/")
     protocol, _, rest = url.partition("://")
     if without_secrets(url) != url:
@@ -54,4 +54,4 @@ def open_storage(root: Root, read: ReadFingerprint) -> Storage:
     names = rest.split("/")
     if not all(names) or {".", ".."} & {*names} or any(c in url for c in "*?[]#\\\0\n"):
         raise RunError(f"{url}: not a bucket and a prefix of plain names")
-    return RemoteStorage(url, read)
+    return RemoteStorage(url, contents)

@@ -28,7 +28,7 @@ from pathlib import Path
 from datamask.errors import CorruptFileError, DatamaskError
 from datamask.storage import file_locks, leases
 from datamask.storage.cache import Cache
-from datamask.storage.contents import UNCHECKED, ReadFingerprint, Record, record_name
+from datamask.storage.contents import UNCHECKED, Contents, Record
 from datamask.storage.local import Storage, sha256_of
 from datamask.storage.names import inside
 from datamask.storage.object_store import Entry, ObjectStore, has_conditions
@@ -52,10 +52,10 @@ AHEAD_FILES, AHEAD_FILE_BYTES, AHEAD_BYTES = 64, 32 * 2**20, 256 * 2**20
 class RemoteStorage(Storage):
     """A run at a URL, with copies in a local folder."""
 
-    def __init__(self, url: str, read: ReadFingerprint) -> None:
+    def __init__(self, url: str, contents: Contents) -> None:
         self.store = ObjectStore(url)
         self.cache = Cache(url)
-        super().__init__(self.cache.root, read, url)
+        super().__init__(self.cache.root, contents, url)
         self._versions: dict[str, Entry] = {}
         self._asked: Counter[str] = Counter()
         self._listed: set[str] = set()
@@ -157,7 +157,7 @@ class RemoteStorage(Storage):
         sha256 = sha256_of(temporary)[0]
         is_checked = not name.startswith(UNCHECKED)
         if is_checked:
-            record, file = self.record(name).with_sha256(name, sha256), record_name(name)
+            record, file = self.record(name).with_sha256(name, sha256), self.record_name(name)
             self._versions[file] = self.store.write(file, record.text.encode())
         before = self._versions.get(name)
         entry = self._versions[name] = self.store.put(name, temporary)
@@ -197,7 +197,7 @@ class RemoteStorage(Storage):
         if name.startswith(LOCAL_ONLY):
             return super().record(name)
         try:
-            return Record.parsed(self.store.read(record_name(name)))
+            return Record.parsed(self.store.read(self.record_name(name)))
         except FileNotFoundError:
             return Record()
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from datamask.storage.contents import owner_of
+from datamask.runs.stages import owner_of
 from tests.faults.comparison import contents, finished
 from tests.faults.harm import (
     Case,

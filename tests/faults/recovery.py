@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from datamask.storage.contents import owner_of
+from datamask.runs.stages import owner_of
 from tests.faults.comparison import contents, digest_of
 from tests.faults.harm import DRAFTS, Case, extend, inner_run, rebuild
 from tests.faults.processes import complete, start
