@@ -120,7 +120,7 @@ def make_bounds(connection: Any, selection: Selection, total: int, table: str) -
     """
     names = [name for (name,) in execute(connection, f"SELECT DISTINCT name FROM {table}")]
     bounds_of = group_bounds(selection, total, names)
-    rows = [{"name": n, "floor": floor, "cap": cap} for n, (floor, cap) in bounds_of.items()]
+    rows = [{"name": name, "floor": floor, "cap": cap} for name, (floor, cap) in bounds_of.items()]
     schema = pa.schema([("name", pa.string()), ("floor", pa.int64()), ("cap", pa.int64())])
     given = pa.Table.from_pylist(rows, schema=schema)
     execute_with(connection, given, "CREATE TEMP TABLE bounds AS FROM arriving")
