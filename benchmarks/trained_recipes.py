@@ -31,8 +31,8 @@ SHARE = 0.1
 COLUMNS = ("bits_per_byte", "ngram")
 
 
-def settings_of(folder: Path, setting: str, fold: int, model: Path) -> dict[str, object]:
-    """The settings of a corpus's run; writes its source, with unique ids and counts of tokens."""
+def prepare(folder: Path, setting: str, fold: int, model: Path) -> dict[str, object]:
+    """Write a corpus as a source, with unique ids and counts of tokens; the settings of its run."""
     from tokenizers import Tokenizer
 
     corpus = folder / f"{setting}-{fold}"
@@ -83,7 +83,7 @@ def trained(folder: Path, setting: str, fold: int, model: Path) -> dict[str, np.
     if not results.exists():
         config = run.with_suffix(".yaml")
         config.parent.mkdir(exist_ok=True)
-        config.write_text(yaml.safe_dump(settings_of(folder, setting, fold, model)))
+        config.write_text(yaml.safe_dump(prepare(folder, setting, fold, model)))
         command = Path(sys.executable).with_name("datamask")
         subprocess.run([command, "rebuild", run, "--config", config], check=True)
     rows = pq.read_table(results, columns=["arm", "other", *COLUMNS]).to_pylist()

@@ -192,7 +192,7 @@ def select(
             without quality or with the heuristic.
         metric: the diversity term: a built-in name, `package.module:Class`, or an objective class;
             by default facility_location (method `greedy`: disf).
-        seed: of every random choice.
+        seed: of every random choice; at least 0, less than 2⁶³.
         column: of *data*, if it has several of embeddings or of texts.
         embedding: for texts: `lexical` (shared wording, not meaning), a model's name on the Hub, a
             local folder, `package.module:Class`, or all settings of an embedder.
@@ -232,8 +232,8 @@ def select(
         metric = recipe.CORPUS_METRIC if is_greedy else recipe.METRIC
     elif not isinstance(metric, str):
         metric = f"{metric.__module__}:{metric.__qualname__}"
-    if seed < 0:
-        raise SettingsError(f"seed: {seed}; give 0 or more")
+    if not 0 <= seed < 2**63:
+        raise SettingsError(f"seed: {seed}; give at least 0 and less than 2⁶³")
     for_runs = [name for name in settings if name in OF_RUNS]
     if for_runs:
         raise SettingsError(f"{for_runs[0]}: for runs only; use num_selected, or datamask.rebuild")

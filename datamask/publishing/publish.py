@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import Any
 
 from datamask.config.compute import Compute
-from datamask.errors import HubUnavailableError, PublicationError
+from datamask.errors import HubUnavailableError, PublicationError, RunError
 from datamask.publishing.access import token_for
 from datamask.publishing.folder import write_folder
 from datamask.publishing.retries import call_hub
@@ -35,13 +35,14 @@ def publish(run: Run, compute: Compute) -> Receipt:
     is moved at the end.
 
     Raises:
-        RunError: the subset is not up to date.
+        RunError: the subset is not up to date, or `publication` is not set.
         PublicationError: the Hub refuses, the repository contains files of others, or the uploaded
             files differ from the local ones. The tag was not moved.
         HubUnavailableError: transient faults persisted through all attempts. The tag was not moved.
     """
     publication = run.settings.publication
-    assert publication is not None, "else there is no such stage"
+    if publication is None:
+        raise RunError(f"{run.root}: nothing to publish to; set publication.repository")
     token = os.environ.get("HF_TOKEN", "") if publication.dry_run else token_for(publication)
     files = write_folder(run, publication)
     record: dict[str, Any] = {"dry_run": publication.dry_run, "repository": publication.repository}

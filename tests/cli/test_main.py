@@ -223,11 +223,17 @@ def test_set_changes_the_settings_that_a_run_has(finished, tmp_path, capsys):
     assert "quality_weight: 0.2" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("command", ["report", "sweep", "evaluate"])
+def test_settings_of_other_stages_are_refused(finished, capsys, command):
+    """They would make other masks; the command that changes them is named."""
+    assert here(command, finished[0], "--set", "selection.ratio=0.5") == 2
+    assert "`datamask rebuild`" in capsys.readouterr().err
+
+
 def test_a_report_needs_the_masks(finished, tmp_path):
-    """Without them it is refused, and it takes no settings that would make others."""
+    """Without them it is refused."""
     root, _, _ = finished
     shutil.copytree(root, tmp_path / "run")
-    assert here("report", tmp_path / "run", "--set", "selection.ratio=0.5") == 2
     assert here("report", tmp_path / "run") == 0
     (tmp_path / "run" / "selection" / "00000.parquet").unlink()
     (tmp_path / "run" / "composition.duckdb").unlink()

@@ -1,6 +1,7 @@
 """What is published is what is in the folder, with the unmodified client and a loopback Hub."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from huggingface_hub import DatasetCard
@@ -55,6 +56,27 @@ def test_what_is_published_is_what_is_in_the_folder(make_run, hub, caplog):
     assert sum(hub.received.values()) == 1
     assert remote(hub) == folder(run)
     assert repository.tags["v1"] == repository.branches["main"] != first
+
+
+def test_a_run_without_publication_is_refused(make_run):
+    """The setting that is missing is named."""
+    run = make_run()
+    settings = run.settings.model_copy(update={"publication": None})
+    with pytest.raises(RunError, match=r"set publication\.repository"):
+        send(replace(run, settings=settings))
+
+
+def test_the_folder_drops_files_of_earlier_runs(make_run):
+    """Other files in publication/data than the subset's are removed."""
+    run = make_run(dry_run=True)
+    old = run.root / "publication" / "data" / "old" / "train-00000-of-00009.parquet"
+    old.parent.mkdir(parents=True)
+    old.write_bytes(b"old")
+    send(run)
+    assert not old.parent.exists()
+    assert set(folder(run)) == {"README.md", "sample/train-00000-of-00001.parquet"} | {
+        f"data/default/train-{unit:05d}-of-00003.parquet" for unit in range(3)
+    }
 
 
 @pytest.mark.slow
