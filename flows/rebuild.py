@@ -59,10 +59,17 @@ def rebuild(
     """
     check_deployments(partitions)
     groups = {
-        **{"source": source, "plan": plan, "quality": quality, "embedding": embedding},
-        **{"selection": selection, "subset": subset, "seed": seed},
-        **{"tokens": tokens, "evaluation": evaluation, "publication": publication},
+        "source": source,
+        "plan": plan,
+        "quality": quality,
+        "embedding": embedding,
         "topics": topics,
+        "selection": selection,
+        "subset": subset,
+        "tokens": tokens,
+        "evaluation": evaluation,
+        "seed": seed,
+        "publication": publication,
     }
     finish(plan_shards(root, groups, compute), compute, partitions)
 

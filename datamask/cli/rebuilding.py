@@ -148,8 +148,9 @@ def sweep(root: Root, overrides: tuple[str, ...]) -> None:
     """Try other values of lambda on a sample of RUN's shards, with its embeddings.
 
     Requires scores, quality and embeddings of RUN. `datamask settings sweep` lists the settings.
-    Recommends a lambda: the knee of quality and diversity or, with sweep.by=evaluation, the one
-    whose selection trains the best models (see `evaluate`; RUN is finished first).
+    Names the lambda at the knee of quality and diversity, which is not what trains best. With
+    sweep.by=evaluation, recommends the one whose selection trains the best models (see `evaluate`;
+    RUN is finished first).
 
     \b
     datamask sweep runs/mine

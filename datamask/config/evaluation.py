@@ -97,6 +97,11 @@ class Evaluation(Group):
     only the models that are missing"""
 
     @property
+    def has_texts(self) -> bool:
+        """Whether there are texts on which models can be scored."""
+        return bool(self.hold_out or self.sets)
+
+    @property
     def question(self) -> str:
         """Which question the verdict answers, for people."""
         best = "random documents are the best possible, unless the source has noise or copies"

@@ -26,7 +26,7 @@ class Sweep(Group):
     """
 
     by: Literal["knee", "evaluation"] = "knee"
-    """what recommends lambda: the knee of quality and diversity, or trained language models"""
+    """what chooses lambda: the knee of quality and diversity, or trained language models"""
     quality_weights: tuple[float, ...] = Field((0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0), min_length=1)
     """values of lambda"""
     seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1)

@@ -274,7 +274,7 @@ def _checked(run: Run, draws: int) -> tuple[Integers, float]:
         raise SettingsError("learn: layout `features` has no text to fit a model to")
     if not run.settings.has_vectors:
         raise SettingsError("selection.metric: learn needs vectors; name a metric and rebuild RUN")
-    if not (evaluation.hold_out or evaluation.sets):
+    if not evaluation.has_texts:
         raise SettingsError(NOTHING_HELD_OUT)
     if draws < LEAST_DRAWS:
         raise SettingsError(f"learn: {draws} draws are too few; {LEAST_DRAWS} are needed")

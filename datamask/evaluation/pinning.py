@@ -35,7 +35,7 @@ def pin_evaluation(settings: Settings) -> dict[str, str]:
         return {}
     if settings.source.layout == "features":
         raise SettingsError("evaluation: layout `features` has no text to train on")
-    if not (evaluation.hold_out or evaluation.sets):
+    if not evaluation.has_texts:
         raise SettingsError(NOTHING_HELD_OUT)
     pins = {}
     for arm in evaluation.arms:

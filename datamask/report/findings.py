@@ -18,6 +18,7 @@ from datamask.report.quality_findings import (
     copied_groups,
     explained,
     leaks,
+    length_command,
     prefers_quality,
     role_of_score,
     scores,
@@ -78,17 +79,21 @@ def findings_of(run: Run) -> Iterator[Finding]:
 
 def trained(run: Run) -> Iterator[Finding]:
     """What trained models show of the run's own selection, wherever its arm is in the list."""
-    if not run.settings.evaluation.arms:
+    evaluation = run.settings.evaluation
+    if not evaluation.arms:
         text = "No model was trained on this selection, so the selection is not tested. All other "
         text += "figures depend on scores and vectors that the selection may have optimised."
-        yield Finding("unknown", "trained models", text, "datamask evaluate RUN")
+        command = "datamask evaluate RUN"
+        if not evaluation.has_texts:
+            command += " --set evaluation.hold_out=0.01"
+        has_text = run.settings.source.layout != "features"
+        yield Finding("unknown", "trained models", text, command if has_text else "")
         return
     from datamask.report.evaluation import findings  # imports torch
 
     evaluated = findings(run)
     pairs = evaluated.pairs if evaluated else []
-    arms = run.settings.evaluation.arms
-    own = {arm.name for arm in arms if arm.kind == "selection" and not arm.change}
+    own = {arm.name for arm in evaluation.arms if arm.kind == "selection" and not arm.change}
     turned = {"better": "worse", "worse": "better"}
     verdicts = {pair["verdict"] for pair in pairs if pair["arm"] in own}
     verdicts |= {turned.get(pair["verdict"], "") for pair in pairs if pair["other"] in own}
@@ -111,13 +116,15 @@ def _gains(run: Run) -> Iterator[Finding]:
     text += f"{', '.join(texts)}."
     below = [name for name, gain in known.items() if gain["selected"] < -CERTAIN]
     level = [name for name, gain in known.items() if abs(gain["selected"]) <= CERTAIN]
+    if not prefers_quality(selection):
+        for names, how in ((below, "worse than random"), (level, "as random")):
+            if "quality" in names:
+                names.remove("quality")
+                text += f" Quality is {how}: {role_of_score(run)}."
     if below:
         text += f" Random selections are better in {' and '.join(below)}"
         is_learned = selection.method == "mask" and not selection.mask_model
         text += f", with λ = {selection.quality_weight:g}." if is_learned else "."
-    if "quality" in level and not prefers_quality(selection):
-        level.remove("quality")
-        text += f" Quality is as random: {role_of_score(run)}."
     if level:
         text += f" Within {CERTAIN:g} deviations, random is as good: {', '.join(level)}."
     command = "datamask sweep RUN" if below else ""
@@ -212,7 +219,6 @@ def _lengths(run: Run) -> Iterator[Finding]:
         if means[name]
     )
     ratio = means["selected"] / means["source"]
-    command = "datamask rebuild RUN --set 'selection.more_terms=[{name: length, weight: 1}]'"
     if 1 / LENGTH_FACTOR < ratio < LENGTH_FACTOR:
         yield Finding("good", "length", f"Mean {unit}: {text}.")
         return
@@ -221,7 +227,7 @@ def _lengths(run: Run) -> Iterator[Finding]:
         "length",
         f"The selected documents are on average {ratio:.3g} times as long as those of the source: "
         f"the scores or the embeddings favour a length. Mean {unit}: {text}.",
-        "" if run.settings.selection.more_terms else command,
+        length_command(run.settings.selection),
     )
 
 

@@ -25,6 +25,13 @@ def prefers_quality(selection: Selection) -> bool:
     return selection.method == "top_quality" or bool(selection.quality_weight and not is_blind)
 
 
+def length_command(selection: Selection) -> str:
+    """The command that keeps lengths as in the source, if the mask is learned without terms."""
+    if selection.more_terms or selection.mask_model or selection.method != "mask":
+        return ""
+    return "datamask rebuild RUN --set 'selection.more_terms=[{name: length, weight: 1}]'"
+
+
 def role_of_score(run: Run) -> str:
     """What the score does, as a clause."""
     if prefers_quality(run.settings.selection):
@@ -95,7 +102,7 @@ def explained(run: Run) -> Iterator[Finding]:
 def _remedy(run: Run, name: str, kind: str) -> str:
     """The command that keeps a score from deciding between groups."""
     if kind == "length":
-        return "datamask rebuild RUN --set 'selection.more_terms=[{name: length, weight: 1}]'"
+        return length_command(run.settings.selection)
     others = [s for s in run.settings.scores if s.name != name and s.normalise_within != "topic"]
     if kind == "topic" and run.settings.prune_fraction and not others:
         return "datamask rebuild RUN --set 'selection.limits=[{column: topic, cap: 0.2}]'"

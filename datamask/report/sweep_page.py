@@ -57,7 +57,7 @@ def run_sweep(
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """The lambda that a sweep recommends.
+    """The lambda that a sweep recommends, or its knee if no model was trained.
 
     Args:
         quality_weight: lambda.
@@ -72,10 +72,23 @@ class Recommendation:
     trained: list[TrainedWeight]
 
     @property
+    def name(self) -> str:
+        """What the lambda is: a knee is no recommendation."""
+        return "recommended" if self.trained else "knee"
+
+    @property
     def text(self) -> str:
-        """The recommendation as a sentence."""
+        """The recommendation in sentences."""
         setting = f"`selection.quality_weight={self.quality_weight:g}`"
-        return f"Recommended: {setting} ({self.reason}); {self.advice}."
+        text = f"{self.name.capitalize()}: {setting} ({self.reason}); {self.advice}. {self.caution}"
+        return text.rstrip()
+
+    @property
+    def caution(self) -> str:
+        """What the knee does not say."""
+        if self.trained:
+            return ""
+        return "The knee is not what trains best; `sweep.by=evaluation` recommends by models."
 
     @property
     def advice(self) -> str:
@@ -94,7 +107,7 @@ def recommend(run: Run, sweep: Sweep, points: Sequence[Point]) -> Recommendation
     base = by_variant(points)[BASE]
     if sweep.by == "knee":
         weight, trained = knee(base).quality_weight, []
-        reason = "the knee of the trade-off: a further gain on one side costs more on the other"
+        reason = "a further gain on one side costs more on the other"
         if len(sweep.seeds) > 1:
             seeds = ", ".join(f"{weight:g}" for weight in sorted(set(knee_by_seed(base))))
             reason += f"; single seeds give {seeds}"

@@ -289,7 +289,7 @@ STAGES = {
         *EVALUATION,
         Stage(
             "report",
-            16,
+            17,
             "datamask.report.page:write_report",
             settings=lambda s: s.model_dump(mode="json", exclude={"subset", "publication"}),
             after_all=("composition", "evaluation", "order"),

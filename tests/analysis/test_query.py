@@ -68,7 +68,7 @@ def test_the_queries_of_the_documentation_run(made):
 
 
 def test_a_sweep_ends_with_its_table_and_page(made, tmp_path):
-    """The recommendation is in the table; lambda and gains are numbers."""
+    """The knee is in the table, and is no recommendation; lambda and gains are numbers."""
     root = shutil.copytree(made.run.root, tmp_path / "run")
     given = ("sweep.quality_weights=[0.3,0.9]", "sweep.seeds=[1]")
     printed = command("sweep", root, *(part for item in given for part in ("--set", item)))
@@ -76,5 +76,6 @@ def test_a_sweep_ends_with_its_table_and_page(made, tmp_path):
     assert lines[0].split()[:3] == ["variant", "lambda", "quality"]
     (knee,) = (line.split() for line in lines[1:] if line.endswith("knee"))
     (weight,) = {"0.3", "0.9"}.intersection(knee)
-    assert f"`selection.quality_weight={weight}` (the knee of the trade-off" in lines[-2]
+    assert lines[-2].startswith(f"Knee: `selection.quality_weight={weight}` (")
+    assert "sweep.by=evaluation" in lines[-2]
     assert lines[-1] == f"page  {root / 'sweep' / 'sweep.html'}"

@@ -12,16 +12,17 @@ import pytest
 
 from datamask.analysis.summary import gains
 from datamask.config.loading import parse_settings
+from datamask.config.selection import Selection
 from datamask.execution.pipeline import rebuild
+from datamask.report import findings
 from datamask.report.answer import answer
 from datamask.report.finding import Finding
 from datamask.report.findings import CERTAIN
-from datamask.report.quality_findings import role_of_score
+from datamask.report.quality_findings import length_command, role_of_score
 from datamask.report.rendering import cell
 from datamask.report.sample import mean_cosine
 from datamask.runs.opening import run_storage
 from datamask.runs.run import Run
-from tests.conftest import nightly
 from tests.finished import WORDS
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
@@ -156,15 +157,20 @@ def test_the_mean_cosine_is_that_of_all_pairs(features):
     assert mean_cosine(features) == pytest.approx(np.mean(pairs) if pairs else 0.0)
 
 
-@pytest.mark.parametrize("terms", [[], *nightly([{"name": "length", "weight": 1}])])
-def test_a_bias_of_length_is_told(tmp_path, caplog, terms):
-    """How much longer; no command replaces further terms that the run has."""
+def test_a_bias_of_length_is_told(tmp_path, caplog):
+    """How much longer the selected documents are."""
     lengths = np.random.default_rng(5).integers(2, 20, FILES * ROWS) ** 2
-    run, characters = of_texts(tmp_path, lengths, method="top_quality", more_terms=terms)
+    run, characters = of_texts(tmp_path, lengths, method="top_quality")
     longest = np.sort(characters.reshape(FILES, ROWS), axis=1)[:, -ROWS // 4 :]
     [mean] = told(run, caplog)
     assert f"{longest.mean() / characters.mean():.3g} times as long" in mean
-    assert any("more_terms" in command for command in answer(run).commands) == (not terms)
+
+
+def test_a_term_for_length_is_proposed_where_it_counts():
+    """The command would replace the terms of the run, and methods without terms ignore it."""
+    assert "length" in length_command(Selection())
+    others = [{"method": "top_quality"}, {"more_terms": [{"name": "length", "weight": 1}]}]
+    assert [length_command(Selection(**other)) for other in others] == ["", ""]
 
 
 @pytest.mark.slow
@@ -186,6 +192,35 @@ def test_a_score_that_only_prunes_need_not_gain(tmp_path):
     known, trade_off = gains(run), finding(run, "trade-off")
     assert abs(known["quality"]["selected"]) < CERTAIN < known["facility_location"]["selected"]
     assert trade_off.grade == "good" and "the score only prunes" in trade_off.text
+
+
+def test_without_weight_a_lower_quality_is_no_reason_for_a_sweep(tmp_path, monkeypatch):
+    """A sweep is proposed for a term that the selection maximises, and for no other."""
+    gained = {"quality": {"selected": -9.0}, "facility_location": {"selected": 9.0}}
+    monkeypatch.setattr(findings, "gains", lambda run: gained)
+    monkeypatch.setattr(findings, "query", lambda run, sql: [])
+
+    def trade_off(weight: float) -> Finding:
+        settings = parse_settings({"selection": {"quality_weight": weight}})
+        (found,) = findings._gains(Run(run_storage(tmp_path), settings, {}))
+        return found
+
+    assert (trade_off(0).grade, trade_off(0).command) == ("good", "")
+    assert (trade_off(0.3).grade, trade_off(0.3).command) == ("caution", "datamask sweep RUN")
+
+
+@pytest.mark.parametrize("evaluation", [{}, {"hold_out": 0.1}])
+def test_the_evaluation_that_is_proposed_can_be_done(evaluation, tmp_path):
+    """Texts are held out by the command if the run has none; vectors alone cannot be evaluated."""
+
+    def command(**source: str) -> list[str]:
+        settings = parse_settings({"source": source, "evaluation": evaluation})
+        (found,) = findings.trained(Run(run_storage(tmp_path), settings, {}))
+        return found.command.split()
+
+    changed = ["--set", "evaluation.hold_out=0.01"] if not evaluation else []
+    assert command() == ["datamask", "evaluate", "RUN", *changed]
+    assert command(layout="features") == []
 
 
 @pytest.mark.parametrize("score", [{"kind": "column", "column": "q"}, {"kind": "heuristic"}])
