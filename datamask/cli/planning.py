@@ -26,6 +26,7 @@ from datamask.config.compute import Compute
 from datamask.config.loading import load_settings
 from datamask.config.settings import Settings
 from datamask.errors import DatamaskError, SettingsError, together
+from datamask.evaluation.models import training_explained
 from datamask.execution.estimate import StageEstimate, estimate
 from datamask.planning.first_settings import look, settings_text
 from datamask.planning.plan import dry_run as try_plan
@@ -186,7 +187,7 @@ def _print_plan(plan: PlanPreview, form: str, *, with_settings: bool) -> None:
     print_text(_verdict(plan.problems))
     if shards:
         print_text(_amounts(plan))
-    for line in plan.settings.explained():
+    for line in (*plan.settings.explained(), *training_explained(plan.settings.evaluation)):
         print_text(line)
     print_text(f"Stages: {', '.join(stages)}.")
     if shards:

@@ -59,6 +59,24 @@ def learning_rates(evaluation: Evaluation) -> tuple[float, ...]:
     return evaluation.learning_rates or preset(evaluation).learning_rates
 
 
+def training_explained(evaluation: Evaluation) -> list[str]:
+    """Sentences for people: how much is trained, and what that takes without a GPU."""
+    if not evaluation.arms:
+        return []
+    arms, seeds, rates = len(evaluation.arms), evaluation.seeds, len(learning_rates(evaluation))
+    times = f", {evaluation.epochs} times" if evaluation.epochs > 1 else ""
+    lines = [
+        f"Evaluation trains {arms * seeds * rates} models ({arms} arms, {seeds} seeds, {rates} "
+        f"learning rates) on {budget_tokens(evaluation):,d} tokens each{times}."
+    ]
+    if evaluation.model != "tiny":
+        lines.append(
+            "Without a GPU, model 15M takes half an hour for a million tokens. Model `tiny` takes "
+            "a minute, and decides little (evaluation.model)."
+        )
+    return lines
+
+
 def configuration(evaluation: Evaluation, vocabulary: int) -> Any:
     """The model's configuration (transformers).
 

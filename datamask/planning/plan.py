@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from datamask.config.compute import Compute
 from datamask.config.settings import Settings
 from datamask.errors import DatamaskError, RunError, gathering, together
+from datamask.evaluation.models import training_explained
 from datamask.planning.preflight_folder import folder_problems, room_problems
 from datamask.planning.preflight_rows import check_rows
 from datamask.planning.preview import Convert, PlanPreview, examine
@@ -105,7 +106,7 @@ def plan_run(
                 (storage.root / "locks").rmdir()
                 storage.root.rmdir()
         raise
-    for line in run.settings.explained():
+    for line in (*run.settings.explained(), *training_explained(run.settings.evaluation)):
         logger.info("%s", line)
     return run
 

@@ -4,10 +4,11 @@ import re
 
 import pytest
 
-from datamask.config.evaluation import METHODS, Arm
+from datamask.config.evaluation import METHODS, Arm, Evaluation
 from datamask.config.loading import parse_settings
 from datamask.config.settings import Settings
 from datamask.errors import SettingsError
+from datamask.evaluation.models import training_explained
 from datamask.evaluation.pinning import changed_selection, pin_evaluation
 
 
@@ -32,6 +33,19 @@ def test_names_alone_are_arms():
         *(Arm(name=name, change={"method": name}) for name in methods),
     )
     assert {arm.kind for arm in found[3:]} == {"selection"}
+
+
+def test_the_amount_of_training_is_told():
+    """Models and tokens, and what they take where there is no GPU; nothing without arms."""
+    arms = ["ours", "random", "top_quality"]
+    amount, without_gpu = training_explained(parsed(arms).evaluation)
+    assert "18 models" in amount and "300,000,000 tokens each." in amount and "tiny" in without_gpu
+    small = parsed(["ours", "random"]).evaluation.model_copy(
+        update={"model": "tiny", "seeds": 2, "epochs": 3}
+    )
+    (amount,) = training_explained(small)
+    assert "8 models" in amount and "400,000 tokens each, 3 times" in amount
+    assert training_explained(Evaluation()) == []
 
 
 WRONG = [
