@@ -15,7 +15,8 @@ class Compute(Group):
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     """auto, cpu, cuda, cuda:1"""
     workers: int = Field(1, ge=1, le=1024)
-    """shards and files at once in this process, and DuckDB's threads (at least 2)"""
+    """shards, files and models at once in this process, which share its cores, and DuckDB's threads
+    (at least 2)"""
     engine: Literal["threads", "ray"] = "threads"
     """what runs a stage's tasks: `threads` of the flow run's process, or Ray: the cluster at
     RAY_ADDRESS, else one started here (needs datamask-pipeline[ray]; Prefect flows only)"""

@@ -26,6 +26,7 @@ from datamask.errors import DeviceMemoryError
 from datamask.evaluation.arms import drawn_tokens
 from datamask.evaluation.models import make_model, preset
 from datamask.evaluation.units import Trial, trials_of
+from datamask.objectives.threads import one_thread
 from datamask.runs import schemas
 from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.files import read_columns
@@ -52,6 +53,7 @@ HOPELESS = 0.5
 token above those of an untrained model at which a model has diverged."""
 
 
+@one_thread()  # gradients round differently with each number
 def train(run: Run, unit: int, compute: Compute) -> Receipt:
     """Train a model and write the bits that it needs for each held-out text.
 
@@ -68,8 +70,7 @@ def train(run: Run, unit: int, compute: Compute) -> Receipt:
     name = run.unit_label("training", unit)
     sequences = _sequences(run, trial, separator)
     device = torch.device(device_name(compute))
-    machine = [device.type, compute.working_set_bytes, torch.get_num_threads()]
-    how = (run.fingerprint("training", unit), machine)
+    how = (run.fingerprint("training", unit), [device.type, compute.working_set_bytes])
     checkpoints = Checkpoints(run, "training", unit, how)
     planned = run.pinned_revisions.get("training:model")
     path = f"{evaluation.model}/config.json"

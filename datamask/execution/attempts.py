@@ -6,7 +6,6 @@ any process can report it; success clears the reason.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import pkgutil
@@ -224,7 +223,13 @@ def _work(run: Run, stage: str, unit: int | None, compute: Compute, force: bool)
             run.storage.remove(run.name(stage, number))
         work(run, compute)
         return
-    # The search for GPUs imports torch.
-    uses_device = STAGES[stage].uses_device(run.settings)
-    with own_device(compute) if uses_device else contextlib.nullcontext(compute) as machine:
+    if not STAGES[stage].uses_device(run.settings):
+        work(run, unit, compute)
+        return
+    from datamask.objectives.threads import share_threads  # imports torch
+
+    # Each of Ray's tasks has a process of its own.
+    at_once = min(compute.workers, run.num_units(stage)) if compute.engine == "threads" else 1
+    share_threads(at_once)
+    with own_device(compute) as machine:
         work(run, unit, machine)

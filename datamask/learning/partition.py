@@ -16,7 +16,7 @@ from torch import Tensor
 
 from datamask.learning.data import ShardData, moments_of
 from datamask.objectives.products import times_vector
-from datamask.objectives.spectrum import one_thread
+from datamask.objectives.threads import one_thread
 
 # Documents from which directions are computed; rounds of the power iteration for one direction, for
 # several, and of k-means (docs/log.md#coverage).

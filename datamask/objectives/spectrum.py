@@ -7,28 +7,17 @@ bound the optimality gap of a mask.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from datamask.objectives.protocol import MomentObjective, Moments
+from datamask.objectives.threads import one_thread
 
 LEAST_EIGENVALUE = 1e-7
 """Smaller eigenvalues of ρ are rounding noise of float32 sums (docs/log.md#numbers)."""
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Decompose on one thread: LAPACK rounds differently with each number of threads."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _density(moments: Moments) -> Tensor:

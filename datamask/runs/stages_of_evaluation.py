@@ -38,7 +38,7 @@ EVALUATION = (
     ),
     Stage(
         "training",
-        3,
+        4,
         "datamask.evaluation.training:train",
         "unit",
         settings=lambda s: s.evaluation.model_dump(

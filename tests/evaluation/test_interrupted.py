@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from datamask.config.compute import Compute
 from datamask.evaluation.training import train
@@ -36,6 +37,18 @@ def run(trained: tuple[Run, bytes]) -> Run:
     """The run, without the model."""
     trained[0].path("training", 0).unlink(missing_ok=True)
     return trained[0]
+
+
+def test_the_number_of_threads_changes_no_byte(run, trained):
+    """Gradients of a model that uses all threads differ with three of them."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        train(run, 0, Compute())
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(threads)
+    assert run.path("training", 0).read_bytes() == trained[1]
 
 
 @pytest.mark.slow

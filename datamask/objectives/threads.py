@@ -1,0 +1,35 @@
+"""How many threads torch computes with: a number of each thread that calls it.
+
+By default that is one per core. Units of work that are made at once would then start that many
+each, which wait for each other: two workers on two cores took twice the CPU time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+
+import torch
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute on one thread what rounds differently with each number of threads."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@functools.cache
+def threads_of_process() -> int:
+    """The number that OMP_NUM_THREADS or the cores give; asked before any is set."""
+    return torch.get_num_threads()
+
+
+def share_threads(at_once: int) -> None:
+    """Give this thread its share of the process's, where so many units are made at once."""
+    torch.set_num_threads(max(1, threads_of_process() // at_once))
