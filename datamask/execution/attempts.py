@@ -6,10 +6,12 @@ any process can report it; success clears the reason.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import pkgutil
 import random
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from datamask.config.compute import Compute
@@ -218,18 +220,17 @@ def run_unit(
 def _work(run: Run, stage: str, unit: int | None, compute: Compute, force: bool) -> None:
     # Imported late: torch and DuckDB take seconds to import, which `datamask status` can avoid.
     work: Callable[..., object] = pkgutil.resolve_name(STAGES[stage].work)
+    uses_device = STAGES[stage].uses_device(run.settings)
+    if uses_device or "torch" in sys.modules:
+        from datamask.objectives.threads import share_threads
+
+        # Each of Ray's tasks has a process of its own.
+        is_alone = not STAGES[stage].in_parallel or compute.engine == "ray"
+        share_threads(1 if is_alone else min(compute.workers, run.num_units(stage)))
     if unit is None:
         for number in range(run.num_units(stage)) if force else ():
             run.storage.remove(run.name(stage, number))
         work(run, compute)
         return
-    if not STAGES[stage].uses_device(run.settings):
-        work(run, unit, compute)
-        return
-    from datamask.objectives.threads import share_threads  # imports torch
-
-    # Each of Ray's tasks has a process of its own.
-    at_once = min(compute.workers, run.num_units(stage)) if compute.engine == "threads" else 1
-    share_threads(at_once)
-    with own_device(compute) as machine:
+    with own_device(compute) if uses_device else contextlib.nullcontext(compute) as machine:
         work(run, unit, machine)

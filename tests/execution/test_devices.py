@@ -29,9 +29,12 @@ def test_emulated_bfloat16_is_refused(monkeypatch, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(("workers", "each"), [(1, 12), (2, 6), (8, 4)])
-def test_units_that_are_made_at_once_share_the_threads(workers, each, tmp_path, monkeypatch):
-    """Of three shards, eight workers make three at once."""
+@pytest.mark.parametrize(
+    ("stage", "workers", "each"),
+    [("embeddings", 1, 12), ("embeddings", 2, 6), ("embeddings", 8, 4), ("quality", 8, 12)],
+)
+def test_units_that_are_made_at_once_share_the_threads(stage, workers, each, tmp_path, monkeypatch):
+    """Of three shards, eight workers make three at once; quality is made of all of them."""
     settings = finished.settings(finished.corpus(tmp_path / "source"))
     run, seen = plan_run(tmp_path / "run", settings), []
     assert run.num_shards == 3
@@ -39,12 +42,13 @@ def test_units_that_are_made_at_once_share_the_threads(workers, each, tmp_path, 
     monkeypatch.setattr(
         pkgutil,
         "resolve_name",
-        lambda name: lambda run, unit, compute: seen.append(torch.get_num_threads()),
+        lambda name: lambda *given: seen.append(torch.get_num_threads()),
     )
     before = torch.get_num_threads()
     try:
         with ThreadPoolExecutor(1) as pool:
-            pool.submit(run_unit, run, "embeddings", 0, Compute(workers=workers)).result()
+            unit = 0 if stage == "embeddings" else None
+            pool.submit(run_unit, run, stage, unit, Compute(workers=workers)).result()
     finally:
         torch.set_num_threads(before)
     assert seen == [each]
