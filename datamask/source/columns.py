@@ -64,7 +64,7 @@ def missing_score(
 
 def usable(values: pa.Array) -> pa.Array:
     """Which scores are present and finite; bool, of the same length."""
-    return pc.fill_null(pc.is_finite(values.cast(pa.float64())), False)
+    return pc.fill_null(pc.is_finite(values.cast(pa.float64(), safe=False)), False)
 
 
 _HOST = r"^(?:[A-Za-z][A-Za-z0-9+.-]*:)?//(?:[^/?#@]*@)?(?P<host>\[[^\]/]*\]|[^/?#:]+)"

@@ -175,6 +175,7 @@ _Look = tuple[list[str], pa.Schema, int]
 def _look(name: str, most_bad_lines: int, storage: Storage) -> _Look:
     version = _version(name)
     with _local(name, storage) as path:
+        formats.check_whole(path, name)
         schema, bad_lines = formats.look_into(path, name, most_bad_lines)
         return [version, content_digest(path)], schema, bad_lines
 

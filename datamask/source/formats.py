@@ -6,7 +6,9 @@ with more than `MOST_KEYS` keys and values of mixed types become text. No text i
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import glob
 import io
 import json
 from collections.abc import Iterable, Iterator
@@ -44,6 +46,22 @@ _TYPES = {
 _SQL_TYPES = {kind: name for name, kind in _TYPES.items()}
 
 
+def check_whole(path: str, name: str) -> None:
+    """Refuse a local file that was cut off: DuckDB leaves out its last rows without a word.
+
+    The end of *name*, which stands in messages, tells the format.
+
+    Raises:
+        InputError: compressed bytes or a quote end nowhere, or a row of CSV has too many values.
+    """
+    with naming(name), _decompressed(path) as file:
+        if name.lower().endswith(tuple(kind + end for kind in TABLES for end in COMPRESSIONS)):
+            _check_rows(file, name)
+        elif name.lower().endswith(".zst"):
+            while file.read(2**20):
+                pass
+
+
 def look_into(path: str, name: str, most_bad_lines: int) -> tuple[pa.Schema, int]:
     """Read a whole local file for its columns with their types, and its lines that are left out.
 
@@ -78,12 +96,12 @@ def merge_schemas(schemas: Iterable[pa.Schema]) -> pa.Schema:
     merged: dict[str, pa.Field] = {}
     for schema in schemas:
         for field in schema:
-            known = merged.get(field.name, field)
-            try:
+            known, kind = merged.get(field.name, field), pa.string()
+            with contextlib.suppress(pa.ArrowInvalid, pa.ArrowTypeError):
                 pair = [pa.schema([known]), pa.schema([field])]
-                merged[field.name] = pa.unify_schemas(pair, promote_options="permissive").field(0)
-            except (pa.ArrowInvalid, pa.ArrowTypeError):
-                merged[field.name] = pa.field(field.name, pa.string())
+                kind = pa.unify_schemas(pair, promote_options="permissive").field(0).type
+            keys = known.metadata or field.metadata  # of JSON, which no other file has
+            merged[field.name] = pa.field(field.name, kind, metadata=keys)
     return pa.schema(list(merged.values()))
 
 
@@ -128,11 +146,18 @@ def _batches(query: str, name: str) -> Iterator[pa.RecordBatch]:
         problem = f"cannot be read ({one_line(error)[:300]}); correct it"
         if "maximum_object_size" in problem:
             problem = f"a line is longer than {RECORD_BYTES >> 20} MiB; cut it, or leave it out"
+        if "state machine" in problem:
+            problem = "some rows end with a carriage return and some without; let all end alike"
         raise InputError(problem, path=name) from None
 
 
 def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
+
+
+def _file(path: str) -> str:
+    """SQL: one file and nothing else, though its name may be a pattern or `column=value`."""
+    return f"{_quoted(glob.escape(path))}, hive_partitioning = false"
 
 
 def _identifier(name: str) -> str:
@@ -142,7 +167,7 @@ def _identifier(name: str) -> str:
 def _objects(path: str) -> str:
     """SQL: the lines of a file as `json`; null where they are not JSON. Blank lines are none."""
     return (
-        f"read_json_objects({_quoted(path)}, format = 'newline_delimited', ignore_errors = true, "
+        f"read_json_objects({_file(path)}, format = 'newline_delimited', ignore_errors = true, "
         f"maximum_object_size = {RECORD_BYTES})"
     )
 
@@ -199,14 +224,39 @@ def _flat(structure: Any, keys: tuple[str, ...] = ()) -> Iterator[pa.Field]:
         yield pa.field(".".join(keys), kind, metadata={KEYS: "".join(f"/{step}" for step in steps)})
 
 
+def _check_rows(file: io.BufferedReader[Any], name: str) -> None:
+    csv.field_size_limit(RECORD_BYTES)
+    # DuckDB names the row of a byte that is not UTF-8.
+    with io.TextIOWrapper(file, "utf-8-sig", errors="replace", newline="") as text:
+        rows = csv.reader(text, delimiter=_delimiter(name), strict=True)
+        columns, row = len(next(rows, [])), -1
+        try:
+            for row, values in enumerate(filter(None, rows)):
+                if len(values) != columns:
+                    problem = f"{len(values)} values for {columns} columns; correct the row"
+                    raise InputError(problem, path=name, row=row)
+        except csv.Error as error:
+            problem = f"not CSV ({error}); correct the row, or replace the file with a whole one"
+            raise InputError(problem, path=name, row=row + 1) from None
+
+
+def _delimiter(name: str) -> str:
+    return "\t" if ".tsv" in name.lower() else ","
+
+
 def _csv(path: str, name: str) -> tuple[list[str], str]:
     """The columns of a CSV file, and SQL: its rows, all values as text."""
-    delimiter = "\t" if ".tsv" in name.lower() else ","
+    delimiter = _delimiter(name)
     with _decompressed(path) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
-        header = next(csv.reader(text, delimiter=delimiter), [])
+        names = next(csv.reader(text, delimiter=delimiter), [])
+    header = [column or f"column{number}" for number, column in enumerate(names)]
+    for column in header:
+        if sum(other.lower() == column.lower() for other in header) > 1:
+            problem = "occurs more than once; give every column its own name"
+            raise InputError(problem, path=name, column=column)
     columns = ", ".join(f"{_quoted(column)}: 'VARCHAR'" for column in header)
     return header, (
-        f"read_csv({_quoted(path)}, columns = {{{columns}}}, auto_detect = false, header = true, "
+        f"read_csv({_file(path)}, columns = {{{columns}}}, auto_detect = false, header = true, "
         f"""delim = {_quoted(delimiter)}, quote = '"', escape = '"', parallel = false, """
         f"max_line_size = {RECORD_BYTES})"
     )

@@ -93,7 +93,7 @@ def read_scores(
                 raise refuse(problem, column=score.id_column)
             keys = keys.cast(pa.string())
             keys.validate(full=True)  # Arrow does not check the bytes of JSON and Parquet
-            yield keys, value.cast(pa.float64())
+            yield keys, value.cast(pa.float64(), safe=False)
     except (pa.ArrowException, UnicodeError, OverflowError, csv.Error) as error:
         what = f"ids ({score.id_column}) and numbers ({score.column})"
         raise refuse(f"cannot be read as {what}: {one_line(error)}; fix the file") from None
@@ -193,7 +193,9 @@ def json_objects(file: Iterable[bytes], path: str) -> Iterator[tuple[int, dict[s
         if not line.strip():
             continue
         try:
-            content = json.loads(line)
+            content = json.loads(line.decode("utf-8-sig"))
+            if b"\\u" in line:  # half of a pair of surrogates is no text
+                json.dumps(content, ensure_ascii=False).encode()
         except (ValueError, RecursionError) as error:
             problem = f"not JSON ({error}); correct the line"
             raise InputError(problem, path=path, row=number) from None

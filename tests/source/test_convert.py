@@ -247,6 +247,59 @@ def test_names_and_numbers_keep_what_they_say(tmp_path):
         ]
 
 
+CSV = "id,text\na,first\nb,second\n"
+REFUSED = {
+    "a.jsonl.zst": (pa.compress(b'{"id": 1}\n' * 99, codec="zstd", asbytes=True)[:-1], ""),
+    "a.csv.zst": (pa.compress(CSV.encode(), codec="zstd", asbytes=True)[:-1], ""),
+    "quote.csv": (f'{CSV}c,"third\nd,fourth\n', "row 2"),
+    "short.csv": (f"{CSV}\nc\n", "row 2"),
+    "two.csv": (CSV.replace("id", "TEXT"), "column TEXT"),
+    "ends.csv": (f"{CSV}c,third\r\n", "end alike"),
+    "half.jsonl": ('{"id": "a"}\n{"id": "\\ud83d"}\n', "row 1"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_file_that_loses_rows_is_refused(name, tmp_path):
+    """Cut off within compressed bytes or a quote, or with a row that is none: which file and row.
+
+    DuckDB reads what is before a cut, and says nothing.
+    """
+    content, where = REFUSED[name]
+    (tmp_path / "source").mkdir()
+    path = tmp_path / "source" / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(InputError) as caught:
+        converted(path.parent, tmp_path / "run")
+    assert str(path) in str(caught.value) and where in str(caught.value)
+
+
+def test_a_name_is_no_pattern_and_no_column(tmp_path):
+    """Names with brackets, stars and equals signs stand for themselves; so do columns without."""
+    for name in ("a[b].csv", "ab.csv", "a*.csv", "text=x/c.csv", "d[1]/a.csv", "d1/a.csv"):
+        path = tmp_path / "source" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f",id,text\n5,{name},words of {name}\n")
+        path.with_suffix(".jsonl").write_text(json.dumps({"id": name, "json": "x"}) + "\n")
+    rows = [row for t in converted(tmp_path / "source", tmp_path / "run") for row in t.to_pylist()]
+    found = sorted((row["id"], row["text"]) for row in rows if row["column0"] == 5)
+    names = sorted(row["id"] for row in rows if row["json"] == "x")
+    assert found == [(name, f"words of {name}") for name in names]
+    assert len(names) == 6
+
+
+def test_values_of_other_types_in_other_files_are_text(tmp_path):
+    """Whole numbers, texts, lists and CSV in one column: none is lost, whatever file is first."""
+    folder, values = tmp_path / "source", ["7", "seven", "[7]", "07", "7.5"]
+    for name, value in zip("abcde", ("7", '"seven"', "[7]", '"07"', "7.5"), strict=True):
+        write(folder / f"{name}.jsonl", []).write_text(f'{{"id": "{name}", "grade": {value}}}\n')
+    write(folder / "0.csv", [{"id": "0", "grade": "7"}])
+    rows = [row for table in converted(folder, tmp_path / "run") for row in table.to_pylist()]
+    assert rows == [
+        {"id": name, "grade": value} for name, value in zip("0abcde", ["7", *values], strict=True)
+    ]
+
+
 def test_a_file_that_changes_meanwhile_is_refused(tmp_path, monkeypatch):
     """Between the look and the conversion; no copy of it is left."""
     path = write(tmp_path / "source" / "a.jsonl", records(1, 20))
