@@ -48,7 +48,8 @@ def to_matrix(
     flat = column.flatten()
     # A null inside a list becomes NaN here and is refused below.
     numbers = flat.to_numpy(zero_copy_only=False)
-    matrix: np.ndarray = numbers.astype(np.float32).reshape(len(column), dimension)
+    with np.errstate(over="ignore"):  # what float32 does not hold becomes infinite
+        matrix: np.ndarray = numbers.astype(np.float32).reshape(len(column), dimension)
     wrong = np.flatnonzero(~np.isfinite(matrix).all(axis=1))
     if len(wrong):
         problem = "NaN or infinite number in the embedding; fix it or drop the row"

@@ -26,7 +26,7 @@ from datamask.config.inputs import Score
 from datamask.config.selection import NO_GROUP
 from datamask.config.settings import Settings
 from datamask.embedding.vectors import normalise, to_matrix
-from datamask.errors import DatamaskError, InputError, gathering
+from datamask.errors import DatamaskError, InputError, gathering, shortened
 from datamask.runs.in_progress import each_in_turn
 from datamask.runs.run import Piece
 from datamask.selection.limits import COUNTS, check_bounds
@@ -266,7 +266,7 @@ class _SourceRows:
                 names = domains(names)
             names = named(names).fill_null(NO_GROUP)
         if "tokens" in self.counted:
-            known = read["tokens"].cast(pa.float64())
+            known = read["tokens"].cast(pa.float64(), safe=False)
             tokens = pc.if_else(usable(known), pc.round(known), tokens)
         return {"name": names, "tokens": tokens.cast(pa.int64(), safe=False)}
 
@@ -333,7 +333,7 @@ def _repeated_ids(connection: Any, rows: _SourceRows) -> Iterator[InputError]:
         "first FROM ids JOIN repeated USING (key) GROUP BY key ORDER BY first LIMIT 3",
     )
     shown = "; ".join(
-        f"{rows.id_at(*divmod(first, 2**64))!r} {count} times in "
+        f"{shortened(rows.id_at(*divmod(first, 2**64)))} {count} times in "
         + ", ".join(rows.paths[file] for file in files[:3])
         for count, files, first in examples
     )
@@ -370,8 +370,8 @@ def _unmatched(
     )
     for file, row, count in twice:
         yield InputError(
-            f"ids occur more than once, {rows.id_at(file, row)!r} {count} times; keep one score of "
-            "each",
+            f"ids occur more than once, {shortened(rows.id_at(file, row))} {count} times; keep one "
+            "score of each",
             path=score.path,
             column=score.id_column,
         )

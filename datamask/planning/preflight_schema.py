@@ -81,10 +81,11 @@ def column_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskE
 def _name_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskError]:
     """Columns that DuckDB, which ignores case, would confuse with another of the subset."""
     path = settings.source.path
-    taken = {name.lower(): "" for name in added_columns(settings).names}
+    added = added_columns(settings).names
+    taken: dict[str, str | None] = dict.fromkeys(name.lower() for name in added)
     for name in schema.names:
         other = taken.setdefault(name.lower(), name)
-        if not other:
+        if other is None:
             problem = "the subset adds a column of this name; set subset.column_prefix"
             yield InputError(f"{problem} (as datamask_)", path=path, column=name)
         elif other != name:

@@ -117,7 +117,7 @@ def _facts(
         if name not in batch.schema.names:
             return pa.nulls(batch.num_rows, kind)
         try:
-            values = batch.column(name).cast(kind)
+            values = batch.column(name).cast(kind, safe=False)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             problem = f"does not cast to {kind} ({one_line(error)}); fix it, or name another column"
             path = locate(run, shard, first)[0]

@@ -21,7 +21,7 @@ def moments(values: pa.Array) -> dict[str, Any]:
     metrics: dict[str, Any] = {"missing": values.null_count, "count": len(present)}
     if not len(present):
         return {**metrics, "min": None, "max": None, "mean": 0.0, "m2": 0.0}
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         mean = float(np.mean(present))
         m2 = float(np.sum(np.square(present - mean)))
     return {
@@ -47,7 +47,7 @@ class ScoreMoments:
         """The moments of both sets together (Chan et al. 1979, eq. 2.1)."""
         count = self.count + other.count
         if not other.count or not self.count:
-            return self if self.count else other
+            return other if other.count else self
         delta = other.mean - self.mean
         return ScoreMoments(
             count,

@@ -60,7 +60,7 @@ def check_limits(selection: Selection, total: int, units_of: Mapping[str, int]) 
         raise too_little(selection, most, total, caps)
 
 
-COUNTS = "CREATE TABLE counts (name VARCHAR, documents BIGINT, tokens BIGINT)"
+COUNTS = "CREATE TABLE counts (name VARCHAR, documents BIGINT, tokens HUGEINT)"
 """SQL: the table of `check_bounds`; any number of rows per name."""
 
 
@@ -77,7 +77,7 @@ def check_bounds(connection: Any, selection: Selection, documents: int) -> None:
             together have less than the limits need.
     """
     total, in_tokens = budget.total_units(selection, documents), selection.tokens is not None
-    ((tokens,),) = execute(connection, "SELECT coalesce(sum(tokens), 0)::BIGINT FROM counts")
+    ((tokens,),) = execute(connection, "SELECT coalesce(sum(tokens), 0) FROM counts")
     if in_tokens and total > tokens:
         raise SettingsError(
             f"selection.tokens: {total} tokens are to be kept, but all {documents} documents of "
@@ -85,7 +85,7 @@ def check_bounds(connection: Any, selection: Selection, documents: int) -> None:
         )
     if selection.limits_of_source:
         unit = "tokens" if in_tokens else "documents"
-        units = f"SELECT name, coalesce(sum({unit}), 0)::BIGINT FROM counts GROUP BY name"
+        units = f"SELECT name, coalesce(sum({unit}), 0) FROM counts GROUP BY name"
         check_limits(selection, total, dict(execute(connection, units)))
     if selection.training_tokens is not None:
         budget.check_training(selection, 0, tokens)

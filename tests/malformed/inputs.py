@@ -103,13 +103,13 @@ def bytes_of(change: Callable[[bytes], bytes]) -> Make:
     return make
 
 
-def every_file(change: Callable[[pa.Table], pa.Table]) -> Make:
+def every_file(change: Callable[[pa.Table], pa.Table], **settings: object) -> Make:
     """All files of the corpus changed in the same way."""
 
     def make(folder: Path) -> list[str]:
         for path in corpus(folder / "source").iterdir():
             pq.write_table(change(pq.read_table(path)), path)
-        return rebuild(folder)
+        return rebuild(folder, **settings)
 
     return make
 

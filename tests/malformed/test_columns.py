@@ -101,6 +101,22 @@ COLUMNS: Cases = {
         "0.parquet, shard 00000, row 1, column token_count: 1e+30 tokens in a document; fix it",
     ),
     "scores beyond all measure": (scored(score=[1e308, -1e308, *REST[1:]]), "column edu: values"),
+    "more tokens than whole numbers count": (
+        every_file(
+            lambda table: table.append_column("token_count", [[1, 2**62, 2**62, 2**62] * 2]),
+            selection__tokens=4,
+        ),
+        "0.parquet, shard 00000, row 1, column token_count: ",
+    ),
+    "no score of any document": (
+        every_file(
+            lambda table: table.set_column(2, "score", pa.nulls(ROWS, pa.float64())),
+            quality__scores="[{name: edu, kind: column, column: score, missing: drop}]",
+        ),
+        "no document is left of 16",
+        " 16 missing-score",
+    ),
+    "the same long id": (columns(id=["x" * 9999] * 2 + NAMES[2:]), "xxx... 2 times in"),
 }
 
 

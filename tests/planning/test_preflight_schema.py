@@ -24,3 +24,10 @@ def test_a_column_that_a_setting_names_is_needed(column):
     for name, columns in (("", []), (column, []), ("other", ["other"])):
         chosen = parse_settings({"source": {"columns": {column: name}}})
         assert [problem.column for problem in column_problems(chosen, schema)] == columns
+
+
+def test_names_of_columns_may_be_empty_and_not_those_that_the_subset_adds():
+    """In any case; DuckDB ignores it."""
+    names = ["id", "text", "", "Logit"]
+    schema = pa.schema(dict.fromkeys(names, pa.string()))
+    assert [problem.column for problem in column_problems(parse_settings({}), schema)] == ["Logit"]

@@ -11,6 +11,7 @@ import pytest
 
 from datamask.config.loading import parse_settings
 from datamask.planning.plan import plan_run
+from datamask.quality.moments import moments
 from tests.conftest import mostly_nightly
 from tests.quality.runs import column, make_run, score
 
@@ -66,6 +67,15 @@ def test_scores_are_compared_within_groups(tmp_path, normalisation, outlier):
             best = sum(v > cut for v, d in zip(values, DOMAINS, strict=True) if d == domain)
             assert found[domain or "(none)"][key] == best
     assert found["c.org"]["documents"] == 3 and found["(none)"]["kind"] == "domain"
+
+
+def test_any_number_can_be_a_score(tmp_path):
+    """Whole numbers that no float64 holds are rounded; values too large for a sum have no mean."""
+    grades = pa.array([2**64 - 1 - 2**60 * place for place in range(8)], pa.uint64())
+    rows = score(make_run(tmp_path, {"grade": grades}, scores=[column("rank")]))
+    assert [row["quality"] for row in rows] == [(14 - 2 * place) / 16 for place in range(8)]
+    found = moments(pa.array([1e308, -1e308] * 8))
+    assert found["mean"] is None and found["m2"] is None
 
 
 def test_scores_are_compared_within_folders(tmp_path):
