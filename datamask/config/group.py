@@ -6,7 +6,7 @@ import typing
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationInfo, field_validator
 
 from datamask.errors import did_you_mean, without_secrets
 
@@ -49,6 +49,14 @@ class Group(BaseModel):
         """Put the description of each field, the text below it, on one line."""
         for field in cls.model_fields.values():
             field.description = " ".join((field.description or "").split())
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_truth_as_number(cls, value: Any, about: ValidationInfo) -> Any:
+        annotation = cls.model_fields[str(about.field_name)].annotation
+        if isinstance(value, bool) and bool not in (annotation, *typing.get_args(annotation)):
+            raise ValueError("neither true nor false")
+        return value
 
     @field_validator("*")
     @classmethod

@@ -52,19 +52,22 @@ def _walk(model: type[BaseModel], keys: tuple[int | str, ...]) -> tuple[type[Bas
 
 
 def _describe(problem: Any, model: type[BaseModel]) -> str:
-    path = ".".join(str(part) for part in problem["loc"]) or "settings"
+    parts, is_unknown = map(str, problem["loc"]), problem["type"] == "extra_forbidden"
+    # The kinds of a union, such as "constrained-float", are no keys.
+    keys = [part for part in parts if is_unknown or re.fullmatch(r"\w+", part)]
+    path = ".".join(keys) or "settings"
     group, meaning = _walk(model, problem["loc"])
-    if problem["type"] == "extra_forbidden":
-        name = str(problem["loc"][-1])
+    if is_unknown:
+        name = keys[-1]
         # The name may belong to another group.
-        keys = (key for key in describe(model) if "[" not in key)
-        others = [key for key in keys if key.rpartition(".")[2] == name]
+        known = (key for key in describe(model) if "[" not in key)
+        others = [key for key in known if key.rpartition(".")[2] == name]
         meant = did_you_mean(name, group.model_fields)
         meant = meant or "".join(f"; did you mean `{key}`?" for key in others[:1])
         parent = ".".join(part for part in problem["loc"][:-1] if isinstance(part, str))
         command = f"datamask settings {parent}".strip()
         return f"{path}: unknown key{meant or f'; `{command}` lists them all'}"
-    message = problem["msg"].removeprefix("Value error, ")
+    message = problem["msg"].removeprefix("Value error, ").replace("valid tuple", "list")
     shown = problem["input"]
     if isinstance(shown, dict | list | tuple | BaseModel):
         return f"{path}: {message}"

@@ -136,7 +136,7 @@ def _rank(
     """
     counted = (
         f"SELECT {value_of(score)} AS value, count(*) AS equal FROM documents s "
-        "WHERE value IS NOT NULL GROUP BY value"
+        f"WHERE {value_of(score)} IS NOT NULL GROUP BY ALL"
     )
     share = (
         "(2 * sum(equal) OVER (ORDER BY value ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) "

@@ -72,7 +72,7 @@ def create_groups(connection: Any, index: int, score: Score, value: str) -> None
     execute(
         connection,
         f"CREATE TABLE members{index} AS SELECT g_{score.normalise_within} AS name, {value} AS "
-        "value, count(*) AS equal FROM documents s WHERE value IS NOT NULL GROUP BY ALL",
+        f"value, count(*) AS equal FROM documents s WHERE {value} IS NOT NULL GROUP BY ALL",
     )
     execute(
         connection,

@@ -26,6 +26,15 @@ WRONG = [
         "quality.scores.0: `model` is of kind",
     ),
     ({"quality": {"scores": [{"name": "id"}]}}, "quality.scores.0: name `id` is reserved"),
+    *(
+        ({"quality": {"scores": [{"name": name}]}}, f"quality.scores.0: name `{name}` is reserved")
+        for name in ("copy", "hash", "kind", "fate", "known_topic", "octave", "length", "fold")
+    ),
+    *(({"selection": {key: True}}, f"selection.{key}: ") for key in ("quality_weight", "steps")),
+    ({"quality": {"scores": [{"missing": True}]}}, "quality.scores.0.missing: neither true"),
+    ({"quality": {"scores": [{"missing": "no"}]}}, "quality.scores.0.missing: Input should be"),
+    ({"selection": {"a-b": 1}}, "selection.a-b: unknown key"),
+    ({"selection": {"limits": {}}}, "selection.limits: Input should be a list"),
     ({"quality": {"scores": [{}, {}]}}, "quality: score names must differ"),
     ({"publication": {"repository": "a/b"}}, "publication: `license` is required"),
     ({"publication": {"license": "mit"}}, "publication: `repository` is required"),

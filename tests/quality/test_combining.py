@@ -69,6 +69,17 @@ def test_scores_are_compared_within_groups(tmp_path, normalisation, outlier):
     assert found["c.org"]["documents"] == 3 and found["(none)"]["kind"] == "domain"
 
 
+def test_a_score_named_value_is_one_of_several(tmp_path):
+    """Ranks of each score are of its own values, though SQL calls the others so too."""
+    names = {"a": [3.0, 1.0, 2.0, 4.0], "value": [1.0, None, 2.0, 3.0], "z": [1.0, 2.0, 4.0, 3.0]}
+    scores = [{**column("rank"), "name": n, "column": n, "missing": 0.0} for n in names]
+    scores[0]["normalise_within"] = "source"
+    rows = score(make_run(tmp_path, names, scores=scores))
+    for name, values in names.items():
+        expected = plainly([v or 0.0 for v in values], "rank")
+        assert [row[name] for row in rows] == pytest.approx(expected)
+
+
 def test_any_number_can_be_a_score(tmp_path):
     """Whole numbers that no float64 holds are rounded; values too large for a sum have no mean."""
     grades = pa.array([2**64 - 1 - 2**60 * place for place in range(8)], pa.uint64())
