@@ -164,7 +164,7 @@ def _numpy_or_arrow(data: Any) -> np.ndarray | pa.ChunkedArray:
         return np.asarray((data.float() if str(data.dtype) == "torch.bfloat16" else data).numpy())
     if isinstance(data, np.ndarray) and data.dtype.kind in "fiub":
         return data
-    if isinstance(data, str | bytes) or not hasattr(data, "__len__"):
+    if isinstance(data, str | bytes) or not hasattr(data, "__getitem__"):
         raise InputError(f"a {type(data).__name__}, not a list or an array; give all documents")
     try:
         if hasattr(data, "__arrow_c_stream__"):

@@ -232,7 +232,7 @@ def select(
         metric = recipe.CORPUS_METRIC if is_greedy else recipe.METRIC
     elif not isinstance(metric, str):
         metric = f"{metric.__module__}:{metric.__qualname__}"
-    if not 0 <= seed < 2**63:
+    if not (isinstance(seed, int | np.integer) and 0 <= seed < 2**63):
         raise SettingsError(f"seed: {seed}; give at least 0 and less than 2⁶³")
     for_runs = [name for name in settings if name in OF_RUNS]
     if for_runs:

@@ -238,6 +238,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a path": (lambda: datamask.select("texts.parquet"), "a str, not a list"),
     "large seed": (lambda: datamask.select(X, seed=2**63), "less than 2⁶³"),
     "seed": (lambda: datamask.select(X, seed=-1), "seed: -1; give at least 0"),
+    "seed of a kind": (lambda: datamask.select(X, seed=1.5), "seed: 1.5; give"),
+    "a set": (lambda: datamask.select({"a", "b"}), "a set, not a list"),
     "typo": (lambda: datamask.select(X, ratoi=0.1), "ratoi: unknown key; did you mean `ratio`"),
     "too many": (lambda: datamask.select(X, num_selected=121), "num_selected: 121 of 120"),
     "ratio too": (lambda: datamask.select(X, ratio=0.2, num_selected=4), "num_selected and ratio"),
