@@ -192,7 +192,7 @@ def _may_go_on(storage: Storage, plan: PlanPreview, before: Run | None, *, exten
         shares = {name: of * added // plan.documents for name, of in plan.disk.items()}
         problems += room_problems(storage, shares)
     else:
-        if before.pieces != plan.pieces:
+        if plan.pieces and before.pieces != plan.pieces:  # no pieces: no file could be read
             problems.insert(0, _another_cut(before, plan))
         return not problems
     return True

@@ -30,7 +30,7 @@ from datamask.errors import InputError
 from datamask.runs.files import write_parquet, write_text_file
 from datamask.runs.in_progress import each_in_turn
 from datamask.source import formats
-from datamask.source.opening import is_remote, list_files, open_binary, resolve_path
+from datamask.source.opening import is_remote, list_files, naming, open_binary, resolve_path
 from datamask.storage.clients import file_system
 from datamask.storage.local import Storage
 from datamask.storage.temporary import temporary_folder
@@ -184,7 +184,7 @@ def first_records(name: str, rows: int, copy: Path) -> None:
     """Write the first records of a file to a Parquet file; all of an Arrow file."""
     ending = next(end for end in formats.CONVERTED if name.lower().endswith(end))
     head = copy.with_name(f"head{ending.removesuffix('.gz').removesuffix('.zst')}")
-    with open_binary(name) as raw, head.open("wb") as beginning:
+    with naming(name), open_binary(name) as raw, head.open("wb") as beginning:
         if ending in formats.ARROW:
             shutil.copyfileobj(raw, beginning)
         else:

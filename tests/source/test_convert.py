@@ -21,7 +21,7 @@ from datamask.planning.plan import plan_run
 from datamask.report.findings import findings_of
 from datamask.runs.opening import run_storage
 from datamask.source import formats
-from datamask.source.convert import convert, source_files
+from datamask.source.convert import convert, first_records, source_files
 from tests import finished
 from tests.cli.commands import here
 from tests.conftest import nightly
@@ -230,6 +230,7 @@ def test_a_type_that_does_not_fit_the_planned_ones_is_refused(tmp_path):
     with pytest.raises(InputError) as caught:
         plan_run(root, None, extend=True)
     assert str(path) in str(caught.value) and "edu" in str(caught.value)
+    assert "removed" not in str(caught.value)
 
 
 def test_names_and_numbers_keep_what_they_say(tmp_path):
@@ -272,6 +273,9 @@ def test_a_file_that_loses_rows_is_refused(name, tmp_path):
     with pytest.raises(InputError) as caught:
         converted(path.parent, tmp_path / "run")
     assert str(path) in str(caught.value) and where in str(caught.value)
+    if name.endswith(".zst"):
+        with pytest.raises(InputError, match=name):
+            first_records(str(path), 99, tmp_path / "copy.parquet")
 
 
 def test_a_name_is_no_pattern_and_no_column(tmp_path):
