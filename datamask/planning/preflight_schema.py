@@ -152,8 +152,8 @@ def budget_problems(settings: Settings, documents: int) -> Iterator[DatamaskErro
     left = documents - int(Fraction(str(settings.prune_fraction)) * documents)
     if total > left:
         yield SettingsError(
-            f"selection.ratio: {total} documents are to be kept, but quality.prune_fraction "
-            f"{settings.prune_fraction} leaves at most {left} of {documents}"
+            f"{budget.setting_of_documents(selection)}: {total} documents are to be kept, but "
+            f"quality.prune_fraction {settings.prune_fraction} leaves at most {left} of {documents}"
         )
 
 

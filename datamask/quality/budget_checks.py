@@ -76,8 +76,9 @@ def _check_left(run: Run, counts: Counts) -> None:
             )
     elif total > left and not selection.mask_model:
         raise SettingsError(
-            f"selection.ratio: {total} documents are to be kept, but of {run.num_documents} only "
-            f"{left} are left ({why}); lower it, or lower quality.prune_fraction"
+            f"{budget.setting_of_documents(selection)}: {total} documents are to be kept, but of "
+            f"{run.num_documents} only {left} are left ({why}); lower it, or lower "
+            "quality.prune_fraction"
         )
 
 

@@ -31,6 +31,11 @@ def total_budget(selection: Selection, num_documents: int) -> int:
     return wanted
 
 
+def setting_of_documents(selection: Selection) -> str:
+    """The setting that says how many documents are kept; for messages."""
+    return "selection.ratio" if selection.documents is None else "selection.documents"
+
+
 def total_units(selection: Selection, num_documents: int) -> int:
     """The budget in its own unit: tokens or documents."""
     return selection.tokens or total_budget(selection, num_documents)

@@ -24,6 +24,7 @@ SMALL_CAPS = [{"column": "domain", "cap": 0.1}]
 BEFORE_DROPPING: dict[str, dict[str, Any]] = {
     "documents above the source": {"documents": 1000},
     "ratio above what pruning leaves": {"ratio": 0.95},
+    "documents above what pruning leaves": {"documents": 115},
     "tokens above the source": {"tokens": 999_999},
     "floor of an absent group": {"limits": [FINNISH]},
     "floor of an absent group, in tokens": {"tokens": 500, "limits": [FINNISH]},
@@ -129,7 +130,8 @@ def test_what_cannot_be_met_is_refused_and_nothing_changes(tmp_path, source, gap
     with pytest.raises(DatamaskError) as caught:
         rebuild(root, change, **more)
     assert {type(problem) for problem in caught.value.problems} == {expected}
-    assert not has_gaps or "row 9, column token_count" in str(caught.value)
+    named = "row 9, column token_count" if has_gaps else f"selection.{[*selection][-1]}: "
+    assert named in str(caught.value)
     if name in BEFORE_DROPPING or way in ("changed", "from"):
         assert files(root) == before
     assert files(root, FIRST_AFTER) == after
