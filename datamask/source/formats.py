@@ -43,6 +43,9 @@ _TYPES = {
     "DOUBLE": pa.float64(),
     "BOOLEAN": pa.bool_(),
 }
+_EXACT = "^[+-]?(0[0-9]|[0-9]{19})"
+"""What begins so is text in CSV: as a number it would lose its leading zeros or last digits."""
+
 _SQL_TYPES = {kind: name for name, kind in _TYPES.items()}
 
 
@@ -263,13 +266,13 @@ def _csv(path: str, name: str) -> tuple[list[str], str]:
 
 
 def _look_into_csv(path: str, name: str) -> pa.Schema:
-    """A column of numbers holds nothing else, and none with leading zeros, as ids may have."""
+    """A column of numbers holds nothing else, none with leading zeros or 19 digits, as ids have."""
     header, rows = _csv(path, name)
     if not header:
         return pa.schema([])
     are = ", ".join(
         f"bool_and(regexp_full_match({column}, '-?(0|[1-9][0-9]{{0,17}})')), bool_and(TRY_CAST("
-        f"{column} AS DOUBLE) IS NOT NULL AND NOT regexp_matches({column}, '^[+-]?0[0-9]')) "
+        f"{column} AS DOUBLE) IS NOT NULL AND NOT regexp_matches({column}, '{_EXACT}')) "
         f"FILTER ({column} IS NOT NULL)"
         for column in map(_identifier, header)
     )

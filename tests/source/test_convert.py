@@ -233,18 +233,22 @@ def test_a_type_that_does_not_fit_the_planned_ones_is_refused(tmp_path):
     assert "removed" not in str(caught.value)
 
 
+POST = "1234567890123456789"
+"""A number that no float64 holds."""
+
+
 def test_names_and_numbers_keep_what_they_say(tmp_path):
-    """Equal names in two folders are two copies; leading zeros stay, whatever the column."""
+    """Equal names in two folders are two copies; leading zeros and all digits of a number stay."""
     for folder in ("a", "b"):
         path = tmp_path / "source" / folder / "0.csv"
         path.parent.mkdir(parents=True)
-        path.write_text(f"key,text,count,share\n007,{folder},3,0.5\n008,,4,\n")
+        path.write_text(f"key,text,count,share,post\n007,{folder},3,0.5,{POST}\n008,,4,,7\n")
     rows = [table.to_pylist() for table in converted(tmp_path / "source", tmp_path / "run")]
     for folder, found in zip("ab", rows, strict=True):
-        first = {"key": "007", "text": folder, "count": 3, "share": 0.5}
+        first = {"key": "007", "text": folder, "count": 3, "share": 0.5, "post": POST}
         assert [{k: row[k] for k in first} for row in found] == [
             first,
-            {"key": "008", "text": None, "count": 4, "share": None},
+            {"key": "008", "text": None, "count": 4, "share": None, "post": "7"},
         ]
 
 
