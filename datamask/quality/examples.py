@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from datamask.config.compute import Compute
 from datamask.config.group import SourceGroup
-from datamask.config.inputs import Score
+from datamask.config.inputs import LARGEST, Score
 from datamask.errors import InputError
 from datamask.quality.held_out import are_drawn
 from datamask.quality.word_model import WordModel, features_of, fit_words
@@ -94,6 +94,9 @@ def read_labels(score: Score, planned: str | None = None) -> tuple[dict[str, flo
             raise InputError(problem, path=files.path, column=score.column)
         if len(kinds := {*labels.values()}) == 1:
             problem = f"all labels are {kinds.pop():g}; a fitted score needs two different ones"
+            raise InputError(problem, path=files.path, column=score.column)
+        if (most := max(map(abs, kinds))) > LARGEST:
+            problem = f"a label of {most:g}; they may be up to {LARGEST:g}"
             raise InputError(problem, path=files.path, column=score.column)
     return labels, files.digest()
 

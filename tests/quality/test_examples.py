@@ -182,6 +182,7 @@ def test_too_few_examples_are_refused_when_planned(tmp_path):
         ([(row, 1) for row in range(120)], "score", "all labels are 1"),
         ([(row % 110, row) for row in range(120)], "score", "an id occurs more than once"),
         ([(row, row) for row in range(99)], "score", "only 99 labels"),
+        ([(row, row or 1e31) for row in range(120)], "score", r"a label of 1e\+31"),
         ([(row, row) for row in range(120)], "other", "column other"),
     ],
 )
