@@ -87,6 +87,8 @@ def seen(tokens: str, document: str) -> str:
     if tokens:
         try:
             first, last = (int(float(number)) for number in tokens.split(":"))
+            if not 0 <= first < last:
+                raise ValueError
         except (ValueError, OverflowError):
             raise SettingsError(f"--tokens {tokens}: name a range such as 1.2e9:1.3e9") from None
         conditions.append(f"first_token < {last} AND first_token + e.tokens > {first}")

@@ -52,7 +52,10 @@ def check_phases(settings: Settings) -> None:
     with duckdb.connect(config={"enable_external_access": False}) as connection:
         for phase in filter(lambda phase: phase.where, wanted(settings).phases):
             try:
-                connection.from_arrow(documents).filter(phase.where).fetchall()
+                relation = connection.from_arrow(documents)
+                relation.filter(phase.where).fetchall()
+                if relation.project(phase.where).types == ["VARCHAR"]:
+                    raise duckdb.BinderException("a text, neither true nor false")
             except duckdb.Error as error:
                 problem = f"condition {phase.where!r} cannot be evaluated ({one_line(error)})"
                 known = ", ".join(documents.column_names)

@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 from tokenizers import Tokenizer, models
 
+from datamask.analysis import query
 from datamask.cli.main import cli
 from datamask.config.compute import Compute
 from datamask.errors import InputError, RunError, SettingsError
@@ -39,6 +40,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"tokenizer": "good.json", "end_of_document": "<|bos|>"}, "tokens.end_of_document"),
         ({"tokenizer": "large.json"}, "tokens.tokenizer"),
         ({"tokenizer": "good.json", "phases": [{"share": 1, "where": "edi > 1"}]}, "tokens.phases"),
+        ({"tokenizer": "good.json", "phases": [{"share": 1, "where": "id"}]}, "tokens.phases"),
         (
             {"tokenizer": "good.json", "phases": [{"share": 1, "where": "edu > 1); DROP TABLE x"}]},
             "tokens.phases",
@@ -132,6 +134,13 @@ def test_nothing_is_selected(tmp_path, source, monkeypatch):
     chosen = settings(source, tokens=tokens, selection={"tokens": 500, "method": "random"})
     with pytest.raises(SettingsError, match="no document is selected"):
         finish(tmp_path / "run", chosen, "order")
+
+
+@pytest.mark.parametrize("tokens", ["5", "10:5", "-1:5", "a:b", "1:2:3"])
+def test_a_range_of_tokens_has_a_first_and_a_last(tokens):
+    """In this order, from 0."""
+    with pytest.raises(SettingsError, match=f"--tokens {tokens}: "):
+        query.seen(tokens, "")
 
 
 def test_a_run_without_tokens_has_seen_none(tmp_path, source):
