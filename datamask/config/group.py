@@ -55,7 +55,7 @@ class Group(BaseModel):
     def _refuse_truth_as_number(cls, value: Any, about: ValidationInfo) -> Any:
         annotation = cls.model_fields[str(about.field_name)].annotation
         if isinstance(value, bool) and bool not in (annotation, *typing.get_args(annotation)):
-            raise ValueError("neither true nor false")
+            raise ValueError("true and false are no values of this setting")
         return value
 
     @field_validator("*")

@@ -31,7 +31,7 @@ WRONG = [
         for name in ("copy", "hash", "kind", "fate", "known_topic", "octave", "length", "fold")
     ),
     *(({"selection": {key: True}}, f"selection.{key}: ") for key in ("quality_weight", "steps")),
-    ({"quality": {"scores": [{"missing": True}]}}, "quality.scores.0.missing: neither true"),
+    ({"quality": {"scores": [{"missing": True}]}}, "quality.scores.0.missing: true and false"),
     ({"quality": {"scores": [{"missing": "no"}]}}, "quality.scores.0.missing: Input should be"),
     ({"selection": {"a-b": 1}}, "selection.a-b: unknown key"),
     ({"selection": {"limits": {}}}, "selection.limits: Input should be a list"),
