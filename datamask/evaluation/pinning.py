@@ -10,9 +10,9 @@ from datamask.config.selection import Selection
 from datamask.config.settings import Settings
 from datamask.errors import SettingsError
 from datamask.evaluation.models import PRESETS, configuration
+from datamask.hygiene.references import reference_digest
 from datamask.runs.opening import open_run
-from datamask.source.pinned import digest_file, digest_files
-from datamask.source.rows import ROW_SUFFIXES
+from datamask.source.pinned import digest_file
 from datamask.source.token_counts import tokenizer_digest
 
 NOTHING_HELD_OUT = (
@@ -40,7 +40,7 @@ def pin_evaluation(settings: Settings) -> dict[str, str]:
     pins = {}
     for arm in evaluation.arms:
         if arm.kind == "ids":
-            pins[f"arm:{arm.name}"] = digest_files(arm.path, ROW_SUFFIXES)
+            pins[f"arm:{arm.name}"] = reference_digest(arm.path, (arm.column,))
         elif arm.kind == "run":
             pins[f"arm:{arm.name}"] = open_run(arm.path).fingerprint_all("selection")
         elif arm.change:

@@ -7,7 +7,7 @@ import pytest
 from datamask.config.evaluation import METHODS, Arm, Evaluation
 from datamask.config.loading import parse_settings
 from datamask.config.settings import Settings
-from datamask.errors import SettingsError
+from datamask.errors import InputError, SettingsError
 from datamask.evaluation.models import training_explained
 from datamask.evaluation.pinning import changed_selection, pin_evaluation
 
@@ -116,3 +116,13 @@ def test_a_list_of_ids_is_identified_by_its_content(tmp_path):
         found.append(pin_evaluation(settings))
     assert found[0] == found[2] != found[1]
     assert list(found[0]) == ["arm:mine"]
+
+
+@pytest.mark.parametrize("name", ["ids.csv", "ids.jsonl"])
+def test_a_list_that_cannot_be_read_is_refused_when_the_run_is_planned(name, tmp_path):
+    """Of an unknown kind, or without the column of ids."""
+    path = tmp_path / name
+    path.write_text('{"key": "a"}\n')
+    settings = parsed(["ours", {"name": "mine", "kind": "ids", "path": str(path)}])
+    with pytest.raises(InputError, match=re.escape(str(path))):
+        pin_evaluation(settings)
