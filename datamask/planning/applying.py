@@ -49,7 +49,9 @@ def settings_to_apply(learnt: Run, source: Source | None = None) -> Settings:
 
 
 def check_source(settings: Settings) -> Settings:
-    """The settings, if they name a source; else a SettingsError is raised."""
+    """The settings, if they name a source and a mask model; else a SettingsError is raised."""
+    if not settings.selection.mask_model:
+        raise SettingsError("the run selects by itself; name another one for the new documents")
     if not settings.source.path:
         raise SettingsError("source.path: name the new documents with --set source.path=...")
     return settings

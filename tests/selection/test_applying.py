@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from datamask.analysis.composition import query
 from datamask.cli.main import cli
 from datamask.config.compute import Compute
-from datamask.errors import DatamaskError
+from datamask.errors import DatamaskError, SettingsError
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
 from datamask.report.answer import answer
@@ -38,6 +38,13 @@ def applied(root: Path, learnt: Run, source: Path, *overrides: str) -> Run:
 def masks(run: Run) -> dict[str, float]:
     """Logits by id."""
     return {row["id"]: row["logit"] for s in range(run.num_shards) for row in rows_of(run, s)}
+
+
+def test_a_run_that_selects_by_itself_is_not_judged_by_another(tmp_path, source):
+    """It would be made as it is, and the model of the other would say nothing of it."""
+    run = plan_run(tmp_path / "run", settings(source))
+    with pytest.raises(SettingsError, match="the run selects by itself"):
+        applied(run.root, run, source)
 
 
 @pytest.mark.slow
