@@ -97,7 +97,9 @@ def apply(
     """
     check_deployments(partitions)
     groups: dict[str, Any] = {"source": source}
-    if not run_exists(root):
+    if run_exists(root):
+        check_source(open_run(root).settings)
+    else:
         settings = check_source(settings_to_apply(open_run(learnt), source))
         groups = dict(settings)
         groups["embedding"] = settings.embedding.model_copy(update={"keep": keep_embeddings})

@@ -27,6 +27,8 @@ def test_new_documents_are_judged_as_the_command_does(tmp_path, corpus):
     assert learn_masks(learnt.root, return_state=True).is_completed()
     refused = apply(tmp_path / "flow", learnt.root, return_state=True)
     assert "source.path: name the new documents" in refused.message
+    refused = apply(learnt.root, learnt.root, return_state=True)
+    assert "the run selects by itself" in refused.message
     source = Source(path=str(corpus))
     given = {"source": source, "keep_embeddings": False}
     assert apply(tmp_path / "flow", learnt.root, **given, return_state=True).is_completed()
