@@ -12,7 +12,7 @@ import contextlib
 import json
 import logging
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,12 +25,12 @@ from datamask.errors import DatamaskError, RunError, gathering, together
 from datamask.evaluation.models import training_explained
 from datamask.planning.preflight_folder import folder_problems, room_problems
 from datamask.planning.preflight_rows import check_rows
-from datamask.planning.preview import Convert, PlanPreview, examine
+from datamask.planning.preview import Convert, PlanPreview, examine, place
 from datamask.runs import locks, schemas
 from datamask.runs.files import write_parquet
 from datamask.runs.opening import create_run, open_run, run_exists, run_storage
 from datamask.runs.run import DUMPS_KEY, Run, digest
-from datamask.source.convert import FOLDER, convert
+from datamask.source.convert import FOLDER, NOTE, convert
 from datamask.source.opening import is_remote
 from datamask.source.reading import SCHEMA_KEY
 from datamask.storage.local import Storage, nearest_folder
@@ -146,8 +146,10 @@ def _conversion(
         home = storage
         same = known is not None and known.settings.source.path == settings.source.path
         if known is not None and same and known.plan_path.exists():
-            folders = (piece.path.rpartition(f"/{FOLDER}/")[0] for piece in known.pieces)
-            home = next((run_storage(folder) for folder in folders if folder), storage)
+            folders = {piece.path.rpartition(f"/{FOLDER}/")[0] for piece in known.pieces}
+            homes = map(run_storage, sorted(folders - {""}))
+            # A run that was moved or deleted has none there any more.
+            home = next((other for other in homes if other.fetch(NOTE).exists()), storage)
         return convert(path, names, settings.source, home, compute, may_write=may_write)
 
     return to_parquet
@@ -192,8 +194,7 @@ def _may_go_on(storage: Storage, plan: PlanPreview, before: Run | None, *, exten
         shares = {name: of * added // plan.documents for name, of in plan.disk.items()}
         problems += room_problems(storage, shares)
     else:
-        if plan.pieces and before.pieces != plan.pieces:  # no pieces: no file could be read
-            problems.insert(0, _another_cut(before, plan))
+        problems[:0] = _another_cut(before, plan)
         return not problems
     return True
 
@@ -276,15 +277,25 @@ def _continues(before: Run, plan: PlanPreview) -> bool:
     return now[: len(planned)] == planned
 
 
-def _another_cut(before: Run, plan: PlanPreview) -> RunError:
+def _another_cut(before: Run, plan: PlanPreview) -> Iterator[RunError]:
     """Which settings, or else which files of the source, give other shards than the run has."""
+    if before.pieces == plan.pieces:
+        return
     was, now = before.settings, plan.settings
     pairs = [("source.path", was.source.path, now.source.path)]
     pairs += [(f"plan.{key}", old, getattr(now.plan, key)) for key, old in was.plan]
     changed = [f"{key} ({old!r}, now {new!r})" for key, old, new in pairs if old != new]
     if changed:
         problem = f"planned with another {', '.join(changed)}; set it back, or use another folder"
-        return RunError(f"{before.address}: {problem}")
+        yield RunError(f"{before.address}: {problem}")
+        return
+    if not plan.disk:
+        return  # not all files were read, and the problems say why
+    old, new = (
+        [replace(p, path=place(p.path)) for p in each] for each in (before.pieces, plan.pieces)
+    )
+    if old == new:
+        return  # copies of converted files are in another folder
     old_files, new_files = (
         {piece.path: piece.digest for piece in pieces} for pieces in (before.pieces, plan.pieces)
     )
@@ -296,7 +307,7 @@ def _another_cut(before: Run, plan: PlanPreview) -> RunError:
     remedy = "use another folder"
     if _continues(before, plan):
         remedy = f"run `datamask extend {before.address}` to select from all files"
-    return RunError(
+    yield RunError(
         f"{before.address}: the input is not what was planned: {', '.join(notes[:3])}{more}; "
         f"restore it, or {remedy}"
     )

@@ -30,7 +30,7 @@ from datamask.quality.fasttext_model import pin_fasttext
 from datamask.runs import budget
 from datamask.runs.run import Piece, Run
 from datamask.runs.schemas import SIGNATURE_BYTES, SKETCH_BYTES
-from datamask.source.convert import not_converted, source_files
+from datamask.source.convert import FOLDER, not_converted, source_files
 from datamask.source.opening import SOURCE_PIN, pin_source, pinned_path, resolve_path
 from datamask.source.pinned import digest_file, digest_files
 from datamask.source.reading import SourceFile, read_footers, unify_schemas
@@ -130,8 +130,8 @@ def _cut_after(
     """Cut files; if those of a planned run are among them, its shards come first, unchanged."""
     planned: tuple[Piece, ...] = ()
     if before is not None and before.settings.plan == settings.plan and before.plan_path.exists():
-        paths = {(_without_commit(file.path), file.digest): file.path for file in files}
-        pairs = [((_without_commit(piece.path), piece.digest), piece) for piece in before.pieces]
+        paths = {(place(file.path), file.digest): file.path for file in files}
+        pairs = [((place(piece.path), piece.digest), piece) for piece in before.pieces]
         if all(key in paths for key, _ in pairs):
             planned = tuple(replace(piece, path=paths[key]) for key, piece in pairs)
     known = {piece.path for piece in planned}
@@ -141,9 +141,9 @@ def _cut_after(
     return (*planned, *(replace(piece, shard=first + piece.shard) for piece in new))
 
 
-def _without_commit(path: str) -> str:
-    """A path at any commit: that of a source on the Hub moves when files are added."""
-    return re.sub(r"^(hf://[^@]*)@[0-9a-f]{40}/", r"\1/", path)
+def place(path: str) -> str:
+    """A path at any commit, which moves when files are added; of a copy, in any run's folder."""
+    return re.sub(rf"^(hf://[^@]*)@[0-9a-f]{{40}}/|^.*/{FOLDER}/", r"\1/", path)
 
 
 def examine(

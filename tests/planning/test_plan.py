@@ -155,6 +155,16 @@ def test_problems_are_in_the_order_of_files(tmp_path, workers):
     assert "in 2 documents" in found[3] and len(found) == 4
 
 
+def test_only_what_is_wrong_with_a_planned_source_is_named(tmp_path):
+    """A file that was cut short has not been removed, and no other file is named."""
+    source = write(tmp_path / "in", [5, 5])
+    plan(tmp_path, source)
+    (source / "001.parquet").write_bytes((source / "001.parquet").read_bytes()[:-9])
+    with pytest.raises(InputError) as caught:
+        plan(tmp_path, source)
+    assert "001.parquet" in str(caught.value) and len(caught.value.problems) == 1
+
+
 def test_a_file_whose_languages_are_not_text_is_named(tmp_path):
     """Rows of several files are checked together, and those of the other files counted once."""
     marks = pa.array([1.0, None, 2.0])

@@ -5,6 +5,7 @@ import gzip
 import json
 import os
 import random
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -217,7 +218,27 @@ def test_a_conversion_goes_on_and_changed_files_are_refused(tmp_path):
     write(paths[0], records(9, 60))
     with pytest.raises(InputError) as caught:
         plan_run(root, None)
-    assert str(paths[0]) in str(caught.value)
+    # Nor are files named that were only not looked at.
+    assert str(paths[0]) in str(caught.value) and len(caught.value.problems) == 1
+
+
+@pytest.mark.parametrize("how", ["moved", "of a deleted run"])
+def test_copies_are_in_the_folder_of_a_run_that_is_there(tmp_path, how):
+    """A run that was moved, or that shares copies of a deleted one, keeps its shards and files."""
+    write(tmp_path / "source" / "1.jsonl", records(1, 60))
+    settings, old, root = finished.settings(tmp_path / "source"), tmp_path / "old", tmp_path / "new"
+    run = finished.finish(old, settings, "scores")
+    if how == "moved":
+        old.rename(root)
+    else:
+        plan_run(root, None, origin=run)
+        shutil.rmtree(old)
+    now = plan_run(root, None)
+    assert not old.exists()
+    assert {Path(piece.path).parent for piece in now.pieces} == {root / "converted"}
+    assert [piece.digest for piece in now.pieces] == [piece.digest for piece in run.pieces]
+    assert not now.remaining("scores") or how != "moved"
+    assert plan_run(root, None).pieces == now.pieces
 
 
 def test_a_type_that_does_not_fit_the_planned_ones_is_refused(tmp_path):
