@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -69,7 +70,7 @@ def status(root: Root, shards: bool) -> None:
     if told := long_texts(run):
         click.echo(told)
     if any(map(_shown, states_of.values())):
-        click.echo(f"run `datamask rerun-failed {root}` to resume")
+        click.echo(f"run `datamask rerun-failed {shlex.quote(run.address)}` to resume")
         return
     click.echo()
     _print_funnel(run)
@@ -116,7 +117,7 @@ def verify(root: Root) -> None:
     if verified.corrupt:
         raise CorruptFileError(
             f"{root}: {len(verified.corrupt)} corrupt files were renamed to *.corrupt; "
-            f"run `datamask rebuild {root}` to compute them again"
+            f"run `datamask rebuild {shlex.quote(run.address)}` to compute them again"
         )
 
 

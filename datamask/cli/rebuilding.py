@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -259,7 +260,7 @@ def print_answer(answered: Answer, address: str) -> None:
     for row in answered.findings:
         print_text(f"{row.mark} {row.name}: {row.text}")
     for command in answered.commands:
-        click.echo(f"next: {command.replace('RUN', address)}")
+        click.echo(f"next: {command.replace('RUN', shlex.quote(address), 1)}")
 
 
 def _rebuilt(

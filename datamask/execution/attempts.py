@@ -11,6 +11,7 @@ import functools
 import logging
 import pkgutil
 import random
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -48,7 +49,7 @@ def shards_failed(
     """
     names = [run.unit_label(stage, unit) for unit in sorted(failures)]
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    first, command = min(failures), command or f"datamask rerun-failed {run.address}"
+    first, command = min(failures), command or f"datamask rerun-failed {shlex.quote(run.address)}"
     of = f"{run.num_shards} shards" if STAGES[stage].each == "shard" else run.num_units(stage)
     return ShardsFailedError(
         f"{run.folder_of(stage, first)}: {len(names)} of {of} failed: "
@@ -155,7 +156,8 @@ def attempt(
             is_bug = code_of(failures[unit]) == "bug"
             logger.error("%s: %s failed: %s", *label, describe(failures[unit]), exc_info=is_bug)
             note_failure(run, stage, unit, failures[unit])
-        done += 1
+        else:
+            done += 1
         report()
 
     report()
@@ -176,7 +178,6 @@ def attempt(
         if not left or is_last or not patient:
             break
         warn(failures[left[0]])
-        done -= len(left)
         for unit in left:
             del failures[unit]
     if failures:

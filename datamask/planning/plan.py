@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import shlex
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -306,7 +307,7 @@ def _another_cut(before: Run, plan: PlanPreview) -> Iterator[RunError]:
     more = f" (and {len(notes) - 3} more)" if len(notes) > 3 else ""
     remedy = "use another folder"
     if _continues(before, plan):
-        remedy = f"run `datamask extend {before.address}` to select from all files"
+        remedy = f"run `datamask extend {shlex.quote(before.address)}` to select from all files"
     yield RunError(
         f"{before.address}: the input is not what was planned: {', '.join(notes[:3])}{more}; "
         f"restore it, or {remedy}"

@@ -2,6 +2,7 @@
 
 import logging
 import re
+import shlex
 import shutil
 import sys
 import threading
@@ -14,7 +15,10 @@ import pytest
 
 from datamask.cli import progress as progress_module
 from datamask.cli.progress import Stages, clock, shown_progress
+from datamask.cli.rebuilding import print_answer
 from datamask.cli.terminal import print_rows, print_text
+from datamask.report.answer import Answer
+from datamask.report.finding import Finding
 from datamask.runs import in_progress
 from datamask.runs.in_progress import advance, running, working
 from datamask.runs.opening import open_run
@@ -122,6 +126,14 @@ def test_a_terminal_gets_no_broken_words(capsys, monkeypatch):
     assert words == ["name", "x" * 35, "first", "value", "1", *["name", "y" * 35], *words[-3:]]
     print_rows(("name", "value"), [("x", 1)], "table")
     assert capsys.readouterr().out.splitlines() == ["name  value", "x         1"]
+
+
+def test_the_commands_that_follow_can_be_copied(capsys):
+    """A shell reads the folder as one word, and a setting with the letters RUN stays as it is."""
+    finding = Finding("warning", "score", "", "datamask rebuild RUN --set a=/data/RUN")
+    print_answer(Answer("", [finding]), "my runs/it's #1")
+    command = capsys.readouterr().out.partition("next: ")[2]
+    assert shlex.split(command)[2:] == ["my runs/it's #1", "--set", "a=/data/RUN"]
 
 
 def test_only_warnings_means_no_progress(info, capsys):

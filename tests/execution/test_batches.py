@@ -85,12 +85,13 @@ def test_a_bad_shard_stops_no_other_and_its_reason_is_on_record(planned, monkeyp
         0: InputError("bad row", path=Path("x.parquet"), shard=0),
         2: ZeroDivisionError("by\nzero"),
     }
-    units = list(range(planned.num_shards))
+    units, done = list(range(planned.num_shards)), []
     with monkeypatch.context() as patch:
         attempted = failing(patch, problems)
         with pytest.raises(ShardsFailedError) as caught:
-            attempt(planned, "scores", units, Compute())
+            attempt(planned, "scores", units, Compute(), progress=lambda *of: done.append(of[1:]))
     assert attempted == units
+    assert max(done) == (len(units) - 2, len(units))
     reasons = {0: "file x.parquet, shard 00000: bad row", 2: "ZeroDivisionError: by zero"}
     assert failures_on_record(open_run(planned.root), "scores", units, {}, force=False) == reasons
     codes = [read_record(planned, "scores", unit) for unit in (0, 2)]
