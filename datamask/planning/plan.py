@@ -24,7 +24,7 @@ from datamask.config.compute import Compute
 from datamask.config.settings import Settings
 from datamask.errors import DatamaskError, RunError, gathering, together
 from datamask.evaluation.models import training_explained
-from datamask.planning.preflight_folder import folder_problems, room_problems
+from datamask.planning.preflight_folder import check_folder, folder_problems, room_problems
 from datamask.planning.preflight_rows import check_rows
 from datamask.planning.preview import Convert, PlanPreview, examine, place
 from datamask.runs import locks, schemas
@@ -34,7 +34,7 @@ from datamask.runs.run import DUMPS_KEY, Run, digest
 from datamask.source.convert import FOLDER, NOTE, convert
 from datamask.source.opening import is_remote
 from datamask.source.reading import SCHEMA_KEY
-from datamask.storage.local import Storage, nearest_folder
+from datamask.storage.local import Storage
 from datamask.storage.location import Root
 
 logger = logging.getLogger(__name__)
@@ -80,9 +80,7 @@ def plan_run(
     """
     compute = compute or Compute()
     storage = run_storage(root)
-    folder = nearest_folder(storage.root)
-    if not folder.is_dir():
-        raise RunError(f"{root}: {folder} is a file; name a folder, or one that is not there yet")
+    check_folder(storage)
     if extend or (settings is None and origin is None):
         open_run(root)
     is_new = not storage.root.exists()
@@ -118,6 +116,7 @@ def dry_run(root: Root, settings: Settings, compute: Compute) -> tuple[PlanPrevi
     Rows of a remote source are not read. Nothing but temporary files is written.
     """
     storage = run_storage(root)
+    check_folder(storage)
     before = open_run(root) if run_exists(root) else None
     to_parquet = _conversion(before, storage, compute, may_write=False)
     plan = examine(settings, before, convert=to_parquet)

@@ -1,4 +1,4 @@
-"""Checks of the run's folder: it is not inside its own source and has enough free disk space."""
+"""Checks of the run's folder: it is one, is not inside its own source, and has free disk space."""
 
 from __future__ import annotations
 
@@ -14,7 +14,19 @@ from datamask.config.settings import Settings
 from datamask.errors import RunError, StorageError
 from datamask.runs.stages import STAGES
 from datamask.source.opening import is_remote
-from datamask.storage.local import Storage
+from datamask.storage.local import Storage, nearest_folder
+
+
+def check_folder(storage: Storage) -> None:
+    """Refuse a run whose files could not be written. Raises RunError."""
+    folder = nearest_folder(storage.root)
+    if not folder.is_dir():
+        problem = "is a file; name a folder, or one that is not there yet"
+    elif not os.access(folder, os.W_OK):
+        problem = "is not writable; use another folder"
+    else:
+        return
+    raise RunError(f"{storage.address}: {folder} {problem}")
 
 
 def folder_problems(storage: Storage, settings: Settings) -> Iterator[RunError]:

@@ -1,5 +1,6 @@
 """`datamask plan --dry-run` refuses what a launch refuses, or says what it has not read."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from datamask.config.compute import Compute
-from datamask.errors import DatamaskError
+from datamask.errors import DatamaskError, RunError
 from datamask.planning.plan import dry_run, plan_run
 from tests.cli.commands import here
 from tests.finished import corpus, settings
@@ -50,6 +51,19 @@ def test_a_dry_run_finds_what_a_launch_refuses(tmp_path, values, selection, is_p
         plan_run(tmp_path / "run", chosen)
     assert list(map(str, plan.problems)) == list(map(str, caught.value.problems))
     assert are_rows_checked or is_planned
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
+    """By a dry run too, and before anything is read; a file is no folder."""
+    source = corpus(tmp_path / "source")
+    roots = [tmp_path / "closed" / "run", source / "0.parquet" / "run"]
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
+    for root in roots:
+        for start in (plan_run, dry_run):
+            with pytest.raises(RunError) as caught:
+                start(root, settings(source), Compute())
+            assert str(root) in str(caught.value)
+        assert not root.exists()
 
 
 def test_a_dry_run_says_that_a_distant_source_was_not_read(tmp_path, capsys):
