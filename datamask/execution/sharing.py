@@ -8,6 +8,7 @@ from them the vectors that it needs (`embedding.reuse`).
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
@@ -52,9 +53,11 @@ def check_sharing(origin: Root, root: Root) -> None:
 def share(origin: Run, run: Run) -> None:
     """Link, or else copy, every unfinished file of *run* that *origin* has."""
     counts = Counter[str]()
+    # Without a lock, a file that is just replaced differs from its checksum, and is made again.
+    lock = origin.storage.lock if os.access(origin.root, os.W_OK) else contextlib.nullcontext
     for stage in stages_of(run.settings):
         for unit in run.remaining(stage) if stage not in OWN else ():
-            with origin.storage.lock(run.lock_of(stage, unit)):
+            with lock(run.lock_of(stage, unit)):
                 counts[_share_unit(origin, run, stage, unit)] += 1
     text = "shared with %s: %d files linked, %d copied (a link needs the same disk)"
     logger.info(text, origin.address, counts["linked"], counts["copied"])

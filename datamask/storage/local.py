@@ -181,7 +181,7 @@ def move_into_place(temporary: Path, path: Path) -> None:
         RunError: a folder is in the place of the file.
     """
     check_no_folder(path)
-    with temporary.open("rb+") as file:
+    with temporary.open("rb") as file:
         os.fsync(file.fileno())
     try:
         os.replace(temporary, path)

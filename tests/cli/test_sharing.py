@@ -3,6 +3,8 @@
 import errno
 import os
 import shutil
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,5 +75,21 @@ def test_a_run_from_another_on_another_disk_is_a_copy(finished, tmp_path, monkey
     assert not run.remaining("embeddings")
     copied = {name: found for name, found in contents(tmp_path / "run").items() if "/" in name}
     assert copied.items() <= contents(root).items()
+    # A run that this user may only read: nothing is written there.
+    read_only = shutil.copytree(
+        root, tmp_path / "read_only", ignore=shutil.ignore_patterns("locks")
+    )
+    (read_only / "locks").write_text("")
+    run = plan_run(tmp_path / "other", None, origin=open_run(read_only))
+    monkeypatch.setattr(os, "access", lambda path, mode: path != read_only)
+    opened = Path.open
+
+    def opened_to_read(path: Path, mode: str = "r", *more: Any, **options: Any) -> Any:
+        assert "+" not in mode, f"{path} may be a link to a file that cannot be changed"
+        return opened(path, mode, *more, **options)
+
+    monkeypatch.setattr(Path, "open", opened_to_read)
+    share(open_run(read_only), run)
+    assert not run.remaining("embeddings")
     with pytest.raises(RunError, match=r"^s3://somewhere/run: only folders of this"):
         rebuild("s3://somewhere/run", origin=root)
