@@ -296,9 +296,7 @@ def _another_cut(before: Run, plan: PlanPreview) -> Iterator[RunError]:
     )
     if old == new:
         return  # copies of converted files are in another folder
-    old_files, new_files = (
-        {piece.path: piece.digest for piece in pieces} for pieces in (before.pieces, plan.pieces)
-    )
+    old_files, new_files = ({p.path: p.digest for p in each} for each in (old, new))
     notes = [f"{path} was removed" for path in old_files if path not in new_files]
     notes += [f"{path} was added" for path in new_files if path not in old_files]
     both = (path for path in old_files if path in new_files)

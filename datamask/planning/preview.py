@@ -143,7 +143,7 @@ def _cut_after(
 
 def place(path: str) -> str:
     """A path at any commit, which moves when files are added; of a copy, in any run's folder."""
-    return re.sub(rf"^(hf://[^@]*)@[0-9a-f]{{40}}/|^.*/{FOLDER}/", r"\1/", path)
+    return re.sub(rf"^(hf://[^@]*)@[0-9a-f]{{40}}(?=/)|^.*/(?={FOLDER}/)", r"\1", path)
 
 
 def examine(

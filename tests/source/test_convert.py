@@ -17,7 +17,7 @@ import pytest
 
 from datamask.config.compute import Compute
 from datamask.config.inputs import Source
-from datamask.errors import InputError
+from datamask.errors import InputError, RunError
 from datamask.planning.plan import plan_run
 from datamask.report.findings import findings_of
 from datamask.runs.opening import run_storage
@@ -239,6 +239,11 @@ def test_copies_are_in_the_folder_of_a_run_that_is_there(tmp_path, how):
     assert [piece.digest for piece in now.pieces] == [piece.digest for piece in run.pieces]
     assert not now.remaining("scores") or how != "moved"
     assert plan_run(root, None).pieces == now.pieces
+    root.rename(old)
+    write(tmp_path / "source" / "2.jsonl", records(2, 60))
+    with pytest.raises(RunError) as caught:
+        plan_run(old, None)
+    assert "2.jsonl" in str(caught.value) and "1.jsonl" not in str(caught.value)
 
 
 def test_a_type_that_does_not_fit_the_planned_ones_is_refused(tmp_path):
