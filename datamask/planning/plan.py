@@ -26,7 +26,7 @@ from datamask.errors import DatamaskError, RunError, gathering, together
 from datamask.evaluation.models import training_explained
 from datamask.planning.preflight_folder import check_folder, folder_problems, room_problems
 from datamask.planning.preflight_rows import check_rows
-from datamask.planning.preview import Convert, PlanPreview, examine, place
+from datamask.planning.preview import Convert, PlanPreview, examine, stable_path
 from datamask.runs import locks, schemas
 from datamask.runs.files import write_parquet
 from datamask.runs.opening import create_run, open_run, run_exists, run_storage
@@ -292,15 +292,21 @@ def _another_cut(before: Run, plan: PlanPreview) -> Iterator[RunError]:
     if not plan.disk:
         return  # not all files were read, and the problems say why
     old, new = (
-        [replace(p, path=place(p.path)) for p in each] for each in (before.pieces, plan.pieces)
+        [replace(piece, path=stable_path(piece.path)) for piece in pieces]
+        for pieces in (before.pieces, plan.pieces)
     )
     if old == new:
         return  # copies of converted files are in another folder
-    old_files, new_files = ({p.path: p.digest for p in each} for each in (old, new))
-    notes = [f"{path} was removed" for path in old_files if path not in new_files]
-    notes += [f"{path} was added" for path in new_files if path not in old_files]
-    both = (path for path in old_files if path in new_files)
-    notes += [f"{path} has changed" for path in both if old_files[path] != new_files[path]]
+    old_files, new_files = (
+        {stable_path(piece.path): piece for piece in pieces}
+        for pieces in (before.pieces, plan.pieces)
+    )
+    notes = [f"{old_files[key].path} was removed" for key in old_files.keys() - new_files.keys()]
+    notes += [f"{new_files[key].path} was added" for key in new_files.keys() - old_files.keys()]
+    both = old_files.keys() & new_files.keys()
+    changed = [key for key in both if old_files[key].digest != new_files[key].digest]
+    notes += [f"{new_files[key].path} has changed" for key in changed]
+    notes.sort()
     more = f" (and {len(notes) - 3} more)" if len(notes) > 3 else ""
     remedy = "use another folder"
     if _continues(before, plan):

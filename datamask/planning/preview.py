@@ -130,8 +130,8 @@ def _cut_after(
     """Cut files; if those of a planned run are among them, its shards come first, unchanged."""
     planned: tuple[Piece, ...] = ()
     if before is not None and before.settings.plan == settings.plan and before.plan_path.exists():
-        paths = {(place(file.path), file.digest): file.path for file in files}
-        pairs = [((place(piece.path), piece.digest), piece) for piece in before.pieces]
+        paths = {(stable_path(file.path), file.digest): file.path for file in files}
+        pairs = [((stable_path(piece.path), piece.digest), piece) for piece in before.pieces]
         if all(key in paths for key, _ in pairs):
             planned = tuple(replace(piece, path=paths[key]) for key, piece in pairs)
     known = {piece.path for piece in planned}
@@ -141,8 +141,8 @@ def _cut_after(
     return (*planned, *(replace(piece, shard=first + piece.shard) for piece in new))
 
 
-def place(path: str) -> str:
-    """A path at any commit, which moves when files are added; of a copy, in any run's folder."""
+def stable_path(path: str) -> str:
+    """A path without its commit, which moves when files are added; of a copy, within its folder."""
     return re.sub(rf"^(hf://[^@]*)@[0-9a-f]{{40}}(?=/)|^.*/(?={FOLDER}/)", r"\1", path)
 
 
