@@ -7,10 +7,12 @@ each, which wait for each other: two workers on two cores took twice the CPU tim
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Iterator
 
 import torch
+
+THREADS_OF_PROCESS = torch.get_num_threads()
+"""What OMP_NUM_THREADS or the cores give: asked before any thread has another number."""
 
 
 @contextlib.contextmanager
@@ -24,12 +26,6 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-@functools.cache
-def threads_of_process() -> int:
-    """The number that OMP_NUM_THREADS or the cores give; asked before any is set."""
-    return torch.get_num_threads()
-
-
 def share_threads(at_once: int) -> None:
     """Give this thread its share of the process's, where so many units are made at once."""
-    torch.set_num_threads(max(1, threads_of_process() // at_once))
+    torch.set_num_threads(max(1, THREADS_OF_PROCESS // at_once))
