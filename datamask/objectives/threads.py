@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import torch
 
-THREADS_OF_PROCESS = torch.get_num_threads()
+threads_of_process = torch.get_num_threads()
 """What OMP_NUM_THREADS or the cores give: asked before any thread has another number."""
 
 
@@ -28,4 +28,4 @@ def one_thread() -> Iterator[None]:
 
 def share_threads(at_once: int) -> None:
     """Give this thread its share of the process's, where so many units are made at once."""
-    torch.set_num_threads(max(1, THREADS_OF_PROCESS // at_once))
+    torch.set_num_threads(max(1, threads_of_process // at_once))

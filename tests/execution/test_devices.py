@@ -38,7 +38,7 @@ def test_units_that_are_made_at_once_share_the_threads(stage, workers, each, tmp
     settings = finished.settings(finished.corpus(tmp_path / "source"))
     run, seen = plan_run(tmp_path / "run", settings), []
     assert run.num_shards == 3
-    monkeypatch.setattr(threads, "THREADS_OF_PROCESS", 12)
+    monkeypatch.setattr(threads, "threads_of_process", 12)
     monkeypatch.setattr(
         pkgutil,
         "resolve_name",
