@@ -10,7 +10,7 @@ from datamask.config.inputs import Embedding, Plan, Quality, Source
 from datamask.config.outputs import Publication, Subset
 from datamask.config.selection import Selection, Topics
 from datamask.config.tokens import Tokens
-from datamask.planning.applying import check_source, settings_to_apply
+from datamask.planning.applying import check_applied, settings_to_apply
 from datamask.runs.opening import open_run, run_exists
 from datamask.storage.location import RootParameter
 from flows.orchestration.fan_out import ends_in_one_line
@@ -98,9 +98,9 @@ def apply(
     check_deployments(partitions)
     groups: dict[str, Any] = {"source": source}
     if run_exists(root):
-        check_source(open_run(root).settings)
+        check_applied(open_run(root).settings)
     else:
-        settings = check_source(settings_to_apply(open_run(learnt), source))
+        settings = check_applied(settings_to_apply(open_run(learnt), source))
         groups = dict(settings)
         groups["embedding"] = settings.embedding.model_copy(update={"keep": keep_embeddings})
     finish(plan_shards(root, groups, compute), compute, partitions)

@@ -140,8 +140,8 @@ def sum_tallies(connection: Any, paths: list[str]) -> None:
     """Make table `tallies`: documents by group and fate, from the tallies of shards."""
     sums = ", ".join(f"sum({name})::BIGINT AS {name}" for name in SUMS)
     connection.execute(
-        f"CREATE TABLE tallies AS SELECT kind, name, fate, {sums} FROM read_parquet($paths)"
-        " GROUP BY ALL",
+        f"CREATE TABLE tallies AS SELECT kind, name, fate, {sums} FROM "
+        "read_parquet($paths, hive_partitioning = false) GROUP BY ALL",
         {"paths": paths},
     ).fetchall()
 
@@ -309,7 +309,7 @@ def documents_of(run: Run, folder: str | None = None) -> str:
         inside(run.root, f"documents/{path.name}")
     pattern = Path(run.root.absolute() if folder is None else folder) / "documents" / "*.parquet"
     quoted = str(pattern).replace("'", "''")
-    return f"read_parquet('{quoted}') WHERE shard < {run.num_shards}"
+    return f"read_parquet('{quoted}', hive_partitioning = false) WHERE shard < {run.num_shards}"
 
 
 def query(run: Run, sql: str) -> list[dict[str, Any]]:

@@ -40,7 +40,8 @@ WITH joined AS (
         REPLACE ({groups}, least(s.text_read, c.text_read) AS text_read),
         coalesce(c.topic, '{none}') AS topic, q.quality, q.dropped, {added}, c.logit,
         coalesce(c.selected, false) AS selected
-    FROM read_parquet($scores) s POSITIONAL JOIN read_parquet($quality) q
+    FROM read_parquet($scores, hive_partitioning = false) s
+    POSITIONAL JOIN read_parquet($quality, hive_partitioning = false) q
     POSITIONAL JOIN candidates c WHERE s.row = q.row AND s.id = q.id
 )
 SELECT *, dropped IS NULL AND (quality > $least OR (quality = $least AND id <= $last))

@@ -48,7 +48,10 @@ def open_run_database(run: Run, sql: str = "") -> Iterator[Any]:
         if re.search(r"\bexposures\b", sql, re.IGNORECASE) and run.settings.tokens is not None:
             run.receipt("order")
             quoted = str(run.path("order").absolute()).replace("'", "''")
-            connection.execute(f"CREATE TEMP VIEW exposures AS FROM read_parquet('{quoted}')")
+            connection.execute(
+                "CREATE TEMP VIEW exposures AS FROM "
+                f"read_parquet('{quoted}', hive_partitioning = false)"
+            )
         yield connection
 
 

@@ -29,7 +29,7 @@ from datamask.errors import SettingsError
 from datamask.evaluation.weights import with_weights
 from datamask.execution.pipeline import rebuild as rebuild_run
 from datamask.execution.pipeline import rewrite_report
-from datamask.planning.applying import check_source, settings_to_apply
+from datamask.planning.applying import check_applied, settings_to_apply
 from datamask.planning.plan import Change
 from datamask.report.answer import Answer, answer
 from datamask.report.evaluation import evaluation_markdown
@@ -197,7 +197,7 @@ def apply(root: Root, new: Root, overrides: tuple[str, ...]) -> None:
 
     def asked(own: Settings | None) -> tuple[Settings, Compute]:
         settings, compute = load_settings(None, overrides, own or settings_to_apply(learnt))
-        return check_source(settings), compute
+        return check_applied(settings), compute
 
     _, compute = asked(own_settings(new))
     rebuild_and_show(new, lambda own: asked(own)[0], compute)

@@ -67,8 +67,8 @@ def training_explained(evaluation: Evaluation) -> list[str]:
     times = f", {evaluation.epochs} times" if evaluation.epochs > 1 else ""
     lines = [
         f"Evaluation trains {arms * seeds * rates} models ({arms} arms, {seeds} seeds, {rates} "
-        f"learning rates) on {budget_tokens(evaluation):,d} tokens each{times}, compute.workers of "
-        "them at once."
+        f"learning rates) on {budget_tokens(evaluation):,d} tokens each{times}; compute.workers "
+        "says how many at once."
     ]
     if evaluation.model != "tiny":
         lines.append(

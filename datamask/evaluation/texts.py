@@ -68,8 +68,9 @@ def load_documents(connection: Any, run: Run) -> None:
             connection,
             f"{'INSERT INTO documents' if shard else 'CREATE TABLE documents AS'} "
             "SELECT CAST(? AS INT) AS shard, q.row, q.id, q.quality, q.dropped, s.characters, "
-            "s.tokens, s.dump, s.language, s.domain FROM read_parquet(?) q "
-            "JOIN read_parquet(?) s USING (row)",
+            "s.tokens, s.dump, s.language, s.domain "
+            "FROM read_parquet(?, hive_partitioning = false) q "
+            "JOIN read_parquet(?, hive_partitioning = false) s USING (row)",
             [shard, str(run.quality_path(shard)), str(run.path("scores", shard))],
         )
 

@@ -27,7 +27,7 @@ _NGRAMS = """
 CREATE TABLE ngrams AS SELECT benchmark, item, hash, bool_or(inside) AS inside,
     min(position) AS position, hash IN (FROM common) AS is_common
 FROM (SELECT benchmark, item, unnest(hashes) AS hash, unnest(inside) AS inside,
-    unnest(range(1, len(hashes) + 1)) AS position FROM read_parquet(?))
+    unnest(range(1, len(hashes) + 1)) AS position FROM read_parquet(?, hive_partitioning = false))
 GROUP BY benchmark, item, hash
 """
 
@@ -46,7 +46,7 @@ held AS (
 SELECT shard, row, $names[benchmark + 1], word,
     left(array_to_string(words[position : position + $ngram - 1], ' '), {MOST_SHOWN}),
     share
-FROM most JOIN read_parquet($benchmarks) USING (benchmark, item)
+FROM most JOIN read_parquet($benchmarks, hive_partitioning = false) USING (benchmark, item)
 """
 
 
@@ -70,7 +70,8 @@ def find_contaminated(connection: Any, run: Run) -> None:
     execute(
         connection,
         f"CREATE TABLE shared AS SELECT {SHARD_OF_FILE} AS shard, row, unnest(shared) AS hash, "
-        "unnest(shared_at) AS word FROM read_parquet(?, filename = true) WHERE shared IS NOT NULL",
+        "unnest(shared_at) AS word FROM "
+        "read_parquet(?, hive_partitioning = false, filename = true) WHERE shared IS NOT NULL",
         [paths],
     )
     execute(connection, _COMMON, [known.common])

@@ -42,7 +42,7 @@ EARLIER = -1
 ROW_BITS = 40
 """A document is one number, in the order of the source: its shard, and its row in these bits."""
 
-ROWS = "read_parquet(?, filename = true, file_row_number = true)"
+ROWS = "read_parquet(?, hive_partitioning = false, filename = true, file_row_number = true)"
 DOCUMENT = (
     "((coalesce(try_cast(regexp_extract(filename, '([0-9]+)[.]parquet$', 1) AS BIGINT), "
     f"{EARLIER}) - {EARLIER}) << {ROW_BITS}) + file_row_number AS document"
@@ -269,7 +269,8 @@ def _cluster(connection: Any, run: Run) -> None:
     execute(
         connection,
         f"CREATE TABLE links AS SELECT DISTINCT {_NUMBER.format('shard', 'row')} AS document, "
-        f"{_NUMBER.format('first_shard', 'first_row')} AS other FROM read_parquet(?)",
+        f"{_NUMBER.format('first_shard', 'first_row')} AS other "
+        "FROM read_parquet(?, hive_partitioning = false)",
         [[str(run.path("similar_pairs", unit)) for unit in units]],
     )
     while execute(

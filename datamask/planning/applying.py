@@ -48,10 +48,13 @@ def settings_to_apply(learnt: Run, source: Source | None = None) -> Settings:
     return settings.model_copy(update=changes)
 
 
-def check_source(settings: Settings) -> Settings:
+def check_applied(settings: Settings) -> Settings:
     """The settings, if they name a source and a mask model; else a SettingsError is raised."""
     if not settings.selection.mask_model:
-        raise SettingsError("the run selects by itself; name another one for the new documents")
+        raise SettingsError(
+            "selection.mask_model: the run selects by itself; name another folder for the new "
+            "documents"
+        )
     if not settings.source.path:
         raise SettingsError("source.path: name the new documents with --set source.path=...")
     return settings

@@ -122,7 +122,7 @@ def rows_of(connection: Any, run: Run, stage: str) -> str:
     """SQL: the rows of a stage's files of all shards, with their shard."""
     paths = [str(run.path(stage, shard)) for shard in range(run.num_shards)]
     execute(connection, f"SET VARIABLE {stage} = ?", [paths])
-    files = f"read_parquet(getvariable('{stage}'), filename = true)"
+    files = f"read_parquet(getvariable('{stage}'), hive_partitioning = false, filename = true)"
     return f"(SELECT {SHARD_OF_FILE} AS shard, * FROM {files})"
 
 

@@ -52,7 +52,8 @@ ORDER BY id NOT IN (SELECT unnest($known::TEXT[])),
 
 _ELIGIBLE = """
 INSERT INTO eligible SELECT ?, row, id, quality, domain
-FROM read_parquet(?) JOIN (SELECT row, domain FROM read_parquet(?)) USING (row)
+FROM read_parquet(?, hive_partitioning = false)
+JOIN (SELECT row, domain FROM read_parquet(?, hive_partitioning = false)) USING (row)
 WHERE quality IS NOT NULL AND coalesce(dropped, 'pruned') = 'pruned' AND {}
 """
 

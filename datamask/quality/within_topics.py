@@ -41,7 +41,8 @@ def normalise_within_topics(run: Run, compute: Compute) -> None:
             execute(
                 connection,
                 f"INSERT INTO topics SELECT {shard}, row, topic FROM (SELECT row FROM "
-                "read_parquet(?) WHERE dropped IS NULL) POSITIONAL JOIN read_parquet(?)",
+                "read_parquet(?, hive_partitioning = false) WHERE dropped IS NULL) POSITIONAL JOIN "
+                "read_parquet(?, hive_partitioning = false)",
                 paths,
             )
         _add_scores(connection, run)

@@ -52,10 +52,11 @@ _SQL_TYPES = {kind: name for name, kind in _TYPES.items()}
 def check_whole(path: str, name: str) -> None:
     """Refuse a local file that was cut off: DuckDB leaves out its last rows without a word.
 
-    The end of *name*, which stands in messages, tells the format.
+    Messages have *name*, whose ending tells the format.
 
     Raises:
-        InputError: compressed bytes or a quote end nowhere, or a row of CSV has too many values.
+        InputError: compressed bytes or a quoted value have no end, or a row of CSV does not have a
+            value for each column.
     """
     with naming(name), _decompressed(path) as file:
         if name.lower().endswith(tuple(kind + end for kind in TABLES for end in COMPRESSIONS)):
@@ -103,7 +104,7 @@ def merge_schemas(schemas: Iterable[pa.Schema]) -> pa.Schema:
             with contextlib.suppress(pa.ArrowInvalid, pa.ArrowTypeError):
                 pair = [pa.schema([known]), pa.schema([field])]
                 kind = pa.unify_schemas(pair, promote_options="permissive").field(0).type
-            keys = known.metadata or field.metadata  # of JSON, which no other file has
+            keys = known.metadata or field.metadata  # where JSON has the values; others have none
             merged[field.name] = pa.field(field.name, kind, metadata=keys)
     return pa.schema(list(merged.values()))
 

@@ -33,10 +33,10 @@ def open_storage(root: Root, contents: Contents) -> Storage:
     if not is_utf8(os.path.abspath(text)):
         raise RunError(f"{text}: {NOT_UTF8}")
     if "://" not in text:
-        if any(character in os.path.abspath(text) for character in "*?[\\=,"):
+        if any(character in os.path.abspath(text) for character in "*?[\\,"):
             raise RunError(
-                f"{text}: DuckDB would read *, ? or [ as a pattern and \\ as /, a name with = as a "
-                "column, and what follows a comma as another folder; use another folder"
+                f"{text}: DuckDB would read *, ? or [ as a pattern, \\ as / and a comma as the end "
+                "of the name; use another folder"
             )
         if ":/" in text and text.partition(":/")[0].isalnum():
             raise RunError(f"{text}: a URL has two slashes after its colon")
@@ -53,7 +53,7 @@ def open_storage(root: Root, contents: Contents) -> Storage:
     if protocol in READ_ONLY:
         raise RunError(f"{url}: a run needs an object store, such as s3:// or gs://, or a folder")
     names = rest.split("/")
-    is_odd = any(c in url for c in "*?[]#\\\0\n") or any(c in names[-1] for c in "=,")
+    is_odd = any(c in url for c in "*?[]#\\\0\n") or "," in names[-1]
     if not all(names) or {".", ".."} & {*names} or is_odd:
         raise RunError(f"{url}: not a bucket and a prefix of plain names")
     return RemoteStorage(url, contents)

@@ -98,7 +98,7 @@ def _load(connection: Any, run: Run) -> int:
         execute(
             connection,
             f"INSERT INTO documents SELECT {unit}, *, {key}::DOUBLE / 2::DOUBLE ** 64 "
-            "FROM read_parquet(?)",
+            "FROM read_parquet(?, hive_partitioning = false)",
             [str(run.path("tokenised", unit))],
         )
     [(total,)] = execute(connection, "SELECT sum(repeat * tokens)::BIGINT FROM documents")
@@ -123,7 +123,11 @@ def _fill_phases(connection: Any, run: Run, phases: tuple[Phase, ...], total: in
     for shard in range(run.num_shards):
         run.receipt("documents", shard)
     paths = [str(run.path("documents", shard)) for shard in range(run.num_shards)]
-    execute(connection, "CREATE TABLE facts AS FROM read_parquet(?) WHERE selected", [paths])
+    execute(
+        connection,
+        "CREATE TABLE facts AS FROM read_parquet(?, hive_partitioning = false) WHERE selected",
+        [paths],
+    )
     # A condition, which may come with the settings of others, reads nothing else.
     execute(connection, "SET enable_external_access = false")
     execute(connection, f"CREATE TABLE chosen AS SELECT *, NULL::INT AS phase FROM ({_EXPOSURES})")

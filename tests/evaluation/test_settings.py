@@ -39,7 +39,7 @@ def test_the_amount_of_training_is_told():
     """Models and tokens, and what they take where there is no GPU; nothing without arms."""
     arms = ["ours", "random", "top_quality"]
     amount, without_gpu = training_explained(parsed(arms).evaluation)
-    assert "18 models" in amount and "300,000,000 tokens each," in amount and "tiny" in without_gpu
+    assert "18 models" in amount and "300,000,000 tokens each;" in amount and "tiny" in without_gpu
     small = parsed(["ours", "random"]).evaluation.model_copy(
         update={"model": "tiny", "seeds": 2, "epochs": 3}
     )

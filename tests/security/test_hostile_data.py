@@ -80,15 +80,17 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, pa.Table, se
             "publication": {"dry_run": True, "license": "mit"},
         }
     )
+    home = place / "row=5" / "quality=7"  # columns, where DuckDB reads names as partitions
+    home.mkdir(parents=True)
     before = {str(path) for path in place.rglob("*")}
-    run = pipeline.rebuild(place / 'run\'; drop table made; -- "x"', chosen)
+    run = pipeline.rebuild(home / 'run\'; drop table made; -- "x"', chosen)
     return run, source, before
 
 
 def test_names_from_data_stay_in_the_run(hostile):
     """No file is new outside its folder, and no file in it is named after a value."""
     run, _, before = hostile
-    place = run.root.parent
+    place = run.root.parents[2]
     new = {str(path) for path in place.rglob("*")} - before
     assert all(Path(path).is_relative_to(run.root) for path in new)
     names = {path.name for path in run.root.rglob("*")}
@@ -221,7 +223,7 @@ def test_a_database_that_comes_with_a_run_reads_no_file(tmp_path):
 
 def test_a_run_whose_path_is_a_pattern_is_refused(source, tmp_path):
     """DuckDB reads patterns, columns and lists: it would read more or less than the run's files."""
-    for name in ("run*", "run?", "run[12]", "run\\n", "tokens=7", "a,b"):
+    for name in ("run*", "run?", "run[12]", "run\\n", "a,b"):
         with pytest.raises(DatamaskError, match="use another folder"):
             plan_run(tmp_path / name / "run", finished.settings(source))
         assert not (tmp_path / name).exists()

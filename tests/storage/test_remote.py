@@ -185,7 +185,6 @@ def test_a_run_begun_on_disk_goes_on_in_the_store(s3, source, machine, original)
         ("s3://runs/../x", "plain names"),
         ("s3://runs/a//b", "plain names"),
         ("s3://runs/a*", "plain names"),
-        ("s3://runs/lambda=0.3", "plain names"),
         ("s3://runs/a,b", "plain names"),
         ("s3://", "plain names"),
         ("s3:/runs/x", "two slashes"),
