@@ -88,7 +88,7 @@ class Recommendation:
         """What the knee does not say."""
         if self.trained:
             return ""
-        return "The knee is not what trains best; `sweep.by=evaluation` trains models to find that."
+        return "The knee is not what trains best; sweep.by=evaluation trains models to find that."
 
     @property
     def advice(self) -> str:
