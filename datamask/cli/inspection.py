@@ -114,6 +114,11 @@ def verify(root: Root) -> None:
     )
     for name, reason in verified.corrupt:
         click.echo(f"{run.address}/{name}: {reason}")
+    if verified.corrupt and not verified.may_write:
+        raise CorruptFileError(
+            f"{root}: corrupt files stay, because this user may only read the run; let one who may "
+            f"write there run `datamask verify {shlex.quote(run.address)}`"
+        )
     if verified.corrupt:
         raise CorruptFileError(
             f"{root}: {len(verified.corrupt)} corrupt files were renamed to *.corrupt; "

@@ -30,6 +30,12 @@ class Columns(Group):
     token_count: str = "token_count"
     """number of tokens, where known"""
 
+    @property
+    def of_text(self) -> tuple[str, ...]:
+        """Those of text, also where it looks like numbers; in lower case."""
+        names = (self.text, self.id, self.dump, self.url, self.language)
+        return tuple(map(str.lower, names))
+
 
 class Source(Group):
     """Where the documents are."""

@@ -2,13 +2,14 @@
 
 A receipt says what a file was made from; only the checksum says that its bytes are unchanged. A
 corrupt file is renamed (`.corrupt` is appended to its name), so that it counts as missing and
-the next launch makes it again.
+the next launch makes it again. In a run that this user may only read, it is only reported.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -25,11 +26,15 @@ AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """Number and size of the files read, and the names of corrupt ones with the reasons."""
+    """Number and size of the files read, and the names of corrupt ones with the reasons.
+
+    `may_write`: whether these could be renamed.
+    """
 
     files: int
     bytes: int
     corrupt: tuple[tuple[str, str], ...]
+    may_write: bool
 
 
 def verify(run: Run) -> Verification:
@@ -39,17 +44,17 @@ def verify(run: Run) -> Verification:
     work makes both.
     """
     corrupt: list[tuple[str, str]] = []
-    files = size = 0
+    files, size, may_write = 0, 0, os.access(run.root, os.W_OK)
     # The plan comes first, because it determines which files there should be.
     for items in ([_File("plan.parquet", "settings")], _files(run)):
         for file, length, reason in _checked(run.storage, items):
             files += 1
             size += length
-            if reason and (reason := _set_aside(run, file)):
+            if reason and (not may_write or (reason := _set_aside(run, file))):
                 corrupt.append((file.name, reason))
         if corrupt:
             break
-    return Verification(files, size, tuple(corrupt))
+    return Verification(files, size, tuple(corrupt), may_write)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,9 @@ NAMES = {
 }
 """Names by which a column is recognised, the likeliest first."""
 
+TEXTS = " ".join(names for key, names in NAMES.items() if key != "token_count").split()
+"""Those of columns of text."""
+
 SCORE = re.compile(r"score|quality|rating|grade|edu|prob", re.IGNORECASE)
 NO_SCORE = re.compile(r"lang|token|length|_id$|minhash", re.IGNORECASE)
 MOST_SHARD_ROWS = 1_000_000
@@ -78,7 +81,7 @@ def look(path: str) -> Look:
         return _look_at(path, paths)
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "first.parquet"
-        first_records(to_convert[0], ROWS, copy)
+        first_records(to_convert[0], ROWS, copy, TEXTS)
         seen = _look_at(path, [str(copy)])
     about = f"{len(to_convert)} files to convert; looked at the first records of {to_convert[0]}"
     return replace(seen, lines=(about, *seen.lines[1:]), comments=seen.comments | {"plan": ""})

@@ -17,7 +17,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from urllib.parse import quote
@@ -113,7 +113,7 @@ def convert(
         raise not_converted(source.path, len(lacking))
     if new:
         logger.info("%s: %d files to convert to Parquet", source.path, len(new))
-        look = functools.partial(_look, most_bad_lines=source.most_bad_lines, storage=storage)
+        look = functools.partial(_look, source=source, storage=storage)
         looks = [*each_in_turn(look, [*new.values()], compute.workers, "files looked into")]
         note = _extended(note, base, dict(zip(new, looks, strict=True)), source.columns.id)
         write_text_file(storage.root / NOTE, json.dumps(asdict(note)), storage)
@@ -172,15 +172,15 @@ _Look = tuple[list[str], pa.Schema, int]
 """What tells the version and the content of a file, its columns, and its lines left out."""
 
 
-def _look(name: str, most_bad_lines: int, storage: Storage) -> _Look:
+def _look(name: str, source: Source, storage: Storage) -> _Look:
     version = _version(name)
     with _local(name, storage) as path:
         formats.check_whole(path, name)
-        schema, bad_lines = formats.look_into(path, name, most_bad_lines)
-        return [version, content_digest(path)], schema, bad_lines
+        look = formats.look_into(path, name, source.most_bad_lines, source.columns.of_text)
+        return [version, content_digest(path)], *look
 
 
-def first_records(name: str, rows: int, copy: Path) -> None:
+def first_records(name: str, rows: int, copy: Path, of_text: Collection[str]) -> None:
     """Write the first records of a file to a Parquet file; all of an Arrow file."""
     ending = next(end for end in formats.CONVERTED if name.lower().endswith(end))
     head = copy.with_name(f"head{ending.removesuffix('.gz').removesuffix('.zst')}")
@@ -191,7 +191,7 @@ def first_records(name: str, rows: int, copy: Path) -> None:
             compression = {".gz": "gzip", ".zst": "zstd"}.get(Path(ending).suffix)
             lines = io.BufferedReader(pa.input_stream(raw, compression=compression))
             beginning.writelines(itertools.islice(lines, rows + 1))
-    schema, _ = formats.look_into(str(head), name, 0)
+    schema, _ = formats.look_into(str(head), name, 0, of_text)
     write_parquet(copy, schema, formats.read_records(str(head), name, schema))
 
 

@@ -11,7 +11,7 @@ import csv
 import glob
 import io
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -66,10 +66,13 @@ def check_whole(path: str, name: str) -> None:
                 pass
 
 
-def look_into(path: str, name: str, most_bad_lines: int) -> tuple[pa.Schema, int]:
+def look_into(
+    path: str, name: str, most_bad_lines: int, of_text: Collection[str]
+) -> tuple[pa.Schema, int]:
     """Read a whole local file for its columns with their types, and its lines that are left out.
 
-    The end of *name*, which stands in messages, tells the format.
+    The end of *name*, which stands in messages, tells the format. In CSV, fractions in columns
+    *of_text* (in lower case) are text: as numbers, ids such as 2301.10140 would lose digits.
 
     Raises:
         InputError: the file cannot be read, or has more than *most_bad_lines* that are no objects.
@@ -80,7 +83,7 @@ def look_into(path: str, name: str, most_bad_lines: int) -> tuple[pa.Schema, int
                 return plain_schema(reader.schema), 0
         if _is_json(name):
             return _look_into_json(path, name, most_bad_lines)
-        return _look_into_csv(path, name), 0
+        return _look_into_csv(path, name, of_text), 0
 
 
 def read_records(path: str, name: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -266,13 +269,13 @@ def _csv(path: str, name: str) -> tuple[list[str], str]:
     )
 
 
-def _look_into_csv(path: str, name: str) -> pa.Schema:
+def _look_into_csv(path: str, name: str, of_text: Collection[str]) -> pa.Schema:
     """A column of numbers holds nothing else, none with leading zeros or 19 digits, as ids have."""
     header, rows = _csv(path, name)
     if not header:
         return pa.schema([])
     are = ", ".join(
-        f"bool_and(regexp_full_match({column}, '-?(0|[1-9][0-9]{{0,17}})')), bool_and(TRY_CAST("
+        f"bool_and(regexp_full_match({column}, '0|-?[1-9][0-9]{{0,17}}')), bool_and(TRY_CAST("
         f"{column} AS DOUBLE) IS NOT NULL AND NOT regexp_matches({column}, '{_EXACT}')) "
         f"FILTER ({column} IS NOT NULL)"
         for column in map(_identifier, header)
@@ -281,11 +284,11 @@ def _look_into_csv(path: str, name: str) -> pa.Schema:
         [column[0].as_py() for column in batch.columns]
         for batch in _batches(f"SELECT {are} FROM {rows}", name)
     ]
-    kinds = (
-        pa.int64() if is_whole else pa.float64() if is_number else pa.string()
-        for is_whole, is_number in zip(answers[::2], answers[1::2], strict=True)
-    )
-    return pa.schema([*zip(header, kinds, strict=True)])
+    fields = []
+    for column, is_whole, is_number in zip(header, answers[::2], answers[1::2], strict=True):
+        kind = pa.float64() if is_number and column.lower() not in of_text else pa.string()
+        fields.append((column, pa.int64() if is_whole else kind))
+    return pa.schema(fields)
 
 
 def _csv_query(path: str, name: str) -> str:

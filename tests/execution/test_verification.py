@@ -1,6 +1,7 @@
 """Every byte of a run is checked, and what is corrupt is made again as it was."""
 
 import json
+import os
 import subprocess
 from itertools import product
 from pathlib import Path
@@ -126,6 +127,20 @@ def test_a_damaged_file_of_the_subset_is_all_that_is_made_again(run, is_verified
     after = stamps()
     assert {file for file in before if after.get(file) != before[file]} == {name}
     assert published() == content
+
+
+def test_damage_of_a_run_that_one_may_only_read_is_reported(run, monkeypatch):
+    """All of it, and the run stays as it is, locks included."""
+    names = ["quality/00001.parquet", "selection/00001.parquet"]
+    for name in names:
+        flip(run.root / name, 0.5)
+    (run.root / "locks").mkdir(exist_ok=True)
+    (run.root / "locks").rmdir()
+    before = {path: path.stat().st_mtime_ns for path in run.root.rglob("*")}
+    monkeypatch.setattr(os, "access", lambda path, mode: path != run.root)
+    checked = verify(run)
+    assert ([name for name, _ in checked.corrupt], checked.may_write) == (names, False)
+    assert {path: path.stat().st_mtime_ns for path in run.root.rglob("*")} == before
 
 
 def test_a_file_without_checksum_is_not_trusted(run):

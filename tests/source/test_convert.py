@@ -18,6 +18,7 @@ import pytest
 from datamask.config.compute import Compute
 from datamask.config.inputs import Source
 from datamask.errors import InputError, RunError
+from datamask.planning.first_settings import TEXTS
 from datamask.planning.plan import plan_run
 from datamask.report.findings import findings_of
 from datamask.runs.opening import run_storage
@@ -278,6 +279,28 @@ def test_names_and_numbers_keep_what_they_say(tmp_path):
         ]
 
 
+@pytest.mark.parametrize(
+    ("column", "ids"),
+    [
+        ("ID", ["2301.10140", "2301.1014", "1e5"]),
+        ("id", ["007", "2301.10140"]),
+        ("id", ["7", "-0"]),
+        ("id", ["7", "-8"]),
+    ],
+)
+def test_ids_of_csv_keep_every_character(tmp_path, column, ids):
+    """Though all look like fractions or like whole numbers; scores beside them are numbers."""
+    path = tmp_path / "source" / "a.csv"
+    path.parent.mkdir()
+    lines = "".join(f"{name},1.50,text\n" for name in ids)
+    path.write_text(f"{column},edu,text\n{lines}")
+    [table] = converted(path.parent, tmp_path / "run", columns={"id": column})
+    assert table[column].cast(pa.string()).to_pylist() == ids
+    assert table.schema.field("edu").type == pa.float64()
+    first_records(str(path), 99, tmp_path / "copy.parquet", TEXTS)
+    assert pq.read_table(tmp_path / "copy.parquet").equals(table)
+
+
 CSV = "id,text\na,first\nb,second\n"
 REFUSED = {
     "a.jsonl.zst": (pa.compress(b'{"id": 1}\n' * 99, codec="zstd", asbytes=True)[:-1], ""),
@@ -305,7 +328,7 @@ def test_a_file_that_loses_rows_is_refused(name, tmp_path):
     assert str(path) in str(caught.value) and where in str(caught.value)
     if name.endswith(".zst"):
         with pytest.raises(InputError, match=name):
-            first_records(str(path), 99, tmp_path / "copy.parquet")
+            first_records(str(path), 99, tmp_path / "copy.parquet", TEXTS)
 
 
 def test_a_name_is_no_pattern_and_no_column(tmp_path):
