@@ -8,6 +8,7 @@ container is imported. The same values give the same result in every container.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ def column_of(data: Any, name: str | None = None) -> Any:
         name: of the column; None finds it.
 
     Raises:
-        InputError: no such column, or more than one.
+        InputError: no such column, or more than one, or two of one name.
     """
     is_dataset, is_arrow = hasattr(data, "with_format"), isinstance(data, pa.Table | pa.RecordBatch)
     if isinstance(data, dict) or (is_dataset and not hasattr(data, "__len__")):
@@ -42,6 +43,10 @@ def column_of(data: Any, name: str | None = None) -> Any:
         return data
     known = data.column_names if is_dataset or is_arrow else data.columns
     names = {str(column): column for column in known}
+    repeated = Counter(map(str, known)) - Counter([*names])
+    if repeated and (name is None or name in repeated):
+        problem = "occurs more than once; give every column its own name"
+        raise InputError(problem, column=name or min(repeated))
     if name is None:
         schema = data.features.arrow_schema if is_dataset else None
         schema = schema or (data.schema if is_arrow else pa.table(data.head(100)).schema)

@@ -231,6 +231,16 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: datamask.select(pl.DataFrame({"a": ["x"], "b": ["y"]})),
         "name one with column=; there are a, b",
     ),
+    "repeated column": (
+        lambda: datamask.select(pa.table([["x"], [1], [2]], names=["text", "edu", "edu"])),
+        "column edu: occurs more than once",
+    ),
+    "repeated score": (
+        lambda: datamask.select(
+            pa.table([["x"], [1], [2]], names=["text", "edu", "edu"]), "edu", column="text"
+        ),
+        "column edu: occurs more than once",
+    ),
     "no column": (lambda: datamask.select(HF, "scor"), "column scor: absent; there are vector"),
     "splits": (lambda: datamask.select(datasets.DatasetDict(train=HF)), "give one split"),
     "stream": (lambda: datamask.select(HF.to_iterable_dataset()), "give one split"),
