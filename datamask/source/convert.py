@@ -191,7 +191,7 @@ def first_records(name: str, rows: int, copy: Path, of_text: Collection[str]) ->
             compression = {".gz": "gzip", ".zst": "zstd"}.get(Path(ending).suffix)
             lines = io.BufferedReader(pa.input_stream(raw, compression=compression))
             beginning.writelines(itertools.islice(lines, rows + 1))
-    schema, _ = formats.look_into(str(head), name, 0, of_text)
+    schema = formats.merge_schemas([(name, formats.look_into(str(head), name, 0, of_text)[0])])
     write_parquet(copy, schema, formats.read_records(str(head), name, schema))
 
 
@@ -210,7 +210,7 @@ def _extended(note: _Note, base: str, looks: dict[str, _Look], id_column: str) -
         schema, further = note.arrow_schema, set[str]()
         for file, (_, other, _) in looks.items():
             further |= {*other.names} - {*schema.names}
-            merged = formats.merge_schemas([schema, other])
+            merged = formats.merge_schemas([("", schema), (base + file, other)])
             for had in schema:
                 if merged.field(had.name).type != had.type:
                     problem = f"type {other.field(had.name).type}, but {had.type} in the "
@@ -219,7 +219,7 @@ def _extended(note: _Note, base: str, looks: dict[str, _Look], id_column: str) -
         if further:
             logger.warning("left out, absent before: columns %s", ", ".join(sorted(further)))
         return replace(note, files=files, bad_lines=note.bad_lines | bad)
-    schema = formats.merge_schemas(schema for _, schema, _ in looks.values())
+    schema = formats.merge_schemas((base + file, look[1]) for file, look in looks.items())
     made_ids = "" if id_column in schema.names or not schema.names else id_column
     if made_ids:
         schema = schema.append(pa.field(made_ids, pa.string()))

@@ -98,12 +98,20 @@ def read_records(path: str, name: str, schema: pa.Schema) -> Iterator[pa.RecordB
             yield from (_fitted(batch, schema, name) for batch in _batches(query, name))
 
 
-def merge_schemas(schemas: Iterable[pa.Schema]) -> pa.Schema:
-    """One schema with the columns of all; a column whose types do not fit together is text."""
+def merge_schemas(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
+    """One schema with the columns of all files; a column whose types do not fit together is text.
+
+    Raises:
+        InputError: different values would be one column.
+    """
     merged: dict[str, pa.Field] = {}
-    for schema in schemas:
+    for name, schema in schemas:
         for field in schema:
             known, kind = merged.get(field.name, field), pa.string()
+            pointers = {of.metadata[KEYS] for of in (known, field) if of.metadata}
+            if len(pointers) > 1 or schema.names.count(field.name) > 1:
+                problem = "two values have this name, such as key `m.a` and `a` in `m`; rename one"
+                raise InputError(problem, path=name, column=field.name)
             with contextlib.suppress(pa.ArrowInvalid, pa.ArrowTypeError):
                 pair = [pa.schema([known]), pa.schema([field])]
                 kind = pa.unify_schemas(pair, promote_options="permissive").field(0).type

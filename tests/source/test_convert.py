@@ -260,6 +260,18 @@ def test_a_type_that_does_not_fit_the_planned_ones_is_refused(tmp_path):
     assert "removed" not in str(caught.value)
 
 
+@pytest.mark.parametrize("files", [["ab"], ["a", "b"], ["b", "a"]])
+def test_values_that_would_be_one_column_are_refused(tmp_path, files):
+    """A key with a dot, and a key within an object: in one file or in two."""
+    lines = {"a": '{"id": "1", "m.a": 1}\n', "b": '{"id": "2", "m": {"a": 2}}\n'}
+    for number, names in enumerate(files):
+        path = write(tmp_path / "source" / f"{number}.jsonl", [])
+        path.write_text("".join(map(lines.get, names)))
+    with pytest.raises(InputError) as caught:
+        converted(path.parent, tmp_path / "run")
+    assert str(path) in str(caught.value) and "column m.a" in str(caught.value)
+
+
 POST = "1234567890123456789"
 """A number that no float64 holds."""
 
