@@ -6,7 +6,9 @@ from dataclasses import replace
 import pytest
 from huggingface_hub import DatasetCard
 
+from datamask.config.compute import Compute
 from datamask.errors import RunError
+from datamask.execution.pipeline import run_stage
 from datamask.runs.receipt import read_receipt
 from tests.hub.runs import NAME, write_subset
 from tests.hub.server import Fault
@@ -48,6 +50,15 @@ def test_what_is_published_is_what_is_in_the_folder(make_run, hub, caplog):
     assert repository.commits == before
     assert {"commit", "put", "tag", "batch"}.isdisjoint(hub.calls[calls:])
     assert json.loads((run.root / "published.json").read_text())["new_commit"] is False
+
+    # The tag was deleted since: the stage does not ask the Hub, unless it is forced.
+    del repository.tags["v1"]
+    calls = len(hub.calls)
+    run_stage(run, "publication", Compute())
+    assert len(hub.calls) == calls and not repository.tags
+    run_stage(run, "publication", Compute(), force=True)
+    assert repository.tags == {"v1": repository.branches["main"]}
+    assert repository.commits == before
 
     first = repository.tags["v1"]
     hub.received.clear()
