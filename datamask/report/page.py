@@ -28,7 +28,7 @@ from datamask.report.charts import Chart, write_captions, write_pictures
 from datamask.report.evaluation import findings, write_evaluation_page
 from datamask.report.findings import learned_from
 from datamask.report.markdown import moved_groups
-from datamask.report.redundancy import NEAR_DUPLICATE_COSINE
+from datamask.report.redundancy import NEAR_DUPLICATE_COSINE, neighbours_path, sample_path
 from datamask.report.rendering import STEPS, render
 from datamask.report.sample import write_sample
 from datamask.report.what_if import what_if
@@ -46,7 +46,9 @@ MOVED_GROUPS = 40
 
 
 def write_report(run: Run, compute: Compute) -> None:
-    """Write `report.html`, `pictures/` and the sample that they show.
+    """Write `report.html`, `pictures/` and, unless it is done, the sample that they show.
+
+    Only the sample needs the source, which may be gone when a report is written again.
 
     Raises:
         RunError: the composition is missing or stale.
@@ -56,7 +58,9 @@ def write_report(run: Run, compute: Compute) -> None:
     run.receipt("composition")
     # DuckDB opens the file once, and further connections share it: 40 openings cost a second.
     with open_composition(run):
-        write_sample(run, compute)
+        due, files = run.fingerprint("report"), (sample_path(run), neighbours_path(run))
+        if any(run.state_of(path, due) != "done" for path in files):
+            write_sample(run, compute)
         receipt = run.make_receipt("report", 0, run.num_documents)
         charts = chart_data.training_windows(run)
         if run.settings.has_vectors:

@@ -15,7 +15,7 @@ import pytest
 
 from datamask.analysis.composition import query
 from datamask.config.compute import Compute
-from datamask.errors import RunError
+from datamask.errors import InputError, RunError
 from datamask.publishing.folder import write_folder
 from datamask.report import page as report_page
 from datamask.report import sample
@@ -216,6 +216,24 @@ def test_the_report_waits_for_its_composition(made, tmp_path):
     with pytest.raises(RunError, match="missing; run stage `composition`"):
         write_report(run, Compute())
     assert not run.path("report").exists()
+
+
+def test_a_report_is_written_again_without_the_source(made, tmp_path, monkeypatch):
+    """The sample has its texts already; without a sample, the source is read."""
+    leave_out_charts(monkeypatch)
+    shutil.copytree(made[0].root, tmp_path / "run")
+    run = open_run(tmp_path / "run")
+
+    def gone(run: Run, wanted: object) -> dict[tuple[int, int], str]:
+        raise InputError("no such file", path=run.pieces[0].path)
+
+    monkeypatch.setattr(sample, "beginnings", gone)
+    run.path("report").unlink()
+    write_report(run, Compute())
+    assert run.path("report").exists()
+    sample.sample_path(run).unlink()
+    with pytest.raises(InputError, match="no such file"):
+        write_report(run, Compute())
 
 
 def test_a_sample_may_miss_small_shards_and_sets(made, tmp_path, monkeypatch):
