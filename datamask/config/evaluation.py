@@ -10,6 +10,9 @@ from pydantic import ConfigDict, Field, model_validator
 from datamask.config.group import Group, Model, Place, or_text
 from datamask.config.selection import Selection
 
+LEAST_TOKENS = 1000
+"""Least tokens that a model is trained on."""
+
 METHODS = typing.get_args(Selection.model_fields["method"].annotation)
 
 
@@ -86,7 +89,7 @@ class Evaluation(Group):
     model: Model = "15M"
     """`tiny` (decides little), `15M`, `30M`, or a folder with a decoder's config.json, perhaps with
     its tokenizer.json; without one, the tokenizer is BPE of a sample of candidates"""
-    tokens: int | None = Field(None, ge=1000)
+    tokens: int | None = Field(None, ge=LEAST_TOKENS)
     """tokens that a model is trained on; none: 400,000 (tiny), 300 million, 600 million (30M)"""
     epochs: int = Field(1, ge=1, le=100)
     """times that a model sees them"""

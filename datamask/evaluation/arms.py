@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datamask.config.compute import Compute
-from datamask.config.evaluation import Arm
+from datamask.config.evaluation import LEAST_TOKENS, Arm
 from datamask.errors import InputError, RunError, SettingsError
 from datamask.evaluation.models import budget_tokens
 from datamask.evaluation.pinning import changed_selection
@@ -53,14 +53,13 @@ def make_arm(run: Run, unit: int, compute: Compute) -> Receipt:
     nearly repeat a held-out text.
 
     Raises:
-        SettingsError: the arm has fewer tokens than a model is trained on.
         InputError: a list of ids is unreadable, or names documents that the source lacks.
         RunError: another run is not of the same source, or its selection is not done.
     """
-    arm = run.settings.evaluation.arms[unit]
-    wanted = budget_tokens(run.settings.evaluation)
+    evaluation = run.settings.evaluation
+    arm = evaluation.arms[unit]
     per_token = run.receipt("tokenizer").metrics["characters_per_token"]
-    enough = wanted * run.settings.evaluation.seeds * per_token * MARGIN
+    enough = budget_tokens(evaluation) * evaluation.seeds * per_token * MARGIN
     with temporary_duckdb(run.root, compute) as connection:
         load_documents(connection, run)
         _choose(connection, run, arm, compute)
@@ -83,12 +82,6 @@ def make_arm(run: Run, unit: int, compute: Compute) -> Receipt:
         )
     totals = {"available": available, "documents": 0, "tokens": 0, "bytes": 0, "copies": held_out}
     table = pa.concat_tables([schemas.ARM.empty_table(), *_encoded(run, chosen, totals)])
-    if totals["tokens"] < wanted:
-        raise SettingsError(
-            f"evaluation.tokens: arm {arm.name} has {totals['tokens']:,d} tokens in "
-            f"{totals['documents']:,d} documents, but models are trained on {wanted:,d}; set it to "
-            "at most that number (and evaluation.epochs to see them more often)"
-        )
     return write_output(run, "arms", unit, schemas.ARM, [table], totals)
 
 
@@ -177,6 +170,26 @@ def _ids(run: Run, arm: Arm, compute: Compute) -> Iterator[pa.Array | pa.Chunked
             candidates = read_survivors(other, shard)
             selected = read_column(other, "selection", candidates, "selected")
             yield candidates.ids.filter(selected)
+
+
+def check_tokens(run: Run) -> None:
+    """Check that every arm has the tokens that a model is trained on, when all are made.
+
+    Raises:
+        SettingsError: some have fewer.
+    """
+    evaluation = run.settings.evaluation
+    wanted, names = budget_tokens(evaluation), [arm.name for arm in evaluation.arms]
+    tokens = [run.receipt("arms", unit).metrics["tokens"] for unit in range(len(names))]
+    if (most := min(tokens)) < wanted:
+        known = [
+            f"{name} {has:,d}" for name, has in zip(names, tokens, strict=True) if has < wanted
+        ]
+        remedy = f"set evaluation.tokens={most} (and evaluation.epochs to see them more often)"
+        if most < LEAST_TOKENS:
+            remedy = "select more, or evaluate on a larger source"
+        problem = f"models are trained on {wanted:,d} tokens, but some arms have fewer"
+        raise SettingsError(f"evaluation.tokens: {problem} ({', '.join(known)}); {remedy}")
 
 
 def drawn_tokens(run: Run, arm: int, seed: int, separator: int) -> npt.NDArray[np.int64]:

@@ -42,19 +42,19 @@ class ShardsFailedError(DatamaskError):
 def shards_failed(
     run: Run, stage: str, failures: Mapping[int, str], command: str = ""
 ) -> ShardsFailedError:
-    """The error that names the failed shards, the reason of the first, and the remedy.
+    """The error that names the failed shards, unless all are, the first's reason, and the remedy.
 
     *failures*, at least one, of a single round, are the reasons by unit. *command* finishes the
     run; empty for that of the command line.
     """
     names = [run.unit_label(stage, unit) for unit in sorted(failures)]
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    named = f": {', '.join(names[:MOST_NAMED])}{more}" if len(names) < run.num_units(stage) else ""
     first, command = min(failures), command or f"datamask rerun-failed {shlex.quote(run.address)}"
     of = f"{run.num_shards} shards" if STAGES[stage].each == "shard" else run.num_units(stage)
     return ShardsFailedError(
-        f"{run.folder_of(stage, first)}: {len(names)} of {of} failed: "
-        f"{', '.join(names[:MOST_NAMED])}{more} ({failures[first]}); fix the cause, then run "
-        f"`{command}`; it resumes where it stopped"
+        f"{run.folder_of(stage, first)}: {len(names)} of {of} failed{named} ({failures[first]}); "
+        f"fix the cause, then run `{command}`; it resumes where it stopped"
     )
 
 
@@ -139,7 +139,7 @@ def attempt(
         DatamaskError: a stage that makes all its units failed.
     """
     failures: dict[int, Exception] = {}
-    done = 0
+    told, done = set[str](), 0
 
     def report() -> None:
         if progress:
@@ -153,8 +153,10 @@ def attempt(
             failures[unit] = known(error)
             kind = "shard " if STAGES[stage].each == "shard" else ""
             label = (run.folder_of(stage, unit), kind + run.unit_label(stage, unit))
-            is_bug = code_of(failures[unit]) == "bug"
-            logger.error("%s: %s failed: %s", *label, describe(failures[unit]), exc_info=is_bug)
+            reason, is_bug = describe(failures[unit]), code_of(failures[unit]) == "bug"
+            if reason not in told:  # a reason that all units share is told once
+                told.add(reason)
+                logger.error("%s: %s failed: %s", *label, reason, exc_info=is_bug)
             note_failure(run, stage, unit, failures[unit])
         else:
             done += 1

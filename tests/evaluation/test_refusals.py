@@ -1,5 +1,6 @@
 """What cannot be evaluated is refused in one clear line, before a model is trained."""
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,12 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from datamask.config.compute import Compute
 from datamask.config.inputs import Quality
 from datamask.errors import DatamaskError, InputError, RunError, SettingsError
+from datamask.evaluation.arms import check_tokens
 from datamask.evaluation.pinning import pin_evaluation
 from datamask.evaluation.results import evaluate
 from datamask.evaluation.training import _Training
 from datamask.execution.pipeline import run_stage
+from datamask.runs.opening import open_run
 from datamask.runs.run import Run
 from tests import finished
 from tests.conftest import nightly
@@ -31,12 +34,26 @@ def refused(root: Path, source: Path, **evaluation: Any) -> DatamaskError:
     return caught.value
 
 
-@pytest.mark.slow
-def test_fewer_tokens_than_models_are_trained_on(root, source):
-    """With the arm, the tokens that it has, and the settings to change."""
+def test_fewer_tokens_than_models_are_trained_on(root, source, caplog):
+    """Once, with the tokens of each such arm, and the most that all have; so many are enough."""
     error = refused(root, source, tokens=2_000_000)
-    for part in ("evaluation.tokens: arm ours has", "tokens in", "2,000,000", "evaluation.epochs"):
+    run = open_run(root)
+    ours, random = (run.receipt("arms", arm).metrics["tokens"] for arm in (0, 1))
+    assert 1000 < ours < random
+    assert "seed0" not in str(error), "names of models say nothing where all failed"
+    for part in (
+        "2,000,000",
+        f"ours {ours:,d}",
+        f"random {random:,d}",
+        f"evaluation.tokens={ours} ",
+    ):
         assert part in str(error)
+    assert [record.levelname for record in caplog.records].count("ERROR") == 1
+    for tokens, names in ((ours, ""), (ours + 1, "ours")):
+        run = finished.finish(root, small.settings(source, tokens=tokens), "arms")
+        with pytest.raises(SettingsError) if names else contextlib.nullcontext() as caught:
+            check_tokens(run)
+        assert not names or "random" not in str(caught.value)
 
 
 @pytest.mark.slow
