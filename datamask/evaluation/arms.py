@@ -182,14 +182,12 @@ def check_tokens(run: Run) -> None:
     wanted, names = budget_tokens(evaluation), [arm.name for arm in evaluation.arms]
     tokens = [run.receipt("arms", unit).metrics["tokens"] for unit in range(len(names))]
     if (most := min(tokens)) < wanted:
-        known = [
-            f"{name} {has:,d}" for name, has in zip(names, tokens, strict=True) if has < wanted
-        ]
+        few = [f"{name} {n:,d}" for name, n in zip(names, tokens, strict=True) if n < wanted]
         remedy = f"set evaluation.tokens={most} (and evaluation.epochs to see them more often)"
         if most < LEAST_TOKENS:
             remedy = "select more, or evaluate on a larger source"
         problem = f"models are trained on {wanted:,d} tokens, but some arms have fewer"
-        raise SettingsError(f"evaluation.tokens: {problem} ({', '.join(known)}); {remedy}")
+        raise SettingsError(f"evaluation.tokens: {problem} ({', '.join(few)}); {remedy}")
 
 
 def drawn_tokens(run: Run, arm: int, seed: int, separator: int) -> npt.NDArray[np.int64]:

@@ -26,10 +26,7 @@ AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """Number and size of the files read, and the names of corrupt ones with the reasons.
-
-    `may_write`: whether these could be renamed.
-    """
+    """Number and size of the files read, corrupt ones with reasons, whether they may be renamed."""
 
     files: int
     bytes: int

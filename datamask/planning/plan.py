@@ -91,6 +91,9 @@ def plan_run(
             own = known.settings if known else None
             settings = settings(own) if callable(settings) else settings or own
             assert settings is not None, "there is a run"
+            if publishing and settings.publication and before and before.plan_path.exists():
+                # What is published already needs neither the Hub nor a token.
+                publishing = before.settings != settings or before.state("publication") != "done"
             to_parquet = _conversion(known, storage, compute)
             plan = examine(
                 settings, known, publishing=publishing, extend=extend, convert=to_parquet

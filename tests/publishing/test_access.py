@@ -9,6 +9,7 @@ from datamask.errors import HubUnavailableError, InputError, PublicationError, S
 from datamask.planning.plan import plan_run
 from datamask.publishing import retries
 from datamask.publishing.access import check_access
+from datamask.runs.run import Run
 from tests import finished
 from tests.hub.runs import NAME
 from tests.hub.server import Fault
@@ -78,6 +79,22 @@ def test_rights_are_missing_with_everything_else(hub, source, tmp_path):
         plan_run(tmp_path / "run", finished.settings(source, **wrong))
     assert not (tmp_path / "run").exists()
     plan_run(tmp_path / "run", finished.settings(source, **to), publishing=False)
+
+
+def test_a_published_run_is_relaunched_without_the_hub(hub, source, tmp_path, monkeypatch):
+    """Unless settings change, or it is not published yet."""
+    chosen = finished.settings(source, publication=TO.model_dump())
+    root = plan_run(tmp_path / "run", chosen).root
+    monkeypatch.delenv("HF_TOKEN")
+    with pytest.raises(PublicationError):
+        plan_run(root, None)
+    monkeypatch.setattr(Run, "state", lambda *given: "done")
+    hub.calls.clear()
+    plan_run(root, None)
+    plan_run(root, chosen)
+    assert not hub.calls
+    with pytest.raises(PublicationError):
+        plan_run(root, chosen.model_copy(update={"seed": 9}))
 
 
 @pytest.mark.parametrize(("token", "calls"), [("", []), ("hf_wrong", ["info"])])
