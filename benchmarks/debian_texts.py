@@ -65,10 +65,35 @@ THIRD_DOCUMENTATION = """
     singular-doc snakemake-doc sphinx-doc swift-doc tomcat10-docs topcat-doc twisted-doc uima-doc
     wx3.2-doc
 """
+FOURTH_MANUALS = """
+    allegro5-doc btrfs-progs coreutils libanyevent-perl libbio-perl-run-perl
+    libcatalyst-manual-perl libconfig-model-perl libcryptx-perl libdancer2-perl
+    libdate-manip-perl libdatetime-perl libdist-zilla-perl libffi-platypus-perl
+    libgraph-easy-perl libgstreamer1.0-dev libhtml-formfu-perl libhtml-formhandler-perl
+    libhtml-mason-perl libhwloc-doc libimage-exiftool-perl libimager-perl liblog-log4perl-perl
+    libmail-box-perl libmail-message-perl libmarpa-r2-perl libmath-planepath-perl
+    libnet-dns-perl libnet-ldap-perl libpdf-api2-perl libpdf-builder-perl libsdl-perl
+    libsql-translator-perl libtemplate-perl libtest-simple-perl libtest2-harness-perl
+    libtest2-suite-perl libtype-tiny-perl libur-perl libvm-ec2-perl libxml-libxml-perl
+"""
+FOURTH_DOCUMENTATION = """
+    argyll-doc autoconf-doc bacula-doc barbican-doc bird2-doc cinder-doc
+    cppreference-doc-en-html db5.3-doc dcmtk-doc designate-doc erlang-doc ffmpeg-doc fltk1.3-doc
+    freetype2-doc ganeti-doc ghc-doc ghostscript-doc glance-doc glibc-doc gnuplot-doc
+    gnuradio-doc gnutls-doc gsoap-doc haproxy-doc heat-doc lammps-doc libeigen3-doc libgtk-4-doc
+    libsdl2-doc libsvn-doc libvirt-doc manila-doc mit-scheme-doc ngspice-doc octavia-doc
+    ogre-1.12-doc openjdk-17-doc openvswitch-doc placement-doc proftpd-doc python-ase-doc
+    python-astropy-doc python-dipy-doc python-distributed-doc python-ipython-doc
+    python-lmfit-doc python-mdanalysis-doc python-notebook-doc python-openstacksdk-doc
+    python-pygame-doc python-pytest-doc python-qutip-doc python-rdflib-doc python-silx-doc
+    python-tables-doc python-vispy-doc qtcharts5-doc-html qtcreator-doc qtdeclarative5-doc-html
+    rdkit-doc scala-doc scilab-doc senlin-doc swig4.0-doc wireshark-doc
+"""
 PACKAGES = {
     "first": (MANUALS, DOCUMENTATION),
     "other": (OTHER_MANUALS, OTHER_DOCUMENTATION),
     "third": (THIRD_MANUALS, THIRD_DOCUMENTATION),
+    "fourth": (FOURTH_MANUALS, FOURTH_DOCUMENTATION),
 }
 """Packages with manual pages and with HTML documentation. Selections are explored on texts of the
 first ones; the others are for corpora that are looked at once."""

@@ -14,7 +14,7 @@ import argparse
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import product
 from pathlib import Path
@@ -79,6 +79,7 @@ class Arm:
         method: a diversity metric, or a method of selection.
         weight: of quality (lambda).
         is_distinct: near-duplicates are dropped first.
+        follows: what is kept and the weight follow from the score's AUC, as in the product.
     """
 
     score: str
@@ -86,19 +87,34 @@ class Arm:
     method: str
     weight: float
     is_distinct: bool = False
+    follows: bool = False
 
     @property
     def name(self) -> str:
         """The settings in words, with defaults left out."""
+        if self.follows:
+            return f"{self.score}, {self.method} by AUC"
         words = [self.score, f"best {self.kept * 100:.0f} %" if self.kept < 1 else ""]
         weight = f" {self.weight:g}" if self.method in METRICS else ""
         words += ["distinct" if self.is_distinct else "", self.method + weight]
         return ", ".join(word for word in words if word)
 
+    def at(self, auc: float) -> Arm:
+        """This arm with a score of that AUC."""
+        if not self.follows:
+            return self
+        told = max(0.0, 2 * auc - 1)
+        return replace(self, kept=1 - min(0.5, told), weight=told**2, follows=False)
+
 
 def arms_of(setting: str, study: str) -> dict[str, Arm]:
-    """The arms of a study (all, confirmed or weights), by name."""
+    """The arms of a study (all, confirmed, weights or follows), by name."""
     score, covering = "examples", "facility_location"
+    if study == "follows":
+        arms = [Arm(*NAMED[name]) for name in COMPARED[:3]]
+        arms += [Arm(score, 0.5, covering, 0.3), Arm(score, 0.5, covering, 0.0, follows=True)]
+        arms += [Arm(score, 0.5, "random", 0.0, follows=True)]
+        return {arm.name: arm for arm in arms}
     if study == "weights":
         arms = [Arm(*NAMED[name]) for name in COMPARED[:3]]
         arms += [Arm(score, 0.5, covering, weight) for weight in WEIGHTS]
@@ -148,6 +164,7 @@ class Corpus:
         self.bytes = sum(len(tokenizer.decode(ids.tolist()).encode()) for ids in self.held_out)
         self.vectors = _vectors(folder, fold, self.documents, embedding)
         self.score = cache(self._score)
+        self.auc: dict[str, float] = {}
 
     def _score(self, name: str) -> np.ndarray:
         """A score of each document, as the product computes it."""
@@ -166,6 +183,7 @@ class Corpus:
         features, _ = features_of(fitted_to, WINDOWS)
         model, figures = fit_words(features, targets)
         print(f"  score {name}: {figures}", flush=True)
+        self.auc[name] = figures["auc"]
         return example_scores(self.texts, model, WINDOWS)[0]
 
     @cached_property
@@ -237,6 +255,7 @@ def _vectors(folder: Path, fold: int, documents: pa.Table, embedding: Embedding)
 def chosen_by(arm: Arm, corpus: Corpus, budget: int, seed: int) -> np.ndarray:
     """The rows that an arm selects: at least *budget* tokens, or all that it has."""
     quality = corpus.score(arm.score)
+    arm = arm.at(corpus.auc[arm.score]) if arm.follows else arm
     rows = corpus.distinct if arm.is_distinct else np.arange(len(corpus.texts))
     kept = round(arm.kept * len(rows))
     rows = np.sort(rows[np.argsort(-quality[rows], kind="stable")][:kept])
@@ -367,7 +386,9 @@ def main() -> None:
     parser.add_argument("--folds", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--settings", nargs="+", default=["A", "A2", "B", "B0", "C"])
     parser.add_argument("--shares", type=float, nargs="+", default=[0.1])
-    parser.add_argument("--study", choices=["all", "confirmed", "weights"], default="all")
+    parser.add_argument(
+        "--study", choices=["all", "confirmed", "weights", "follows"], default="all"
+    )
     parser.add_argument("--winner", default=RECIPE)
     arguments = parser.parse_args()
     torch.set_num_threads(1)

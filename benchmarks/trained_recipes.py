@@ -2,7 +2,8 @@
 
 Corpora are those of `benchmarks.noisy_crawl`, with the tokenizer that `benchmarks.recipes` keeps
 there. For each, an ordinary run makes the recommended recipe's selection with the file `-examples`
-as its score, and trains models of it and of three rivals, which are scored on the file `-held-out`.
+as its score, and trains models of it and of four rivals, which are scored on the file `-held-out`.
+One of these is the fixed recipe, of a run of its own: the best 50 %, lambda 0.3.
 Runs are kept below `trained/` in the corpora's folder, and a finished one is not made again.
 
     python -m benchmarks.trained_recipes runs/crawl --model runs/all-MiniLM-L6-v2 --folds 0 1
@@ -15,6 +16,7 @@ import subprocess
 import sys
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,15 +25,17 @@ import yaml
 
 from benchmarks.recipes import interval
 from datamask.evaluation.verdict import holm
+from datamask.quality.examples import example_figures
 from datamask.runs.files import write_parquet
+from datamask.runs.opening import open_run
 
-ARMS = ("ours", "top_quality", "filtered_random", "random")
+ARMS = ("ours", "fixed", "top_quality", "filtered_random", "random")
 SHARE = 0.1
 """Of the corpus's tokens, that every arm selects."""
 COLUMNS = ("bits_per_byte", "ngram")
 
 
-def prepare(folder: Path, setting: str, fold: int, model: Path) -> dict[str, object]:
+def prepare(folder: Path, setting: str, fold: int, model: Path) -> dict[str, Any]:
     """Write a corpus as a source, with unique ids and counts of tokens; the settings of its run."""
     from tokenizers import Tokenizer
 
@@ -53,7 +57,12 @@ def prepare(folder: Path, setting: str, fold: int, model: Path) -> dict[str, obj
         "plan": {"rows_per_shard": len(tokens)},
         "quality": {
             "scores": [
-                {"name": "examples", "kind": "examples", "path": f"{corpus}-examples.parquet"}
+                {
+                    "name": "examples",
+                    "kind": "examples",
+                    "path": f"{corpus}-examples.parquet",
+                    "least_correlation": 0,
+                }
             ],
             "prune_fraction": 0.5,
         },
@@ -65,15 +74,28 @@ def prepare(folder: Path, setting: str, fold: int, model: Path) -> dict[str, obj
             "dtype": "float32",
         },
         "selection": {"tokens": int(sum(tokens) * SHARE), "quality_weight": 0.3},
-        "evaluation": {
-            "sets": [{"name": "held out", "path": f"{corpus}-held-out.parquet"}],
-            "arms": list(ARMS),
-            "model": "tiny",
-            "tokens": 200_000,
-            "seeds": 3,
-        },
         "compute": {"workers": 1},
     }
+
+
+def evaluation(folder: Path, setting: str, fold: int) -> dict[str, Any]:
+    """The settings of an evaluation that compares a run with the run of the fixed recipe."""
+    corpus, fixed = folder / f"{setting}-{fold}", folder / "trained" / f"{setting}-{fold}-fixed"
+    return {
+        "sets": [{"name": "held out", "path": f"{corpus}-held-out.parquet"}],
+        "arms": [ARMS[0], {"name": ARMS[1], "kind": "run", "path": str(fixed)}, *ARMS[2:]],
+        "model": "tiny",
+        "tokens": 200_000,
+        "seeds": 3,
+    }
+
+
+def rebuild(run: Path, settings: dict[str, Any], *more: str) -> None:
+    """Make a run by the command line."""
+    config = run.with_suffix(".yaml")
+    config.write_text(yaml.safe_dump(settings))
+    command = Path(sys.executable).with_name("datamask")
+    subprocess.run([command, "rebuild", run, "--config", config, *more], check=True)
 
 
 def trained(folder: Path, setting: str, fold: int, model: Path) -> dict[str, np.ndarray]:
@@ -81,11 +103,15 @@ def trained(folder: Path, setting: str, fold: int, model: Path) -> dict[str, np.
     run = folder / "trained" / f"{setting}-{fold}"
     results = run / "evaluation.parquet"
     if not results.exists():
-        config = run.with_suffix(".yaml")
-        config.parent.mkdir(exist_ok=True)
-        config.write_text(yaml.safe_dump(prepare(folder, setting, fold, model)))
-        command = Path(sys.executable).with_name("datamask")
-        subprocess.run([command, "rebuild", run, "--config", config], check=True)
+        fixed = run.with_name(f"{run.name}-fixed")
+        settings = prepare(folder, setting, fold, model)
+        rebuild(fixed, settings)
+        auc = example_figures(open_run(fixed))["examples"]["auc"]
+        told = max(0.0, 2 * auc - 1)
+        settings["quality"]["prune_fraction"] = min(0.5, told)
+        settings["selection"]["quality_weight"] = told**2
+        settings["evaluation"] = evaluation(folder, setting, fold)
+        rebuild(run, settings, "--from", str(fixed))
     rows = pq.read_table(results, columns=["arm", "other", *COLUMNS]).to_pylist()
     own = [row for row in rows if row["other"] is None]
     return {row["arm"]: np.array([row[name] for name in COLUMNS]) for row in own}
