@@ -26,6 +26,7 @@ from datamask.config.selection import Selection
 from datamask.errors import RunError, SettingsError
 from datamask.runs import budget
 from datamask.runs.files import read_columns, write_text_file
+from datamask.runs.followed import selection_of
 from datamask.runs.opening import open_run
 from datamask.runs.receipt import Receipt, read_receipt
 from datamask.runs.run import Run, digest, shard_seed
@@ -90,7 +91,7 @@ def choices(run: Run, sweep: Sweep) -> list[Choice]:
         SettingsError: a value is out of its range.
         InputError: a file of a further term is missing.
     """
-    own = run.settings.selection
+    own = selection_of(run)
     base = own.model_copy(update={"method": "mask", "steps": min(own.steps, STEPS)})
     chosen = []
     for change in ({}, *sweep.changes):
@@ -219,7 +220,7 @@ def try_choice(run: Run, sweep: Sweep, trial: Trial, compute: Compute) -> None:
     )
     # Every trial is judged against the same random subsets, so that the spread over seeds is that
     # of the learner alone.
-    own, seed = run.settings.selection, shard_seed(run.settings.seed, trial.shard)
+    own, seed = selection_of(run), shard_seed(run.settings.seed, trial.shard)
     terms, given = terms_of(run), (features, quality, own, count, seed, scores, compute)
     random = scale(*given, terms=terms, learns=False)
     metrics = {

@@ -111,6 +111,7 @@ class Settings(Group):
             return lines
         given, weight = selection.model_fields_set, selection.quality_weight
         pruned, is_blind = f"the worst {self.prune_fraction:.0%}", self.has_heuristic_alone
+        pruned += " at most" if self.pruning_follows else ""
         if is_blind and "quality_weight" not in given:
             lines.append(
                 f"The only score is the built-in heuristic of form: it prunes {pruned} and does "
@@ -125,9 +126,16 @@ class Settings(Group):
             and not is_blind
         ):
             role = f", with a weight of {weight:g} for quality," if weight else " alone"
+            role = ", with a weight for quality," if self.weight_follows else role
             lines.append(
                 f"Recipe: filter, then cover. Scores prune {pruned}, and {selection.metric}{role} "
                 "selects from the rest."
+            )
+        if self.pruning_follows:
+            weighs = " and how much it weighs (lambda)" if self.weight_follows else ""
+            lines.append(
+                f"How many documents the score prunes{weighs} follows from how well the score "
+                "tells the examples from random documents."
             )
         if "metric" not in given and selection.metric != recipe.METRIC:
             lines.append(
@@ -198,6 +206,26 @@ class Settings(Group):
             score.model_copy(update=whole) if score.normalise_within == "topic" else score
             for score in self.scores
         )
+
+    @property
+    def pruning_follows(self) -> bool:
+        """Whether the share to prune follows from how well a score tells (`runs.followed`).
+
+        It does if it is not given, and the only score tells examples from random documents. Then
+        `prune_fraction` is the most that is pruned.
+        """
+        score, *others = self.scores
+        is_told = score.kind == "examples" and bool(score.path) and not others
+        return is_told and self.quality.prune_fraction is None
+
+    @property
+    def weight_follows(self) -> bool:
+        """Whether lambda follows from the same; then that of these settings is not in force.
+
+        It does for the recipe's metric alone, of which there is evidence.
+        """
+        is_given = "quality_weight" in self.selection.model_fields_set
+        return self.selection.metric == recipe.METRIC and not is_given and self.pruning_follows
 
     @property
     def prune_fraction(self) -> float:

@@ -44,7 +44,7 @@ def pin_evaluation(settings: Settings) -> dict[str, str]:
         elif arm.kind == "run":
             pins[f"arm:{arm.name}"] = open_run(arm.path).fingerprint_all("selection")
         elif arm.change:
-            terms = changed_selection(settings, arm).more_terms
+            terms = changed_selection(settings.selection, arm).more_terms
             paths = {term.path for term in terms if term.path}
             pins |= {f"arms:{path}": digest_file(path) for path in paths}
     if evaluation.model not in PRESETS:
@@ -55,11 +55,11 @@ def pin_evaluation(settings: Settings) -> dict[str, str]:
     return pins
 
 
-def changed_selection(settings: Settings, arm: Arm) -> Selection:
+def changed_selection(selection: Selection, arm: Arm) -> Selection:
     """The settings of an arm that selects otherwise, shard by shard. Raises as `parse_settings`."""
     change = {"scope": "shard", **arm.change}
     try:
-        changed: Selection = parse_settings(settings.selection.changed(change), Selection)
+        changed: Selection = parse_settings(selection.changed(change), Selection)
     except SettingsError as error:
         raise SettingsError(f"evaluation.arms {arm.name}: {error}") from None
     return changed

@@ -47,9 +47,10 @@ def arm_units(run: Run) -> list[Unit]:
         elif arm.kind == "selection" and not arm.change:
             settings.append(run.fingerprint_all("selection"))
         elif arm.change:
-            changed = changed_selection(run.settings, arm)
+            changed = changed_selection(run.settings.selection, arm)
             as_changed = run.settings.model_copy(update={"selection": changed})
             settings.append(of.learner(as_changed))
+            settings += ["follows"] if run.settings.weight_follows else []
             settings += map(run.fingerprint_all, of.balanced_topics(as_changed))
             settings.append(run.fingerprint_all("embeddings"))
             settings.append(run.fingerprint_all(run.quality_stage))

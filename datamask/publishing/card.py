@@ -31,6 +31,7 @@ from datamask.report.charts import read_captions
 from datamask.report.evaluation import evaluation_markdown
 from datamask.report.markdown import report_markdown
 from datamask.report.rendering import cell, render
+from datamask.runs.followed import prune_fraction_of, selection_of
 from datamask.runs.run import Run
 from datamask.runs.schemas import added_columns
 from datamask.source.opening import SOURCE_PIN
@@ -118,7 +119,7 @@ def card_text(
 
 def recipe(run: Run) -> str:
     """The settings that determine the selection, as a Markdown table."""
-    selection = run.settings.selection
+    selection = selection_of(run)
     return render(
         "recipe.md",
         TEMPLATES,
@@ -129,6 +130,7 @@ def recipe(run: Run) -> str:
         commit=run.pinned_revisions.get(SOURCE_PIN),
         rounds=query(run, "SELECT settled FROM rounds ORDER BY round"),
         formula=formula(selection),
+        pruned=prune_fraction_of(run),
         near=near_duplicates(run),
         words=WORDS,
         tokens=tokens_of(run),

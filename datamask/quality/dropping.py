@@ -25,6 +25,7 @@ from datamask.quality.combining import join_documents, value_of, write_shards
 from datamask.quality.fitting import rank_correlation
 from datamask.quality.grouping import group_kinds, group_shares
 from datamask.runs import schemas
+from datamask.runs.followed import prune_fraction_of
 from datamask.runs.run import Run
 from datamask.selection.model_file import judged_by
 from datamask.storage.duckdb_scratch import execute, is_sampled, temporary_duckdb, value_at
@@ -83,7 +84,7 @@ def _prune(connection: Any, run: Run, about: dict[str, Any] | None) -> None:
     border, last = (about["least_quality"] if about else None), None
     if not about:
         number = execute(connection, "SELECT count(*) FROM remaining")[0][0]
-        if pruned := int(Fraction(str(run.settings.prune_fraction)) * number):
+        if pruned := int(Fraction(str(prune_fraction_of(run))) * number):
             border = value_at(connection, "quality", "remaining", pruned - 1)
             less = "SELECT count(*) FROM remaining WHERE quality < ?"
             pruned -= execute(connection, less, [border])[0][0]

@@ -10,6 +10,7 @@ from datamask.analysis.query import open_run_database
 from datamask.analysis.summary import gains, units_of
 from datamask.report.charts import GREY, Chart, Series, look
 from datamask.report.redundancy import sample_path
+from datamask.runs.followed import selection_of
 from datamask.runs.receipt import read_receipt
 from datamask.runs.run import Run
 
@@ -51,7 +52,7 @@ def tradeoff(run: Run) -> Chart:
     from datamask.objectives.weighted import load_objective  # imports torch
 
     metric = load_objective(run.settings.selection.metric).name
-    known, weight = gains(run), run.settings.selection.quality_weight
+    known, weight = gains(run), selection_of(run).quality_weight
     series = [_swept(run)]
     if "quality" in known and metric in known:
         points: dict[str, tuple[float, float]] = {
@@ -116,7 +117,7 @@ def _swept(run: Run) -> Series | None:
     if not (points := swept_points(run)):
         return None
     weights, x, y = zip(*points, strict=True)
-    hover, own = [f"λ {weight:g}" for weight in weights], run.settings.selection.quality_weight
+    hover, own = [f"λ {weight:g}" for weight in weights], selection_of(run).quality_weight
     labels = ["" if w == own else text for w, text in zip(weights, hover, strict=True)]
     return Series(name="sweep", x=x, y=y, colour="#56B4E9", style=4, hover=hover, labels=labels)
 

@@ -24,6 +24,7 @@ from datamask.report.quality_findings import (
     scores,
 )
 from datamask.report.redundancy import NEAR_DUPLICATE_COSINE, redundancy, sample_path
+from datamask.runs.followed import selection_of
 from datamask.runs.receipt import read_receipt
 from datamask.runs.run import Run
 
@@ -104,7 +105,7 @@ def trained(run: Run) -> Iterator[Finding]:
 
 
 def _gains(run: Run) -> Iterator[Finding]:
-    known, selection = gains(run), run.settings.selection
+    known, selection = gains(run), selection_of(run)
     texts = [
         f"{name} {gain['selected']:+.1f}"
         + (f" (top quality {gain['top_quality']:+.1f})" if "top_quality" in gain else "")

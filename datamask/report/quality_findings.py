@@ -10,6 +10,7 @@ from datamask.analysis.composition import KINDS, query
 from datamask.analysis.summary import benchmarks
 from datamask.config.selection import WITHOUT_OBJECTIVE, Selection
 from datamask.report.finding import LEAST_EXPECTED, MOST_NAMED, Finding, Grade
+from datamask.runs.followed import prune_fraction_of, selection_of
 from datamask.runs.run import Run
 
 MOST_AUC = 0.8
@@ -34,9 +35,9 @@ def length_command(selection: Selection) -> str:
 
 def role_of_score(run: Run) -> str:
     """What the score does, as a clause."""
-    if prefers_quality(run.settings.selection):
+    if prefers_quality(selection_of(run)):
         return "the selection prefers documents with a high score"
-    if run.settings.prune_fraction:
+    if prune_fraction_of(run):
         return "the score only prunes the worst documents"
     return "the score has no effect on the selection"
 
@@ -104,7 +105,7 @@ def _remedy(run: Run, name: str, kind: str) -> str:
     if kind == "length":
         return length_command(run.settings.selection)
     others = [s for s in run.settings.scores if s.name != name and s.normalise_within != "topic"]
-    if kind == "topic" and run.settings.prune_fraction and not others:
+    if kind == "topic" and prune_fraction_of(run) and not others:
         return "datamask rebuild RUN --set 'selection.limits=[{column: topic, cap: 0.2}]'"
     chosen = []
     for score in run.settings.scores:

@@ -21,6 +21,7 @@ from datamask.report.chart_data import SWEEP_POINTS
 from datamask.report.charts import Chart, Series, look, write_pictures
 from datamask.report.rendering import render
 from datamask.runs.files import write_text_file
+from datamask.runs.followed import selection_of
 from datamask.runs.in_progress import working
 from datamask.runs.retrying import retried
 from datamask.runs.run import Run
@@ -119,7 +120,7 @@ def recommend(run: Run, sweep: Sweep, points: Sequence[Point]) -> Recommendation
         undecided = [f"{row.quality_weight:g}" for row in others if row.verdict == "undecided"]
         if undecided:
             reason += f", but the difference from λ = {', '.join(undecided)} is undecided"
-    return Recommendation(weight, run.settings.selection.quality_weight, reason, trained)
+    return Recommendation(weight, selection_of(run).quality_weight, reason, trained)
 
 
 def by_variant(points: Sequence[Point]) -> dict[str, list[Point]]:

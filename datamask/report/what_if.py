@@ -21,6 +21,7 @@ from datamask.report.chart_data import swept_points
 from datamask.report.finding import LEAST_EXPECTED
 from datamask.report.findings import LEAST_RETENTION
 from datamask.report.redundancy import NEAR_DUPLICATE_COSINE
+from datamask.runs.followed import selection_of
 from datamask.runs.run import Run
 
 POINTS, RANKED = 200, 2000
@@ -74,7 +75,7 @@ def what_if(run: Run) -> dict[str, Any]:
     logit, what all else adds, quality, length, whether it is selected; empty unless quality and one
     metric are the only terms. `swept`: lambda, quality and diversity of a sweep, learned.
     """
-    selection = run.settings.selection
+    selection = selection_of(run)
     if selection.mask_model:
         return {}
     with open_run_database(run) as connection:
@@ -129,7 +130,7 @@ def _groups() -> str:
 
 def _ranked(run: Run, sampled: pa.Table) -> list[list[Any]]:
     """Every so many sampled documents with what another lambda would rank them by."""
-    selection = run.settings.selection
+    selection = selection_of(run)
     if selection.more_terms or selection.quality_weight == 1:
         return []
     known = sampled.filter(sampled["gain"].is_valid())

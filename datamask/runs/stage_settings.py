@@ -104,7 +104,8 @@ def combined(settings: Settings) -> list[Any]:
 def pruned(settings: Settings) -> list[Any]:
     """What quality, and all documents dropped before embedding, depend on."""
     fraction = None if settings.selection.mask_model else settings.prune_fraction
-    return [*combined(settings), fraction, settings.quality.contamination is not None]
+    how = ["follows"] if settings.pruning_follows else []
+    return [*combined(settings), fraction, *how, settings.quality.contamination is not None]
 
 
 def embedding(settings: Settings) -> Any:
@@ -181,6 +182,7 @@ def learner(settings: Settings) -> list[Any]:
         if _may_draw_masks(selection):
             names += ["rollouts", "initial_lr", "final_lr"]
     chosen = [getattr(selection, name) for name in names]
+    chosen += ["follows"] if settings.weight_follows else []
     return _with_vectors(settings, [*chosen, budget(selection), settings.seed])
 
 

@@ -18,6 +18,7 @@ from datamask.errors import CorruptFileError, DeviceMemoryError, InputError
 from datamask.learning.ranked import compare_quality
 from datamask.runs import budget
 from datamask.runs.files import read_columns
+from datamask.runs.followed import selection_of
 from datamask.runs.output import write_output
 from datamask.runs.run import Run, shard_seed
 from datamask.selection.terms import indicator_names
@@ -245,7 +246,7 @@ def judged(
         problem = scale(
             documents.features,
             documents.quality,
-            run.settings.selection,
+            selection_of(run),
             int(selected.sum()),
             shard_seed(run.settings.seed, documents.shard),
             documents.scores,
