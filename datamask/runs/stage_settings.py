@@ -103,9 +103,9 @@ def combined(settings: Settings) -> list[Any]:
 
 def pruned(settings: Settings) -> list[Any]:
     """What quality, and all documents dropped before embedding, depend on."""
-    fraction = None if settings.selection.mask_model else settings.prune_fraction
-    how = ["follows"] if settings.pruning_follows else []
-    return [*combined(settings), fraction, *how, settings.quality.contamination is not None]
+    fraction: Any = "follows" if settings.pruning_follows else settings.prune_fraction
+    fraction = None if settings.selection.mask_model else fraction
+    return [*combined(settings), fraction, settings.quality.contamination is not None]
 
 
 def embedding(settings: Settings) -> Any:

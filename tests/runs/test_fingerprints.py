@@ -34,6 +34,8 @@ TRAINED = {
     "arms": ["ours", "top_quality", {"name": "more", "change": {"ratio": 0.5}}],
 }
 
+OTHER = {"name": "other", "change": {"metric": "pairwise"}}
+
 RUNS: dict[str, dict[str, Any]] = {
     "screened": {
         "publication": {"license": "mit", "dry_run": True},
@@ -67,6 +69,10 @@ RUNS: dict[str, dict[str, Any]] = {
         "tokens": {"phases": [{"share": 0.8}, {"share": 0.2, "where": "edu > 0"}]},
     },
     "evaluation": {"evaluation": TRAINED, "selection": {"ratio": 0.4}},
+    "followed": {
+        "selection": {"metric": None, "quality_weight": None, "ratio": 0.4},
+        "evaluation": {**TRAINED, "hold_out": 0.1, "arms": ["ours", OTHER]},
+    },
 }
 
 ELSEWHERE = {
@@ -95,6 +101,7 @@ BY_UNIT = {"arms": ("selection", "embeddings"), "tokenised": ("subset",)}
 UNREAD = {
     "publication": ("publication.private",),  # a dry run does not need it
     "arms": ("evaluation.arms.name",),  # the name of the file
+    "mask_model": ("selection.estimator",),  # facility location has no model with any
     # Empty where there are labels.
     "example_models": ("quality.scores.path", "quality.scores.where"),
 }
@@ -149,6 +156,11 @@ def recorded(
         fitted = {"name": "fitted", "kind": "examples", **labels, "least_correlation": -1}
         scores = [{"name": "mark", "kind": "file", **at}, fitted]
         groups["quality"] = {"scores": scores, "prune_fraction": 0.1}
+    if request.param == "followed":
+        texts = [f"garden window {number}" for number in range(100)]
+        pq.write_table(pa.table({"text": texts}), folder / "examples.parquet")
+        score = {"name": "fitted", "kind": "examples", "path": str(folder / "examples.parquet")}
+        groups["quality"] = {"scores": [score], "prune_fraction": None}
     if request.param == "for_trainers":
         tokenizer = word_tokenizer(folder / "tokenizer.json")
         groups["tokens"] = {**groups["tokens"], "tokenizer": tokenizer}
