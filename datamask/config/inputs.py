@@ -203,7 +203,8 @@ class Quality(Group):
         None,
         ge=0,
         lt=1,
-        description=f"worst fraction dropped before embedding; none: {recipe.PRUNE_FRACTION:g}, "
+        description=f"worst fraction dropped before embedding; none: {recipe.PRUNE_FRACTION:g}, at "
+        "most that by one score from examples (docs/method.md says how much), "
         f"{recipe.HEURISTIC_PRUNE_FRACTION:g} by the heuristic alone, 0 for layout `features`",
     )
     duplicates: Literal["drop", "keep"] = "drop"

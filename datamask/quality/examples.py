@@ -26,6 +26,7 @@ from datamask.quality.held_out import are_drawn
 from datamask.quality.word_model import WordModel, features_of, fit_words
 from datamask.runs import schemas
 from datamask.runs.files import read_columns
+from datamask.runs.followed import following
 from datamask.runs.output import write_output
 from datamask.runs.run import Run, shard_seed
 from datamask.source.columns import domains, usable
@@ -147,6 +148,10 @@ def fit_examples(run: Run, compute: Compute) -> None:
                 path=score.labels or score.path or run.settings.source.path,
             )
         logger.info("score %s: %s", score.name, figures)
+        if run.settings.pruning_follows:
+            pruned, weight = following(figures["auc"])
+            role = f" and its weight (lambda) is {weight:g}" if run.settings.weight_follows else ""
+            logger.info("score %s prunes the worst %g%s", score.name, pruned, role)
         metrics[score.name] = {**figures, "copies": copies}
         rows.append({"score": score.name, **asdict(model)})
     table = pa.Table.from_pylist(rows, schema=schemas.EXAMPLE_MODELS)

@@ -33,7 +33,7 @@ from datamask.report.rendering import STEPS, render
 from datamask.report.sample import write_sample
 from datamask.report.what_if import what_if
 from datamask.runs.files import write_text_file
-from datamask.runs.followed import selection_of
+from datamask.runs.followed import prune_fraction_of, selection_of
 from datamask.runs.receipt import html_receipt
 from datamask.runs.records import read_record
 from datamask.runs.run import Run
@@ -119,6 +119,7 @@ def _page(run: Run, answered: Answer, charts: list[Chart], trained: list[Chart])
         correlations=query(run, "SELECT * FROM score_correlations"),
         explained=query(run, "SELECT * FROM score_explained"),
         fitted=example_figures(run),
+        pruned=prune_fraction_of(run),
         moved=moved_groups(run, MOVED_GROUPS),
         shards=[row | _work(run, row["shard"]) for row in shards[:LISTED_SHARDS]],
         rounds=query(run, "SELECT * FROM rounds ORDER BY round"),
