@@ -132,10 +132,10 @@ class Settings(Group):
                 "selects from the rest."
             )
         if self.pruning_follows:
-            weighs = " and how much it weighs (lambda)" if self.weight_follows else ""
+            both = " and lambda follow" if self.weight_follows else " follows"
             lines.append(
-                f"How many documents the score prunes{weighs} follows from how well the score "
-                "tells the examples from random documents."
+                f"The pruned share{both} from how well the score tells the examples from random "
+                "documents."
             )
         if "metric" not in given and selection.metric != recipe.METRIC:
             lines.append(
