@@ -67,6 +67,8 @@ FAMILY = [*product(("A", "A2", "B", "B0"), COMPARED[:3]), (CLEAN, "random")]
 """The confirmatory tests of the plans."""
 WEIGHTS = (0.0, 0.1, 0.3, 0.5)
 """The lambdas of the second plan."""
+FILTERS = (1.0, 0.7, 0.5, 0.35, 0.25, 0.15)
+"""The shares kept by a filter, where what follows from a score was explored."""
 
 
 @dataclass(frozen=True)
@@ -108,8 +110,12 @@ class Arm:
 
 
 def arms_of(setting: str, study: str) -> dict[str, Arm]:
-    """The arms of a study (all, confirmed, weights or follows), by name."""
+    """The arms of a study (all, confirmed, weights, grid or follows), by name."""
     score, covering = "examples", "facility_location"
+    if study == "grid":
+        arms = [Arm(*NAMED["random"]), Arm(*NAMED["top"])]
+        arms += [Arm(score, *at) for at in product(FILTERS, (covering,), (*WEIGHTS, 0.7))]
+        return {arm.name: arm for arm in arms}
     if study == "follows":
         arms = [Arm(*NAMED[name]) for name in COMPARED[:3]]
         arms += [Arm(score, 0.5, covering, 0.3), Arm(score, 0.5, covering, 0.0, follows=True)]
@@ -387,7 +393,7 @@ def main() -> None:
     parser.add_argument("--settings", nargs="+", default=["A", "A2", "B", "B0", "C"])
     parser.add_argument("--shares", type=float, nargs="+", default=[0.1])
     parser.add_argument(
-        "--study", choices=["all", "confirmed", "weights", "follows"], default="all"
+        "--study", choices=["all", "confirmed", "weights", "grid", "follows"], default="all"
     )
     parser.add_argument("--winner", default=RECIPE)
     arguments = parser.parse_args()

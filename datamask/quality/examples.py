@@ -150,8 +150,8 @@ def fit_examples(run: Run, compute: Compute) -> None:
         logger.info("score %s: %s", score.name, figures)
         if run.settings.pruning_follows:
             pruned, weight = following(figures["auc"])
-            role = f" and its weight (lambda) is {weight:g}" if run.settings.weight_follows else ""
-            logger.info("score %s prunes the worst %g%s", score.name, pruned, role)
+            role = f", and its weight (lambda) is {weight:g}" if run.settings.weight_follows else ""
+            logger.info("score %s prunes the worst %s%s", score.name, f"{pruned:.0%}", role)
         metrics[score.name] = {**figures, "copies": copies}
         rows.append({"score": score.name, **asdict(model)})
     table = pa.Table.from_pylist(rows, schema=schemas.EXAMPLE_MODELS)
