@@ -95,8 +95,8 @@ evidence: $(READY) ## compare recipes of selection on noisy crawls at 10 % of th
 	test -d runs/debian-corpus -a -d runs/apt || $(BIN)/python -m benchmarks.debian_texts runs/debian-corpus --work runs/apt
 	$(BIN)/python examples/demo_model.py runs/all-MiniLM-L6-v2
 	$(BIN)/python -m benchmarks.noisy_crawl runs/debian-corpus runs/noisy-crawl --work runs/apt --documents 8000
-	$(BIN)/python -m benchmarks.recipes runs/noisy-crawl --model runs/all-MiniLM-L6-v2 --folds 4 5 6 --study weights \
-		--winner "examples, best 50 %, facility_location 0.3"
+	$(BIN)/python -m benchmarks.recipes runs/noisy-crawl --model runs/all-MiniLM-L6-v2 --folds 4 5 6 --study follows \
+		--winner "examples, facility_location by AUC"
 
 faults: $(READY) ## kill, cut, fill and restart real processes, and compare (20 to 40 minutes)
 	$(BIN)/python -m tests.faults.campaign

@@ -116,14 +116,11 @@ def arms_of(setting: str, study: str) -> dict[str, Arm]:
         arms = [Arm(*NAMED["random"]), Arm(*NAMED["top"])]
         arms += [Arm(score, *at) for at in product(FILTERS, (covering,), (*WEIGHTS, 0.7))]
         return {arm.name: arm for arm in arms}
-    if study == "follows":
-        arms = [Arm(*NAMED[name]) for name in COMPARED[:3]]
-        arms += [Arm(score, 0.5, covering, 0.3), Arm(score, 0.5, covering, 0.0, follows=True)]
-        arms += [Arm(score, 0.5, "random", 0.0, follows=True)]
-        return {arm.name: arm for arm in arms}
-    if study == "weights":
+    if study in ("weights", "follows"):
         arms = [Arm(*NAMED[name]) for name in COMPARED[:3]]
         arms += [Arm(score, 0.5, covering, weight) for weight in WEIGHTS]
+        if study == "follows":
+            arms += [Arm(score, 0.5, method, 0.0, follows=True) for method in (covering, "random")]
         return {arm.name: arm for arm in arms}
     arms = [Arm(*NAMED[name]) for name in COMPARED]
     arms += [Arm(score, 0.5, covering, weight) for weight in (0.0, 0.3)]
