@@ -39,6 +39,7 @@ from datamask.hygiene.words import hash_ngrams, split_words
 from datamask.quality.examples import RANDOM_DOCUMENTS
 from datamask.quality.heuristic import heuristic_scores
 from datamask.quality.word_model import example_scores, features_of, fit_words
+from datamask.runs.followed import following
 from datamask.selection.per_shard import LEAST_CHANGE
 
 WINDOWS = 1
@@ -68,7 +69,7 @@ FAMILY = [*product(("A", "A2", "B", "B0"), COMPARED[:3]), (CLEAN, "random")]
 WEIGHTS = (0.0, 0.1, 0.3, 0.5)
 """The lambdas of the second plan."""
 FILTERS = (1.0, 0.7, 0.5, 0.35, 0.25, 0.15)
-"""The shares kept by a filter, where what follows from a score was explored."""
+"""Shares kept by the filters of `--study grid`."""
 
 
 @dataclass(frozen=True)
@@ -103,17 +104,15 @@ class Arm:
 
     def at(self, auc: float) -> Arm:
         """This arm with a score of that AUC."""
-        if not self.follows:
-            return self
-        told = max(0.0, 2 * auc - 1)
-        return replace(self, kept=1 - min(0.5, told), weight=told**2, follows=False)
+        pruned, weight = following(auc)
+        return replace(self, kept=1 - pruned, weight=weight, follows=False)
 
 
 def arms_of(setting: str, study: str) -> dict[str, Arm]:
-    """The arms of a study (all, confirmed, weights, grid or follows), by name."""
+    """The arms of a study, by name."""
     score, covering = "examples", "facility_location"
     if study == "grid":
-        arms = [Arm(*NAMED["random"]), Arm(*NAMED["top"])]
+        arms = [Arm(*NAMED[name]) for name in COMPARED[:2]]
         arms += [Arm(score, *at) for at in product(FILTERS, (covering,), (*WEIGHTS, 0.7))]
         return {arm.name: arm for arm in arms}
     if study in ("weights", "follows"):
@@ -152,7 +151,6 @@ class Corpus:
         is_kept = ~np.isin(labels[first:], labels[:first])
         _, firsts = np.unique(candidates["id"].to_pylist(), return_index=True)  # exact copies
         is_kept &= np.isin(np.arange(len(is_kept)), firsts)
-        self.copies = int((~is_kept).sum())
         self.documents = candidates.filter(pa.array(is_kept))
         self.texts: list[str] = self.documents["text"].to_pylist()
         self.kinds = np.array(self.documents["domain"].to_pylist())
@@ -317,11 +315,7 @@ def measure(arguments: argparse.Namespace) -> None:
         if not wanted:
             continue
         corpus = Corpus(arguments.folder, setting, fold, embedding)
-        print(
-            f"{setting}-{fold}: {len(corpus.texts)} documents, {corpus.copies} copies of "
-            f"held-out texts left out, {corpus.costs.sum():,d} tokens",
-            flush=True,
-        )
+        print(f"{setting}-{fold}: {len(corpus.texts)} documents", flush=True)
         for share, name in wanted:
             result = run_arm(arms[name], corpus, share)
             with path.open("a") as file:

@@ -25,9 +25,7 @@ import yaml
 
 from benchmarks.recipes import interval
 from datamask.evaluation.verdict import holm
-from datamask.quality.examples import example_figures
 from datamask.runs.files import write_parquet
-from datamask.runs.opening import open_run
 
 ARMS = ("ours", "fixed", "top_quality", "filtered_random", "random")
 SHARE = 0.1
@@ -106,10 +104,7 @@ def trained(folder: Path, setting: str, fold: int, model: Path) -> dict[str, np.
         fixed = run.with_name(f"{run.name}-fixed")
         settings = prepare(folder, setting, fold, model)
         rebuild(fixed, settings)
-        auc = example_figures(open_run(fixed))["examples"]["auc"]
-        told = max(0.0, 2 * auc - 1)
-        settings["quality"]["prune_fraction"] = min(0.5, told)
-        settings["selection"]["quality_weight"] = told**2
+        del settings["quality"]["prune_fraction"], settings["selection"]["quality_weight"]
         settings["evaluation"] = evaluation(folder, setting, fold)
         rebuild(run, settings, "--from", str(fixed))
     rows = pq.read_table(results, columns=["arm", "other", *COLUMNS]).to_pylist()
