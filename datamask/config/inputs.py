@@ -114,7 +114,7 @@ class Score(Group):
     """over the whole corpus"""
     least_correlation: float = Field(0.3, ge=-1, le=1)
     """kind `examples`: minimum of Spearman's correlation of labels and cross-validated
-    predictions (of two kinds of text 2 AUC - 1); below it, the run fails"""
+    predictions (of two kinds of text 2 AUC - 1); below it, the run fails. With `path` 0.1"""
     normalise_within: Literal["none", "domain", "language", "dump", "source", "topic"] = "none"
     """normalise within groups (`source`: the file's folder), small ones less so; topics are known
     after pruning, so a score within topics cannot prune"""
@@ -127,9 +127,9 @@ class Score(Group):
     @model_validator(mode="before")
     @classmethod
     def _of_texts(cls, data: Any) -> Any:
-        """Files of examples hold texts, in column `text` by default."""
+        """Files of examples hold texts; what their score tells little of, it decides little of."""
         is_texts = isinstance(data, dict) and data.get("kind") == "examples" and data.get("path")
-        return {"column": "text", **data} if is_texts else data
+        return {"column": "text", "least_correlation": 0.1, **data} if is_texts else data
 
     @property
     def filled(self) -> float | None:
