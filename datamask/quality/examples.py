@@ -141,10 +141,11 @@ def fit_examples(run: Run, compute: Compute) -> None:
         if figures["kind"] == "logistic":  # the AUC does not depend on how many texts each kind has
             measure, value = "2 AUC - 1", 2 * (figures["auc"] or 0.5) - 1
         if value < score.least_correlation:
+            then = ": such a score decides little (docs/method.md)" if score.path else ""
             raise InputError(
                 f"score {score.name}: {measure} of cross-validated predictions is {value:.3f} on "
                 f"{len(targets)} texts, below least_correlation {score.least_correlation:g}; give "
-                "more examples, or examples that differ more from the source, or lower it",
+                f"more examples, or examples that differ more from the source, or lower it{then}",
                 path=score.labels or score.path or run.settings.source.path,
             )
         logger.info("score %s: %s", score.name, figures)
