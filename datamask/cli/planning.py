@@ -170,6 +170,8 @@ def _print_plan(plan: PlanPreview, form: str, *, with_settings: bool) -> None:
     As text, settings are printed if they are asked for, and the first `MOST_SHARDS` shards.
     """
     chosen = plan.settings.model_dump(mode="json")
+    if plan.settings.weight_follows:
+        chosen["selection"]["quality_weight"] = None
     names = ("shard", "documents", "bytes", "files")
     shards = [[shard, 0, 0, 0] for shard in range(plan.num_shards)]
     for piece in plan.pieces:

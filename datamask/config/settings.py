@@ -211,12 +211,12 @@ class Settings(Group):
     def pruning_follows(self) -> bool:
         """Whether the share to prune follows from how well a score tells (`runs.followed`).
 
-        It does if it is not given, and the only score tells examples from random documents. Then
-        `prune_fraction` is the most that is pruned.
+        It does if it is not given, and the only score tells examples from random documents and
+        prefers them. Then `prune_fraction` is the most that is pruned.
         """
         score, *others = self.scores
-        is_told = score.kind == "examples" and bool(score.path) and not others
-        return is_told and self.quality.prune_fraction is None
+        is_told = score.kind == "examples" and bool(score.path) and score.weight > 0
+        return is_told and not others and self.quality.prune_fraction is None
 
     @property
     def weight_follows(self) -> bool:
@@ -226,6 +226,16 @@ class Settings(Group):
         """
         is_given = "quality_weight" in self.selection.model_fields_set
         return self.selection.metric == recipe.METRIC and not is_given and self.pruning_follows
+
+    def __eq__(self, other: object) -> bool:
+        """Whether all settings are equal; a lambda that follows is not equal to one that is set."""
+        is_same = isinstance(other, Settings) and self.weight_follows == other.weight_follows
+        return is_same and super().__eq__(other)
+
+    @property
+    def least_pruned(self) -> float:
+        """The least fraction that is pruned, as far as is known without the scores."""
+        return 0.0 if self.pruning_follows else self.prune_fraction
 
     @property
     def prune_fraction(self) -> float:

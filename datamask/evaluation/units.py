@@ -50,7 +50,8 @@ def arm_units(run: Run) -> list[Unit]:
             changed = changed_selection(run.settings.selection, arm)
             as_changed = run.settings.model_copy(update={"selection": changed})
             settings.append(of.learner(as_changed))
-            settings += ["follows"] if run.settings.weight_follows else []
+            is_followed = run.settings.weight_follows and "quality_weight" not in arm.change
+            settings += ["follows"] if is_followed else []
             settings += map(run.fingerprint_all, of.balanced_topics(as_changed))
             settings.append(run.fingerprint_all("embeddings"))
             settings.append(run.fingerprint_all(run.quality_stage))

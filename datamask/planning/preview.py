@@ -305,8 +305,7 @@ def _score_pin(score: Score, settings: Settings, before: Run | None) -> dict[str
 
 def _disk_needed(settings: Settings, documents: int, size: int) -> dict[str, int]:
     """Bytes on disk by folder of the run, from estimates of the bytes per document."""
-    pruned = 0.0 if settings.pruning_follows else settings.prune_fraction
-    left = documents - int(Fraction(str(pruned)) * documents)
+    left = documents - int(Fraction(str(settings.least_pruned)) * documents)
     total = budget.expected_documents(settings.selection, documents, size)
     kinds = [score.kind for score in settings.scores]
     needed = {

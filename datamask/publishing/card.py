@@ -259,7 +259,7 @@ def _settings(run: Run) -> str:
     shown = run.settings.relocated(shown_path, shown_model)
     settings = shown.model_dump(mode="json", exclude={"publication"}, exclude_defaults=True)
     settings["seed"] = shown.seed
-    of_recipe = {name: getattr(shown.selection, name) for name in FROM_RECIPE}
+    of_recipe = {name: getattr(selection_of(run), name) for name in FROM_RECIPE}
     settings["selection"] = settings.get("selection", {}) | of_recipe
     commit = run.pinned_revisions.get(SOURCE_PIN)
     if commit:

@@ -33,7 +33,7 @@ from datamask.report.rendering import STEPS, render
 from datamask.report.sample import write_sample
 from datamask.report.what_if import what_if
 from datamask.runs.files import write_text_file
-from datamask.runs.followed import prune_fraction_of, selection_of
+from datamask.runs.followed import prune_fraction_of, selection_of, settings_of
 from datamask.runs.receipt import html_receipt
 from datamask.runs.records import read_record
 from datamask.runs.run import Run
@@ -77,7 +77,8 @@ def write_report(run: Run, compute: Compute) -> None:
 
 
 def _page(run: Run, answered: Answer, charts: list[Chart], trained: list[Chart]) -> str:
-    settings = run.settings.model_dump(mode="json", exclude={"subset", "publication"})
+    settings = settings_of(run)
+    del settings["subset"], settings["publication"]
     settings["source"]["path"] = Path(settings["source"]["path"]).name
     selection = selection_of(run)
     shards = query(run, "SELECT * FROM shards ORDER BY objective - objective_random, shard")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from datamask.config.recipe import PRUNE_FRACTION
 from datamask.config.selection import Selection
 from datamask.runs.run import Run
@@ -34,6 +36,13 @@ def selection_of(run: Run) -> Selection:
     if not run.settings.weight_follows:
         return selection
     return selection.filled_in(quality_weight=_following(run)[1])
+
+
+def settings_of(run: Run) -> dict[str, Any]:
+    """The settings as plain data, with the lambda that is in force. Raises as above."""
+    return run.settings.model_dump(mode="json") | {
+        "selection": selection_of(run).model_dump(mode="json")
+    }
 
 
 def _following(run: Run) -> tuple[float, float]:

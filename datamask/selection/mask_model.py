@@ -29,9 +29,10 @@ from datamask.learning.mask_model import Judged, MaskModel, TermGain, mask_model
 from datamask.learning.moment_gradient import along
 from datamask.objectives.formula import formula
 from datamask.objectives.protocol import Moments
-from datamask.objectives.weighted import WeightedTerm, build_terms, is_linear
+from datamask.objectives.weighted import WeightedTerm, is_linear
 from datamask.runs import budget
 from datamask.runs.files import read_columns, replace_file, write_text_file
+from datamask.runs.followed import selection_of
 from datamask.runs.opening import versions
 from datamask.runs.run import Run, digest
 from datamask.selection import sampling, sums
@@ -75,7 +76,7 @@ def _unavailable(run: Run) -> str:
     """Why the mask of a run is not a function of a document; empty if it is."""
     settings, quality = run.settings, run.receipt("quality", 0).metrics
     try:
-        check_scope(build_terms(settings.selection))
+        check_scope(terms_of(run))
     except SettingsError as error:
         return one_line(error).removeprefix("selection.scope: ")
     if settings.selection.estimator == "policy_gradient":
@@ -93,7 +94,7 @@ def _unavailable(run: Run) -> str:
 
 def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any], str]:
     """The model, what model.json says of it, and why it is of no use, if it is of none."""
-    selection, shards = run.settings.selection, range(run.num_shards)
+    selection, shards = selection_of(run), range(run.num_shards)
     quality = run.receipt("quality", 0).metrics
     moments, *_ = sums.read_moments(run, "outcome", shards)
     kept, candidates = float(moments.count), quality["kept_total"]

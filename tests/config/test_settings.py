@@ -148,6 +148,18 @@ def test_defaults_of_the_recipe_are_filled_in_and_explained(data, filled_in, exp
     assert all(word in line for word, line in zip(explained, lines, strict=True))
 
 
+def test_a_lambda_that_follows_from_examples_is_not_one_that_is_set():
+    """Not even the same number; and nothing follows from examples of what is not wanted."""
+    score = {"name": "a", "kind": "examples", "path": "good.jsonl"}
+    follows = parse_settings({"quality": {"scores": [score]}})
+    sets = {"quality_weight": follows.selection.quality_weight}
+    assert follows != parse_settings({"quality": {"scores": [score]}, "selection": sets})
+    assert follows == parse_settings(follows.given()) and hash(follows) == hash(follows)
+    unwanted = parse_settings({"quality": {"scores": [score | {"weight": -1}]}})
+    assert follows.weight_follows and follows.pruning_follows
+    assert not unwanted.weight_follows and not unwanted.pruning_follows
+
+
 def test_what_was_filled_in_follows_other_settings_later():
     """run.json keeps what was given alone; a new score changes lambda, also from a moved run."""
     moved = parse_settings({"source": {"path": "a"}, "selection": {"scope": "corpus"}}).relocated(

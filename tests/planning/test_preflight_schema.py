@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from datamask.config.loading import parse_settings
-from datamask.planning.preflight_schema import column_problems
+from datamask.planning.preflight_schema import budget_problems, column_problems
 
 
 def test_the_setting_of_a_score_is_named_by_its_place():
@@ -31,3 +31,13 @@ def test_names_of_columns_may_be_empty_and_not_those_that_the_subset_adds():
     names = ["id", "text", "", "Logit"]
     schema = pa.schema(dict.fromkeys(names, pa.string()))
     assert [problem.column for problem in column_problems(parse_settings({}), schema)] == ["Logit"]
+
+
+def test_a_budget_is_refused_only_if_so_much_is_pruned_in_any_case():
+    """How much an unset share prunes by examples is known later, and may be nothing."""
+    score = {"name": "a", "kind": "examples", "path": "good.jsonl"}
+    refused = []
+    for quality in ({}, {"prune_fraction": 0.5}):
+        chosen = {"quality": {"scores": [score], **quality}, "selection": {"ratio": 0.6}}
+        refused.append(len(list(budget_problems(parse_settings(chosen), 100))))
+    assert refused == [0, 1]

@@ -1,5 +1,7 @@
 """The pruned share and lambda that follow from examples, against runs that are told them."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,11 +9,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
+from datamask.analysis.compare import compare
 from datamask.config.loading import parse_settings
-from datamask.publishing.card import recipe
+from datamask.evaluation.units import arm_units
+from datamask.publishing.card import _settings, recipe
 from datamask.runs.followed import following
 from datamask.runs.run import Run
+from tests.cli.commands import here
 from tests.finished import finish, table_of
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
@@ -37,7 +43,7 @@ def texts(kinds: list[str], first: int) -> list[str]:
     ]
 
 
-def made(folder: Path, name: str, **groups: Any) -> Run:
+def made(folder: Path, name: str, last: str = "arms", **groups: Any) -> Run:
     """A run over recipes and three times as many logs, whose only score knows recipes."""
     kinds = ["recipe" if row % 4 == 0 else "log" for row in range(480)]
     source, examples = folder / "source.parquet", folder / "examples.parquet"
@@ -57,7 +63,7 @@ def made(folder: Path, name: str, **groups: Any) -> Run:
     for group, values in groups.items():
         data[group] = {**data.get(group, {}), **values}
     data["quality"] = {"scores": [score], **groups.get("quality", {})}
-    return finish(folder / name, parse_settings(data), "arms")
+    return finish(folder / name, parse_settings(data), last)
 
 
 def contents(run: Run) -> list[Any]:
@@ -69,8 +75,8 @@ def contents(run: Run) -> list[Any]:
     ]
 
 
-def test_a_run_that_is_told_the_same_selects_the_same(tmp_path):
-    """Pruning, logits, the card's formula and an arm with another metric have what follows."""
+def test_a_run_that_is_told_the_same_selects_the_same(tmp_path, capsys):
+    """Pruning, logits and an arm with another metric have what follows; all pages say so."""
     run = made(tmp_path, "followed")
     told = 2 * run.receipt("example_models").metrics["taste"]["auc"] - 1
     assert 0.6 < told < 0.8, "a quarter of the random documents are recipes too"
@@ -81,16 +87,33 @@ def test_a_run_that_is_told_the_same_selects_the_same(tmp_path):
     assert [one == other for one, other in zip(contents(run), contents(fixed), strict=True)] == [
         *(True, False, False)
     ]
-    finish(run.root, run.settings, "composition")
+    for one in (run, explicit, fixed):
+        finish(one.root, one.settings, "composition")
     assert f"λ = {weight:g};" in recipe(run)
+    assert yaml.safe_load(_settings(run))["selection"]["quality_weight"] == weight
+    differing = [[key for key, _ in compare([run, other]).settings] for other in (explicit, fixed)]
+    assert [("selection.quality_weight" in keys) for keys in differing] == [False, True]
+    assert here("plan", run.root, "--dry-run", "--format", "json") == 0
+    assert parse_settings(json.loads(capsys.readouterr().out)["settings"]) == run.settings
 
 
-def test_a_score_that_tells_little_prunes_little(tmp_path, monkeypatch):
-    """Of the documents that are left by other reasons, floor(t · number) are pruned."""
-    run = made(tmp_path, "run")
-    monkeypatch.setattr("datamask.runs.followed.following", lambda _: (0.13, 0.0))
-    (run.root / "quality").rename(tmp_path / "before")
-    finish(run.root, run.settings, "quality")
+def test_an_arm_that_sets_lambda_does_not_depend_on_that_of_the_run(tmp_path):
+    """If a sweep's best lambda becomes the run's, its trained models stay; other arms change."""
+    arms = [{"name": "half", "change": {"quality_weight": 0.5}}]
+    arms.append({"name": "other", "change": {"metric": "pairwise"}})
+    run = made(tmp_path, "run", "quality", evaluation={"arms": arms})
+    sets = run.settings.selection.model_copy(update={"quality_weight": 0.3})
+    changed = replace(run, settings=run.settings.model_copy(update={"selection": sets}))
+    both = zip(arm_units(run), arm_units(changed), strict=True)
+    assert [one.settings == other.settings for one, other in both] == [True, False]
+
+
+def test_what_follows_is_in_force(tmp_path, monkeypatch):
+    """Of the documents left by other reasons, floor(t · number) are pruned; 1 needs no metric."""
+    monkeypatch.setattr("datamask.runs.followed.following", lambda _: (0.13, 1.0))
+    run = made(tmp_path, "run", "report", evaluation={"arms": []})
+    assert "quality_weight: 1.0" in (run.root / "report.html").read_text()
+    assert run.receipt("mask_model").metrics["unavailable"] == ""
     dropped = table_of(run, "quality")["dropped"].to_pylist()
     left = sum(reason in (None, "pruned") for reason in dropped)
     assert dropped.count("pruned") == left * 13 // 100
