@@ -129,7 +129,13 @@ class Score(Group):
     def _of_texts(cls, data: Any) -> Any:
         """Files of examples hold texts; what their score tells little of, it decides little of."""
         is_texts = isinstance(data, dict) and data.get("kind") == "examples" and data.get("path")
-        return {"column": "text", "least_correlation": 0.1, **data} if is_texts else data
+        return OF_TEXTS | data if is_texts else data
+
+    def without_defaults(self) -> dict[str, Any]:
+        """As plain data, without settings that have the default of such a score."""
+        data = self.model_dump(mode="json", exclude_defaults=True)
+        of_texts = OF_TEXTS if self.kind == "examples" and self.path else {}
+        return data | {name: getattr(self, name) for name in of_texts}
 
     @property
     def filled(self) -> float | None:
@@ -160,6 +166,9 @@ class Score(Group):
             raise ValueError(f"name `{self.name}` is reserved for a column of the run's files")
         return self
 
+
+OF_TEXTS = {"column": "text", "least_correlation": 0.1}
+"""Defaults of kind `examples` with `path`."""
 
 NEEDED_BY_KIND = {
     "file": ("path",),

@@ -77,8 +77,7 @@ def write_report(run: Run, compute: Compute) -> None:
 
 
 def _page(run: Run, answered: Answer, charts: list[Chart], trained: list[Chart]) -> str:
-    settings = settings_of(run)
-    del settings["subset"], settings["publication"]
+    settings = settings_of(run, "subset", "publication")
     settings["source"]["path"] = Path(settings["source"]["path"]).name
     selection = selection_of(run)
     shards = query(run, "SELECT * FROM shards ORDER BY objective - objective_random, shard")

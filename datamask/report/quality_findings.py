@@ -109,7 +109,7 @@ def _remedy(run: Run, name: str, kind: str) -> str:
         return "datamask rebuild RUN --set 'selection.limits=[{column: topic, cap: 0.2}]'"
     chosen = []
     for score in run.settings.scores:
-        data = score.model_dump(mode="json", exclude_defaults=True)
+        data = score.without_defaults()
         if score.name == name:
             is_raw = score.normalisation == "none"
             data |= {"normalise_within": kind} | ({"normalisation": "z-score"} if is_raw else {})

@@ -38,11 +38,15 @@ def selection_of(run: Run) -> Selection:
     return selection.filled_in(quality_weight=_following(run)[1])
 
 
-def settings_of(run: Run) -> dict[str, Any]:
-    """The settings as plain data, with the lambda that is in force. Raises as above."""
-    return run.settings.model_dump(mode="json") | {
-        "selection": selection_of(run).model_dump(mode="json")
-    }
+def settings_of(run: Run, *without: str) -> dict[str, Any]:
+    """The settings as plain data, with the lambda that is in force. Raises as above.
+
+    Args:
+        run: the run.
+        without: groups that are left out.
+    """
+    data = run.settings.model_dump(mode="json", exclude={*without})
+    return data | {"selection": selection_of(run).model_dump(mode="json")}
 
 
 def _following(run: Run) -> tuple[float, float]:

@@ -6,6 +6,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
+from datamask.config.inputs import Score
 from datamask.config.loading import load_settings, parse_settings
 from datamask.config.reference import describe, descriptions
 from datamask.config.settings import Settings
@@ -158,6 +159,14 @@ def test_a_lambda_that_follows_from_examples_is_not_one_that_is_set():
     unwanted = parse_settings({"quality": {"scores": [score | {"weight": -1}]}})
     assert follows.weight_follows and follows.pruning_follows
     assert not unwanted.weight_follows and not unwanted.pruning_follows
+
+
+@pytest.mark.parametrize("own", [{}, {"column": "score", "least_correlation": 0.3}])
+def test_a_score_without_defaults_is_the_same_score(own):
+    """Also if it sets what is the default of scores of other kinds."""
+    for path in ({"path": "good.jsonl"}, {"labels": "grades.csv"}):
+        score = parse_settings({"name": "a", "kind": "examples", **path, **own}, Score)
+        assert parse_settings(score.without_defaults(), Score) == score
 
 
 def test_what_was_filled_in_follows_other_settings_later():
