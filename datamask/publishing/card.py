@@ -259,8 +259,10 @@ def _settings(run: Run) -> str:
     shown = run.settings.relocated(shown_path, shown_model)
     settings = shown.model_dump(mode="json", exclude={"publication"}, exclude_defaults=True)
     settings["seed"] = shown.seed
-    of_recipe = {name: getattr(selection_of(run), name) for name in FROM_RECIPE}
+    of_recipe = {name: getattr(shown.selection, name) for name in FROM_RECIPE}
     settings["selection"] = settings.get("selection", {}) | of_recipe
+    if shown.weight_follows:
+        del settings["selection"]["quality_weight"]
     commit = run.pinned_revisions.get(SOURCE_PIN)
     if commit:
         # A branch may move; the commit is what the run read.

@@ -105,7 +105,7 @@ def _remedy(run: Run, name: str, kind: str) -> str:
     if kind == "length":
         return length_command(run.settings.selection)
     others = [s for s in run.settings.scores if s.name != name and s.normalise_within != "topic"]
-    if kind == "topic" and prune_fraction_of(run) and not others:
+    if kind == "topic" and run.settings.prune_fraction and not others:
         return "datamask rebuild RUN --set 'selection.limits=[{column: topic, cap: 0.2}]'"
     chosen = []
     for score in run.settings.scores:

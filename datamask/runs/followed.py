@@ -39,13 +39,15 @@ def selection_of(run: Run) -> Selection:
 
 
 def settings_of(run: Run, *without: str) -> dict[str, Any]:
-    """The settings as plain data, with the lambda that is in force. Raises as above.
+    """The settings as plain data, with what follows where it is not set. Raises as above.
 
     Args:
         run: the run.
         without: groups that are left out.
     """
     data = run.settings.model_dump(mode="json", exclude={*without})
+    if run.settings.pruning_follows:
+        data["quality"]["prune_fraction"] = prune_fraction_of(run)
     return data | {"selection": selection_of(run).model_dump(mode="json")}
 
 

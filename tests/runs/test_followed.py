@@ -15,6 +15,7 @@ from datamask.analysis.compare import compare
 from datamask.config.loading import parse_settings
 from datamask.evaluation.units import arm_units
 from datamask.publishing.card import _settings, recipe
+from datamask.report.quality_findings import _remedy
 from datamask.runs.followed import following
 from datamask.runs.run import Run
 from tests.cli.commands import here
@@ -90,9 +91,9 @@ def test_a_run_that_is_told_the_same_selects_the_same(tmp_path, capsys):
     for one in (run, explicit, fixed):
         finish(one.root, one.settings, "composition")
     assert f"λ = {weight:g};" in recipe(run)
-    assert yaml.safe_load(_settings(run))["selection"]["quality_weight"] == weight
+    assert parse_settings(yaml.safe_load(_settings(run))).weight_follows
     differing = [[key for key, _ in compare([run, other]).settings] for other in (explicit, fixed)]
-    assert [("selection.quality_weight" in keys) for keys in differing] == [False, True]
+    assert differing == [[], ["selection.quality_weight"]]
     assert here("plan", run.root, "--dry-run", "--format", "json") == 0
     assert parse_settings(json.loads(capsys.readouterr().out)["settings"]) == run.settings
 
@@ -112,8 +113,12 @@ def test_what_follows_is_in_force(tmp_path, monkeypatch):
     """Of the documents left by other reasons, floor(t · number) are pruned; 1 needs no metric."""
     monkeypatch.setattr("datamask.runs.followed.following", lambda _: (0.13, 1.0))
     run = made(tmp_path, "run", "report", evaluation={"arms": []})
-    assert "quality_weight: 1.0" in (run.root / "report.html").read_text()
+    page = (run.root / "report.html").read_text()
+    assert "quality_weight: 1.0" in page and "prune_fraction: 0.13" in page
     assert run.receipt("mask_model").metrics["unavailable"] == ""
     dropped = table_of(run, "quality")["dropped"].to_pylist()
     left = sum(reason in (None, "pruned") for reason in dropped)
     assert dropped.count("pruned") == left * 13 // 100
+    monkeypatch.setattr("datamask.runs.followed.following", lambda _: (0.0, 0.0))
+    command = _remedy(run, "taste", "topic")
+    assert "limits" in command, "the only score is refused within topics, whatever it pruned here"
