@@ -211,21 +211,25 @@ class Settings(Group):
     def pruning_follows(self) -> bool:
         """Whether the share to prune follows from how well a score tells (`runs.followed`).
 
-        It does if it is not given, and the only score tells examples from random documents and
-        prefers them. Then `prune_fraction` is the most that is pruned.
+        It does if it is not given, and the only score tells examples from random documents,
+        prefers them and is compared over the whole corpus, as its AUC is. Then `prune_fraction` is
+        the most that is pruned.
         """
         score, *others = self.scores
         is_told = score.kind == "examples" and bool(score.path) and score.weight > 0
-        return is_told and not others and self.quality.prune_fraction is None
+        is_told &= score.normalise_within == "none" and not others
+        return is_told and self.quality.prune_fraction is None
 
     @property
     def weight_follows(self) -> bool:
         """Whether lambda follows from the same; then that of these settings is not in force.
 
-        It does for the recipe's metric alone, of which there is evidence.
+        It does for the recipe's metric alone, of which there is evidence, and for its comparator.
         """
-        is_given = "quality_weight" in self.selection.model_fields_set
-        return self.selection.metric == recipe.METRIC and not is_given and self.pruning_follows
+        selection = self.selection
+        covers = selection.metric == recipe.METRIC and selection.method in ("mask", "lazy_greedy")
+        is_given = "quality_weight" in selection.model_fields_set
+        return covers and not is_given and self.pruning_follows
 
     def __eq__(self, other: object) -> bool:
         """Whether all settings are equal; a lambda that follows is not equal to one that is set."""

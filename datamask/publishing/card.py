@@ -271,8 +271,8 @@ def _settings(run: Run) -> str:
         for term in arm.get("change", {}).get("more_terms", ()):
             if term.get("path"):
                 term["path"] = shown_path(term["path"])
-    for place, own in enumerate(shown.quality.scores):
-        score = settings["quality"]["scores"][place] = own.without_defaults()
+    for number, own in enumerate(shown.quality.scores):
+        score = settings["quality"]["scores"][number] = own.without_defaults()
         if score.get("model"):
             name = score.get("name", "heuristic")
             score["revision"] = run.pinned_revisions.get(f"classifier_scores:{name}")
