@@ -122,3 +122,22 @@ def test_what_follows_is_in_force(tmp_path, monkeypatch):
     monkeypatch.setattr("datamask.runs.followed.following", lambda _: (0.0, 0.0))
     command = _remedy(run, "taste", "topic")
     assert "limits" in command, "the only score is refused within topics, whatever it pruned here"
+
+
+@pytest.mark.parametrize(
+    ("score", "groups", "follows"),
+    [
+        ({}, {}, (True, True)),
+        ({}, {"selection": {"metric": "disf"}}, (True, False)),
+        ({}, {"selection": {"method": "gist"}}, (True, False)),
+        ({}, {"selection": {"quality_weight": 0.3}}, (True, False)),
+        ({"normalise_within": "domain"}, {}, (False, False)),
+        ({"weight": -1.0}, {}, (False, False)),
+        ({"path": "", "labels": "labels.csv", "column": "grade"}, {}, (False, False)),
+    ],
+)
+def test_what_follows_where(score, groups, follows):
+    """The pruned share with one score from examples that prefers them; lambda by evidence alone."""
+    quality = {"scores": [{"name": "taste", "kind": "examples", "path": "examples.jsonl", **score}]}
+    settings = parse_settings({"source": {"path": "texts"}, "quality": quality, **groups})
+    assert (settings.pruning_follows, settings.weight_follows) == follows
