@@ -102,7 +102,7 @@ def test_a_change_keeps_the_other_settings_of_selection():
         selection={"ratio": 0.03, "scope": "corpus"},
     )
     assert pin_evaluation(settings) == {}
-    found = changed_selection(settings, settings.evaluation.arms[1])
+    found = changed_selection(settings.selection, settings.evaluation.arms[1])
     assert found == settings.selection.model_copy(update={"scope": "shard", "quality_weight": 0.2})
 
 
