@@ -149,10 +149,10 @@ def fit_examples(run: Run, compute: Compute) -> None:
                 path=score.labels or score.path or run.settings.source.path,
             )
         logger.info("score %s: %s", score.name, figures)
-        if run.settings.pruning_follows:
+        if score.path:
             pruned, weight = following(figures["auc"])
-            role = f", and its weight (lambda) is {weight:g}" if run.settings.weight_follows else ""
-            logger.info("score %s prunes the worst %s%s", score.name, f"{pruned:.0%}", role)
+            told = f"the worst {pruned:.0%} are pruned, lambda is {weight:g}"
+            logger.info("score %s: what follows where it is not set: %s", score.name, told)
         metrics[score.name] = {**figures, "copies": copies}
         rows.append({"score": score.name, **asdict(model)})
     table = pa.Table.from_pylist(rows, schema=schemas.EXAMPLE_MODELS)
