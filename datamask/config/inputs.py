@@ -127,7 +127,7 @@ class Score(Group):
     @model_validator(mode="before")
     @classmethod
     def _of_texts(cls, data: Any) -> Any:
-        """Files of examples hold texts; what their score tells little of, it decides little of."""
+        """Files of examples hold texts, and a score of them that tells little decides little."""
         is_texts = isinstance(data, dict) and data.get("kind") == "examples" and data.get("path")
         return OF_TEXTS | data if is_texts else data
 
@@ -212,8 +212,8 @@ class Quality(Group):
         None,
         ge=0,
         lt=1,
-        description=f"worst fraction dropped before embedding; none: {recipe.PRUNE_FRACTION:g}, at "
-        "most that by one score from examples (docs/method.md says how much), "
+        description=f"worst fraction dropped before embedding; none: {recipe.PRUNE_FRACTION:g}, or "
+        "less if it follows from a score's examples (docs/method.md), "
         f"{recipe.HEURISTIC_PRUNE_FRACTION:g} by the heuristic alone, 0 for layout `features`",
     )
     duplicates: Literal["drop", "keep"] = "drop"

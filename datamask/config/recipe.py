@@ -14,8 +14,8 @@ CORPUS_METRIC = "disf"
 models, method `greedy`."""
 
 PRUNE_FRACTION = 0.5
-"""Share of texts that is pruned by scores of the user's own, at most that by one from examples
-(`runs.followed`)."""
+"""Share of texts that is pruned by scores of the user's own; by a score from examples it is the
+most that is pruned (`runs.followed`)."""
 
 HEURISTIC_PRUNE_FRACTION = 0.4
 """Share that is pruned by the built-in heuristic alone, which tells noise from text less well."""

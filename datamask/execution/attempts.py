@@ -42,7 +42,7 @@ class ShardsFailedError(DatamaskError):
 def shards_failed(
     run: Run, stage: str, failures: Mapping[int, str], command: str = ""
 ) -> ShardsFailedError:
-    """The error that names the failed shards, unless all are, the first's reason, and the remedy.
+    """The error that names the failed shards (unless all failed), a reason and the remedy.
 
     *failures*, at least one, of a single round, are the reasons by unit. *command* finishes the
     run; empty for that of the command line.

@@ -151,8 +151,8 @@ def fit_examples(run: Run, compute: Compute) -> None:
         logger.info("score %s: %s", score.name, figures)
         if score.path:
             pruned, weight = following(figures["auc"])
-            told = f"the worst {pruned:.0%} are pruned, lambda is {weight:g}"
-            logger.info("score %s: what follows where it is not set: %s", score.name, told)
+            told = f"the worst {pruned:.0%} are pruned and lambda is {weight:g}"
+            logger.info("score %s: where these are not set, %s", score.name, told)
         metrics[score.name] = {**figures, "copies": copies}
         rows.append({"score": score.name, **asdict(model)})
     table = pa.Table.from_pylist(rows, schema=schemas.EXAMPLE_MODELS)

@@ -53,8 +53,6 @@ def naming(path: str, shard: int | None = None) -> Iterator[None]:
         raise
     except FileNotFoundError:
         problem = "no such file; restore it"
-        if "/converted/" in path:
-            problem += ", or let `datamask rebuild RUN` convert the source again"
     except UnicodeEncodeError:
         problem = NOT_UTF8
     except Exception as error:

@@ -1,10 +1,6 @@
 """JSON lines, CSV and Arrow files as sources, compared with Python's own readers."""
 
-import csv
-import gzip
-import json
 import os
-import random
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,87 +14,17 @@ import pytest
 from datamask.config.compute import Compute
 from datamask.config.inputs import Source
 from datamask.errors import InputError, RunError
-from datamask.planning.first_settings import TEXTS
 from datamask.planning.plan import plan_run
 from datamask.report.findings import findings_of
 from datamask.runs.opening import run_storage
 from datamask.source import formats
-from datamask.source.convert import convert, first_records, source_files
+from datamask.source.convert import convert, source_files
 from tests import finished
 from tests.cli.commands import here
 from tests.conftest import nightly
+from tests.source.converting import Record, converted, flat, records, write
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
-
-Record = dict[str, Any]
-
-
-def records(seed: int, count: int) -> list[Record]:
-    """Records as in crawls: objects within objects, lists, absent and null values, any text."""
-    drawn = random.Random(seed)
-    rows: list[Record] = []
-    for number in range(count):
-        words = drawn.choices([*finished.WORDS, "é", "“quoted”", "a\tb", "line\nbreak", '"'], k=20)
-        row: Record = {"id": f"{seed:03d}-{number}", "text": " ".join(words), "edu": drawn.random()}
-        if drawn.random() < 0.7:
-            row["metadata"] = {
-                "url": f"http://s{number % 3}.org/{number}",
-                "a.b/c": number,
-                "n": None,
-            }
-        if drawn.random() < 0.5:
-            row["tags"] = ["x", {"y": 1}]
-        row["date"] = "2024-01-02T03:04:05Z"
-        rows.append(row)
-    return rows
-
-
-def write(path: Path, rows: list[Record]) -> Path:
-    """Write records in the format that the name tells, with Python's own writers."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
-    match path.suffix:
-        case ".gz":
-            path.write_bytes(gzip.compress(lines))
-        case ".zst":
-            with pa.CompressedOutputStream(str(path), "zstd") as file:
-                file.write(lines)
-        case ".csv":
-            with path.open("w", newline="", encoding="utf-8") as text:
-                writer = csv.DictWriter(text, [*flat(rows[0])])
-                writer.writeheader()
-                writer.writerows(map(flat, rows))
-        case ".arrow":
-            names = dict.fromkeys(name for row in map(flat, rows) for name in row)
-            table = pa.table({name: [flat(row).get(name) for row in rows] for name in names})
-            with pa.ipc.new_stream(str(path), table.schema) as stream:
-                stream.write_table(table)
-        case _:
-            path.write_bytes(lines)
-    return path
-
-
-def flat(row: Record) -> Record:
-    """A record as a row: dotted names, lists as their JSON text."""
-
-    def walk(value: Any, name: str) -> Iterator[tuple[str, Any]]:
-        if isinstance(value, dict):
-            for key, inner in value.items():
-                yield from walk(inner, f"{name}.{key}" if name else key)
-        else:
-            is_list = isinstance(value, list)
-            yield name, json.dumps(value, separators=(",", ":")) if is_list else value
-
-    return dict(walk(row, ""))
-
-
-def converted(folder: Path, target: Path, workers: int = 1, **source: Any) -> list[pa.Table]:
-    """The copies of a folder's files."""
-    chosen = Source(path=str(folder), **source)
-    _, others = source_files(str(folder))
-    where = run_storage(target)
-    copies, _ = convert(str(folder), others, chosen, where, Compute(workers=workers))
-    return [pq.read_table(path) for path in copies]
 
 
 def known(rows: list[Record]) -> list[Record]:
@@ -258,115 +184,6 @@ def test_a_type_that_does_not_fit_the_planned_ones_is_refused(tmp_path):
         plan_run(root, None, extend=True)
     assert str(path) in str(caught.value) and "edu" in str(caught.value)
     assert "removed" not in str(caught.value)
-
-
-@pytest.mark.parametrize("files", [["ab"], ["a", "b"], ["b", "a"]])
-def test_values_that_would_be_one_column_are_refused(tmp_path, files):
-    """A key with a dot, and a key within an object: in one file or in two."""
-    lines = {"a": '{"id": "1", "m.a": 1}\n', "b": '{"id": "2", "m": {"a": 2}}\n'}
-    for number, names in enumerate(files):
-        path = write(tmp_path / "source" / f"{number}.jsonl", [])
-        path.write_text("".join(map(lines.get, names)))
-    with pytest.raises(InputError) as caught:
-        converted(path.parent, tmp_path / "run")
-    assert str(path) in str(caught.value) and "column m.a" in str(caught.value)
-
-
-POST = "1234567890123456789"
-"""A number that no float64 holds."""
-
-
-def test_names_and_numbers_keep_what_they_say(tmp_path):
-    """Equal names in two folders are two copies; leading zeros and all digits of a number stay."""
-    for folder in ("a", "b"):
-        path = tmp_path / "source" / folder / "0.csv"
-        path.parent.mkdir(parents=True)
-        path.write_text(f"key,text,count,share,post\n007,{folder},3,0.5,{POST}\n008,,4,,7\n")
-    rows = [table.to_pylist() for table in converted(tmp_path / "source", tmp_path / "run")]
-    for folder, found in zip("ab", rows, strict=True):
-        first = {"key": "007", "text": folder, "count": 3, "share": 0.5, "post": POST}
-        assert [{k: row[k] for k in first} for row in found] == [
-            first,
-            {"key": "008", "text": None, "count": 4, "share": None, "post": "7"},
-        ]
-
-
-@pytest.mark.parametrize(
-    ("column", "ids"),
-    [
-        ("ID", ["2301.10140", "2301.1014", "1e5"]),
-        ("id", ["007", "2301.10140"]),
-        ("id", ["7", "-0"]),
-        ("id", ["7", "-8"]),
-    ],
-)
-def test_ids_of_csv_keep_every_character(tmp_path, column, ids):
-    """Though all look like fractions or like whole numbers; scores beside them are numbers."""
-    path = tmp_path / "source" / "a.csv"
-    path.parent.mkdir()
-    lines = "".join(f"{name},1.50,text\n" for name in ids)
-    path.write_text(f"{column},edu,text\n{lines}")
-    [table] = converted(path.parent, tmp_path / "run", columns={"id": column})
-    assert table[column].cast(pa.string()).to_pylist() == ids
-    assert table.schema.field("edu").type == pa.float64()
-    first_records(str(path), 99, tmp_path / "copy.parquet", TEXTS)
-    assert pq.read_table(tmp_path / "copy.parquet").equals(table)
-
-
-CSV = "id,text\na,first\nb,second\n"
-REFUSED = {
-    "a.jsonl.zst": (pa.compress(b'{"id": 1}\n' * 99, codec="zstd", asbytes=True)[:-1], ""),
-    "a.csv.zst": (pa.compress(CSV.encode(), codec="zstd", asbytes=True)[:-1], ""),
-    "quote.csv": (f'{CSV}c,"third\nd,fourth\n', "row 2"),
-    "short.csv": (f"{CSV}\nc\n", "row 2"),
-    "two.csv": (CSV.replace("id", "TEXT"), "column TEXT"),
-    "ends.csv": (f"{CSV}c,third\r\n", "end alike"),
-    "half.jsonl": ('{"id": "a"}\n{"id": "\\ud83d"}\n', "row 1"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_a_file_that_loses_rows_is_refused(name, tmp_path):
-    """Cut off within compressed bytes or a quote, or with a row that is none: which file and row.
-
-    DuckDB reads what is before a cut, and says nothing.
-    """
-    content, where = REFUSED[name]
-    (tmp_path / "source").mkdir()
-    path = tmp_path / "source" / name
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(InputError) as caught:
-        converted(path.parent, tmp_path / "run")
-    assert str(path) in str(caught.value) and where in str(caught.value)
-    if name.endswith(".zst"):
-        with pytest.raises(InputError, match=name):
-            first_records(str(path), 99, tmp_path / "copy.parquet", TEXTS)
-
-
-def test_a_name_is_no_pattern_and_no_column(tmp_path):
-    """Names with brackets, stars and equals signs stand for themselves; so do columns without."""
-    for name in ("a[b].csv", "ab.csv", "a*.csv", "text=x/c.csv", "d[1]/a.csv", "d1/a.csv"):
-        path = tmp_path / "source" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f",id,text\n5,{name},words of {name}\n")
-        path.with_suffix(".jsonl").write_text(json.dumps({"id": name, "json": "x"}) + "\n")
-    rows = [row for t in converted(tmp_path / "source", tmp_path / "run") for row in t.to_pylist()]
-    found = sorted((row["id"], row["text"]) for row in rows if row["column0"] == 5)
-    names = sorted(row["id"] for row in rows if row["json"] == "x")
-    assert found == [(name, f"words of {name}") for name in names]
-    assert len(names) == 6
-
-
-def test_values_of_other_types_in_other_files_are_text(tmp_path):
-    """Whole numbers, texts, lists and CSV in one column: none is lost, whatever file is first."""
-    folder, values = tmp_path / "source", ["7", "seven", "[7]", "07", "7.5"]
-    for name, value in zip("abcde", ("7", '"seven"', "[7]", '"07"', "7.5"), strict=True):
-        write(folder / f"{name}.jsonl", []).write_text(f'{{"id": "{name}", "grade": {value}}}\n')
-    write(folder / "0.csv", [{"id": "0", "grade": "7"}])
-    rows = [row for table in converted(folder, tmp_path / "run") for row in table.to_pylist()]
-    assert rows == [
-        {"id": name, "grade": value} for name, value in zip("0abcde", ["7", *values], strict=True)
-    ]
 
 
 def test_a_file_that_changes_meanwhile_is_refused(tmp_path, monkeypatch):
