@@ -78,7 +78,8 @@ def learn(problem: Problem, logits_N: Tensor, curve: Curve) -> tuple[Tensor, int
     number, sampled = data.num_documents, None
     if number >= FEWEST_SAMPLES * SAMPLE and highest_order(objective.active) == 2:
         sampled = _from_sample(problem, centred, generator)
-    ascent = sampled or Ascent(data, objective, num_selected, centred)
+    totals = problem.totals
+    ascent = sampled or Ascent(data, objective, num_selected, centred, totals=totals)
     estimate = ascent.moments if sampled else None
     share = min(number, max(round(selection.batch_fraction * number), LEAST_BATCH))
     values: list[float] = []

@@ -31,7 +31,7 @@ from datamask.learning.ranked import LearnedMask
 from datamask.learning.scales import FEWEST_SUBSETS, MOST_SUBSETS, random_subsets, scaled
 from datamask.learning.swap_refinement import refine_by_swaps
 from datamask.objectives.facility_location import FacilityLocation
-from datamask.objectives.protocol import MomentObjective
+from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.objectives.quality import centre_of
 from datamask.objectives.weighted import (
     WeightedObjective,
@@ -136,9 +136,11 @@ def scale(
             probes = covers[0].probe_rows(len(values)).to(data.device)
             neighbours = Neighbours.of(data, num_selected, probes)
             data = replace(data, probes_PN=neighbours.probes_PN)
-    objective, random = _scaled(terms, selection, data, num_selected, seed)
+    totals = moments_of(data, torch.ones_like(data.quality_N), max(highest_order(terms), 0))
+    objective, random = _scaled(terms, totals, selection, data, num_selected, seed)
     return Problem(
-        data, values, id_order, selection, num_selected, seed, objective, random, neighbours
+        *(data, values, id_order, selection, num_selected, seed),
+        *(objective, totals, random, neighbours),
     )
 
 
@@ -210,7 +212,9 @@ def published_logits(problem: Problem, selected: np.ndarray, ranking: Ranking) -
     # An empty or complete selection has no scale: use that of one document more or less.
     size = min(max(num_selected, 1), max(number - 1, 1))
     if size != num_selected:
-        objective, _ = _scaled(objective.terms, selection, data, size, problem.seed)
+        objective, _ = _scaled(
+            objective.terms, problem.totals, selection, data, size, problem.seed
+        )
     neighbours = problem.neighbours
     if coverage_factor(objective.active) and not neighbours:
         neighbours = Neighbours.of(data, size)
@@ -321,13 +325,13 @@ def _by_document(
 
 def _scaled(
     terms: Sequence[WeightedTerm],
+    totals: Moments,
     selection: Selection,
     data: ShardData,
     num_selected: int,
     seed: int,
 ) -> tuple[WeightedObjective, dict[str, Spread]]:
     """The objective, its terms scaled unless disabled, and the spread of random subsets."""
-    totals = moments_of(data, torch.ones_like(data.quality_N), max(highest_order(terms), 0))
     is_alone = sum(term.weight != 0 for term in terms) == 1
     # The scale of a term alone changes no selection, so its spread is only for comparison.
     most = FEWEST_SUBSETS if is_alone else MOST_SUBSETS

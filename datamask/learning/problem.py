@@ -20,6 +20,7 @@ from datamask.config.selection import Selection
 from datamask.learning.data import ShardData, Spread
 from datamask.learning.neighbours import Neighbours
 from datamask.learning.policy import top_s
+from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import WeightedObjective
 
 logger = logging.getLogger(__name__)
@@ -39,6 +40,7 @@ class Problem:
         num_selected: S, in [0, N].
         seed: of every random choice.
         objective: the terms, weighted and scaled.
+        totals: moments of all documents.
         random: mean and deviation of random S-subsets, by term.
         neighbours: by which facility location is learned, if it is.
     """
@@ -50,6 +52,7 @@ class Problem:
     num_selected: int
     seed: int
     objective: WeightedObjective
+    totals: Moments
     random: Mapping[str, Spread]
     neighbours: Neighbours | None = None
 

@@ -26,11 +26,13 @@ from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import WeightedObjective, WeightedTerm, coverage_factor
 
 # Every single swap is tried if there are at most EVERY_SWAP; every double swap, if at most PAIRS.
+# In blocks, CANDIDATES of both sides are looked at once, and the NEAREST of them in every round.
 # See docs/log.md#swaps.
 EVERY_SWAP = 1024
 PAIRS = 2048
 CANDIDATES = 2048
-ROUNDS = 60
+NEAREST = 256
+ROUNDS = 20
 LEAST_GAIN = 1e-7
 # All shards swap at the same time, and their changes are partly alike, so each shard counts its own
 # change this many times.
@@ -157,8 +159,8 @@ def _blocks(
     """
     factor = coverage_factor(terms)
     most = min(CANDIDATES, data.working_set_bytes // (4 * 8 * max(data.dimension, 2048)))
-    near = [ranked[: max(64, most)] for ranked in _ranked(ranking_N, mask_N)]
-    rows = torch.cat(near).sort().values
+    ranked = _ranked(ranking_N, mask_N)
+    rows = torch.cat([side[: max(64, most)] for side in ranked]).sort().values
     candidates, chosen, handicap_C = data.part(rows), mask_N[rows], handicap_N[rows]
     coverage = _Coverage(data, mask_N, rows) if factor else None
 
@@ -169,15 +171,18 @@ def _blocks(
 
     current = value(moments, chosen)
     size = min(swaps, int(chosen.sum()), int((~chosen).sum()))
+    margin, near = torch.zeros_like(handicap_C), torch.arange(len(rows), device=data.device)
     for _ in range(ROUNDS):
         size = min(size, swaps)
         if size < 1:
             break
-        inclusion = chosen.to(torch.float32)
-        margin = moment_gradient(terms, moments, candidates, slice(None), inclusion) - handicap_C
+        inclusion = chosen[near].to(torch.float32)
+        margin[near] = moment_gradient(terms, moments, candidates, near, inclusion)
+        margin[near] -= handicap_C[near]
         if coverage:
-            margin += factor * coverage.marginal(chosen)
-        leaving, coming = _ranked(margin, chosen)
+            margin[near] += factor * coverage.marginal(chosen)[near]
+        leaving, coming = (near[ranked] for ranked in _ranked(margin[near], chosen[near]))
+        near = torch.cat([leaving[:NEAREST], coming[:NEAREST]]).sort().values
         number = min(len(leaving), len(coming))
         size = min(size, int((margin[coming[:number]] > margin[leaving[:number]]).sum()))
         while size >= 1:

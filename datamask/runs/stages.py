@@ -182,7 +182,7 @@ STAGES = {
         ),
         Stage(
             "swaps",
-            5,
+            6,
             "datamask.selection.rounds:swap_shard",
             "shard",
             settings=of.reads("selection.swap_refinement"),
@@ -201,7 +201,7 @@ STAGES = {
         ),
         Stage(
             "learning",
-            17,
+            18,
             "datamask.selection.per_shard:learn_logits",
             "shard",
             settings=of.learning,
@@ -223,7 +223,7 @@ STAGES = {
         ),
         Stage(
             "selection",
-            21,
+            22,
             "datamask.selection.per_shard:make_mask",
             "shard",
             settings=of.mask,
