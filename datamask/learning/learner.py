@@ -212,9 +212,7 @@ def published_logits(problem: Problem, selected: np.ndarray, ranking: Ranking) -
     # An empty or complete selection has no scale: use that of one document more or less.
     size = min(max(num_selected, 1), max(number - 1, 1))
     if size != num_selected:
-        objective, _ = _scaled(
-            objective.terms, problem.totals, selection, data, size, problem.seed
-        )
+        objective, _ = _scaled(objective.terms, problem.totals, selection, data, size, problem.seed)
     neighbours = problem.neighbours
     if coverage_factor(objective.active) and not neighbours:
         neighbours = Neighbours.of(data, size)
