@@ -33,26 +33,9 @@ MOST_VISIBLE_POINTS = 40
 """Lines with more points have no markers."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Theme:
-    """Colours and font of everything but the data; a picture also has a title and a legend."""
-
-    ink: str
-    line: str
-    font: str
-    background: str | None = None
-    has_legend: bool = False
-
-
-PAGE = Theme(ink="#000001", line="#000002", font="Arial, Liberation Sans, sans-serif")
-"""`svg` replaces these colours by the page's variables, which differ in light and dark mode."""
-PICTURE = Theme(
-    ink="#1b1f24",
-    line="#d0d7de",
-    font="DejaVu Sans, sans-serif",
-    background="white",
-    has_legend=True,
-)
+INK, LINE = "#1b1f24", "#d0d7de"
+"""Colours of everything but the data. `svg` replaces them by the page's variables, which differ in
+light and dark mode."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,11 +126,12 @@ class Chart:
         return png(self)
 
 
-def specification(chart: Chart, theme: Theme, width: int) -> dict[str, Any]:
+def specification(chart: Chart, width: int, *, is_picture: bool) -> dict[str, Any]:
     """The chart in Vega-Lite 6, with its values.
 
     The layer of series number i has the name `seriesI`, by which the page's script finds its marks.
-    *width* is that of the plotting area, in pixels.
+    *width* is that of the plotting area, in pixels. A picture has a title and a legend, which pages
+    write themselves.
     """
     height: int | dict[str, int] = width if chart.equal else 300
     drawing: dict[str, Any] = {
@@ -155,15 +139,15 @@ def specification(chart: Chart, theme: Theme, width: int) -> dict[str, Any]:
         "width": width,
         "height": {"step": 20} if chart.kind == "bars" else height,
         "autosize": {"type": "fit-x", "contains": "padding"},
-        "config": _config(theme, width),
+        "config": _config(width, is_picture=is_picture),
     }
-    if theme.has_legend:
+    if is_picture:
         # Vega draws text with line breaks as a block.
         drawing["title"] = {"text": one_line(chart.title), "anchor": "start", "fontSize": 15}
     names = {series.name for series in chart.series}
-    has_legend = theme.has_legend and 1 < len(names) <= MOST_IN_LEGEND and not chart.is_labelled
+    has_legend = is_picture and 1 < len(names) <= MOST_IN_LEGEND and not chart.is_labelled
     drawing["layer"] = [
-        _series(chart, number, theme, has_legend=has_legend) for number in range(len(chart.series))
+        _series(chart, number, has_legend=has_legend) for number in range(len(chart.series))
     ]
     if chart.kind == "bars":
         zero = {"mark": {"type": "rule", "aria": False}, "encoding": {"x": {"datum": 0}}}
@@ -185,21 +169,21 @@ def _printable(value: Any) -> Any:
     return value
 
 
-def _config(theme: Theme, width: int) -> dict[str, Any]:
-    axis = {"gridColor": theme.line, "domainColor": theme.line, "tickColor": theme.line}
-    text = {"labelColor": theme.ink, "titleColor": theme.ink}
+def _config(width: int, *, is_picture: bool) -> dict[str, Any]:
+    axis = {"gridColor": LINE, "domainColor": LINE, "tickColor": LINE}
+    text = {"labelColor": INK, "titleColor": INK}
     return {
-        "background": theme.background,
-        "font": theme.font,
+        "background": "white" if is_picture else None,
+        "font": ("DejaVu Sans" if is_picture else "Arial, Liberation Sans") + ", sans-serif",
         "view": {"stroke": None},
         "axis": axis | text | {"labelLimit": 0.4 * width, "titleFontWeight": "normal"},
         "legend": text,
-        "title": {"color": theme.ink},
-        "rule": {"color": theme.ink},
+        "title": {"color": INK},
+        "rule": {"color": INK},
     }
 
 
-def _series(chart: Chart, number: int, theme: Theme, *, has_legend: bool) -> dict[str, Any]:
+def _series(chart: Chart, number: int, *, has_legend: bool) -> dict[str, Any]:
     """One layer: the line or bars of a series, its points and its error bars."""
     series = chart.series[number]
     rows = [
@@ -246,14 +230,14 @@ def _series(chart: Chart, number: int, theme: Theme, *, has_legend: bool) -> dic
             row["label"] = label
         words = {"type": "text", "align": "left", "dx": 9, "dy": -7, "aria": False}
         text = {"field": "label", "type": "nominal"}
-        layers.append({"mark": words | {"color": theme.ink}, "encoding": {"text": text}})
+        layers.append({"mark": words | {"color": INK}, "encoding": {"text": text}})
     if series.ranges:
         for row, (low, high) in zip(rows, series.ranges, strict=True):
             row |= {"low": low, "high": high}
         along, axis = ("x", across) if chart.kind == "bars" else ("y", up)
         bar = {along: axis | {"field": "low"}, f"{along}2": {"field": "high"}}
         # On a bar of the same colour it could not be seen.
-        line = {"color": theme.ink, "strokeWidth": 2} if chart.kind == "bars" else looks
+        line = {"color": INK, "strokeWidth": 2} if chart.kind == "bars" else looks
         layers.append({"mark": {"type": "rule", "aria": False} | line, "encoding": bar})
     name = f"series{number}"
     return {"name": name, "data": {"values": rows}, "encoding": encoding, "layer": layers}
@@ -309,13 +293,15 @@ def svg(chart: Chart, width: int) -> str:
     """The chart as an SVG element that uses the page's colours; each mark has an `aria-label`."""
     import vl_convert
 
-    drawn: str = vl_convert.vegalite_to_svg(specification(chart, PAGE, width), vl_version=VEGA_LITE)
+    drawn: str = vl_convert.vegalite_to_svg(
+        specification(chart, width, is_picture=False), vl_version=VEGA_LITE
+    )
     # Hundredths of a pixel are precise enough and halve the size.
     drawn = re.sub(
         r' (?:d|transform)="[^"]*"', lambda match: re.sub(r"(\.\d\d)\d+", r"\1", match[0]), drawn
     )
     drawn = drawn.replace(' aria-roledescription="point"', "")
-    for colour, variable in ((PAGE.ink, "--ink"), (PAGE.line, "--line")):
+    for colour, variable in ((INK, "--ink"), (LINE, "--line")):
         drawn = drawn.replace(f'"{colour}"', f'"var({variable})"')
     return drawn
 
@@ -324,7 +310,7 @@ def png(chart: Chart) -> bytes:
     """The chart as a PNG file with title and legend on a white background."""
     import vl_convert
 
-    made = specification(chart, PICTURE, 460 if chart.equal else 640)
+    made = specification(chart, 460 if chart.equal else 640, is_picture=True)
     drawn: bytes = vl_convert.vegalite_to_png(made, vl_version=VEGA_LITE, scale=1.5)
     return drawn
 

@@ -16,7 +16,7 @@ from datamask.analysis.composition import query
 from datamask.analysis.frontier import Point
 from datamask.report import chart_data, findings, redundancy
 from datamask.report.answer import answer
-from datamask.report.charts import PICTURE, Chart, Series, png, specification, svg, write_pictures
+from datamask.report.charts import Chart, Series, png, specification, svg, write_pictures
 from datamask.report.redundancy import neighbours_path, sample_path
 from datamask.report.sweep_page import frontier_chart
 from datamask.runs.opening import open_run, run_storage
@@ -142,7 +142,9 @@ def test_lines_labelled_by_lambda_have_a_legend():
     chart = frontier_chart(points, "disf")
     named = Series(name="ours", x=[1], y=[1], colour="#000000", labels=["ours"])
     assert not chart.is_labelled and replace(chart, series=(named, named)).is_labelled
-    legends = [layer["encoding"]["color"] for layer in specification(chart, PICTURE, 560)["layer"]]
+    legends = [
+        layer["encoding"]["color"] for layer in specification(chart, 560, is_picture=True)["layer"]
+    ]
     assert [legend["datum"] for legend in legends] == ["run", "metric=pairwise"]
 
 
@@ -152,7 +154,7 @@ def test_a_picture_says_colour_dash_and_marker_in_its_legend():
     other = Series(name="b", x=[1], y=[2.0], colour="#ff0000", style=1)
     chart = Chart(key="k", title="t", kind="lines", x="x", y="y", series=(gap, other))
     assert svg(chart, 400).count('aria-label="a: x"') == 2
-    for number, layer in enumerate(specification(chart, PICTURE, 400)["layer"]):
+    for number, layer in enumerate(specification(chart, 400, is_picture=True)["layer"]):
         for channel in ("color", "shape", "strokeDash"):
             encoding = layer["encoding"][channel]
             assert encoding["datum"] == "ab"[number]

@@ -7,7 +7,7 @@ import pytest
 
 from datamask.config.loading import parse_settings
 from datamask.report import evaluation
-from datamask.report.charts import PICTURE, specification
+from datamask.report.charts import specification
 from datamask.report.evaluation import Findings, difference_chart, sentence
 from datamask.report.findings import trained
 
@@ -52,7 +52,7 @@ def test_a_pair_in_words(row, text):
 def test_intervals_lie_along_their_bars():
     """Bars are horizontal: the ends of an interval are numbers, not names of bars."""
     found = Findings([], [pair(-0.05, 0.01, "better")], {}, {}, "")
-    layers = specification(difference_chart(found), PICTURE, 560)["layer"]
+    layers = specification(difference_chart(found), 560, is_picture=True)["layer"]
     rules = [
         one for part in layers for one in part.get("layer", ()) if one["mark"]["type"] == "rule"
     ]
