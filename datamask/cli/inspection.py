@@ -28,7 +28,7 @@ from datamask.cli.options import (
     root_argument,
     set_option,
 )
-from datamask.cli.terminal import print_rows
+from datamask.cli.terminal import print_rows, print_text
 from datamask.config.loading import load_settings
 from datamask.config.reference import described
 from datamask.embedding.loose_texts import embed_texts, read_texts
@@ -131,11 +131,20 @@ def verify(root: Root) -> None:
 @output_option(default=Path("comparison.html"), help="The page to write.")
 def compare(roots: tuple[Root, ...], output: Path) -> None:
     """Compare two or more runs of one source: overlap, differences, terms."""
-    from datamask.report.compare_page import compare_page, compare_text
+    from datamask.report.compare_page import compare_page, term_rows
 
-    comparison = compare_runs([open_run(root) for root in roots])
-    write_text_file(output, compare_page(comparison))
-    click.echo(compare_text(comparison))
+    compared = compare_runs([open_run(root) for root in roots])
+    write_text_file(output, compare_page(compared))
+    if not compared.same_source:
+        print_text("The runs have different sources, so their figures cannot be compared.")
+    for key, values in compared.settings:
+        print_text(f"{key}: {' | '.join(values)}")
+    terms = ([name, *values, better] for name, values, better in term_rows(compared))
+    shown = ("first", "second", "both", "only_first", "only_second", "jaccard")
+    pairs = ([getattr(pair, name) for name in shown] for pair in compared.pairs)
+    for names, rows in ((("term", *compared.names, "better"), terms), (shown, pairs)):
+        click.echo()
+        print_rows(names, rows, "table")
     click.echo(f"\npage  {output}")
 
 

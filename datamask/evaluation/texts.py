@@ -24,6 +24,7 @@ from datamask.evaluation.pinning import NOTHING_HELD_OUT
 from datamask.hygiene.minhash import NUMBERS, cluster, sign
 from datamask.hygiene.references import rows_of
 from datamask.hygiene.words import hash_ngrams, split_words
+from datamask.quality import combining
 from datamask.quality.examples import example_texts
 from datamask.quality.held_out import is_drawn
 from datamask.runs import schemas
@@ -64,15 +65,15 @@ def load_documents(connection: Any, run: Run) -> None:
     """Table `documents`: shard, row, id, quality, dropped, characters, tokens, and groups."""
     for shard in range(run.num_shards):
         run.receipt(run.quality_stage, shard)
-        execute(
-            connection,
-            f"{'INSERT INTO documents' if shard else 'CREATE TABLE documents AS'} "
-            "SELECT CAST(? AS INT) AS shard, q.row, q.id, q.quality, q.dropped, s.characters, "
-            "s.tokens, s.dump, s.language, s.domain "
-            "FROM read_parquet(?, hive_partitioning = false) q "
-            "JOIN read_parquet(?, hive_partitioning = false) s USING (row)",
-            [shard, str(run.quality_path(shard)), str(run.path("scores", shard))],
-        )
+    quality, scores = (
+        combining.rows_of(connection, run, stage) for stage in (run.quality_stage, "scores")
+    )
+    execute(
+        connection,
+        "CREATE TABLE documents AS SELECT q.shard, q.row, q.id, q.quality, q.dropped, "
+        "s.characters, s.tokens, s.dump, s.language, s.domain "
+        f"FROM {quality} q JOIN {scores} s USING (shard, row)",
+    )
 
 
 CANDIDATE = "(dropped IS NULL OR dropped = 'pruned') AND characters > 0"

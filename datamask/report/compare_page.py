@@ -1,9 +1,8 @@
-"""The page of a comparison, and its tables for a terminal."""
+"""The page of a comparison."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 
 from datamask.analysis.compare import Comparisons
 from datamask.analysis.composition import KINDS, open_composition
@@ -33,7 +32,10 @@ def term_rows(comparisons: Comparisons) -> list[tuple[str, list[float | None], s
 
 def compare_page(comparisons: Comparisons) -> str:
     """The page's HTML."""
-    with _opened(comparisons):
+    with contextlib.ExitStack() as opened:
+        # DuckDB opens each run's file once for all queries: opening a file takes 20 ms.
+        for run in comparisons.runs.values():
+            opened.enter_context(open_composition(run, "totals"))
         return render(
             "compare.html",
             comparisons=comparisons,
@@ -41,23 +43,3 @@ def compare_page(comparisons: Comparisons) -> str:
             terms=term_rows(comparisons),
             kinds=KINDS,
         )
-
-
-def compare_text(comparisons: Comparisons) -> str:
-    """Settings that differ, overlap and figures as plain text for a terminal."""
-    with _opened(comparisons):
-        return render(
-            "compare.txt",
-            comparisons=comparisons,
-            terms=term_rows(comparisons),
-            wide=max(16, *(len(name) + 2 for name in comparisons.names)),
-        ).removesuffix("\n")
-
-
-@contextlib.contextmanager
-def _opened(comparisons: Comparisons) -> Iterator[None]:
-    """DuckDB opens each run's file once for all queries: opening a file takes 20 ms."""
-    with contextlib.ExitStack() as opened:
-        for run in comparisons.runs.values():
-            opened.enter_context(open_composition(run, "totals"))
-        yield

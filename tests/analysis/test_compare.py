@@ -9,8 +9,9 @@ import pytest
 from datamask.analysis.compare import compare
 from datamask.analysis.summary import gains
 from datamask.errors import RunError
-from datamask.report.compare_page import compare_page, compare_text, term_rows
+from datamask.report.compare_page import compare_page, term_rows
 from datamask.runs.run import Run
+from tests.cli.commands import here
 from tests.finished import corpus, finish, selected_ids, settings
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
@@ -71,7 +72,7 @@ def test_what_one_has_and_the_other_lacks(runs):
     assert sum(count for _, count in missing["groups"]["language"]) == len(only)
 
 
-def test_terms_and_settings_side_by_side(runs):
+def test_terms_and_settings_side_by_side(runs, tmp_path, capsys):
     """Each run's own figures in its column; only settings that differ."""
     found = compare(runs)
     columns: dict[str, list[Any]] = {name: values for name, values, _ in term_rows(found)}
@@ -83,9 +84,10 @@ def test_terms_and_settings_side_by_side(runs):
         "plan.rows_per_shard",
     }
     assert found.settings[0][0] == "selection.quality_weight"
-    text, page = compare_text(found), compare_page(found)
+    assert here("compare", *(run.root for run in runs), "-o", tmp_path / "page.html") == 0
+    text, page = capsys.readouterr().out, (tmp_path / "page.html").read_text()
     for pair in found.pairs:
-        assert f"{pair.jaccard:.4g}" in text
+        assert f"{pair.jaccard:.6g}" in text
         assert f"{pair.jaccard:.2%}" in page
 
 
@@ -106,7 +108,7 @@ def test_gains_are_over_random_selections_of_the_first_run(tmp_path):
 
 
 @pytest.mark.slow
-def test_text_and_page_say_that_sources_differ(runs, tmp_path):
+def test_text_and_page_say_that_sources_differ(runs, tmp_path, capsys):
     """Runs that share documents by id only; a copy of the source is the same source."""
     source, copy = corpus(tmp_path / "other"), corpus(tmp_path / "source")
     (source / "3.parquet").unlink()
@@ -116,9 +118,10 @@ def test_text_and_page_say_that_sources_differ(runs, tmp_path):
     found = compare([runs[0], other])
     assert found.pairs[0].documents == 90 and not found.same_source
     told = "different sources"
-    assert told in compare_text(found) and told in compare_page(found)
+    assert here("compare", runs[0].root, other.root, "-o", tmp_path / "page.html") == 0
+    assert told in capsys.readouterr().out and told in compare_page(found)
     same = compare([runs[0], again])
-    assert same.same_source and told not in compare_text(same) + compare_page(same)
+    assert same.same_source and told not in compare_page(same)
 
 
 @pytest.mark.slow

@@ -2,15 +2,14 @@
 
 import pytest
 
-from datamask.analysis.compare import compare
 from datamask.analysis.composition import query
 from datamask.config.compute import Compute
 from datamask.config.outputs import Sweep
 from datamask.report.answer import answer
-from datamask.report.compare_page import compare_page, compare_text
 from datamask.report.sweep_page import run_sweep, write_sweep
 from datamask.selection import threshold
 from datamask.selection.order import NOTHING
+from tests.cli.commands import here
 from tests.finished import finish, settings, table_of
 
 
@@ -27,8 +26,7 @@ def test_every_later_stage_and_command_copes(source, tmp_path, monkeypatch):
     assert (run.root / "publication" / "README.md").exists()
     monkeypatch.undo()
     other = finish(tmp_path / "other", settings(source, selection={"steps": 5}), "composition")
-    found = compare([run, other])
-    assert compare_page(found) and compare_text(found)
+    assert here("compare", run.root, other.root, "-o", tmp_path / "page.html") == 0
     sweep = Sweep(quality_weights=(0.5,), seeds=(0,), shards=1)
     run_sweep(run, sweep, Compute())
     assert write_sweep(run, sweep).exists()
