@@ -14,6 +14,7 @@ from datamask.config.settings import Settings
 from datamask.embedding.vectors import read_vectors
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
+from datamask.publishing.folder import write_folder
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
 from datamask.storage.location import Root
@@ -84,6 +85,13 @@ def finish(
     for stage in up_to(run, last):
         run_stage(run, stage, compute or Compute())
     return run
+
+
+def publish_locally(run: Run) -> Path:
+    """Write the folder of a run's publication; where it is."""
+    assert run.settings.publication is not None
+    write_folder(run, run.settings.publication)
+    return run.root / "publication"
 
 
 def embedded(path: Path, width: int) -> tuple[list[str], np.ndarray]:

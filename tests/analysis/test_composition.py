@@ -1,7 +1,6 @@
 """Composition: every table recomputed in plain Python from the run's Parquet files."""
 
 import shutil
-from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -18,53 +17,15 @@ from datamask.runs.opening import open_run, run_storage
 from datamask.runs.receipt import read_receipt
 from datamask.runs.run import Run
 from datamask.runs.schemas import DROP_REASONS
-from tests.finished import rows_of
+from tests.report.figures import documents_of
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
 
 @pytest.fixture(scope="module")
-def made(composed: Run, source: Path) -> tuple[Run, list[dict[str, Any]]]:
-    """A run with its composition, and its documents joined by hand."""
-    return composed, joined(composed, source)
-
-
-def joined(run: Run, source: Path) -> list[dict[str, Any]]:
-    """One dictionary a document from source, quality and masks, with no SQL."""
-    given = {row["id"]: row for row in pq.read_table(source).to_pylist()}
-    documents = []
-    for shard in range(run.num_shards):
-        masks = {row["id"]: row for row in rows_of(run, shard)}
-        rows = pq.read_table(run.path("quality", shard)).to_pylist()
-        for row in rows:
-            mask = masks.get(row["id"], {"logit": None, "selected": False})
-            text = given[row["id"]]
-            documents.append(
-                {
-                    "id": row["id"],
-                    "shard": shard,
-                    "quality": row["quality"],
-                    "dropped": row["dropped"],
-                    "logit": mask["logit"],
-                    "selected": mask["selected"],
-                    # White space alone is no text.
-                    "characters": len(text["text"]) if text["text"].strip() else 0,
-                    "tokens": text["token_count"],
-                    "edu": text["edu"],
-                    "dump": text["dump"],
-                    "language": text["language"],
-                    "domain": text["url"].split("/")[2].lower().removeprefix("www."),
-                }
-            )
-    for shard in range(run.num_shards):
-        kept = [d for d in documents if d["shard"] == shard and d["dropped"] is None]
-        kept.sort(key=lambda document: (-document["quality"], document["id"]))
-        count = sum(document["selected"] for document in kept)
-        best = {document["id"] for document in kept[:count]}
-        for document in documents:
-            if document["shard"] == shard:
-                document["top_quality"] = document["id"] in best
-    return documents
+def made(composed: Run) -> tuple[Run, list[dict[str, Any]]]:
+    """A run with its composition, and its documents joined in Python."""
+    return composed, documents_of(composed)
 
 
 def chosen(documents: list[dict[str, Any]], selection: str) -> list[dict[str, Any]]:

@@ -12,10 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tests.finished import WORDS
 from tests.malformed.commands import run_main
-
-WORDS = ["river", "stone", "market", "window", "garden", "letter", "music", "bridge", "winter"]
-WORDS += ["silver", "paper", "morning", "engine", "harbour", "forest", "copper", "signal"]
 
 
 def here(*arguments: object) -> int:

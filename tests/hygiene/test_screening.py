@@ -9,8 +9,7 @@ import pytest
 from datamask.analysis.composition import query
 from datamask.errors import DatamaskError
 from datamask.planning.plan import plan_run
-from datamask.publishing.folder import write_folder
-from tests.finished import finish, settings
+from tests.finished import finish, publish_locally, settings
 from tests.hygiene.screened import SIMILARITY, prose, texts_of, write
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
@@ -79,11 +78,10 @@ def test_counts_are_shown_wherever_results_are(tmp_path, benchmarks, copies):
     page = run.path("report").read_text()
     assert "<td>&lt;b&gt;|table</td><td>1</td><td>0</td><td>0</td><td>40</td><td>40</td>" in page
     assert "<b>|table" not in page
-    assert run.settings.publication is not None
-    write_folder(run, run.settings.publication)
-    card = (run.root / "publication" / "README.md").read_text()
+    folder = publish_locally(run)
+    card = (folder / "README.md").read_text()
     assert f"| Near-duplicates | {counts['near']} dropped, of which " in card
     assert "documents that share 13 consecutive words are flagged, not dropped" in card
     assert str(tmp_path) not in card and "path: c.txt" in card
-    published = pq.read_table(next((run.root / "publication" / "scores").glob("*.parquet")))
+    published = pq.read_table(next((folder / "scores").glob("*.parquet")))
     assert sum(name == "<b>|table" for name in published["contaminated_by"].to_pylist()) == 40

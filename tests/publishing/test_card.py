@@ -11,8 +11,8 @@ from datamask.errors import RunError
 from datamask.evaluation.pinning import pin_evaluation
 from datamask.publishing.card import card_text, is_our_card, shown_path, size_category
 from datamask.publishing.configurations import configurations
-from datamask.publishing.folder import write_folder
 from datamask.runs.run import Run
+from tests.finished import publish_locally
 from tests.hub.runs import compose_all
 
 pytestmark = pytest.mark.usefixtures("roughly")
@@ -20,9 +20,7 @@ pytestmark = pytest.mark.usefixtures("roughly")
 
 def text_of(run: Run) -> str:
     """The card of a run as it is published."""
-    assert run.settings.publication is not None
-    write_folder(run, run.settings.publication)
-    return (run.root / "publication" / "README.md").read_text()
+    return (publish_locally(run) / "README.md").read_text()
 
 
 def test_the_header_is_what_the_hub_indexes(make_run):

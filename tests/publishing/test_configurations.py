@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from urllib.parse import unquote
 
 import datasets
@@ -25,7 +24,7 @@ from datamask.publishing.folder import write_folder
 from datamask.runs.opening import open_run, run_storage
 from datamask.runs.run import Run
 from tests.docs.pages import ROOT, blocks
-from tests.finished import corpus, finish, rows_of, settings, table_of
+from tests.finished import corpus, finish, publish_locally, rows_of, settings, table_of
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
@@ -56,13 +55,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     (made.root / "report" / "captions.json").write_text(json.dumps(caption))
     publish_locally(made)
     return made
-
-
-def publish_locally(run: Run) -> Path:
-    """Write the folder; where it is."""
-    assert run.settings.publication is not None
-    write_folder(run, run.settings.publication)
-    return run.root / "publication"
 
 
 def card_of(run: Run) -> DatasetCard:

@@ -9,11 +9,10 @@ import pyarrow.parquet as pq
 
 from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
-from datamask.execution.attempts import run_unit
+from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
 from datamask.runs.run import Run
-from datamask.runs.stages import STAGES, stages_of
-from tests.finished import table_of
+from tests.finished import table_of, up_to
 
 COMPUTE = Compute(duckdb_memory="500MB")
 
@@ -43,11 +42,8 @@ def make_run(
 
 def score(run: Run, compute: Compute = COMPUTE) -> list[dict[str, Any]]:
     """All stages up to quality; the rows of all quality files."""
-    stages = stages_of(run.settings)
-    for stage in stages[: stages.index("quality") + 1]:
-        units = run.remaining(stage)
-        for unit in units if STAGES[stage].in_parallel else [None] * bool(units):
-            run_unit(run, stage, unit, compute)
+    for stage in up_to(run, "quality"):
+        run_stage(run, stage, compute)
     rows: list[dict[str, Any]] = table_of(run, "quality").to_pylist()
     return rows
 

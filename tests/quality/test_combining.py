@@ -3,6 +3,7 @@
 import math
 import random
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from itertools import product
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ from tests.quality.runs import column, make_run, score
 DOMAINS = ["a.org"] * 40 + ["b.org"] * 150 + ["c.org"] * 3 + [None] * 7
 
 
-def plainly(values: list[float], normalisation: str) -> list[float]:
+def plainly(values: Sequence[float], normalisation: str) -> list[float]:
     """Values normalised among themselves, from the definitions."""
     mean, low = sum(values) / len(values), min(values)
     deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / len(values))

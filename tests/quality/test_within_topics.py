@@ -16,6 +16,7 @@ from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
 from tests.conftest import nightly
 from tests.finished import finish, settings, table_of
+from tests.quality.test_combining import plainly
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
@@ -50,14 +51,6 @@ def within_topics(source: Path, normalisation: str = "z-score", **groups: Any) -
     return settings(source, **given)
 
 
-def plainly(values: np.ndarray, normalisation: str) -> np.ndarray:
-    """Values normalised among themselves, from the definitions."""
-    if normalisation == "z-score":
-        return (values - values.mean()) / values.std()
-    smaller = (values[None] < values[:, None]).sum(1)
-    return (smaller + ((values[None] == values[:, None]).sum(1) - 1) / 2) / len(values)
-
-
 @pytest.mark.parametrize("normalisation", ["z-score", *nightly("rank")])
 def test_quality_is_normalised_within_topics(source, tmp_path, normalisation):
     """The other score alone prunes; then each value is a mix of its places in topic and corpus."""
@@ -67,14 +60,14 @@ def test_quality_is_normalised_within_topics(source, tmp_path, normalisation):
     has_edu = ~np.isnan(edu)
     whole = np.full(90, np.nan)
     whole[has_edu] = plainly(edu[has_edu], normalisation)
-    form = plainly(np.array(columns["form"]), "z-score")
+    form = np.array(plainly(columns["form"], "z-score"))
     candidates = np.flatnonzero(has_edu)
     kept = np.sort(candidates[np.argsort(form[candidates])][len(candidates) // 5 :])
     expected = whole.copy()
     for subject in range(3):
         rows = kept[kept % 3 == subject]
         weight = len(rows) / (len(rows) + 10)
-        within = plainly(edu[rows], normalisation)
+        within = np.array(plainly(edu[rows], normalisation))
         expected[rows] = weight * within + (1 - weight) * whole[rows]
     rows = table_of(run, "topic_quality").to_pylist()
     assert [place for place, row in enumerate(rows) if row["dropped"] is None] == kept.tolist()

@@ -25,28 +25,17 @@ def pair(difference: float, half: float, verdict: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("row", "text"),
+    ("row", "told"),
     [
-        (
-            pair(-0.05, 0.01, "better"),
-            "ours is better than random: models trained on it need 0.0500 fewer bits per byte "
-            "(95 % interval 0.0400 to 0.0600).",
-        ),
-        (
-            pair(0.05, 0.01, "worse"),
-            "ours is worse than random: models trained on it need 0.0500 more bits per byte "
-            "(95 % interval 0.0400 to 0.0600).",
-        ),
-        (
-            pair(0.01, 0.02, "undecided"),
-            "ours and random: undecided. The difference is +0.0100 bits per byte (95 % interval "
-            "-0.0100 to +0.0300); 0.0280 would be detected.",
-        ),
+        (pair(-0.05, 0.01, "better"), ["better", "0.0500 fewer", "0.0400 to 0.0600"]),
+        (pair(0.05, 0.01, "worse"), ["worse", "0.0500 more", "0.0400 to 0.0600"]),
+        (pair(0.01, 0.02, "undecided"), ["undecided", "+0.0100", "-0.0100 to +0.0300", "0.0280"]),
     ],
 )
-def test_a_pair_in_words(row, text):
+def test_a_pair_in_words(row, told):
     """Who is better, by how much, and how sure that is."""
-    assert sentence(row) == text
+    said = sentence(row)
+    assert "ours" in said and "random" in said and all(part in said for part in told)
 
 
 def test_intervals_lie_along_their_bars():

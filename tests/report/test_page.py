@@ -6,7 +6,7 @@ import html
 import json
 import re
 import shutil
-from html.parser import HTMLParser
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +16,6 @@ import pytest
 from datamask.analysis.composition import query
 from datamask.config.compute import Compute
 from datamask.errors import InputError, RunError
-from datamask.publishing.folder import write_folder
 from datamask.report import page as report_page
 from datamask.report import sample
 from datamask.report.answer import answer
@@ -28,54 +27,28 @@ from datamask.runs.opening import open_run
 from datamask.runs.receipt import read_receipt
 from datamask.runs.run import Run
 from tests.conftest import leave_out_charts, measure_roughly, nightly
-from tests.finished import DUMPS, corpus, finish, settings
+from tests.finished import DUMPS, corpus, finish, publish_locally, settings
 
 pytestmark = pytest.mark.usefixtures("roughly")
 
 
-class Page(HTMLParser):
-    """Tables as lists of rows, addresses that a browser would fetch, and tags counted."""
+@dataclass(frozen=True)
+class Page:
+    """The text of a page."""
 
-    def __init__(self) -> None:
-        """Nothing seen."""
-        super().__init__(convert_charrefs=True)
-        self.rows: list[list[str]] = []
-        self.fetched: list[str] = []
-        self.tags: list[str] = []
-        self.scripts: list[str] = []
-        self.labels: list[str] = []
-        self._text: list[str] | None = None
-        self._script = False
+    text: str
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Cells open, addresses are noted."""
-        self.tags.append(tag)
-        self.labels += [value or "" for name, value in attrs if name == "aria-label"]
-        self.fetched += [value or "" for name, value in attrs if name in ("src", "srcset")]
-        if tag == "link":
-            self.fetched.append(dict(attrs).get("href") or "")
-        if tag == "tr":
-            self.rows.append([])
-        if tag in ("td", "th"):
-            self._text = []
-        if tag == "script":
-            self._script = True
-            self.scripts.append("")
+    @property
+    def rows(self) -> list[list[str]]:
+        """The cells of all rows of tables, without their markup."""
+        rows = re.findall(r"<tr[^>]*>(.*?)</tr>", self.text, re.DOTALL)
+        cells = (re.findall(r"<t[dh]\b[^>]*>(.*?)</t[dh]>", row, re.DOTALL) for row in rows)
+        return [[html.unescape(re.sub("<[^>]*>", "", cell)) for cell in row] for row in cells]
 
-    def handle_endtag(self, tag: str) -> None:
-        """Cells close."""
-        if tag in ("td", "th") and self._text is not None:
-            self.rows[-1].append("".join(self._text))
-            self._text = None
-        if tag == "script":
-            self._script = False
-
-    def handle_data(self, data: str) -> None:
-        """Text of cells and scripts."""
-        if self._text is not None:
-            self._text.append(data)
-        if self._script:
-            self.scripts[-1] += data
+    @property
+    def scripts(self) -> list[str]:
+        """What is in the elements `script`."""
+        return re.findall(r"<script[^>]*>(.*?)</script>", self.text, re.DOTALL)
 
 
 @pytest.fixture(scope="module")
@@ -85,16 +58,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Page]:
     with pytest.MonkeyPatch.context() as patch:
         measure_roughly(patch)
         run = finish(folder / "run", settings(corpus(folder / "source")), "report")
-    page = Page()
-    page.feed(run.path("report").read_text(encoding="utf-8"))
-    return run, page
+    return run, Page(run.path("report").read_text(encoding="utf-8"))
 
 
 def test_the_page_fetches_nothing_and_carries_its_receipt(made):
     """No script, style, picture or font from elsewhere; done is what the receipt says."""
     run, page = made
-    assert all(address.startswith("data:") for address in page.fetched)
-    assert "@import" not in run.path("report").read_text(encoding="utf-8").split("<script>")[0]
+    fetched = re.findall(r"<link[^>]*href=\W?([^\s>]*)|\s(?:src|srcset)=\W?([^\s>]*)", page.text)
+    assert fetched and all("".join(address).startswith("data:") for address in fetched)
+    assert "@import" not in page.text.split("<script>")[0]
     assert read_receipt(run.path("report")) == run.receipt("report")
 
 
@@ -195,9 +167,7 @@ def test_a_score_that_most_documents_lack_is_a_warning(tmp_path, monkeypatch):
     assert any(line.startswith(said) for line in answer(run).warnings)
     page = html.unescape(run.path("report").read_text(encoding="utf-8"))
     assert said in page.split('<h2 id="next">')[0]
-    assert run.settings.publication is not None
-    write_folder(run, run.settings.publication)
-    card = (run.root / "publication" / "README.md").read_text(encoding="utf-8")
+    card = (publish_locally(run) / "README.md").read_text(encoding="utf-8")
     first, *_ = card.split("\n## ")
     assert html.escape(said) in first
     assert all(command in first for command in answer(run).commands)
