@@ -129,22 +129,16 @@ def _load(connection: Any, run: Run, totals: list[dict[str, Any]]) -> None:
     ]
     _fill(connection, "parts", _PARTS, rows)
     tallies = [run.root / companions("documents", shard)[0] for shard in range(len(totals))]
-    sum_tallies(connection, [str(run.fetch(path)) for path in tallies])
-
-
-SUMS = ("documents", "characters", "tokens", "scored", "quality")
-"""Columns of tallies that add up."""
-
-
-def sum_tallies(connection: Any, paths: list[str]) -> None:
-    """Make table `tallies`: documents by group and fate, from the tallies of shards."""
-    sums = ", ".join(f"sum({name})::BIGINT AS {name}" for name in SUMS)
+    sums = ", ".join(f"sum({name})::BIGINT AS {name}" for name in _SUMS)
     connection.execute(
         f"CREATE TABLE tallies AS SELECT kind, name, fate, {sums} FROM "
         "read_parquet($paths, hive_partitioning = false) GROUP BY ALL",
-        {"paths": paths},
+        {"paths": [str(run.fetch(path)) for path in tallies]},
     ).fetchall()
 
+
+_SUMS = ("documents", "characters", "tokens", "scored", "quality")
+"""Columns of tallies that add up."""
 
 _PARTS = "shard BIGINT, selection VARCHAR, documents BIGINT, characters BIGINT, tokens BIGINT"
 _TABLES = {

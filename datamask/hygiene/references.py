@@ -6,10 +6,7 @@ from collections.abc import Iterator
 from itertools import chain, islice
 from typing import Any
 
-import pyarrow as pa
-
 from datamask.config.inputs import Source
-from datamask.config.screening import BenchmarkSet
 from datamask.config.settings import Settings
 from datamask.runs.run import Run
 from datamask.source.opening import opening
@@ -24,7 +21,7 @@ def references(settings: Settings) -> Iterator[tuple[str, str, tuple[str, ...]]]
     for known_set in known.sets if known else ():
         yield f"benchmark_ngrams:{known_set.name}", known_set.path, known_set.columns
     for path in near.against if near else ():
-        yield f"earlier_signatures:{path}", path, _columns(settings.source)
+        yield f"earlier_signatures:{path}", path, source_columns(settings.source)
     for held in settings.evaluation.sets:
         yield f"held_out:{held.name}", held.path, held.columns
 
@@ -41,23 +38,8 @@ def reference_digest(path: str, columns: tuple[str, ...]) -> str:
     return files.digest()
 
 
-def benchmark_texts(run: Run, known_set: BenchmarkSet) -> Iterator[pa.Array]:
-    """The texts of a set in batches: a text for each column of a row, row by row."""
-    key = f"benchmark_ngrams:{known_set.name}"
-    for texts in _batches(run, key, known_set.path, known_set.columns):
-        yield pa.array(chain.from_iterable(texts), pa.large_string())
-
-
-def earlier_documents(run: Run, path: str) -> Iterator[tuple[pa.Array, pa.Array]]:
-    """Ids and texts of an earlier dataset, in batches."""
-    columns = _columns(run.settings.source)
-    for rows in _batches(run, f"earlier_signatures:{path}", path, columns):
-        ids, texts = zip(*rows, strict=True)
-        yield pa.array(ids, pa.string()), pa.array(texts, pa.large_string())
-
-
-def _batches(run: Run, key: str, path: str, columns: tuple[str, ...]) -> Iterator[list[list[str]]]:
-    """Batches of rows: a text for each column."""
+def texts_of(run: Run, key: str, path: str, columns: tuple[str, ...]) -> Iterator[list[list[str]]]:
+    """Batches of rows of a reference: a text for each column. Raises as `rows_of`."""
     rows = rows_of(run, key, path, columns)
     while some := list(islice(rows, TEXTS_AT_ONCE)):
         yield [[" ".join(_texts(row.get(name))) for name in columns] for row in some]
@@ -77,7 +59,8 @@ def rows_of(
         yield from islice(chain.from_iterable(readers), most)
 
 
-def _columns(source: Source) -> tuple[str, ...]:
+def source_columns(source: Source) -> tuple[str, ...]:
+    """The columns of an earlier dataset that are read: id and text, as in the source."""
     return source.id_column, source.columns.text
 
 

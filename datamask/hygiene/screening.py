@@ -7,6 +7,7 @@ Stage `quality` decides which documents are dropped, because it sees all shards.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ import pyarrow.compute as pc
 
 from datamask.config.compute import Compute
 from datamask.hygiene.minhash import sign, sketch
-from datamask.hygiene.references import benchmark_texts, earlier_documents
+from datamask.hygiene.references import source_columns, texts_of
 from datamask.hygiene.words import Words, hash_ngrams, split_words
 from datamask.runs import schemas
 from datamask.runs.files import read_columns
@@ -24,11 +25,10 @@ from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.source.reading import read_documents
+from datamask.source.rows import TEXTS_AT_ONCE
 
 WORDS = 5
 """Words in an n-gram of near-duplicates, as in FineWeb and datatrove."""
-
-TEXTS_AT_ONCE = 1024
 
 
 def index_benchmarks(run: Run, compute: Compute) -> None:
@@ -44,7 +44,9 @@ def index_benchmarks(run: Run, compute: Compute) -> None:
     def batches() -> Iterator[pa.RecordBatch]:
         for number, known_set in enumerate(known.sets):
             counts = metrics[known_set.name]
-            for texts in benchmark_texts(run, known_set):
+            key = f"benchmark_ngrams:{known_set.name}"
+            for of_rows in texts_of(run, key, known_set.path, known_set.columns):
+                texts = pa.array(chain.from_iterable(of_rows), pa.large_string())
                 items = _items(texts, len(known_set.columns), known.ngram)
                 first = counts["texts"]
                 counts["texts"] += len(items)
@@ -92,10 +94,12 @@ def sign_earlier(run: Run, compute: Compute) -> None:
     schema = schemas.EARLIER_SIGNATURES
 
     def batches() -> Iterator[pa.RecordBatch]:
+        columns = source_columns(run.settings.source)
         for path in near.against:
-            for ids, texts in earlier_documents(run, path):
-                columns = _signed(split_words(texts), WORDS)
-                yield pa.RecordBatch.from_arrays([ids, *columns], schema=schema)
+            for rows in texts_of(run, f"earlier_signatures:{path}", path, columns):
+                ids, texts = zip(*rows, strict=True)
+                signed = _signed(split_words(pa.array(texts, pa.large_string())), WORDS)
+                yield pa.RecordBatch.from_arrays([pa.array(ids), *signed], schema=schema)
 
     write_output(run, "earlier_signatures", 0, schema, batches(), {})
 

@@ -211,8 +211,10 @@ def _series(chart: Chart, number: int, *, has_legend: bool) -> dict[str, Any]:
         mark = {"type": "point", "filled": True, "size": 90}
         layers = [{"mark": mark | looks, "encoding": description}]
     else:
-        layers = []
+        layers, opacity = [], 0.45 if series.colour == GREY else 0.85
         if chart.kind == "lines":
+            # Many markers would hide the line; invisible ones still react to the pointer.
+            opacity = 1.0 if len(series.x) < MOST_VISIBLE_POINTS else 0.0
             line = {"type": "line", "strokeDash": series.dashes, "aria": False}
             layers.append({"mark": line | looks})
         point = {
@@ -221,7 +223,7 @@ def _series(chart: Chart, number: int, *, has_legend: bool) -> dict[str, Any]:
             "shape": series.marker,
             "size": series.size**2,
             "opacity": 1,
-            "fillOpacity": 0 if series.hollow else _opacity(chart, series),
+            "fillOpacity": 0 if series.hollow else opacity,
             "strokeWidth": 1 if series.hollow else 0,
         }
         layers.append({"mark": point | looks, "encoding": description})
@@ -241,13 +243,6 @@ def _series(chart: Chart, number: int, *, has_legend: bool) -> dict[str, Any]:
         layers.append({"mark": {"type": "rule", "aria": False} | line, "encoding": bar})
     name = f"series{number}"
     return {"name": name, "data": {"values": rows}, "encoding": encoding, "layer": layers}
-
-
-def _opacity(chart: Chart, series: Series) -> float:
-    if chart.kind == "lines":
-        # Many markers would hide the line; invisible ones still react to the pointer.
-        return 1.0 if len(series.x) < MOST_VISIBLE_POINTS else 0.0
-    return 0.45 if series.colour == GREY else 0.85
 
 
 def _positions(chart: Chart) -> tuple[dict[str, Any], dict[str, Any]]:

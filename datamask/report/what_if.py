@@ -27,23 +27,28 @@ from datamask.runs.run import Run
 POINTS, RANKED = 200, 2000
 """Budgets that are counted, and documents that are ranked by other values of lambda."""
 
-_SAMPLED = """
+_SAMPLED = f"""
 SELECT d.logit, other.logit AS nearest, s.quality_gain AS gain, d.quality,
     coalesce(d.tokens, d.characters) AS length, d.selected::INT AS kept
 FROM sample s JOIN documents d ON s.shard = d.shard AND s.row = d.row
 LEFT JOIN documents other ON other.shard = s.shard AND other.id = s.nearest
-    AND s.cosine >= {cosine}::FLOAT
+    AND s.cosine >= {NEAR_DUPLICATE_COSINE}::FLOAT
 WHERE s.kind = 'random' ORDER BY s.shard, s.row
 """
 
-# Groups that the report does not list are not told apart.
-_COUNTED = """
-CREATE TEMP TABLE counted AS SELECT e.edge, {names},
-    CASE {kind} ELSE 'all' END AS kind, count(*) AS documents, sum(d.tokens)::BIGINT AS tokens,
+_LISTED = "if({0} IN (SELECT name FROM groups), {0}, '') AS {0}"
+"""SQL: a group; those that the report does not list are not told apart."""
+
+_COUNTED = f"""
+CREATE TEMP TABLE counted AS SELECT e.edge, {", ".join(f"d.{kind}" for kind in KINDS)},
+    CASE {" ".join(f"WHEN grouping(d.{kind}) = 0 THEN '{kind}'" for kind in KINDS)}
+    ELSE 'all' END AS kind, count(*) AS documents, sum(d.tokens)::BIGINT AS tokens,
     sum(d.characters)::BIGINT AS characters
-FROM (SELECT logit, tokens, characters, {listed} FROM documents WHERE logit IS NOT NULL) d
-ASOF JOIN edges e ON d.logit > e.edge GROUP BY GROUPING SETS ((e.edge), {sets})
+FROM (SELECT logit, tokens, characters, {", ".join(map(_LISTED.format, KINDS))} FROM documents
+    WHERE logit IS NOT NULL) d ASOF JOIN edges e ON d.logit > e.edge
+GROUP BY GROUPING SETS ((e.edge), {", ".join(f"(e.edge, d.{kind})" for kind in KINDS)})
 """
+"""Counts documents by threshold, and by threshold and group."""
 
 _BUDGETS = """
 SELECT edge, (sum(documents) OVER above)::BIGINT AS documents,
@@ -51,19 +56,20 @@ SELECT edge, (sum(documents) OVER above)::BIGINT AS documents,
 FROM counted WHERE kind = 'all' WINDOW above AS (ORDER BY edge DESC) ORDER BY documents
 """
 
-_GROUPS = """
+_GROUPS = f"""
 WITH totals AS (
     SELECT edge, sum(documents) OVER (ORDER BY edge DESC) AS kept FROM counted WHERE kind = 'all'
 ), kept AS (
     SELECT g.share_before * t.kept AS expected, t.edge, coalesce(sum(c.documents) OVER (
         PARTITION BY g.kind, g.name ORDER BY t.edge DESC), 0) AS own
     FROM groups g CROSS JOIN totals t LEFT JOIN counted c ON c.kind = g.kind
-        AND c.edge = t.edge AND coalesce({names}) = g.name
-    WHERE g.kind IN {kinds}
+        AND c.edge = t.edge AND coalesce({", ".join(f"c.{kind}" for kind in KINDS)}) = g.name
+    WHERE g.kind IN {tuple(KINDS)}
 )
-SELECT edge, count(*) FILTER (own < {least_retention} * expected) AS low
-FROM kept WHERE expected >= {least_expected} GROUP BY edge
+SELECT edge, count(*) FILTER (own < {LEAST_RETENTION} * expected) AS low
+FROM kept WHERE expected >= {LEAST_EXPECTED} GROUP BY edge
 """
+"""Numbers of groups that keep less than half of their share, by threshold."""
 
 
 def what_if(run: Run) -> dict[str, Any]:
@@ -79,17 +85,16 @@ def what_if(run: Run) -> dict[str, Any]:
     if selection.mask_model:
         return {}
     with open_run_database(run) as connection:
-        asked = _SAMPLED.format(cosine=NEAR_DUPLICATE_COSINE)
-        sampled = connection.sql(asked).to_arrow_table()
+        sampled = connection.sql(_SAMPLED).to_arrow_table()
         if not sampled.num_rows:
             return {}
         logits = sampled["logit"].to_numpy().astype(np.float64)
         quantiles = np.quantile(logits, np.arange(POINTS) / POINTS, method="inverted_cdf")
         edges = np.unique([-np.inf, 0.0, *quantiles])
         connection.register("edges", pa.table({"edge": edges}))
-        connection.execute(_counted())
+        connection.execute(_COUNTED)
         rows = connection.execute(_BUDGETS).fetchall()
-        low = dict(connection.execute(_groups()).fetchall())
+        low = dict(connection.execute(_GROUPS).fetchall())
     nearest = sampled["nearest"].to_numpy().astype(np.float64)
     copies = np.minimum(np.nan_to_num(nearest, nan=-np.inf), logits)
     return {
@@ -105,27 +110,6 @@ def what_if(run: Run) -> dict[str, Any]:
         "unit": "documents" if selection.tokens is None else "tokens",
         "total": run.num_documents,
     }
-
-
-def _counted() -> str:
-    """SQL that counts documents by threshold, and by threshold and group."""
-    listed = "if({0} IN (SELECT name FROM groups), {0}, '') AS {0}"
-    return _COUNTED.format(
-        names=", ".join(f"d.{kind}" for kind in KINDS),
-        kind=" ".join(f"WHEN grouping(d.{kind}) = 0 THEN '{kind}'" for kind in KINDS),
-        listed=", ".join(map(listed.format, KINDS)),
-        sets=", ".join(f"(e.edge, d.{kind})" for kind in KINDS),
-    )
-
-
-def _groups() -> str:
-    """SQL for the number of groups that keep less than half of their share, by threshold."""
-    return _GROUPS.format(
-        names=", ".join(f"c.{kind}" for kind in KINDS),
-        kinds=tuple(KINDS),
-        least_retention=LEAST_RETENTION,
-        least_expected=LEAST_EXPECTED,
-    )
 
 
 def _ranked(run: Run, sampled: pa.Table) -> list[list[Any]]:

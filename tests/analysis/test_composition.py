@@ -30,13 +30,9 @@ def made(composed: Run) -> tuple[Run, list[dict[str, Any]]]:
 
 def chosen(documents: list[dict[str, Any]], selection: str) -> list[dict[str, Any]]:
     """Documents of one of the selections that are sets."""
-    tests = {
-        "source": lambda document: True,
-        "candidates": lambda document: document["dropped"] is None,
-        "selected": lambda document: document["selected"],
-        "top_quality": lambda document: document["top_quality"],
-    }
-    return [document for document in documents if tests[selection](document)]
+    if selection == "candidates":
+        return [document for document in documents if document["dropped"] is None]
+    return [document for document in documents if selection == "source" or document[selection]]
 
 
 SETS = ("source", "candidates", "selected", "top_quality")

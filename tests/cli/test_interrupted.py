@@ -13,7 +13,6 @@ from datamask.config.compute import Compute
 from datamask.errors import DatamaskError, exit_status
 from datamask.execution.pipeline import run_stage
 from datamask.execution.verification import verify
-from datamask.planning.plan import plan_run
 from datamask.runs.run import Run
 from tests.finished import corpus, finish, settings, up_to
 
@@ -71,9 +70,9 @@ def test_shards_stop_at_their_next_checkpoint(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_second_interruption_waits_for_nothing(tmp_path):
+def test_a_second_interruption_waits_for_nothing(planned):
     """A unit that reaches no checkpoint delays the first Ctrl-C, and not the second."""
-    root = plan_run(tmp_path / "run", settings(corpus(tmp_path / "source"))).root
+    root = planned.root
     process = started(STUCK, "rerun-failed", root)
     wait_until((root / "records/scores/00000.parquet.json").exists, process)
     process.send_signal(signal.SIGINT)
@@ -94,9 +93,9 @@ FILES = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_folder_in_place_of_a_file_is_named(name, tmp_path):
+def test_a_folder_in_place_of_a_file_is_named(name, planned):
     """The error names the folder and no temporary file; without the folder the run goes on."""
-    run: Run = plan_run(tmp_path / "run", settings(corpus(tmp_path / "source")))
+    run: Run = planned
     folder: Path = FILES[name](run)
     folder.mkdir(parents=True)
     with pytest.raises(DatamaskError) as caught:
@@ -111,9 +110,9 @@ def test_a_folder_in_place_of_a_file_is_named(name, tmp_path):
     assert not run.remaining("selection")
 
 
-def test_verify_moves_a_folder_aside(tmp_path):
+def test_verify_moves_a_folder_aside(planned):
     """Like a damaged file, with its content; then the file is made."""
-    run = plan_run(tmp_path / "run", settings(corpus(tmp_path / "source")))
+    run = planned
     (run.path("scores", 1) / "draft").mkdir(parents=True)
     assert [name for name, _ in verify(run).corrupt] == ["scores/00001.parquet"]
     assert (run.root / "scores/00001.parquet.corrupt/draft").is_dir()

@@ -180,12 +180,11 @@ def test_cells_disarm_markdown():
     assert (cell(None), cell(1234567), cell(0.12345)) == ("–", "1,234,567", "0.1235")
 
 
-def test_the_report_waits_for_its_composition(made, tmp_path):
+def test_the_report_waits_for_its_composition(planned):
     """A page of stale figures is never written."""
-    run = finish(tmp_path / "run", settings(corpus(tmp_path / "source")), "selection")
     with pytest.raises(RunError, match="missing; run stage `composition`"):
-        write_report(run, Compute())
-    assert not run.path("report").exists()
+        write_report(planned, Compute())
+    assert not planned.path("report").exists()
 
 
 def test_a_report_is_written_again_without_the_source(made, tmp_path, monkeypatch):
