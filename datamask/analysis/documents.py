@@ -11,9 +11,9 @@ thread, so that equal runs give equal values.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -27,7 +27,6 @@ from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.runs.stages import companions
-from datamask.selection.documents import read_survivors
 from datamask.selection.limits import group_column
 from datamask.selection.repeats import added_repeat
 from datamask.storage.duckdb_scratch import ROWS_AT_ONCE, execute, stream, temporary_duckdb
@@ -86,11 +85,17 @@ def _join(connection: Any, run: Run, shard: int) -> pa.Table:
             f"{_expected(run, shard)} are due; delete it and relaunch"
         )
     connection.register("candidates", candidates)
+    last = None
     if run.settings.selection.scope == "corpus":
         last = run.receipt("threshold").metrics["top_quality"]
-    else:
-        last = _last_of_best(run, shard, selected)
-    least, last_id = last or (np.inf, "")
+    elif selected:
+        [last] = execute(
+            connection,
+            "SELECT quality, id FROM read_parquet(?, hive_partitioning = false) "
+            "WHERE dropped IS NULL ORDER BY quality DESC, id LIMIT 1 OFFSET ?",
+            [str(run.quality_path(shard)), selected - 1],
+        )
+    least, last_id = last or (math.inf, "")
     query = _DOCUMENTS.format(
         none=NO_GROUP,
         groups=", ".join(f"{group_column(kind, 's')} AS {kind}" for kind in SOURCE_KINDS),
@@ -130,17 +135,6 @@ def _candidates(run: Run, shard: int) -> pa.Table:
             )
         arrays |= {name: table[name].take(rows) for name in names}
     return pa.table(arrays)
-
-
-def _last_of_best(run: Run, shard: int, number: int) -> tuple[float, str] | None:
-    """Quality and id of the last of the candidates with the highest quality, so many of them."""
-    if not number:
-        return None
-    documents = read_survivors(run, shard)
-    quality = documents.quality
-    least = np.partition(quality, len(quality) - number)[len(quality) - number]
-    ties = sorted(documents.ids.filter(quality == least).to_pylist())
-    return float(least), ties[number - int((quality > least).sum()) - 1]
 
 
 def _expected(run: Run, shard: int) -> int:

@@ -54,7 +54,7 @@ def frontier(run: Run, sweep: Sweep) -> list[Point]:
     records: dict[tuple[str, float], dict[int, list[dict[str, Any]]]] = {}
     for trial in trials(run, sweep):
         key = (trial.choice.variant, trial.choice.quality_weight)
-        record = trial_metrics(run, sweep, trial)
+        record = trial_metrics(run, trial)
         records.setdefault(key, {}).setdefault(trial.seed, []).append(record)
     metric = load_objective(run.settings.selection.metric).name
     return [_point(*key, seeds, metric) for key, seeds in records.items()]

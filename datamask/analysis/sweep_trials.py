@@ -152,7 +152,7 @@ def trials(run: Run, sweep: Sweep) -> list[Trial]:
     ]
 
 
-def trial_path(run: Run, sweep: Sweep, trial: Trial) -> Path:
+def trial_path(run: Run, trial: Trial) -> Path:
     """The file whose receipt has a trial's metrics; its name hashes all that determines them."""
     fingerprint = digest(
         VERSION,
@@ -167,25 +167,25 @@ def trial_path(run: Run, sweep: Sweep, trial: Trial) -> Path:
     return run.root / "sweep" / "trials" / f"{fingerprint}.json"
 
 
-def is_tried(run: Run, sweep: Sweep, trial: Trial) -> bool:
+def is_tried(run: Run, trial: Trial) -> bool:
     """Whether a trial is done."""
-    path = trial_path(run, sweep, trial)
+    path = trial_path(run, trial)
     return run.state_of(path, path.stem) == "done"
 
 
-def trial_metrics(run: Run, sweep: Sweep, trial: Trial) -> dict[str, Any]:
+def trial_metrics(run: Run, trial: Trial) -> dict[str, Any]:
     """The metrics of a finished trial.
 
     Raises:
         RunError: the trial is missing.
     """
-    path = trial_path(run, sweep, trial)
-    if not is_tried(run, sweep, trial):
+    path = trial_path(run, trial)
+    if not is_tried(run, trial):
         raise RunError(f"{path}: missing; run `datamask sweep {run.address}` again")
     return read_receipt(run.fetch(path)).metrics
 
 
-def try_choice(run: Run, sweep: Sweep, trial: Trial, compute: Compute) -> None:
+def try_choice(run: Run, trial: Trial, compute: Compute) -> None:
     """Run one trial, unless it is done.
 
     Raises:
@@ -196,7 +196,7 @@ def try_choice(run: Run, sweep: Sweep, trial: Trial, compute: Compute) -> None:
     from datamask.objectives.weighted import build_terms
     from datamask.selection.terms import terms_of
 
-    if is_tried(run, sweep, trial):
+    if is_tried(run, trial):
         return
     selection = trial.choice.selection
     inputs = (run.quality_stage, "embeddings")
@@ -231,7 +231,7 @@ def try_choice(run: Run, sweep: Sweep, trial: Trial, compute: Compute) -> None:
         "terms": judge(random, learned.selected)["terms"],
         "kept": _facts(table.filter(pa.array(learned.selected))),
     }
-    path = trial_path(run, sweep, trial)
+    path = trial_path(run, trial)
     receipt = Receipt("sweep", trial.shard, path.stem, len(quality), metrics)
     write_text_file(path, f'{{"receipt": {receipt.to_json()}}}\n', run.storage)
     logger.info("sweep: %s: done", trial.name)

@@ -48,7 +48,7 @@ def run_sweep(
     wanted = trials(run, sweep)
     logger.info("sweep: %d trials on %d shards", len(wanted), len({t.shard for t in wanted}))
     with working("sweep"), stoppable_threads(compute.workers) as pool:
-        work = (functools.partial(try_choice, run, sweep, trial, compute) for trial in wanted)
+        work = (functools.partial(try_choice, run, trial, compute) for trial in wanted)
         done = pool.map(retried, work)
         for number, _ in enumerate(done, 1):
             if progress is not None:

@@ -43,7 +43,7 @@ def test_gains_are_those_of_the_chosen_documents(made):
     """Quality of what a trial keeps, against the expectation of a random subset, in Python."""
     run = made.run
     for trial in trials(run, SWEEP):
-        record = trial_metrics(run, SWEEP, trial)
+        record = trial_metrics(run, trial)
         quality = pq.read_table(run.path("quality", trial.shard)).to_pylist()
         left = [row["quality"] for row in quality if row["dropped"] is None]
         assert record["candidates"] == len(left)
@@ -69,7 +69,7 @@ def test_points_are_means_over_shards_by_what_they_keep(made):
     gains, characters, documents = {}, 0, 0
     for trial in trials(run, SWEEP):
         if (trial.choice.variant, trial.choice.quality_weight) == (point.variant, 0.4):
-            record = trial_metrics(run, SWEEP, trial)
+            record = trial_metrics(run, trial)
             term = record["terms"]["disf"]
             gain = (term["random"] - term["selected"]) / term["random_std"]
             gains.setdefault(trial.seed, []).append((record["selected"], gain))
@@ -85,7 +85,7 @@ def test_points_are_means_over_shards_by_what_they_keep(made):
 def test_only_what_is_missing_is_done(made, tmp_path):
     """A wider sweep keeps the trials of a narrower one; a lost or damaged one is made again."""
     run = open_run(shutil.copytree(made.run.root, tmp_path / "run"))
-    paths = [trial_path(run, SWEEP, trial) for trial in trials(run, SWEEP)]
+    paths = [trial_path(run, trial) for trial in trials(run, SWEEP)]
     before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in paths}
     assert len(before) == len(paths) == 2 * 3 * 2 * 2
     paths[3].unlink()
@@ -114,7 +114,7 @@ def test_other_content_of_a_file_makes_other_trials(tmp_path):
         run = plan_run(tmp_path / "run", None)
         run_sweep(run, sweep, Compute())
         [trial] = trials(run, sweep)
-        found.append((trial_path(run, sweep, trial), trial_metrics(run, sweep, trial)["terms"]))
+        found.append((trial_path(run, trial), trial_metrics(run, trial)["terms"]))
     assert found[0][0] != found[1][0] and found[0][1]["target"] != found[1][1]["target"]
 
 
@@ -188,14 +188,14 @@ def test_the_sample_of_documents_is_seeded(made, monkeypatch):
     sweep_trials._documents.cache_clear()
     sweep = SWEEP.model_copy(update={"quality_weights": (1.0,)})
     trial = trials(run, sweep)[0]
-    sweep_trials.try_choice(run, sweep, trial, Compute())
-    record = trial_metrics(run, sweep, trial)
+    sweep_trials.try_choice(run, trial, Compute())
+    record = trial_metrics(run, trial)
     counts = run.receipt("quality", trial.shard).metrics
     masks = run.receipt("selection", trial.shard).metrics
     share = masks["num_selected"] / counts["kept"]
     assert record["candidates"] == 12
     assert record["selected"] == max(1, round(12 * share))
-    whole = trial_path(run, sweep, trial)
+    whole = trial_path(run, trial)
     monkeypatch.undo()
     sweep_trials._documents.cache_clear()
-    assert trial_path(run, sweep, trial) != whole
+    assert trial_path(run, trial) != whole

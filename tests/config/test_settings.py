@@ -13,6 +13,11 @@ from datamask.config.settings import Settings
 from datamask.errors import SettingsError, lines
 from datamask.runs.receipt import canonical_json
 
+GROUP = {"column": "dump", "value": "a"}
+WITHIN = {"scores": [{"normalise_within": "topic"}]}
+TOPIC = "settings: score heuristic: normalise_within: topic: "
+LISTED = {"name": "mine", "kind": "ids"}
+CHANGED = {"name": "r", "kind": "random", "change": {"ratio": 0.1}}
 WRONG = [
     ({"selection": {"ratoi": 0.1}}, "selection.ratoi: unknown key"),
     ({"selection": {"ratio": 0}}, "selection.ratio: Input should be greater than 0, got 0"),
@@ -39,6 +44,32 @@ WRONG = [
     ({"quality": {"scores": [{}, {}]}}, "quality: score names must differ"),
     ({"publication": {"repository": "a/b"}}, "publication: `license` is required"),
     ({"publication": {"license": "mit"}}, "publication: `repository` is required"),
+    *(
+        ({"quality": {"scores": [{"kind": "examples", **given}]}}, "quality.scores.0: kind `exam")
+        for given in ({}, {"path": "a", "labels": "b"}, {"path": "a", "where": GROUP})
+    ),
+    ({"quality": WITHIN}, f"{TOPIC}the run has no topics"),
+    (
+        {"quality": WITHIN, "topics": {}},
+        f"{TOPIC}topics are known after",
+    ),
+    (
+        {"quality": WITHIN, "topics": {}, "selection": {"mask_model": "somewhere"}},
+        f"{TOPIC}a mask model",
+    ),
+    *(
+        ({"evaluation": data}, f"evaluation{message}")
+        for data, message in (
+            ({"arms": ["ours"]}, ": one arm"),
+            ({"arms": ["ours", "magic"]}, ".arms.1: unknown arm magic"),
+            ({"arms": ["ours", "ours"]}, ": names of arms must differ"),
+            ({"arms": ["ours", LISTED]}, ".arms.1: kinds `run` and `ids` need `path`"),
+            ({"arms": ["ours", CHANGED]}, ".arms.1: `change` is for kind `selection`"),
+            ({"learning_rates": [0.001, 1]}, ": learning_rates must be in (0, 1)"),
+            ({"sets": [{"name": "a", "path": "x"}] * 2}, ": names of sets must differ"),
+            ({"sets": [{"name": "all", "path": "x"}]}, ": set name `all` is taken"),
+        )
+    ),
     ({"nonsense": 1}, "nonsense: unknown key; `datamask settings` lists"),
     (
         {"selection": {"limits": [{"column": "dump", "nonsense": 1}]}},

@@ -48,28 +48,6 @@ def test_the_amount_of_training_is_told():
     assert training_explained(Evaluation()) == []
 
 
-MINE = {"name": "mine", "kind": "ids"}
-CHANGED = {"name": "r", "kind": "random", "change": {"ratio": 0.1}}
-WRONG = [
-    ({"arms": ["ours"]}, "evaluation: one arm"),
-    ({"arms": ["ours", "magic"]}, "evaluation.arms.1: unknown arm magic"),
-    ({"arms": ["ours", "ours"]}, "evaluation: names of arms must differ"),
-    ({"arms": ["ours", MINE]}, "evaluation.arms.1: kinds `run` and `ids` need `path`"),
-    ({"arms": ["ours", CHANGED]}, "evaluation.arms.1: `change` is for kind `selection`"),
-    ({"learning_rates": [0.001, 1]}, "evaluation: learning_rates must be in (0, 1)"),
-    ({"sets": [{"name": "a", "path": "x"}] * 2}, "evaluation: names of sets must differ"),
-    ({"sets": [{"name": "all", "path": "x"}]}, "evaluation: set name `all` is taken"),
-]
-
-
-@pytest.mark.parametrize(("data", "message"), WRONG, ids=[message for _, message in WRONG])
-def test_wrong_settings_are_refused(data, message):
-    """Each mistake gives one line with the key's path and the reason."""
-    with pytest.raises(SettingsError) as caught:
-        parse_settings({"evaluation": data})
-    assert str(caught.value).startswith(message) and "\n" not in str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -162,7 +162,7 @@ def test_commands_attempt_again(command, finished, tmp_path, failing, monkeypatc
     full = ERRORS["no space, by Arrow"]
     counts = failing(lambda stage, unit, number: full())
 
-    def try_choice(run: Run, sweep: Any, trial: Any, compute: Any) -> None:
+    def try_choice(run: Run, trial: Any, compute: Any) -> None:
         counts[trial.name] += 1
         raise full()
 

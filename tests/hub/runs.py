@@ -143,11 +143,20 @@ def write_shard(run: Run, shard: int, names: list[str]) -> None:
         "embeddings": pa.Table.from_pylist(vectors, schema=schemas.embeddings(dimension)),
         "selection": masks(run, shard),
     }
-    before = {"kept_before": ROWS * shard, "kept_total": ROWS * run.num_shards, "centre": 0.0}
-    metrics = {
-        "selection": MASK_METRICS,
+    write_outputs(run, shard, outputs, MASK_METRICS)
+
+
+def write_outputs(
+    run: Run, shard: int, outputs: dict[str, pa.Table], of_mask: dict[str, Any]
+) -> None:
+    """Write the files of a shard with receipts, *of_mask* is what learning says; nothing drops."""
+    rows = len(outputs["scores"])
+    before = {"kept_before": rows * shard, "kept_total": rows * run.num_shards, "centre": 0.0}
+    metrics: dict[str, dict[str, Any]] = {
+        "selection": of_mask,
         "scores": {"long": {"policy": "refuse", "bound": 10_000_000, "documents": 0}},
-        "quality": {"kept": ROWS, **before, "tokens": 0, "tokens_before": 0, "tokens_total": 0},
+        "quality": {"kept": rows, **before, "tokens": 0, "tokens_before": 0, "tokens_total": 0},
+        "embeddings": {"encoder": "lexical", "revision": "lexical-1"},
     }
     for stage, table in outputs.items():
         write_parquet(

@@ -8,10 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pydantic import ValidationError
 
 from datamask.config.compute import Compute
-from datamask.config.inputs import Score
 from datamask.config.loading import parse_settings
 from datamask.errors import DatamaskError, InputError
 from datamask.execution.pipeline import run_stage
@@ -217,17 +215,3 @@ def test_held_out_documents_have_no_label(tmp_path):
     query = f"SELECT count(*) FROM (SELECT unnest(?) AS id) WHERE NOT {is_drawn(run.settings)}"
     ((left,),) = duckdb.connect().execute(query, [names]).fetchall()
     assert figures["examples"] + figures["others"] == left < 180
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {},
-        {"path": "a.jsonl", "labels": "b.csv"},
-        {"path": "a.jsonl", "where": {"column": "dump", "value": "a"}},
-    ],
-)
-def test_examples_or_labels_are_needed_and_not_both(given):
-    """The settings say where the examples are, once."""
-    with pytest.raises(ValidationError):
-        Score(name="taste", kind="examples", **given)

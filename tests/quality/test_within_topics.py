@@ -10,7 +10,6 @@ import pytest
 
 from datamask.analysis.composition import query
 from datamask.config.loading import parse_settings
-from datamask.errors import SettingsError
 from datamask.planning.plan import plan_run
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
@@ -112,19 +111,3 @@ def test_only_what_depends_on_a_change_is_made_again(source, tmp_path):
     fewer = parse_settings({**chosen.given(), "topics": {"number": 2}})
     left = {stage for stage, state in states(run, fewer).items() if state == "done"}
     assert left == {"scores", "quality", "embeddings"}
-
-
-@pytest.mark.parametrize(
-    ("groups", "setting"),
-    [
-        ({"topics": None}, "topics"),
-        ({"quality": {"scores": [{"normalise_within": "topic"}]}}, "prune_fraction"),
-        ({"selection": {"mask_model": "somewhere"}}, "mask model"),
-    ],
-)
-def test_what_cannot_be_normalised_within_topics_is_refused(source, groups, setting):
-    """Without topics, without another score to prune by, by a model that knows no groups."""
-    data = {**within_topics(source).given(), **groups}
-    with pytest.raises(SettingsError, match=f"normalise_within.*{setting}") as refused:
-        parse_settings(data)
-    assert "\n" not in str(refused.value)

@@ -21,9 +21,10 @@ from datamask.runs.opening import create_run
 from datamask.runs.run import Piece, Run
 from datamask.source.reading import read_footers
 from tests.finished import WORDS
+from tests.hub.runs import MASK_METRICS, write_outputs
 from tests.report.test_browser import opened
 
-SHARDS, ROWS, DIMENSION, STEPS = 60, 16_667, 32, 300
+SHARDS, ROWS, DIMENSION = 60, 16_667, 32
 SELECTED = round(0.1 * SHARDS * ROWS)
 
 
@@ -102,35 +103,9 @@ def write_shard(run: Run, shard: int, generator: np.random.Generator) -> None:
         ),
         "selection": pa.table({"logit": logits, "selected": selected}, schema=schemas.MASK),
     }
-    compared = {"selected": 2.0, "random": 1.0, "top_quality": 1.5}
-    before = {"kept_before": ROWS * shard, "kept_total": ROWS * run.num_shards, "centre": 0.0}
-    metrics: dict[str, dict[str, Any]] = {
-        "quality": {"kept": ROWS, **before, "tokens": 0, "tokens_before": 0, "tokens_total": 0},
-        "scores": {"long": {"policy": "refuse", "bound": 0, "documents": 0}},
-        "embeddings": {"encoder": "lexical", "revision": "lexical-1"},
-        "selection": {
-            "num_selected": count,
-            "estimator": "expected",
-            "steps": STEPS,
-            "stopped_by": "steps",
-            "optimality_gap": None,
-            "objective": compared,
-            "scales": {"quality": 0.1, "disf": 0.1},
-            "terms": {
-                name: {"maximise": name == "quality", "random_std": 0.1, **compared}
-                for name in ("quality", "disf")
-            },
-        },
-    }
-    for stage, table in tables.items():
-        receipt = run.make_receipt(stage, shard, ROWS, metrics.get(stage))
-        write_parquet(
-            run.local_path(stage, shard),
-            table.schema,
-            [table],
-            lambda _, r=receipt: r,
-            storage=run.storage,
-        )
+    terms = {name: {**term, "random_std": 0.1} for name, term in MASK_METRICS["terms"].items()}
+    learned = {"num_selected": count, "terms": terms, "scales": dict.fromkeys(terms, 0.1)}
+    write_outputs(run, shard, tables, MASK_METRICS | learned)
 
 
 @pytest.mark.slow

@@ -27,12 +27,12 @@ from tests.finished import WORDS
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
-FILES, ROWS, WIDTH = 2, 60, 16
+SHARDS, ROWS, WIDTH = 2, 60, 16
 
 
 def vectors(spread: float) -> np.ndarray:
     """Around one direction; a spread of 1 is every direction."""
-    noise = np.random.default_rng(2).standard_normal((FILES * ROWS, WIDTH))
+    noise = np.random.default_rng(2).standard_normal((SHARDS * ROWS, WIDTH))
     noise /= np.linalg.norm(noise, axis=1, keepdims=True)
     return np.eye(WIDTH)[0] * (1 - spread) + spread * noise
 
@@ -41,15 +41,9 @@ def of_vectors(folder: Path, features: np.ndarray, **groups: dict[str, Any]) -> 
     """A published run of documents that are given as vectors."""
     (folder / "source").mkdir()
     quality = np.random.default_rng(3).standard_normal(len(features))
-    for file, rows in enumerate(np.split(np.arange(len(features)), FILES)):
-        table = pa.table(
-            {
-                "chunk_id": [f"{row:04d}" for row in rows],
-                "quality_score": quality[rows],
-                "feature_arr": features[rows].tolist(),
-            }
-        )
-        pq.write_table(table, folder / "source" / f"{file}.parquet")
+    columns = {"chunk_id": [f"{row:04d}" for row in range(len(features))], "quality_score": quality}
+    table = pa.table({**columns, "feature_arr": features.tolist()})
+    pq.write_table(table, folder / "source" / "0.parquet", row_group_size=ROWS)
     groups = {"source": {"layout": "features"}, "embedding": {"dimension": WIDTH}, **groups}
     return published(folder, **groups)
 
@@ -62,16 +56,13 @@ def of_texts(folder: Path, lengths: np.ndarray, **selection: Any) -> tuple[Run, 
     (folder / "source").mkdir()
     generator = np.random.default_rng(4)
     texts = [" ".join(generator.choice(WORDS, length)) for length in lengths]
-    for file, rows in enumerate(np.split(np.arange(len(texts)), FILES)):
-        table = pa.table(
-            {
-                "id": [f"{row:04d}" for row in rows],
-                "text": [texts[row] for row in rows],
-                "long": [float(len(texts[row])) for row in rows],
-                "dump": ["long" if lengths[row] >= 50 else "short" for row in rows],
-            }
-        )
-        pq.write_table(table, folder / "source" / f"{file}.parquet")
+    table = {
+        "id": [f"{row:04d}" for row in range(len(texts))],
+        "text": texts,
+        "long": [float(len(text)) for text in texts],
+        "dump": ["long" if length >= 50 else "short" for length in lengths],
+    }
+    pq.write_table(pa.table(table), folder / "source" / "0.parquet", row_group_size=ROWS)
     run = published(
         folder,
         quality={
@@ -142,7 +133,7 @@ def test_a_selection_worse_than_random_is_told(tmp_path, caplog):
     run = of_vectors(tmp_path, features, selection=selection | {"swap_refinement": 0})
     (line,) = told(run, caplog)
     assert "below that of random selections" in line
-    masks = [pq.read_table(run.path("selection", shard))["selected"] for shard in range(FILES)]
+    masks = [pq.read_table(run.path("selection", shard))["selected"] for shard in range(SHARDS)]
     kept = features[np.concatenate([mask.to_numpy() for mask in masks])]
     of_kept, of_all = (
         (one @ one.T)[~np.eye(len(one), dtype=bool)].mean() for one in (kept, features)
@@ -159,9 +150,9 @@ def test_the_mean_cosine_is_that_of_all_pairs(features):
 
 def test_a_bias_of_length_is_told(tmp_path, caplog):
     """How much longer the selected documents are."""
-    lengths = np.random.default_rng(5).integers(2, 20, FILES * ROWS) ** 2
+    lengths = np.random.default_rng(5).integers(2, 20, SHARDS * ROWS) ** 2
     run, characters = of_texts(tmp_path, lengths, method="top_quality")
-    longest = np.sort(characters.reshape(FILES, ROWS), axis=1)[:, -ROWS // 4 :]
+    longest = np.sort(characters.reshape(SHARDS, ROWS), axis=1)[:, -ROWS // 4 :]
     [mean] = told(run, caplog)
     assert f"{longest.mean() / characters.mean():.3g} times as long" in mean
 
@@ -176,7 +167,7 @@ def test_a_term_for_length_is_proposed_where_it_counts():
 @pytest.mark.slow
 def test_a_random_selection_has_no_bias(tmp_path, caplog):
     """Of the same source."""
-    lengths = np.random.default_rng(5).integers(2, 20, FILES * ROWS) ** 2
+    lengths = np.random.default_rng(5).integers(2, 20, SHARDS * ROWS) ** 2
     run, _ = of_texts(tmp_path, lengths, method="random", metric="facility_location")
     assert told(run, caplog) == []
     trade_off = finding(run, "trade-off")
@@ -244,10 +235,10 @@ def finding(run: Run, name: str) -> Finding:
 @pytest.mark.slow
 def test_limits_explain_an_objective_below_top_quality(tmp_path, caplog):
     """Long texts have the best quality, but only two of their dump may be kept."""
-    lengths = np.random.default_rng(5).integers(2, 20, FILES * ROWS) ** 2
+    lengths = np.random.default_rng(5).integers(2, 20, SHARDS * ROWS) ** 2
     limits = [{"column": "dump", "value": "long", "cap": 2 / 30}]
     run, _ = of_texts(tmp_path, lengths, quality_weight=0.9, limits=limits)
-    masks = [pq.read_table(run.path("selection", shard))["selected"] for shard in range(FILES)]
+    masks = [pq.read_table(run.path("selection", shard))["selected"] for shard in range(SHARDS)]
     kept = np.concatenate([mask.to_numpy() for mask in masks])
     assert np.count_nonzero(lengths[kept] >= 50) == 2
     assert "which need not obey the floors and caps of selection.limits" in told(run, caplog)[0]
