@@ -11,7 +11,6 @@ import functools
 import logging
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -41,17 +40,11 @@ MOST_TOKENS = 512
 """Model tokens of a window of the text: what quality classifiers are trained on."""
 
 
-@dataclass(frozen=True, slots=True)
-class Classifier:
-    """A transformers model on its device, its tokenizer, and the tokens of a window.
+Classifier = tuple[Any, Any, int]
+"""A transformers model on its device, its tokenizer, and the tokens of a window."""
 
-    `tokenising` is the lock of the tokenizer, which is not thread-safe.
-    """
-
-    model: Any
-    tokenizer: Any
-    max_tokens: int
-    tokenising: threading.Lock = field(default_factory=threading.Lock)
+_tokenising = threading.Lock()
+"""A tokenizer is not thread-safe."""
 
 
 def classify_shard(run: Run, shard: int, compute: Compute) -> Receipt:
@@ -134,14 +127,13 @@ def _classified(
     every = [s for s in run.settings.scores if s.kind == "classifier"]
     every = [s for s in every if _model_key(run, s) == _model_key(run, first)]
     revision = run.pinned_revisions[f"classifier_scores:{first.name}"]
-    classifier = load_classifier(first, revision, run.settings.embedding.dtype, compute)
-    reads = schemas.READ_BY.format
-    model, tokenizer, most = classifier.model, classifier.tokenizer, classifier.max_tokens
+    dtype, reads = run.settings.embedding.dtype, schemas.READ_BY.format
+    model, tokenizer, most = load_classifier(first, revision, dtype, compute)
 
     def prepare(batch: pa.RecordBatch) -> forward.Tokenised:
         texts, rest = batch.column(1).to_pylist(), (compute.embedding_batch, most, model.device)
         lists = functools.partial(tokenizer, truncation=True, max_length=most)
-        with classifier.tokenising:
+        with _tokenising:
             return forward.tokenise_windows(lists, texts, windows, 0, tokenizer, *rest)
 
     def outputs(batch: pa.RecordBatch, tokenised: forward.Tokenised) -> State:
@@ -206,7 +198,7 @@ def _load(score: Score, revision: str, dtype: str, device: str) -> Classifier:
     limits = (tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", None))
     most = min(MOST_TOKENS, *(int(limit) for limit in limits if limit))
     logger.info("loaded %s@%.12s on %s, %s", score.model, revision, device, dtype)
-    return Classifier(model.to(device).eval(), tokenizer, most)
+    return model.to(device).eval(), tokenizer, most
 
 
 def labels_of(config: Any) -> tuple[list[str], bool]:

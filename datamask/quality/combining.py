@@ -24,7 +24,7 @@ from datamask.config.inputs import Score
 from datamask.hygiene.contamination import find_contaminated
 from datamask.quality.grouping import create_groups, group_columns, group_kinds, mixed_with_groups
 from datamask.quality.held_out import is_drawn
-from datamask.quality.moments import merged_moments
+from datamask.quality.moments import scale_of
 from datamask.runs import schemas
 from datamask.runs.in_progress import advance
 from datamask.runs.output import write_output
@@ -68,9 +68,7 @@ def join_documents(connection: Any, run: Run, about: dict[str, Any] | None) -> S
             scales[score.name] = _rank(connection, index, score, known.get(score.name))
             wholes.append(f"rank{index}.share")
             continue
-        offset, divisor = known.get(score.name) or merged_moments(run, receipts, score).scale(
-            score.normalisation
-        )
+        offset, divisor = known.get(score.name) or scale_of(run, receipts, score)
         if score.normalisation != "none":
             scales[score.name] = [offset, divisor]
         wholes.append(f"({value_of(score)} - {double(offset)}) / {double(divisor)}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,51 +32,16 @@ def moments(values: pa.Array) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class ScoreMoments:
-    """Count, extremes, mean and sum of squared deviations of a score."""
+def scale_of(run: Run, receipts: list[Receipt], score: Score) -> tuple[float, float]:
+    """Offset and divisor of a normalisation, (value - offset) / divisor; 0 and 1 for `none`.
 
-    count: int = 0
-    min: float = 0.0
-    max: float = 0.0
-    mean: float = 0.0
-    m2: float = 0.0
-
-    def merge(self, other: ScoreMoments) -> ScoreMoments:
-        """The moments of both sets together (Chan et al. 1979, eq. 2.1)."""
-        count = self.count + other.count
-        if not other.count or not self.count:
-            return other if other.count else self
-        delta = other.mean - self.mean
-        return ScoreMoments(
-            count,
-            min(self.min, other.min),
-            max(self.max, other.max),
-            self.mean + delta * (other.count / count),
-            self.m2 + other.m2 + delta * delta * (self.count * (other.count / count)),
-        )
-
-    def scale(self, normalisation: str) -> tuple[float, float]:
-        """Offset and divisor of a normalisation: (value - offset) / divisor; 0 and 1 for `none`.
-
-        A score that is the same everywhere becomes 0.
-        """
-        if normalisation == "none":
-            return 0.0, 1.0
-        if self.min == self.max:
-            return self.min, 1.0
-        if normalisation == "z-score":
-            return self.mean, math.sqrt(self.m2 / self.count) or 1.0
-        return self.min, self.max - self.min
-
-
-def merged_moments(run: Run, receipts: list[Receipt], score: Score) -> ScoreMoments:
-    """The moments of a score over all shards, by their *receipts* of `scores`, with filled values.
+    They follow from the moments of all shards, by their *receipts* of `scores`, with filled values.
+    A score that is the same everywhere becomes 0.
 
     Raises:
         InputError: the values are too large for a mean and a deviation, or (`none`) for float32.
     """
-    merged = ScoreMoments()
+    total, mean, m2, low, high = 0, 0.0, 0.0, math.inf, -math.inf
     for receipt in receipts:
         metrics = receipt.metrics["scores"][score.name]
         extremes = (metrics["min"] or 0.0, metrics["max"] or 0.0)
@@ -86,8 +50,23 @@ def merged_moments(run: Run, receipts: list[Receipt], score: Score) -> ScoreMome
             problem = f"values too large for normalisation {score.normalisation}; use rank"
             path = run.path("scores", receipt.unit)
             raise InputError(problem, path=path, shard=receipt.unit, column=score.name)
-        keys = ("count", "min", "max", "mean", "m2")
-        merged = merged.merge(ScoreMoments(*(metrics[key] for key in keys)))
-        if (fill := score.filled) is not None and metrics["missing"]:
-            merged = merged.merge(ScoreMoments(metrics["missing"], fill, fill, fill))
-    return merged
+        parts = [[metrics[key] for key in ("count", "mean", "m2", "min", "max")]]
+        if (fill := score.filled) is not None:
+            parts.append([metrics["missing"], fill, 0.0, fill, fill])
+        for count, mean_of_part, m2_of_part, least, largest in parts:
+            if not count:
+                continue
+            # Both sets together: Chan et al. 1979, eq. 2.1.
+            before, total, delta = total, total + count, mean_of_part - mean
+            mean += delta * (count / total)
+            m2 += m2_of_part
+            if before:
+                m2 += delta * delta * (before * (count / total))
+            low, high = min(low, least), max(high, largest)
+    if score.normalisation == "none" or not total:
+        return 0.0, 1.0
+    if low == high:
+        return low, 1.0
+    if score.normalisation == "z-score":
+        return mean, math.sqrt(m2 / total) or 1.0
+    return low, high - low

@@ -77,19 +77,6 @@ def test_a_run_without_publication_is_refused(make_run):
         send(replace(run, settings=settings))
 
 
-def test_the_folder_drops_files_of_earlier_runs(make_run):
-    """Other files in publication/data than the subset's are removed."""
-    run = make_run(dry_run=True)
-    old = run.root / "publication" / "data" / "old" / "train-00000-of-00009.parquet"
-    old.parent.mkdir(parents=True)
-    old.write_bytes(b"old")
-    send(run)
-    assert not old.parent.exists()
-    assert set(folder(run)) == {"README.md", "sample/train-00000-of-00001.parquet"} | {
-        f"data/default/train-{unit:05d}-of-00003.parquet" for unit in range(3)
-    }
-
-
 @pytest.mark.slow
 def test_stale_data_files_are_deleted_and_other_files_are_kept(make_run, hub):
     """A rebuild into fewer files deletes the old ones; a picture added by hand stays."""
