@@ -80,23 +80,14 @@ class Recommendation:
     @property
     def text(self) -> str:
         """The recommendation in sentences."""
+        is_same = self.quality_weight == self.current
+        has = "has this value already" if is_same else f"has {self.current:g}"
         setting = f"`selection.quality_weight={self.quality_weight:g}`"
-        text = f"{self.name.capitalize()}: {setting} ({self.reason}); {self.advice}. {self.caution}"
-        return text.rstrip()
-
-    @property
-    def caution(self) -> str:
-        """What the knee does not say."""
+        text = f"{self.name.capitalize()}: {setting} ({self.reason}); the run {has}."
         if self.trained:
-            return ""
-        return "The knee is not what trains best; sweep.by=evaluation trains models to find that."
-
-    @property
-    def advice(self) -> str:
-        """What to do with the run."""
-        if self.quality_weight == self.current:
-            return "the run has this value already"
-        return f"the run has {self.current:g}"
+            return text
+        text += " The knee is not what trains best; sweep.by=evaluation trains models to find that."
+        return text
 
 
 def recommend(run: Run, sweep: Sweep, points: Sequence[Point]) -> Recommendation:

@@ -57,7 +57,7 @@ def test_the_lambda_whose_models_are_best_is_recommended(root, capsys):
     weight = best.removeprefix("lambda-")
     assert f"Recommended: `selection.quality_weight={weight}` (models trained on it" in printed
     page = (root / "sweep" / "sweep.html").read_text()
-    assert f"Recommended: λ = {weight} (models trained on it" in page
+    assert f"Recommended: selection.quality_weight={weight} (models trained on it" in page
     found = trained_weights(run, (0, 0.5, 1))
     assert [one.bits_per_byte for one in found] == pytest.approx(sorted(tried.values()))
     rows = pq.read_table(root / "evaluation.parquet").to_pylist()
