@@ -87,15 +87,10 @@ def quality(run: Run) -> list[dict[str, Any]]:
     return rows
 
 
-def files(run: Run, folder: str) -> dict[str, tuple[int, bytes]]:
-    """Time of writing and bytes of every file in a folder of the evaluation."""
-    paths = (run.root / "evaluation" / folder).glob("*.parquet")
-    return {path.stem: (path.stat().st_mtime_ns, path.read_bytes()) for path in paths}
-
-
 def contents(run: Run, folder: str = "training") -> dict[str, bytes]:
     """The bytes of every file in a folder of the evaluation."""
-    return {name: written for name, (_, written) in files(run, folder).items()}
+    paths = (run.root / "evaluation" / folder).glob("*.parquet")
+    return {path.stem: path.read_bytes() for path in paths}
 
 
 def bits_per_byte(root: Path) -> dict[str, float]:
