@@ -1,6 +1,7 @@
 """`datamask leaderboard`: arms of several evaluations of one source in one table."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from datamask.errors import RunError
+from datamask.evaluation.leaderboard import leaderboard
+from datamask.runs.opening import open_run
 from tests import finished
 from tests.cli.commands import here
 from tests.evaluation import small
@@ -99,16 +103,12 @@ def test_the_table_is_csv_too_and_one_run_is_enough(evaluated, tmp_path):
         ({"learning_rates": [0.003]}, "evaluation.learning_rates"),
     ],
 )
-def test_models_of_other_budgets_are_not_compared(
-    evaluated, source, root, change, named, capfd, tmp_path
-):
-    """Tokens, epochs, learning rates: one line that names the setting, and no page."""
-    finished.finish(root, small.settings(source, **change), "selection")
-    page = tmp_path / "page.html"
-    assert here("leaderboard", evaluated[0], root, "-o", page) == 2
-    [line] = capfd.readouterr().err.strip().splitlines()[-1:]
-    assert named in line and str(root) in line
-    assert not page.exists()
+def test_models_of_other_budgets_are_not_compared(evaluated, source, change, named):
+    """Tokens, epochs, learning rates: one line that names the setting."""
+    first = open_run(evaluated[0])
+    other = replace(first, settings=small.settings(source, **change))
+    with pytest.raises(RunError, match=named):
+        leaderboard([first, other])
 
 
 def test_runs_of_other_sources_or_without_models_are_refused(
