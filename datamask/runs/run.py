@@ -260,8 +260,16 @@ class Run:
             raise
 
     @cached_property
-    def _known(self) -> dict[tuple[str, int] | str, str]:
-        return {}  # by stage, the part of the text that all its units share
+    def _known(self) -> dict[tuple[str, int], str]:
+        return {}
+
+    @cached_property
+    def _chosen(self) -> dict[str, list[Any]]:
+        """By stage, the settings and pinned revisions that determine its outputs, as plain data."""
+        chosen = {}
+        for name, stage in STAGES.items():
+            chosen[name] = [stage.settings(self.settings), self.pinned(stage)]
+        return dict(json.loads(canonical_json(chosen)))
 
     @cached_property
     def _stages(self) -> frozenset[str]:
@@ -276,21 +284,13 @@ class Run:
     def _compute_fingerprint(self, stage: Stage, unit: int) -> str:
         if stage.units:
             return self._unit_fingerprint(stage, self.units(stage.name)[unit])
-        if stage.name not in self._known:
-            common = canonical_json([stage.settings(self.settings), self.pinned(stage)])
-            self._known[stage.name] = common.removeprefix("[").removesuffix("]")
         inputs: list[Any] = self._input_fingerprints(stage, unit)
-        # JSON, in a tenth of the time.
-        text = "[" + ",".join(f'"{fingerprint}"' for fingerprint in inputs) + "]"
         if stage.reads_source:
             pieces = self.pieces if stage.file else self.shard_pieces[unit]
             inputs += [[p.digest, p.first_row_group, p.skip_rows, p.rows] for p in pieces]
-            text = canonical_json(inputs)
         if stage.name == "subset":
             inputs += [*astuple(self.subset_files[unit]), len(self.subset_files)]
-            text = canonical_json(inputs)
-        of_unit = f'"{stage.name}",{stage.version},{unit},{self._known[stage.name]}'
-        return hashlib.sha256(f"[{of_unit},{text}]".encode()).hexdigest()[:32]
+        return digest(stage.name, stage.version, unit, *self._chosen[stage.name], inputs)
 
     def _unit_fingerprint(self, stage: Stage, unit: Unit) -> str:
         inputs = [*self._input_fingerprints(stage, 0), *starmap(self.fingerprint, unit.after)]
