@@ -1,8 +1,8 @@
 """A size-bounded cache on this machine of the files of a run in an object store.
 
 A cache is a folder with `run/NAME/`, the copies; `versions/`, the version of every copy, whose
-modification time is that of the copy's last use; and `users/`, a file per unit of work, locked
-while its process lives, whose modification time is its start. The cache may be deleted whenever no
+modification time is that of the copy's last use; and `users/`, a lock per unit of work, held while
+its process lives, whose modification time is its start. The cache may be deleted whenever no
 process works: the store has everything.
 
 Copies used since the start of the oldest unit of work of any living process are never evicted. The
@@ -22,6 +22,8 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+from datamask.errors import RunError
+from datamask.storage.file_locks import held
 from datamask.storage.local import difference
 from datamask.storage.object_store import Entry
 
@@ -45,20 +47,14 @@ class Cache:
         self.root = self.home / "run" / url.rpartition("/")[2]
         for folder in (self.root, self.home / "versions", self.home / "users"):
             folder.mkdir(parents=True, exist_ok=True)
-        if not (self.home / "identity").exists():
-            temporary = self.home / f".identity.{uuid.uuid4().hex}"
-            temporary.write_text(f"{uuid.uuid4().hex} {url}\n", encoding="utf-8")
-            with contextlib.suppress(FileExistsError):
-                os.link(temporary, self.home / "identity")
-            temporary.unlink()
         self._added: int | None = None
         self._lock = threading.Lock()
 
     @property
     def identity(self) -> str:
         """Equal in two processes only if they share this cache and this boot of the machine."""
-        boot = Path("/proc/sys/kernel/random/boot_id")
-        parts = [(self.home / "identity").read_text(encoding="utf-8").strip(), socket.gethostname()]
+        boot, folder = Path("/proc/sys/kernel/random/boot_id"), self.home.stat()
+        parts = [socket.gethostname(), f"{folder.st_dev}/{folder.st_ino}"]
         return " ".join([*parts, boot.read_text(encoding="utf-8").strip() if boot.exists() else ""])
 
     def use(self, name: str, entry: Entry) -> bool:
@@ -99,17 +95,11 @@ class Cache:
     @contextlib.contextmanager
     def in_use(self, most_bytes: int) -> Iterator[None]:
         """Keep what this process uses within the block; then evict copies beyond *most_bytes*."""
-        path, began = self.home / "users" / f"{os.getpid()}-{uuid.uuid4().hex}", time.time_ns()
-        with self._turn(fcntl.LOCK_SH):
-            user = path.open("wb")
-            with contextlib.suppress(OSError):
-                fcntl.flock(user, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.utime(path, ns=(began, began))
+        user = self.home / "users" / f"{uuid.uuid4().hex}.lock"
         try:
-            yield
+            with held(user, None, str(self.home)):
+                yield
         finally:
-            path.unlink(missing_ok=True)
-            user.close()
             with self._lock:
                 due = self._added is None or self._added > most_bytes // 16
             if due:
@@ -143,12 +133,11 @@ class Cache:
         """Start of the oldest unit of work of any living process, in ns; now if there is none."""
         times = [time.time_ns()]
         for path in (self.home / "users").iterdir():
-            with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    path.unlink(missing_ok=True)  # its process is dead
-                except OSError:
-                    times.append(os.fstat(file.fileno()).st_mtime_ns)
+            with contextlib.suppress(FileNotFoundError):
+                start = path.stat().st_mtime_ns
+                with contextlib.suppress(RunError), held(path, False, str(path)) as is_locked:
+                    start = time.time_ns() if is_locked else start  # its process is dead
+                times.append(start)
         return min(times)
 
     @contextlib.contextmanager

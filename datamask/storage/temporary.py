@@ -37,7 +37,8 @@ def temporary_folder(root: Path) -> Iterator[Path]:
     """
     folder = inside(root, f"{FOLDER}/{uuid.uuid4().hex}")
     try:
-        with held(folder.with_name(f"{folder.name}.lock"), False, str(root)):
+        # It waits if `remove_orphans` looks at the lock before this process holds it.
+        with held(folder.with_name(f"{folder.name}.lock"), None, str(root)):
             try:
                 folder.mkdir()
                 yield folder
