@@ -90,18 +90,18 @@ class ObjectStore:
                 raise RunError(f"{address}: not a place for a run ({reason})") from None
             raise StorageError(f"{address}: {reason}; try again") from error
 
-    def list(self, folder: str, prefix: str = "") -> dict[str, Entry]:
-        """All objects in a folder and below whose own name begins with *prefix*, by name."""
-        options = {"prefix": prefix} if prefix and self.protocol in EXTRAS else {}
+    def list(self, folder: str) -> dict[str, Entry]:
+        """All objects in a folder and below, by name."""
         with self._at(folder) as (filesystem, key):
             try:
-                listed = filesystem.find(key, detail=True, **options)
+                listed = filesystem.find(key, detail=True)
             except FileNotFoundError:
                 return {}
         start = len(self._place[1]) + 1
-        head = f"{folder}/{prefix}" if folder else prefix
         entries = {name[start:]: _entry(info) for name, info in listed.items()}
-        return {name: e for name, e in entries.items() if name.startswith(head) and is_plain(name)}
+        return {
+            name: e for name, e in entries.items() if name.startswith(folder) and is_plain(name)
+        }
 
     def find(self, name: str) -> Entry | None:
         """An object, or None."""

@@ -20,7 +20,7 @@ import logging
 import math
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -57,7 +57,6 @@ class RemoteStorage(Storage):
         self.cache = Cache(url)
         super().__init__(self.cache.root, contents, url)
         self._versions: dict[str, Entry] = {}
-        self._asked: Counter[str] = Counter()
         self._listed: set[str] = set()
         self._fingerprints: dict[tuple[str, Entry], str] = {}
         self._fetching: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
@@ -66,12 +65,10 @@ class RemoteStorage(Storage):
     def _find(self, name: str, *, anew: bool = False) -> Entry | None:
         folder = _folder_of(name)
         if not anew:
-            known, is_listed = self._versions.get(name), folder in self._listed
-            if known is not None or (is_listed and self._whole_runs):
+            known = self._versions.get(name)
+            if known is not None or (self._whole_runs and folder in self._listed):
                 return known
-            self._asked[folder] += 1
-            many = self._whole_runs or self._asked[folder] > FEW
-            if folder and many and not is_listed:
+            if folder and self._whole_runs:
                 return self._list(folder).get(name)
         entry = self.store.find(name)
         if entry is not None:
@@ -222,11 +219,9 @@ class RemoteStorage(Storage):
     def _read_notes(self, entries: dict[str, Entry]) -> None:
         """Learn fingerprints from the names of notes, in one listing of a folder."""
         for folder, names in _by_folder(entries).items():
-            # Reading the local copy of a single file is cheaper.
-            if len(names) == 1 and self.cache.use(names[0], entries[names[0]]):
-                continue
-            prefix = names[0].rpartition("/")[2] if len(names) == 1 else ""
-            for note in self.store.list(f"receipts/{folder}".rstrip("/"), prefix):
+            if len(names) == 1:
+                continue  # its own receipt is cheaper to read
+            for note in self.store.list(f"receipts/{folder}".rstrip("/")):
                 name, _, rest = note.removeprefix("receipts/").rpartition(".")[0].rpartition(".")
                 if name in entries and note == _note_name(name, rest, entries[name]):
                     self._fingerprints[name, entries[name]] = rest
