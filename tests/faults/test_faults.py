@@ -3,11 +3,10 @@
 import fcntl
 import os
 import random
-import subprocess
 
 import pytest
 
-from tests.faults import campaign, other_machine, processes
+from tests.faults import campaign, other_machine
 from tests.faults.harm import Case
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -34,29 +33,6 @@ def test_a_relaunch_ends_as_if_nothing_had_happened(kind, case, tmp_path, reques
     except PermissionError as error:
         pytest.skip(f"no file system of a chosen size here: {error}")
     assert outcome.survived, outcome
-
-
-def test_a_process_that_makes_no_progress_is_ended_with_its_children(monkeypatch):
-    """Its message has the processor time, and no process of its group lives on."""
-    monkeypatch.setattr(processes, "MOST_IDLE_SECONDS", 1)
-    monkeypatch.setattr(processes, "POLL_SECONDS", 0.2)
-    waits = "import signal; signal.pause()"
-    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', '{waits}'])"
-    process = processes.start(python=("-c", code))
-    with pytest.raises(RuntimeError, match="no end after"):
-        processes.complete(process)
-    command = ["ps", "-o", "stat=", "--no-headers", "-g", str(process.pid)]
-    states = subprocess.run(command, capture_output=True, text=True).stdout.split()
-    assert all(state.startswith("Z") for state in states), "dead, if not yet buried"
-
-
-def test_kinds_and_cases_are_drawn_independently():
-    """Every kind meets every case within few seeds, so no two of them go together."""
-    drawn = set()
-    for number in range(2000):
-        generator = random.Random(f"0 {number}")
-        drawn.add((campaign.draw_kind(generator), generator.randrange(4)))
-    assert len(drawn) == 4 * (len(campaign.FAULTS) + 1)
 
 
 def test_the_other_machine_is_alone_with_its_locks(tmp_path):

@@ -6,10 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from datamask.config.compute import Compute
-from datamask.errors import RunError
-from datamask.execution.pipeline import run_stage
-from datamask.runs.opening import open_run
 from tests.malformed.commands import assert_refused, run_main
 from tests.malformed.inputs import (
     LINES,
@@ -20,7 +16,6 @@ from tests.malformed.inputs import (
     corpus,
     rebuild,
     sets,
-    setting,
 )
 
 
@@ -64,10 +59,6 @@ RUNS: Cases = {
         arguments("rebuild", "HERE/caf\udce9", *sets(source__path="HERE/source")),
         "caf\\udce9: its name is not UTF-8 in this locale; rename it",
     ),
-    "run that a pattern of the source covers": (
-        arguments("rebuild", "HERE/run", *sets(source__path="HERE/**/*.parquet")),
-        "run: inside source.path (",
-    ),
     "planned run that a pattern of scores covers": (
         after_planning(
             lambda folder: (folder / "s.csv").write_text("id,score\n" + LINES),
@@ -99,10 +90,6 @@ RUNS: Cases = {
         after_planning(edit("run/run.json", lambda data: data.replace(b"0.25", b"0.26"))),
         "run.json: not as datamask wrote it (changed by hand or damaged)",
     ),
-    "plan cut short": (
-        after_planning(edit("run/plan.parquet", lambda data: data[:99]), command="status"),
-        "plan.parquet: damaged (",
-    ),
     "no plan": (
         after_planning(lambda folder: (folder / "run/plan.parquet").unlink(), command="status"),
         "no plan yet; run `datamask plan",
@@ -121,13 +108,3 @@ RUNS: Cases = {
 def test_bad_input_gets_one_line(name, tmp_path, capsys):
     """Places for a run that cannot be used, and planned runs whose files or input changed."""
     assert_refused(RUNS[name], tmp_path, capsys)
-
-
-def test_shards_outside_the_plan_are_refused(tmp_path):
-    """The message says which shards the plan has."""
-    assert run_main(["-q", "plan", *setting()(tmp_path)[1:]]) == 0
-    run = open_run(tmp_path / "run")
-    for shards in ([2], [-1], [0, 7]):
-        with pytest.raises(RunError, match=rf"scores: no shard {shards[-1]}; the plan has 0 to 1"):
-            run_stage(run, "scores", Compute(), shards=shards)
-    assert not (tmp_path / "run" / "scores").exists()

@@ -14,7 +14,7 @@ from datamask.config.loading import parse_settings
 from datamask.errors import CorruptFileError, RunError, StorageError
 from datamask.runs import schemas
 from datamask.runs.files import replace_file, write_parquet
-from datamask.runs.opening import create_run, open_run
+from datamask.runs.opening import create_run
 from datamask.runs.receipt import Receipt, fingerprint_at_end, html_receipt, read_receipt
 from datamask.runs.run import Piece, Run, shard_seed
 from datamask.runs.stages import STAGES
@@ -239,18 +239,6 @@ def test_a_full_disk_is_told_in_one_line(tmp_path):
     ):
         full.write("x")
         full.flush()
-
-
-def test_a_folder_without_a_run_is_refused(tmp_path):
-    """No run.json, a broken one, and a run without plan."""
-    with pytest.raises(RunError, match="no run here"):
-        open_run(tmp_path)
-    run = create_run(tmp_path, parse_settings({}), {})
-    with pytest.raises(RunError, match="no plan yet"):
-        run.remaining("scores")
-    (tmp_path / "run.json").write_text("{")
-    with pytest.raises(CorruptFileError, match=r"run\.json"):
-        open_run(tmp_path)
 
 
 def test_seeds_of_shards_differ_and_stay():

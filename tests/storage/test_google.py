@@ -1,6 +1,5 @@
 """The same on Google Cloud Storage, as far as gcsfs and a loopback server tell."""
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +9,6 @@ from datamask.config.compute import Compute
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
 from datamask.runs.opening import open_run
-from datamask.storage import leases
 from datamask.storage.object_store import ObjectStore, has_conditions
 from tests import finished
 from tests.storage.google import GoogleStorage
@@ -58,19 +56,3 @@ def test_a_run_on_google_storage(google, source, tmp_path, monkeypatch):
     monkeypatch.setenv("DATAMASK_CACHE", str(tmp_path / "other"))
     assert open_run("gs://runs/deep/mine").states("scores") == ["done"] * 3
     assert not [name for name in google.objects if "locks" in name]
-
-
-def test_a_lease_expires_there_too(google, monkeypatch):
-    """A lease that nobody renews is taken over after its time, and not before."""
-    url = "gs://runs/leases"
-    store = ObjectStore(url)
-    monkeypatch.setenv("DATAMASK_LEASE_SECONDS", "1")
-    dead = leases.Lease(store, "locks/selection-00001", "one")
-    monkeypatch.setattr(dead, "_keep", lambda: None)
-    assert dead.take()
-    start = time.monotonic()
-    with leases.held(store, "selection-00001", "two", None):
-        assert time.monotonic() - start > 1
-        with pytest.raises(Exception, match="not renewed in time"):
-            dead.check()
-    assert not [name for name in google.objects if "selection" in name]

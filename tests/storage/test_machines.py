@@ -196,17 +196,3 @@ def test_a_store_without_conditions_works_without_leases(s3, source, machine, ca
     run_stage(run, "scores", Compute())
     assert run.remaining("scores") == []
     assert len([r for r in caplog.records if "no conditional write" in r.message]) == 1
-
-
-@pytest.mark.slow
-def test_another_machine_refuses_a_changed_source(s3, machine, tmp_path):
-    """The plan in the store decides, also on a machine that has no copy of it yet."""
-    corpus = finished.corpus(tmp_path / "corpus")
-    url = "s3://runs/changed/mine"
-    plan_run(url, finished.settings(corpus))
-    noted = s3.read(url, "plan.parquet")
-    machine("another")
-    (corpus / "3.parquet").unlink()
-    with pytest.raises(RunError, match=r"3\.parquet was removed"):
-        plan_run(url, finished.settings(corpus))
-    assert s3.read(url, "plan.parquet") == noted

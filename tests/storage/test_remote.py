@@ -18,7 +18,6 @@ from datamask.execution.status import run_status
 from datamask.execution.verification import verify
 from datamask.planning.plan import plan_run
 from datamask.report.sweep_page import run_sweep
-from datamask.runs.files import replace_file
 from datamask.runs.opening import open_run, run_storage
 from tests import finished
 from tests.storage.conftest import Store, with_tokens
@@ -242,11 +241,3 @@ def test_a_mirror_keeps_to_its_size_limit(s3, source, machine, original):
     for unit in range(3):
         name = f"selection/{unit:05d}.parquet"
         assert s3.read(url, name) == (original / name).read_bytes()
-
-
-def test_a_file_outside_a_run_is_not_put(s3, machine, tmp_path):
-    """Only files in a mirror are put into the store."""
-    s3.proxy.requests.clear()
-    with replace_file(tmp_path / "page.html") as temporary:
-        temporary.write_text("page")
-    assert not s3.proxy.requests
