@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from datamask.config.compute import Compute
 from datamask.errors import HubUnavailableError, InputError
-from datamask.execution import attempts
 from datamask.execution.attempts import ShardsFailedError, attempt, failures_on_record, steps
 from datamask.execution.batches import batches, put_together
 from datamask.planning.plan import plan_run
@@ -65,32 +64,17 @@ def test_twenty_thousand_small_shards_are_few_tasks():
         assert len(batches(run, stage, shards, 4)) <= most
 
 
-def failing(monkeypatch: pytest.MonkeyPatch, problems: dict[int, Exception]) -> list[int]:
-    """Let the work on these shards fail; yields the shards that were attempted."""
-    real, attempted = attempts._work, []
-
-    def work(run: Run, stage: str, unit: int, compute: Compute, force: bool) -> None:
-        attempted.append(unit)
-        if unit in problems:
-            raise problems[unit]
-        real(run, stage, unit, compute, force)
-
-    monkeypatch.setattr(attempts, "_work", work)
-    return attempted
-
-
-def test_a_bad_shard_stops_no_other_and_its_reason_is_on_record(planned, monkeypatch):
+def test_a_bad_shard_stops_no_other_and_its_reason_is_on_record(planned, failing):
     """All are attempted; another process reads each reason from the folder until one succeeds."""
     problems: dict[int, Exception] = {
         0: InputError("bad row", path=Path("x.parquet"), shard=0),
         2: ZeroDivisionError("by\nzero"),
     }
     units, done = list(range(planned.num_shards)), []
-    with monkeypatch.context() as patch:
-        attempted = failing(patch, problems)
-        with pytest.raises(ShardsFailedError) as caught:
-            attempt(planned, "scores", units, Compute(), progress=lambda *of: done.append(of[1:]))
-    assert attempted == units
+    counts = failing(lambda stage, unit, number: problems.get(unit))
+    with pytest.raises(ShardsFailedError) as caught:
+        attempt(planned, "scores", units, Compute(), progress=lambda *of: done.append(of[1:]))
+    assert counts == {0: 1, 2: 1}
     assert max(done) == (len(units) - 2, len(units))
     reasons = {0: "file x.parquet, shard 00000: bad row", 2: "ZeroDivisionError: by zero"}
     assert failures_on_record(open_run(planned.root), "scores", units, {}, force=False) == reasons
@@ -98,13 +82,14 @@ def test_a_bad_shard_stops_no_other_and_its_reason_is_on_record(planned, monkeyp
     assert [record and record.failure_code for record in codes] == ["input", "bug"]
     assert all(text in str(caught.value) for text in ("00000, 00002 (", reasons[0]))
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+    problems.clear()
     attempt(planned, "scores", [2], Compute())
     record = read_record(planned, "scores", 2)
     assert record is not None and (record.failure, record.attempts) == ("", 2)
     assert list(failures_on_record(planned, "scores", units, {}, force=False)) == [0]
 
 
-def test_a_lost_process_leaves_no_reason_of_its_own(planned, monkeypatch):
+def test_a_lost_process_leaves_no_reason_of_its_own(planned):
     """Where a shard has no record of a failure, what is known of its process is the reason."""
     attempt(planned, "scores", [0], Compute())
     lost = dict.fromkeys((0, 1), "killed")
@@ -114,17 +99,16 @@ def test_a_lost_process_leaves_no_reason_of_its_own(planned, monkeypatch):
     assert failures_on_record(planned, "scores", [0, 1], lost, force=True) == lost
 
 
-def test_a_task_is_tried_again_only_for_what_may_heal(planned, monkeypatch):
+def test_a_task_is_tried_again_only_for_what_may_heal(planned, failing):
     """One transient failure among the others is enough, none is not."""
     from prefect.states import Failed
 
     from tasks.retrying import may_heal
 
     def caught(problems: dict[int, Exception]) -> ShardsFailedError:
-        with monkeypatch.context() as patch:
-            failing(patch, problems)
-            with pytest.raises(ShardsFailedError) as found:
-                attempt(planned, "scores", list(problems), Compute())
+        failing(lambda stage, unit, number: problems.get(unit))
+        with pytest.raises(ShardsFailedError) as found:
+            attempt(planned, "scores", list(problems), Compute())
         return found.value
 
     healing = caught({0: InputError("bad"), 1: HubUnavailableError("503"), 2: InputError("bad")})

@@ -3,7 +3,6 @@
 import errno
 import os
 import shutil
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import pyarrow as pa
 import pytest
 
 from datamask import errors
-from datamask.execution import attempts
 from datamask.report import sweep_page
 from datamask.runs import retrying
 from datamask.runs.run import Run
@@ -66,29 +64,6 @@ MIXED = {
     ("no space", "hub", "no thread"): 75,
 }
 """Errors of the first shards, and the exit status."""
-
-Choose = Callable[[str, "int | None", int], "Exception | None"]
-
-
-@pytest.fixture
-def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[Choose], Counter[int | None]]:
-    """Let units fail with what a function of stage, unit and attempt returns; counts attempts."""
-    real = attempts._work
-
-    def let_fail(choose: Choose) -> Counter[int | None]:
-        counts: Counter[int | None] = Counter()
-
-        def work(run: Run, stage: str, unit: int | None, *rest: Any) -> None:
-            error = choose(stage, unit, counts[unit])
-            if error is not None:
-                counts[unit] += 1
-                raise error
-            real(run, stage, unit, *rest)
-
-        monkeypatch.setattr(attempts, "_work", work)
-        return counts
-
-    return let_fail
 
 
 def test_what_is_transient_is_known_of_every_library():

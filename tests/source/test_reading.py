@@ -1,7 +1,6 @@
 """Finding files, and reading exactly the planned rows in one schema."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -10,45 +9,32 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datamask.config.settings import Settings
+from datamask.config.loading import parse_settings
 from datamask.errors import HubUnavailableError, InputError, StorageError
-from datamask.planning.preview import cut
-from datamask.runs import schemas
-from datamask.runs.files import write_parquet
-from datamask.runs.opening import create_run
+from datamask.planning.plan import plan_run
 from datamask.runs.run import Run
 from datamask.source.opening import list_files, naming
 from datamask.source.pinned import PlannedFiles, open_parquet
-from datamask.source.reading import SCHEMA_KEY, SourceFile, locate, read_shard, unify_schemas
+from datamask.source.reading import locate, read_shard, unify_schemas
 from datamask.source.rows import ROW_SUFFIXES, read_rows
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
 
-def make_run(root: Path, paths: list[str], rows_per_shard: int) -> Run:
-    """A run with a plan and nothing else."""
-    files = []
-    for path in paths:
-        with open_parquet(path) as file:
-            groups = [file.metadata.row_group(i) for i in range(file.num_row_groups)]
-            counts = tuple((group.num_rows, group.total_byte_size) for group in groups)
-            files.append(SourceFile(path, 0, file.digest, counts, file.schema_arrow))
-    rows = [
-        {name: getattr(piece, name) for name in schemas.PLAN.names}
-        for piece in cut(files, rows_per_shard, 2**40)
-    ]
-    encoded = unify_schemas((file.path, file.schema) for file in files).serialize().to_pybytes()
-    schema = schemas.PLAN.with_metadata({SCHEMA_KEY: encoded.hex()})
-    table = pa.Table.from_pylist(rows, schema=schema)
-    write_parquet(root / "plan.parquet", schema, [table])
-    return create_run(root, Settings(), {})
+def planned(folder: Path, rows_per_shard: int) -> Run:
+    """A planned run of the files in a folder."""
+    data = {
+        "source": {"path": str(folder), "columns": {"text": "id"}},
+        "plan": {"rows_per_shard": rows_per_shard},
+        "embedding": {"method": "lexical"},
+    }
+    return plan_run(folder.with_name("run"), parse_settings(data))
 
 
-def write(path: Path, numbers: list[int], group: int = 3, **more: Any) -> str:
-    """A file of numbered rows; its path."""
-    table = pa.table({"id": [f"{n}" for n in numbers], "number": pa.array(numbers), **more})
+def write(path: Path, numbers: list[int], group: int = 3) -> None:
+    """A file of numbered rows."""
+    table = pa.table({"id": [f"{n}" for n in numbers], "number": pa.array(numbers)})
     pq.write_table(table, path, row_group_size=group)
-    return str(path)
 
 
 def numbers(run: Run, shard: int) -> list[int]:
@@ -66,12 +52,12 @@ def numbers(run: Run, shard: int) -> list[int]:
 @settings(max_examples=25, deadline=None)
 def test_shards_together_are_the_source_in_order(tmp_path_factory, sizes, group, rows_per_shard):
     """Reading all shards gives every row of real files once, in order."""
-    root = tmp_path_factory.mktemp("run")
-    start, paths = 0, []
+    folder, start = tmp_path_factory.mktemp("run") / "source", 0
+    folder.mkdir()
     for number, size in enumerate(sizes):
-        paths.append(write(root / f"{number}.parquet", list(range(start, start + size)), group))
+        write(folder / f"{number}.parquet", list(range(start, start + size)), group)
         start += size
-    run = make_run(root, paths, rows_per_shard)
+    run = planned(folder, rows_per_shard)
     shards = [numbers(run, shard) for shard in range(run.num_shards)]
     assert [len(shard) for shard in shards] == [run.shard_rows(s) for s in range(run.num_shards)]
     assert [value for shard in shards for value in shard] == list(range(start))
@@ -79,11 +65,10 @@ def test_shards_together_are_the_source_in_order(tmp_path_factory, sizes, group,
 
 def test_locate_names_the_row_in_its_file(tmp_path):
     """A shard's row leads back to the file and the row that a user can look at."""
-    paths = [
-        write(tmp_path / "a.parquet", [0, 1, 2, 3, 4], 2),
-        write(tmp_path / "b.parquet", [5, 6]),
-    ]
-    run = make_run(tmp_path / "run", paths, 3)
+    (tmp_path / "source").mkdir()
+    write(tmp_path / "source" / "a.parquet", [0, 1, 2, 3, 4], 2)
+    write(tmp_path / "source" / "b.parquet", [5, 6])
+    run = planned(tmp_path / "source", 3)
     for shard in range(run.num_shards):
         for row, value in enumerate(numbers(run, shard)):
             path, place = locate(run, shard, row)
@@ -119,7 +104,9 @@ def test_a_local_file_is_not_held_in_memory_as_a_whole(tmp_path):
 
 def test_an_absent_column_is_named(tmp_path):
     """Asking for a column that is not there names it, not an empty table."""
-    run = make_run(tmp_path / "run", [write(tmp_path / "a.parquet", [1])], 4)
+    (tmp_path / "source").mkdir()
+    write(tmp_path / "source" / "a.parquet", [1])
+    run = planned(tmp_path / "source", 4)
     with pytest.raises(InputError, match="shard 00000, column nothing: absent"):
         list(read_shard(run, 0, ["nothing"]))
 
