@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import finished
 from tests.flows.server import REPOSITORY, Server
-from tests.flows.test_services import write_corpus
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -62,11 +62,11 @@ def test_an_installed_package_is_deployed_and_run(wheel, tmp_path):
     origins = server.run("-c", "import datamask as a, datamask_flows as b; print(a, b)")
     assert origins.stdout.count(str(packages)) == 2, origins.stdout + origins.stderr
     assert server.run("-c", "import flows").returncode == 1
-    write_corpus(at / "corpus")
+    finished.corpus(at / "corpus")
     settings = {
         "root": "run",
         "source": {"path": "corpus"},
-        "plan": {"rows_per_shard": 30},
+        "plan": {"rows_per_shard": 60},
         "embedding": {"method": "lexical", "dimension": 32},
         "selection": {"steps": 5, "ratio": 0.2},
     }

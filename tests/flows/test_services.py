@@ -6,28 +6,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from datamask.config.loading import parse_settings
-from tests.finished import finish
+from tests import finished
 from tests.flows.server import Server
 
 pytestmark = pytest.mark.usefixtures("undrawn")
-
-WORDS = ("the", "model", "value", "returns", "list", "when", "given", "and", "is", "used", "file")
-
-
-def write_corpus(folder: Path) -> None:
-    """Sixty short texts, different from each other."""
-    folder.mkdir()
-    texts = [
-        " ".join(WORDS[(number * step + step) % len(WORDS)] for step in range(1, 40 + number))
-        for number in range(60)
-    ]
-    table = pa.table({"id": [f"d{number:03d}" for number in range(60)], "text": texts})
-    pq.write_table(table, folder / "part.parquet", row_group_size=20)
 
 
 def of_this_run(server: Server, root: Path) -> list[Any]:
@@ -41,13 +27,13 @@ def of_this_run(server: Server, root: Path) -> list[Any]:
 @pytest.mark.timeout(300)
 def test_a_failed_shard_is_named_and_run_again(tmp_path, server):
     """The operator's whole path, and nothing but the failed mask is learned twice."""
-    write_corpus(tmp_path / "corpus")
+    finished.corpus(tmp_path / "corpus")
     root = tmp_path / "run"
     (root / "selection" / "00001.parquet").mkdir(parents=True)
     parameters = {
         "root": f"{root}",
         "source": f'{{"path": "{tmp_path / "corpus"}"}}',
-        "plan": '{"rows_per_shard": 20}',
+        "plan": '{"rows_per_shard": 45}',
         "embedding": '{"method": "lexical", "dimension": 32}',
         "selection": '{"steps": 5, "ratio": 0.2}',
         "publication": '{"license": "other", "dry_run": true}',
@@ -70,8 +56,7 @@ def test_a_failed_shard_is_named_and_run_again(tmp_path, server):
     second = server.run(*start, "rerun-failed/local", "--param", f"root={root}", "--watch")
     assert second.returncode == 0, second.stdout + second.stderr
     assert [(root / "selection" / f"{shard:05d}.parquet").stat().st_ino for shard in (0, 2)] == kept
-    selected = pq.read_table(root / "subset").num_rows
-    assert selected == 12
+    assert pq.read_table(root / "subset").num_rows == 24
     with server.client() as client:
         artifacts = [one for one in client.read_artifacts() if one.key == "shards"]
     rows = json.loads(max(artifacts, key=lambda artifact: artifact.updated).data)
@@ -85,15 +70,15 @@ def test_a_failed_shard_is_named_and_run_again(tmp_path, server):
 @pytest.mark.slow
 def test_what_is_asked_is_done_and_nothing_else(tmp_path, server):
     """`shards`, `force` and the retry of a failed flow run, by a worker."""
-    write_corpus(tmp_path / "corpus")
+    finished.corpus(tmp_path / "corpus")
     root = tmp_path / "run"
     settings = {
         "source": {"path": str(tmp_path / "corpus")},
-        "plan": {"rows_per_shard": 20},
+        "plan": {"rows_per_shard": 45},
         "embedding": {"method": "lexical", "dimension": 32},
         "selection": {"steps": 5},
     }
-    finish(root, parse_settings(settings), "selection")
+    finished.finish(root, parse_settings(settings), "selection")
     masks = [root / "selection" / f"{shard:05d}.parquet" for shard in range(3)]
 
     def inodes() -> list[int]:
