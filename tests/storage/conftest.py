@@ -170,11 +170,11 @@ _started: list[subprocess.Popen[str]] = []
 
 
 def process(
-    code: str, *arguments: str, cache: Path, lease: float = LEASE_SECONDS
+    code: str, *arguments: str, cache: Path | None = None, lease: float = LEASE_SECONDS
 ) -> subprocess.Popen[str]:
-    """A Python process with a mirror of its own, as on another machine, and short leases."""
-    environment = {**os.environ, "DATAMASK_CACHE": str(cache), "OMP_NUM_THREADS": "1"}
-    environment["DATAMASK_LEASE_SECONDS"] = str(lease)
+    """A Python process with short leases; with a *cache* of its own, as on another machine."""
+    environment = {**os.environ, "DATAMASK_LEASE_SECONDS": str(lease)}
+    environment |= {"DATAMASK_CACHE": str(cache)} if cache else {}
     started = subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
         cwd=REPOSITORY,

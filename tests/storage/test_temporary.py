@@ -3,9 +3,7 @@
 import errno
 import os
 import subprocess
-import sys
 import uuid
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from datamask.execution.pipeline import rebuild
 from datamask.storage.temporary import remove_orphans
 from tests import finished
 from tests.killed import kill
+from tests.storage.conftest import process, wait_for
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -36,25 +35,13 @@ with contextlib.ExitStack() as stack:
 """
 FILES = 3 + 2 * 2
 """What that program has in tmp/: three locks, two files and their logs."""
-Start = Callable[[Path], subprocess.Popen[str]]
 
 
-@pytest.fixture
-def start() -> Iterator[Start]:
-    """Starts processes that say when they work, and ends them after the test."""
-    started = []
-
-    def begin(root: Path) -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", WORK, str(root)]
-        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
-        assert started[-1].stdout is not None
-        assert started[-1].stdout.readline() == "working\n"
-        return started[-1]
-
-    yield begin
-    for process in started:
-        if process.poll() is None:
-            kill(process)
+def start(root: Path) -> subprocess.Popen[str]:
+    """A process that is at work in a run."""
+    working = process(WORK, str(root))
+    wait_for("working", working)
+    return working
 
 
 def files(folder: Path) -> dict[Path, bytes]:
@@ -62,7 +49,7 @@ def files(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_launch_removes_what_killed_processes_left(tmp_path, start):
+def test_a_launch_removes_what_killed_processes_left(tmp_path):
     """A launch deletes all temporary files of a killed process and none of a living one."""
     root = rebuild(tmp_path / "run", finished.settings(finished.corpus(tmp_path / "source"))).root
     assert not (root / "tmp").exists()
@@ -78,7 +65,7 @@ def test_a_launch_removes_what_killed_processes_left(tmp_path, start):
     assert files(root / "tmp").keys() == both - of_first
 
 
-def test_only_its_own_orphans_are_removed(tmp_path, start):
+def test_only_its_own_orphans_are_removed(tmp_path):
     """Drafts, look-alikes, what links lead to, and a living run in the run's folder all stay."""
     root, other = tmp_path / "runs", tmp_path / "other"
     some = uuid.uuid4().hex
