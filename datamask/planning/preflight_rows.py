@@ -42,7 +42,7 @@ from datamask.source.dumps import COUNT_DUMPS, create_dumps, dump_names, dumps_b
 from datamask.source.long_texts import remedy, surely_long
 from datamask.source.opening import naming
 from datamask.source.pinned import open_parquet
-from datamask.source.reading import invalid_text
+from datamask.source.reading import invalid_text, joined
 from datamask.source.rows import read_all_scores
 from datamask.storage.duckdb_scratch import ROWS_AT_ONCE, execute, execute_with, temporary_duckdb
 
@@ -60,7 +60,7 @@ _Missing = tuple[str, int, str, int]
 """A column, how many documents of a batch lack its score, and the file and row of the first."""
 
 _SCORE = "score:"
-"""Begins the names of columns of scores in a table of rows, which has `id`, `file` and `row`."""
+"""Begins the names of columns of scores in the rows of a file."""
 
 
 def check_rows(
@@ -142,55 +142,58 @@ class _SourceRows:
     def load(self, connection: Any, threads: int) -> Iterator[DatamaskError]:
         """Fill the table `ids`; problems in the order of files. A problem ends its file."""
         at_once = min(MOST_FILES_AT_ONCE, len(self.paths) // (8 * threads) + 1)
+        statements = ["INSERT INTO ids SELECT md5_number(id), file, row FROM arriving"]
+        if self.counted:
+            counts = "SELECT name, count(*), sum(tokens) FROM arriving GROUP BY 1"
+            statements.append(f"INSERT INTO counts {counts}")
+        if self.has_dumps:
+            statements.append(COUNT_DUMPS)
 
         def load_files(first: int) -> tuple[list[DatamaskError], list[_Missing]]:
-            problems: dict[int, DatamaskError] = {}
+            problems: list[DatamaskError] = []
             missing: list[_Missing] = []
             numbers = range(first, min(first + at_once, len(self.paths)))
-            statements = ["INSERT INTO ids SELECT md5_number(id), file, row FROM arriving"]
-            if self.counted:
-                counts = "SELECT name, count(*), sum(tokens) FROM arriving GROUP BY 1"
-                statements.append(f"INSERT INTO counts {counts}")
-            if self.has_dumps:
-                statements.append(COUNT_DUMPS)
             with connection.cursor() as own:
                 own.begin()
-                for read in _joined(self._read(numbers, problems)):
-                    rows = self._sound(read, problems, missing)
+                # A call for each small file would take most of the time.
+                for rows in joined(self._sound(numbers, problems, missing), len, ROWS_AT_ONCE):
                     for statement in statements:
                         execute_with(own, rows, statement)
                 own.commit()
-            return [problems[number] for number in sorted(problems)], missing
+            return problems, missing
 
         groups = range(0, len(self.paths), at_once)
         for problems, missing in each_in_turn(load_files, groups, threads, "groups of files"):
             yield from problems
             self.missing += missing
 
-    def _read(
-        self, numbers: range, problems: dict[int, DatamaskError]
-    ) -> Iterator[tuple[int, int, pa.RecordBatch]]:
-        """The checked columns of several files, in batches, each with its file and first row."""
-        wanted = sorted({score.column for score in self.scores})
+    def _sound(
+        self, numbers: range, problems: list[DatamaskError], missing: list[_Missing]
+    ) -> Iterator[pa.RecordBatch]:
+        """What DuckDB gets of several files; *problems* gets the first one of each bad file."""
         for number in numbers:
-            path = self.paths[number]
-            try:
-                with open_parquet(path, planned=self.files[path]) as file:
-                    if self.settings.source.layout == "features":
-                        self._check_vectors(path, file)
-                    else:
-                        self._check_lengths(path, file.metadata)
-                    # Absent columns and those of other types were reported from the footers.
-                    kinds = {field.name: field.type for field in file.schema_arrow}
-                    scores = [name for name in wanted if name in kinds and is_numeric(kinds[name])]
-                    columns = self.read | {f"{_SCORE}{name}": name for name in scores}
-                    names, row = list(dict.fromkeys(columns.values())), 0
-                    for batch in file.iter_batches(ROWS_AT_ONCE, columns=names, use_threads=False):
-                        values = [batch.column(column) for column in columns.values()]
-                        yield number, row, pa.RecordBatch.from_arrays(values, [*columns])
-                        row += len(batch)
-            except DatamaskError as error:
-                problems.setdefault(number, error)
+            with gathering(problems), naming(self.paths[number]):
+                row = 0
+                for batch in self._read(self.paths[number]):
+                    yield self._checked(batch, number, row, missing)
+                    row += len(batch)
+
+    def _read(self, path: str) -> Iterator[pa.RecordBatch]:
+        """The checked columns of a file, in batches."""
+        with open_parquet(path, planned=self.files[path]) as file:
+            if self.settings.source.layout == "features":
+                self._check_vectors(path, file)
+            else:
+                self._check_lengths(path, file.metadata)
+            # Absent columns and those of other types were reported from the footers.
+            kinds = {field.name: field.type for field in file.schema_arrow}
+            wanted = sorted({score.column for score in self.scores})
+            scores = [name for name in wanted if name in kinds and is_numeric(kinds[name])]
+            columns = self.read | {f"{_SCORE}{name}": name for name in scores}
+            names = list(dict.fromkeys(columns.values()))
+            for batch in file.iter_batches(ROWS_AT_ONCE, columns=names, use_threads=False):
+                values = [batch.column(column) for column in columns.values()]
+                yield pa.RecordBatch.from_arrays(values, [*columns])
 
     def id_at(self, file: int, row: int) -> str:
         """The id of a row, read again."""
@@ -200,50 +203,41 @@ class _SourceRows:
             ids = (value for batch in batches for value in batch.column(0).cast(pa.string()))
             return str(next(islice(ids, row, None)))
 
-    def _sound(
-        self, read: pa.Table, problems: dict[int, DatamaskError], missing: list[_Missing]
-    ) -> pa.Table:
-        """The rows of files without a problem; *problems* gets the first one of each other file."""
-        with contextlib.suppress(InputError, pa.ArrowException):
-            return self._checked(read, missing)
-        for number in pc.unique(read["file"]).to_pylist():
-            of_file = pc.equal(read["file"], number)
-            try:
-                with naming(self.paths[number]):
-                    self._checked(read.filter(of_file), [])
-            except DatamaskError as error:
-                problems.setdefault(number, error)
-                read = read.filter(pc.invert(of_file))
-        return self._checked(read, missing)
+    def _checked(
+        self, read: pa.RecordBatch, file: int, start: int, missing: list[_Missing]
+    ) -> pa.RecordBatch:
+        """What DuckDB gets of the rows of a file from *start* on.
 
-    def _checked(self, read: pa.Table, missing: list[_Missing]) -> pa.Table:
-        """What DuckDB gets of the rows; *missing* gets the documents that lack a score."""
-        ids = read["id"].cast(pa.string()).combine_chunks()
-
-        def place(at: int) -> tuple[str, int]:
-            return self.paths[read["file"][at].as_py()], read["row"][at].as_py()
+        *missing* gets the documents that lack a score.
+        """
+        path, ids = self.paths[file], read["id"].cast(pa.string())
 
         def refuse(problem: str, at: int) -> NoReturn:
-            path, row = place(at)
-            raise InputError(problem, path=path, row=row, column=self.settings.source.id_column)
+            column = self.settings.source.id_column
+            raise InputError(problem, path=path, row=start + at, column=column)
 
         if (first := invalid_text(ids)) is not None:
             refuse("not valid UTF-8; re-encode it", first)
         absent = pc.fill_null(pc.equal(pc.binary_length(ids), 0), True)
         if (first := pc.index(absent, True).as_py()) >= 0:
             refuse("null or empty; give every document an id", first)
-        columns = {"id": ids, "file": read["file"], "row": read["row"], **self._counts(read)}
+        columns = {
+            "id": ids,
+            "file": pa.array(np.full(len(ids), file, np.int32)),
+            "row": pa.array(np.arange(start, start + len(ids))),
+            **self._counts(read),
+        }
         if self.has_dumps:
             columns["dump"] = pa.nulls(len(ids), pa.string())
             with contextlib.suppress(pa.ArrowInvalid):  # stage `scores` names the row
-                columns["dump"] = dump_names(read["dump"].combine_chunks())
+                columns["dump"] = dump_names(read["dump"])
         # Last: rows in which something else cannot be read are not counted.
-        for name in filter(lambda name: name.startswith(_SCORE), read.column_names):
+        for name in filter(lambda name: name.startswith(_SCORE), read.schema.names):
             lacking = pc.invert(usable(read[name]))
             if count := pc.sum(lacking).as_py():
                 first = pc.index(lacking, True).as_py()
-                missing.append((name.removeprefix(_SCORE), count, *place(first)))
-        return pa.table(columns)
+                missing.append((name.removeprefix(_SCORE), count, path, start + first))
+        return pa.RecordBatch.from_pydict(columns)
 
     def _check_lengths(self, path: str, footer: pq.FileMetaData) -> None:
         """Refuse what a footer says of texts, before a worker takes memory for them."""
@@ -254,7 +248,7 @@ class _SourceRows:
             problem = f"a text that is too long{where}; {remedy(source)}"
             raise InputError(problem, path=path, row=first, column=source.columns.text)
 
-    def _counts(self, read: pa.Table) -> dict[str, pa.Array]:
+    def _counts(self, read: pa.RecordBatch) -> dict[str, pa.Array]:
         """Group and tokens of each document, as stage `scores` reads them; unknown tokens are 0."""
         if not self.counted:
             return {}
@@ -286,37 +280,6 @@ class _SourceRows:
             if here:
                 _, _, path, row = here[0]
                 yield missing_score(score, sum(count for _, count, _, _ in here), path, row)
-
-
-def _joined(read: Iterator[tuple[int, int, pa.RecordBatch]]) -> Iterator[pa.Table]:
-    """The rows of several files at once: a call for each small file takes most of the time.
-
-    Columns have the same types in all files of a table.
-    """
-    waiting: list[tuple[int, int, pa.RecordBatch]] = []
-    rows = 0
-    for item in read:
-        if waiting and (waiting[0][2].schema != item[2].schema or rows >= ROWS_AT_ONCE):
-            yield _table_of(waiting)
-            waiting, rows = [], 0
-        waiting.append(item)
-        rows += len(item[2])
-    if waiting:
-        yield _table_of(waiting)
-
-
-def _table_of(read: list[tuple[int, int, pa.RecordBatch]]) -> pa.Table:
-    """Batches, each with its file and first row, as a table; last are `file` and `row` within it.
-
-    Columns have one chunk, as DuckDB reads chunks one by one.
-    """
-    files, first_rows, batches = zip(*read, strict=True)
-    lengths = [len(batch) for batch in batches]
-    starts = np.array(first_rows) - np.cumsum([0, *lengths[:-1]])
-    table = pa.Table.from_batches(batches).combine_chunks()
-    table = table.append_column("file", pa.array(np.repeat(np.array(files, np.int32), lengths)))
-    rows = np.arange(len(table)) + np.repeat(starts, lengths)
-    return table.append_column("row", pa.array(rows))
 
 
 def _repeated_ids(connection: Any, rows: _SourceRows) -> Iterator[InputError]:

@@ -17,8 +17,9 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
 from urllib.parse import quote
 
@@ -27,10 +28,11 @@ import pyarrow as pa
 from datamask.config.compute import Compute
 from datamask.config.inputs import Source
 from datamask.errors import InputError
-from datamask.runs.files import write_parquet, write_text_file
+from datamask.runs.files import parquet_output, write_parquet, write_text_file
 from datamask.runs.in_progress import each_in_turn
 from datamask.source import formats
 from datamask.source.opening import is_remote, list_files, naming, open_binary, resolve_path
+from datamask.source.reading import joined
 from datamask.storage.clients import file_system
 from datamask.storage.local import Storage
 from datamask.storage.temporary import temporary_folder
@@ -122,8 +124,11 @@ def convert(
         name, schema = files[file], note.arrow_schema
         with _local(name, storage) as local:
             batches = _with_ids(formats.read_records(local, name, schema), note.made_ids, file)
-            groups = _row_groups(batches, lambda: _check_unchanged(name, *note.files[file]))
-            write_parquet(storage.root / copies[file], schema, groups, storage=storage)
+            groups = joined(batches, attrgetter("nbytes"), GROUP_BYTES)
+            with parquet_output(storage.root / copies[file], schema, storage=storage) as add:
+                for group in groups:
+                    add(group)
+                _check_unchanged(name, *note.files[file])
 
     for _ in each_in_turn(write, lacking, compute.workers, "files converted"):
         pass
@@ -238,19 +243,6 @@ def _with_ids(
             batch = batch.set_column(index, batch.schema.field(index), ids)
         row += len(batch)
         yield batch
-
-
-def _row_groups(batches: Iterable[pa.RecordBatch], check: Callable[[], None]) -> Iterator[pa.Table]:
-    """Batches put together until they fill a row group; *check* is called after the last."""
-    waiting: list[pa.RecordBatch] = []
-    for batch in batches:
-        waiting.append(batch)
-        if sum(each.nbytes for each in waiting) >= GROUP_BYTES:
-            yield pa.Table.from_batches(waiting)
-            waiting = []
-    if waiting:
-        yield pa.Table.from_batches(waiting)
-    check()
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ AWS_*).
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
@@ -132,6 +132,22 @@ def read_footers(paths: Sequence[str]) -> tuple[list[SourceFile], list[DatamaskE
         [result for result in results if isinstance(result, SourceFile)],
         [result for result in results if isinstance(result, DatamaskError)],
     )
+
+
+def joined(
+    batches: Iterable[pa.RecordBatch], size_of: Callable[[pa.RecordBatch], int], least: int
+) -> Iterator[pa.Table]:
+    """Batches of one schema put together, in one chunk, until their sizes add up to *least*."""
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        waiting.append(batch)
+        size += size_of(batch)
+        if size >= least:
+            yield pa.Table.from_batches(waiting).combine_chunks()
+            waiting, size = [], 0
+    if waiting:
+        yield pa.Table.from_batches(waiting).combine_chunks()
 
 
 def invalid_text(values: pa.Array) -> int | None:
