@@ -33,7 +33,6 @@ from tests.faults.harm import (
     kill_and_flip,
     kill_extension,
     kill_process,
-    nest,
     put_directory,
     rebuild,
     replace_input,
@@ -45,7 +44,6 @@ from tests.faults.recovery import (
     contents_of,
     extend_again,
     relaunch,
-    relaunch_around,
     relaunch_often,
     relaunch_on_two_machines,
     remove_directory_and_relaunch,
@@ -211,7 +209,6 @@ FAULTS: dict[str, tuple[Harm, Recover]] = {
     "byte flipped before publishing": (flip_unpublished, relaunch_often),
     "input replaced": (replace_input, relaunch_often),
     "directory in place of a file": (put_directory, remove_directory_and_relaunch),
-    "run within a run": (nest, relaunch_around),
     "two machines without common locks": (kill_process, relaunch_on_two_machines),
 }
 REMAKES = ("two machines without common locks",)

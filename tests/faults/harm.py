@@ -25,9 +25,6 @@ PATIENCE_SECONDS = 120
 NOT_MADE = ("run.json", "tmp", *LEFT_OUT)
 """What is no output in a run's folder."""
 
-DRAFTS = (".draft.tmp", "subset/.draft.tmp", "tmp/notes.txt", "selection/notes")
-"""Files of the user in a run's folder."""
-
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -232,30 +229,6 @@ def put_directory(case: Case, root: Path, generator: random.Random) -> str:
     if generator.random() < 0.5:
         (path / "file").write_text("of a user")
     return f"{name} is a directory"
-
-
-def nest(case: Case, root: Path, generator: random.Random) -> str:
-    """In the folder of a killed run are files of the user, and another run that is at work."""
-    killed = kill_process(case, root, generator)
-    for draft in DRAFTS:
-        (root / draft).parent.mkdir(parents=True, exist_ok=True)
-        (root / draft).write_text("of a user")
-    inner = rebuild(case, root / "mine" / "run")
-    wait_for_output(root / "mine" / "run", 3, lambda: inner.poll() is None, generator)
-    if generator.random() < 0.3:
-        end(inner)
-        return f"{killed}, a killed run is in its folder"
-    _inner[root] = inner
-    return f"{killed}, a run is at work in its folder"
-
-
-_inner: dict[Path, subprocess.Popen[str]] = {}
-"""Runs at work in the folders of others."""
-
-
-def inner_run(root: Path) -> subprocess.Popen[str] | None:
-    """The process of the run at work in the folder of another, if it is alive."""
-    return _inner.pop(root, None)
 
 
 def turn_clock_back(case: Case, root: Path, generator: random.Random) -> str:

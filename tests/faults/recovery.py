@@ -1,6 +1,5 @@
 """What users do after a fault. Each function raises a RuntimeError if a promise is broken."""
 
-import contextlib
 import hashlib
 import json
 import shutil
@@ -9,7 +8,7 @@ from pathlib import Path
 
 from datamask.runs.stages import owner_of
 from tests.faults.comparison import contents, digest_of
-from tests.faults.harm import DRAFTS, Case, extend, inner_run, rebuild
+from tests.faults.harm import Case, extend, rebuild
 from tests.faults.processes import complete, start
 
 MOST_LAUNCHES = 4
@@ -99,27 +98,6 @@ def remove_directory_and_relaunch(case: Case, root: Path) -> None:
     for name in named:
         shutil.rmtree(root / name)
     relaunch(case, root)
-
-
-def relaunch_around(case: Case, root: Path) -> None:
-    """Relaunch; what others have in the folder stays.
-
-    Raises:
-        RuntimeError: a launch failed, or something of others is gone or different.
-    """
-    inner = inner_run(root)
-    relaunch(case, root)
-    _succeed(inner or rebuild(case, root / "mine" / "run"))
-    gone = [draft for draft in DRAFTS if not (root / draft).is_file()]
-    whole, nested = contents(case.reference), contents(root / "mine" / "run")
-    gone += [f"mine/run/{name}" for name in whole if nested.get(name) != whole[name]]
-    if gone:
-        raise RuntimeError(f"of others, gone or different: {', '.join(gone)}")
-    for draft in DRAFTS:
-        (root / draft).unlink()
-    with contextlib.suppress(OSError):
-        (root / "tmp").rmdir()
-    shutil.rmtree(root / "mine")
 
 
 def relaunch_on_two_machines(case: Case, root: Path) -> None:
