@@ -16,7 +16,6 @@ import fcntl
 import hashlib
 import os
 import socket
-import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -47,8 +46,6 @@ class Cache:
         self.root = self.home / "run" / url.rpartition("/")[2]
         for folder in (self.root, self.home / "versions", self.home / "users"):
             folder.mkdir(parents=True, exist_ok=True)
-        self._added: int | None = None
-        self._lock = threading.Lock()
 
     @property
     def identity(self) -> str:
@@ -81,9 +78,6 @@ class Cache:
             os.replace(temporary, path)
             noted.write_text(f"{_stamp(path, entry)}\n{sha256}", encoding="utf-8")
             os.replace(noted, note)
-        with self._lock:
-            if self._added is not None:
-                self._added += entry.size
 
     def drop(self, name: str) -> None:
         """Delete a copy; other files stay."""
@@ -100,10 +94,7 @@ class Cache:
             with held(user, None, str(self.home)):
                 yield
         finally:
-            with self._lock:
-                due = self._added is None or self._added > most_bytes // 16
-            if due:
-                self.shrink(most_bytes)
+            self.shrink(most_bytes)
 
     def shrink(self, most_bytes: int) -> None:
         """Evict copies that no process of this machine needs, until the rest fits."""
@@ -116,8 +107,6 @@ class Cache:
                 if name not in KEPT:
                     self.drop(name)
                     total -= size
-        with self._lock:
-            self._added = 0
 
     def _copies(self) -> Iterator[tuple[int, int, str]]:
         """Time of last use, size and name of every copy."""
