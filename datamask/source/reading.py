@@ -13,7 +13,6 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -123,11 +122,8 @@ def read_footers(paths: Sequence[str]) -> tuple[list[SourceFile], list[DatamaskE
         except DatamaskError as error:
             return error
 
-    threads = 16 if any(map(is_remote, paths)) else 2
-    at_once = min(256, len(paths) // (8 * threads) + 1)  # handing over one file takes longer
-    groups = [paths[first : first + at_once] for first in range(0, len(paths), at_once)]
-    with ThreadPoolExecutor(threads) as pool:
-        results = [*chain.from_iterable(pool.map(lambda group: [*map(read, group)], groups))]
+    with ThreadPoolExecutor(16 if any(map(is_remote, paths)) else 2) as pool:
+        results = [*pool.map(read, paths)]
     return (
         [result for result in results if isinstance(result, SourceFile)],
         [result for result in results if isinstance(result, DatamaskError)],
