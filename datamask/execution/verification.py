@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from datamask.runs.checksums import files_of
+from datamask.runs.output import files_of
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
 from datamask.storage.local import Storage

@@ -16,8 +16,8 @@ from huggingface_hub.utils.sha import git_hash
 from datamask.config.outputs import Publication
 from datamask.publishing.card import card_text
 from datamask.publishing.configurations import configurations
-from datamask.runs.checksums import refuse_damaged
 from datamask.runs.files import replace_file, write_text_file
+from datamask.runs.output import refuse_damaged
 from datamask.runs.run import Run
 from datamask.runs.stages import STAGES, stages_of
 from datamask.selection.model_file import TENSORS, read_about
