@@ -342,16 +342,12 @@ class Run:
         """The current state of every unit (or of *units*)."""
         wanted = list(range(self.num_units(stage)) if units is None else units)
         if STAGES[stage].units:
-            listed = self.units(stage)
-            return self.states_of(stage, [listed[index] for index in wanted])
+            listed = self.units(stage)  # once, not for each unit
+            names = [f"{listed[index].name}{STAGES[stage].suffix}" for index in wanted]
+            due = [self._unit_fingerprint(STAGES[stage], listed[index]) for index in wanted]
+            return self._compared(names, due)
         names = [self.name(stage, unit) for unit in wanted]
         return self._compared(names, (self.fingerprint(stage, unit) for unit in wanted))
-
-    def states_of(self, stage: str, units: list[Unit]) -> list[str]:
-        """The current state of units that are no shards, whether or not they are due."""
-        names = [f"{unit.name}{STAGES[stage].suffix}" for unit in units]
-        due = (self._unit_fingerprint(STAGES[stage], unit) for unit in units)
-        return self._compared(names, due)
 
     def _compared(self, names: list[str], due: Iterable[str]) -> list[str]:
         """The states of files, given the fingerprints that are due."""
