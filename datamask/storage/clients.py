@@ -30,12 +30,11 @@ CREDENTIALS = "check the credentials in the environment and their permissions"
 """What to do if a store refuses a request."""
 
 _REFUSED = (
-    *("AccessDenied", "AllAccessDisabled", "InvalidAccessKeyId", "SignatureDoesNotMatch"),
-    *("ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired"),
     *("NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"),
     *("ProfileNotFound", "NoAuthTokenError", "TokenRetrievalError", "UnauthorizedSSOTokenError"),
     *("SSOTokenLoadError", "DefaultCredentialsError", "RefreshError", "ClientAuthenticationError"),
 )
+"""Errors of clients that have no credentials to send."""
 _TRANSIENT_STATUS = (404, 408, 409, 412, 425, 429)
 """Answers of a store below 500 that say nothing about credentials."""
 _TRANSIENT_CODES = ("RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch")
