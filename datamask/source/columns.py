@@ -48,15 +48,12 @@ def feature_problem(kind: pa.DataType, width: int) -> str:
     return ""
 
 
-def missing_score(
-    score: Score, count: int, path: str, row: int | None, shard: int | None = None
-) -> InputError:
+def missing_score(score: Score, count: int, path: str, row: int) -> InputError:
     """The error about *count* documents without a score; *path* and *row* are of the first."""
     return InputError(
         f"score missing, NaN or infinite in {count} documents; fix them, or set missing of score "
         f"{score.name} to `drop` or to a number",
         path=path,
-        shard=shard,
         row=row,
         column=score.column if score.kind == "column" else score.name,
     )
