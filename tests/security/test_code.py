@@ -18,11 +18,8 @@ import pytest
 from datamask.config.compute import Compute
 from datamask.config.inputs import Embedding
 from datamask.errors import SettingsError
-from datamask.execution import pipeline
 from datamask.objectives.weighted import load_objective
-from datamask.planning.plan import plan_run
 from datamask.runs.checkpoints import Checkpoints
-from datamask.runs.run import Run
 from tests import finished
 
 PROJECT = Path(__file__).parents[2]
@@ -38,42 +35,16 @@ class Payload:
         return Path.touch, (self.mark,)
 
 
-def planned(root: Path, source: Path, **groups: object) -> Run:
-    """A planned run with everything before the embeddings done."""
-    run = plan_run(root, finished.settings(source, **groups))
-    for stage in finished.up_to(run, "quality"):
-        pipeline.run_stage(run, stage, Compute())
-    return run
-
-
-def test_a_pickle_in_a_checkpoint_is_refused_and_not_run(source, tmp_path, monkeypatch, caplog):
-    """Arrays of objects where a killed shard left vectors: the shard is embedded as if new."""
-    run, plain = (planned(tmp_path / name, source) for name in ("run", "plain"))
-    monkeypatch.setattr("datamask.embedding.chunked.CHUNK", 8)
-    compute = Compute()
-    pipeline.run_stage(plain, "embeddings", compute)
-    mark = tmp_path / "mark"
-    poison = np.array([Payload(mark)] * 2, dtype=object)
-    read = []
-    load = Checkpoints.load
-
-    def poisoned(checkpoints: Checkpoints, name: str) -> Any:
-        path = checkpoints.folder / f"{name}.npz"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(path, ids=poison, vectors=poison)
-        read.append(path)
-        return load(checkpoints, name)
-
-    monkeypatch.setattr(Checkpoints, "load", poisoned)
-    pipeline.run_stage(run, "embeddings", compute)
-    assert read and not mark.exists()
+def test_a_pickle_in_a_checkpoint_is_refused_and_not_run(planned, tmp_path, caplog):
+    """Arrays of objects where a killed shard left vectors: they count as no checkpoint."""
+    mark, kept = tmp_path / "mark", Checkpoints(planned, "embeddings", 0)
+    kept.folder.mkdir(parents=True)
+    np.savez(kept.folder / "first.npz", ids=np.array([Payload(mark)] * 2, dtype=object))
+    assert kept.load("first") is None
+    assert not mark.exists()
     assert "damaged checkpoint" in caplog.text
-    for shard in range(run.num_shards):
-        one, other = (r.path("embeddings", shard).read_bytes() for r in (run, plain))
-        assert one == other
-    np.savez(tmp_path / "poison.npz", ids=poison)
-    with np.load(tmp_path / "poison.npz", allow_pickle=True) as kept:
-        assert len(kept["ids"]) == 2
+    with np.load(kept.folder / "first.npz", allow_pickle=True) as arrays:
+        assert len(arrays["ids"]) == 2
     assert mark.exists(), "the payload is harmless: the test would see nothing"
 
 
