@@ -65,7 +65,6 @@ def twice_named(folder: Path) -> list[str]:
 
 
 COLUMNS: Cases = {
-    "column absent from one file": (columns(text=None), "1.parquet, column text: absent, but"),
     "column absent everywhere": (setting(source__columns__text="body"), "column body: absent from"),
     "column twice in a file": (twice_named, "1.parquet, column text: occurs more than once"),
     **{

@@ -102,7 +102,6 @@ def dangling_link(folder: Path) -> list[str]:
 
 
 UNREADABLE: Cases = {
-    "truncated Parquet": (bytes_of(lambda data: data[: len(data) // 2]), "1.parquet: truncated"),
     "damaged footer": (bytes_of(spoilt_footer), "1.parquet: cannot be read"),
     "damaged pages of the text": (page_damage("text"), "1.parquet, shard 00001: cannot be read"),
     "no such folder": (setting(source__path="/nowhere"), "/nowhere: no files found;"),
@@ -123,10 +122,6 @@ UNREADABLE: Cases = {
 BAD = b"caf\xe9"
 JSON_LINES = "".join(json.dumps({"id": key, "score": 0.5}) + "\n" for key in IDS)
 SCORE_FILES: Cases = {
-    "no such file of scores": (
-        setting(quality__scores="[{name: a, kind: file, path: /nowhere.csv}]"),
-        "/nowhere.csv: no .parquet, .csv, .jsonl, .ndjson files found; check",
-    ),
     "unknown kind of file": (score_file("s.tsv", "id\tscore\n"), "s.tsv: unknown kind of file;"),
     "Parquet of scores without ids": (
         score_file("s.parquet", {"key": IDS, "score": [0.5] * len(IDS)}),
@@ -144,7 +139,6 @@ SCORE_FILES: Cases = {
         for name, text in (("s.csv", "id,score\n" + LINES), ("s.jsonl", JSON_LINES))
         for encoding in ("utf-16", "utf-16-be", "utf-16-le", "utf-32")
     },
-    "CSV without the score": (score_file("s.csv", "id,grade\n" + LINES), "s.csv, column score:"),
     "CSV that is not UTF-8": (
         score_file("s.csv", b"id,score\n" + LINES.encode() + BAD + b",1\n"),
         "s.csv: cannot be read",

@@ -48,10 +48,10 @@ def test_all_problems_are_reported_together(tmp_path, capsys, monkeypatch):
         "4.parquet, row 0, column score: score missing",
         "8 ids are not unique",
         "s.csv, column score: absent",
-        "/nowhere.csv: no",
-        "objective `nowhere:Beauty`",
-        "embedding.model: no folder /nowhere",
-        "HF_TOKEN: not set",
+        "/nowhere.csv: no .parquet, .csv, .jsonl, .ndjson files found; check",
+        "objective `nowhere:Beauty`: cannot be made",
+        "embedding.model: no folder /nowhere; check the path",
+        "HF_TOKEN: not set; export a token with write access to a/b",
         "compute.device: cuda:99 asked for",
     ):
         assert sum(fragment in line for line in lines) == 1, (fragment, lines)

@@ -63,10 +63,6 @@ SETTINGS: Cases = {
         setting(selection__limits="[{column: language, cap: 0.5}]"),
         "selection.limits: the source has no column `language`; set source.columns.language",
     ),
-    "objective of no module": (
-        setting(selection__metric="nowhere.terms:Class"),
-        "objective `nowhere.terms:Class`: cannot be made",
-    ),
     "objective that is none": (
         setting(selection__metric="decimal:Decimal"),
         "objective `decimal:Decimal`: needs a class with `name`, `maximise` and `values`; see",
@@ -86,10 +82,6 @@ SETTINGS: Cases = {
         ),
         "selection: 1 of 2 shards failed: 00001 (",
     ),
-    "no such folder of a model": (
-        setting(embedding__method="sentence-transformer", embedding__model="/nowhere"),
-        "embedding.model: no folder /nowhere; check the path",
-    ),
     "folder without a model": (
         setting(embedding__method="sentence-transformer", embedding__model="HERE/source"),
         "config.json is missing",
@@ -98,16 +90,11 @@ SETTINGS: Cases = {
         setting(publication="{repository: ../.., license: mit}"),
         "`repository` ../..: the Hub has no such names",
     ),
-    "publication without token": (
-        setting(publication="{repository: a/b, license: mit}"),
-        "HF_TOKEN: not set; export a token with write access to a/b",
-    ),
     "score named as the raw values of another": (
         setting(quality__scores="[{name: edu}, {name: raw_edu}]"),
         "name `raw_edu` is reserved for a column of the run's files",
     ),
     "no memory for DuckDB": (setting(compute__duckdb_memory="0MB"), "compute.duckdb_memory:"),
-    "too little memory for DuckDB": (setting(compute__duckdb_memory="1MB"), "Out of Memory"),
 }
 
 

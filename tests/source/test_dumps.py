@@ -5,7 +5,6 @@ from pathlib import PurePosixPath
 
 import duckdb
 import pyarrow as pa
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,20 +32,10 @@ def test_a_dump_is_a_safe_folder_or_among_others(values):
         assert not name.startswith(".") and name not in ("default", "sample", "scores")
 
 
-@pytest.mark.parametrize(
-    ("value", "name"),
-    [
-        ("CC-MAIN-2013-20", "CC-MAIN-2013-20"),
-        ("eng_Latn", "eng_Latn"),
-        ("../secret", "other"),
-        ("a\n", "other"),
-        ("default", "other"),
-        (None, "other"),
-    ],
-)
-def test_names(value, name):
+def test_names():
     """FineWeb's are kept; what breaks paths, globs or configurations is not."""
-    assert dump_names(pa.array([value], pa.string())).to_pylist() == [name]
+    good, bad = ["CC-MAIN-2013-20", "eng_Latn"], ["../secret", "a\n", "default", None]
+    assert dump_names(pa.array([*good, *bad])).to_pylist() == [*good, *["other"] * len(bad)]
 
 
 def piece(shard: int, path: str, rows: int) -> Piece:
@@ -65,7 +54,7 @@ def counted(pieces: list[Piece], reads: list[tuple[list[int], list[int], pa.Arra
 
 
 @given(st.lists(st.sampled_from(["b", "a", None, "c", "x/y"]), min_size=12, max_size=12))
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 def test_dumps_are_counted_by_shard_in_their_order(values):
     """Against a plain count: a file in two shards, two files in one, batches across both."""
     pieces = [piece(0, "z", 4), piece(1, "z", 3), piece(1, "a", 5)]
