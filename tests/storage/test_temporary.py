@@ -1,15 +1,17 @@
 """What killed processes leave is removed, and nothing of those that live or of the user."""
 
 import errno
+import fcntl
 import os
 import subprocess
+import threading
 import uuid
 from pathlib import Path
 
 import pytest
 
 from datamask.execution.pipeline import rebuild
-from datamask.storage.temporary import remove_orphans
+from datamask.storage.temporary import remove_orphans, temporary_folder
 from tests import finished
 from tests.killed import kill
 from tests.storage.conftest import process, wait_for
@@ -95,6 +97,22 @@ def test_only_its_own_orphans_are_removed(tmp_path):
     after = files(tmp_path)
     assert removed == [[], [], []]
     assert before == after
+
+
+def test_a_new_lock_that_another_launch_looks_at_is_waited_for(tmp_path, monkeypatch):
+    """`remove_orphans` of another process holds it for a moment, before its own process does."""
+    opened = os.open
+
+    def opened_by_both(path: Path, *given: int) -> int:
+        monkeypatch.setattr(os, "open", opened)
+        own, other = (opened(path, *given) for _ in range(2))
+        fcntl.flock(other, fcntl.LOCK_EX)
+        threading.Timer(0.05, os.close, [other]).start()
+        return own
+
+    monkeypatch.setattr(os, "open", opened_by_both)
+    with temporary_folder(tmp_path) as folder:
+        assert folder.is_dir()
 
 
 def test_a_folder_on_another_disk_gets_its_files(tmp_path, monkeypatch):
