@@ -19,7 +19,7 @@ from datamask.planning.preview import cut
 from datamask.runs.opening import run_storage
 from datamask.runs.run import Run
 from datamask.source.opening import list_files
-from datamask.source.reading import SourceFile, read_footers, read_shard
+from datamask.source.reading import SourceFile, read_footers
 
 
 @pytest.fixture(autouse=True)
@@ -48,11 +48,6 @@ def plan(tmp_path: Path, folder: Path, root: str = "run", **groups: Any) -> Run:
         **groups,
     }
     return plan_run(tmp_path / root, parse_settings(data))
-
-
-def ids(run: Run, shard: int) -> list[str]:
-    """The ids of a shard, in order."""
-    return [value for batch in read_shard(run, shard, ["id"]) for value in batch[0].to_pylist()]
 
 
 @given(
