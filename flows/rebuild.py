@@ -97,10 +97,11 @@ def apply(
     """
     check_deployments(partitions)
     groups: dict[str, Any] = {"source": source}
+    judge = open_run(learnt)
     if run_exists(root):
-        check_applied(open_run(root).settings)
+        check_applied(open_run(root).settings, judge)
     else:
-        settings = check_applied(settings_to_apply(open_run(learnt), source))
+        settings = check_applied(settings_to_apply(judge, source), judge)
         groups = dict(settings)
         groups["embedding"] = settings.embedding.model_copy(update={"keep": keep_embeddings})
     finish(plan_shards(root, groups, compute), compute, partitions)

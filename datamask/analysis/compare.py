@@ -8,6 +8,7 @@ DuckDB computes everything from the runs' `documents/`, out of core.
 from __future__ import annotations
 
 import itertools
+import logging
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,11 +17,13 @@ from typing import Any
 
 from datamask.analysis.composition import KINDS, documents_of, rows_of
 from datamask.config.compute import Compute
-from datamask.errors import RunError
+from datamask.errors import InputError, RunError
 from datamask.runs.followed import settings_of
 from datamask.runs.run import Run
 from datamask.source.texts import with_beginnings
 from datamask.storage.duckdb_scratch import execute, temporary_duckdb
+
+logger = logging.getLogger(__name__)
 
 MOST_NAMES = 10
 MOST_EXAMPLES = 10
@@ -40,7 +43,7 @@ class Pair:
         missing: for each run, what it alone selects: `keeper` (its name), `documents`,
             `mean_quality` (the first run's; None without documents), `mean_characters` (None
             without text), `groups` (by kind: names and documents, the largest first), `examples`
-            (the best by quality: shard, row, id, quality, beginning).
+            (the best by quality: shard, row, id, quality, beginning; None without source or text).
     """
 
     first: str
@@ -87,7 +90,6 @@ def compare(runs: Sequence[Run]) -> Comparisons:
     Raises:
         RunError: there are fewer than two runs, a composition is missing, or two runs share no
             document.
-        InputError: a file of a source is missing.
     """
     if len(runs) < 2:
         raise RunError("compare: needs two runs or more")
@@ -158,7 +160,12 @@ def _missing(connection: Any, run: Run, keeper: str, where: str) -> dict[str, An
         f"SELECT shard, row, id, quality FROM matched WHERE {where} "
         f"ORDER BY quality DESC NULLS LAST, id LIMIT {MOST_EXAMPLES}"
     )
-    missing["examples"] = with_beginnings(run, rows_of(best))
+    examples = rows_of(best)
+    missing["examples"] = [row | {"beginning": None} for row in examples]
+    try:
+        missing["examples"] = with_beginnings(run, examples)
+    except InputError as error:
+        logger.warning("%s: examples are shown without text", error)
     return missing
 
 

@@ -197,7 +197,7 @@ def apply(root: Root, new: Root, overrides: tuple[str, ...]) -> None:
 
     def asked(own: Settings | None) -> tuple[Settings, Compute]:
         settings, compute = load_settings(None, overrides, own or settings_to_apply(learnt))
-        return check_applied(settings), compute
+        return check_applied(settings, learnt), compute
 
     _, compute = asked(own_settings(new))
     rebuild_and_show(new, lambda own: asked(own)[0], compute)

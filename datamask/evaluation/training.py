@@ -23,7 +23,7 @@ from datamask.config.compute import Compute
 from datamask.config.evaluation import Evaluation
 from datamask.embedding.forward import device_name
 from datamask.errors import DeviceMemoryError
-from datamask.evaluation.arms import check_tokens, drawn_tokens
+from datamask.evaluation.arms import drawn_tokens
 from datamask.evaluation.models import make_model, preset
 from datamask.evaluation.units import Trial, trials_of
 from datamask.objectives.threads import one_thread
@@ -63,9 +63,8 @@ def train(run: Run, unit: int, compute: Compute) -> Receipt:
 
     Raises:
         DeviceMemoryError: not even one sequence fits on the device.
-        SettingsError: the model cannot be made, or arms have fewer tokens than it is trained on.
+        SettingsError: the model cannot be made.
     """
-    check_tokens(run)
     trial, evaluation = trials_of(run)[unit], run.settings.evaluation
     separator = run.receipt("tokenizer").metrics["vocabulary"]
     name = run.unit_label("training", unit)

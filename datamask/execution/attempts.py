@@ -99,6 +99,10 @@ def steps(
             from datamask.subset.write import remove_other_files
 
             remove_other_files(run)
+        elif stage == "training":
+            from datamask.evaluation.arms import check_tokens
+
+            check_tokens(run)
         # A step that fails raises, so that every step makes all of its units.
         while left:
             if each == "file" and not force:

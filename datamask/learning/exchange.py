@@ -126,9 +126,8 @@ def check_scope(terms: Sequence[WeightedTerm]) -> None:
     for term in terms:
         if term.weight and not isinstance(term.objective, MomentObjective):
             raise SettingsError(
-                f"selection.scope: `corpus` needs objectives that are functions of moments, and "
-                f"{term.objective.name} is not; use disf, pairwise or one of your own, or scope "
-                "`shard`"
+                "selection.scope: `corpus` and mask models need objectives that are functions of "
+                f"moments, and {term.objective.name} is not; use disf, pairwise or one of your own"
             )
 
 

@@ -27,7 +27,7 @@ def settings_to_apply(learnt: Run, source: Source | None = None) -> Settings:
     from datamask.selection.model_file import read_about
 
     learnt.receipt("mask_model")
-    folder = f"{learnt.address}/{learnt.name('mask_model').rpartition('/')[0]}"
+    folder = _folder_of(learnt)
     about = read_about(folder)
     settings = learnt.settings
     selection = settings.selection.model_copy(
@@ -48,8 +48,19 @@ def settings_to_apply(learnt: Run, source: Source | None = None) -> Settings:
     return settings.model_copy(update=changes)
 
 
-def check_applied(settings: Settings) -> Settings:
-    """The settings, if they name a source and a mask model; else a SettingsError is raised."""
+def _folder_of(learnt: Run) -> str:
+    return f"{learnt.address}/{learnt.name('mask_model').rpartition('/')[0]}"
+
+
+def check_applied(settings: Settings, learnt: Run) -> Settings:
+    """The settings, if they name a source and the mask model of *learnt*.
+
+    Raises:
+        SettingsError: they do not.
+        InputError: the mask model that they name is missing.
+    """
+    from datamask.selection.model_file import read_about
+
     if not settings.selection.mask_model:
         raise SettingsError(
             "selection.mask_model: the run selects by itself; name another folder for the new "
@@ -57,4 +68,10 @@ def check_applied(settings: Settings) -> Settings:
         )
     if not settings.source.path:
         raise SettingsError("source.path: name the new documents with --set source.path=...")
+    named, folder = settings.selection.mask_model, _folder_of(learnt)
+    if named != folder and read_about(named) != read_about(folder):
+        raise SettingsError(
+            f"selection.mask_model: the run is judged by {named}; name another folder for what "
+            f"{folder} judges"
+        )
     return settings

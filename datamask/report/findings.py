@@ -6,7 +6,9 @@ They are computed from `composition.duckdb`, receipts and the report's sample. T
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from datamask.analysis.composition import KINDS, query
@@ -57,6 +59,9 @@ LEAST_READ = 0.5
 MOST_UNREAD = 0.01
 """Share of documents below LEAST_READ above which there is a warning."""
 
+OF_MODEL = re.compile(r"--set '?(embedding|selection|quality\.scores|source\.windows)\b")
+"""Commands that change what a mask model was learnt with, so that it would be refused."""
+
 CERTAIN = 2.0
 """Deviations by which a random selection seldom differs from the mean of random selections."""
 
@@ -75,7 +80,9 @@ def findings_of(run: Run) -> Iterator[Finding]:
         *(_drift, _by_sample, _not_kept),
     )
     for check in checks:
-        yield from check(run)
+        for finding in check(run):
+            is_fixed = run.settings.selection.mask_model and OF_MODEL.search(finding.command)
+            yield replace(finding, command="") if is_fixed else finding
 
 
 def trained(run: Run) -> Iterator[Finding]:

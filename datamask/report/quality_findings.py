@@ -28,7 +28,7 @@ def prefers_quality(selection: Selection) -> bool:
 
 def length_command(selection: Selection) -> str:
     """The command that keeps lengths as in the source, if the mask is learned without terms."""
-    if selection.more_terms or selection.mask_model or selection.method != "mask":
+    if selection.more_terms or selection.method != "mask":
         return ""
     return "datamask rebuild RUN --set 'selection.more_terms=[{name: length, weight: 1}]'"
 

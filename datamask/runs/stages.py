@@ -245,7 +245,7 @@ STAGES = {
         ),
         Stage(
             "mask_model",
-            5,
+            6,
             "datamask.selection.mask_model:make_mask_model",
             settings=lambda s: [s.selection.estimator, s.topics is not None],
             after_all=("quality", "topic_model", "outcome", "round_total", "threshold"),

@@ -1,5 +1,6 @@
 """Runs side by side: sets worked out in Python from the masks' own files."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,22 @@ def test_what_one_has_and_the_other_lacks(runs):
     assert [row["id"] for row in missing["examples"]] == best
     assert all(row["beginning"] for row in missing["examples"])
     assert sum(count for _, count in missing["groups"]["language"]) == len(only)
+
+
+def test_without_the_source(runs, tmp_path):
+    """Moved or changed files leave all figures; only the examples lose their texts."""
+    source = Path(runs[0].settings.source.path)
+    known, moved = compare(runs[:2]), source.rename(tmp_path / "moved")
+    try:
+        left = compare(runs[:2])
+        assert "(no text)" in compare_page(left)
+    finally:
+        moved.rename(source)
+    for pair in (known.pairs[0], left.pairs[0]):
+        for missing in pair.missing:
+            texts = [row.pop("beginning") for row in missing["examples"]]
+            assert texts and all(texts) is (pair is known.pairs[0])
+    assert left.pairs == known.pairs
 
 
 def test_terms_and_settings_side_by_side(runs, tmp_path, capsys):

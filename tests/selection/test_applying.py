@@ -47,6 +47,22 @@ def test_a_run_that_selects_by_itself_is_not_judged_by_another(tmp_path, source)
         applied(run.root, run, source)
 
 
+def test_a_run_stays_with_its_model(tmp_path):
+    """Another model is refused, a copy is not; next commands keep its settings."""
+    source = corpus(tmp_path / "source")
+    run = finish(tmp_path / "run", settings(source), "composition")
+    other = settings(source, selection={"quality_weight": 0.1})
+    other = finish(tmp_path / "other", other, "mask_model")
+    new = applied(tmp_path / "new", run, source)
+    before = masks(new)
+    with pytest.raises(SettingsError, match="other/mask_model"):
+        applied(new.root, other, source)
+    applied(new.root, open_run(shutil.copytree(run.root, tmp_path / "copy")), source)
+    assert masks(new) == before
+    assert any("embedding.method=" in command for command in answer(run).commands)
+    assert not [command for command in answer(new).commands if "embedding." in command]
+
+
 @pytest.mark.slow
 def test_apply_judges_by_the_old_scores_and_threshold(source, tmp_path):
     """New documents one by one: scores, pruning and logit of one do not depend on the others."""
