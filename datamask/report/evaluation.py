@@ -67,10 +67,15 @@ def sentence(pair: Row) -> str:
     """A pair of arms in words."""
     apart, low, high = (abs(pair[key]) for key in ("bits_per_byte", "low", "high"))
     if pair["verdict"] == "undecided":
+        why = ""
+        if pair["low"] * pair["high"] > 0:
+            why = "; its sign differs between learning rates"
+            if pair["p_value"] >= LEVEL:
+                why = f"; p = {pair['p_value']:.2g}, corrected for all pairs"
         return (
             f"{pair['arm']} and {pair['other']}: undecided. The difference is "
             f"{pair['bits_per_byte']:+.4f} bits per byte (95 % interval {pair['low']:+.4f} to "
-            f"{pair['high']:+.4f}); {pair['detectable']:.4f} would be detected."
+            f"{pair['high']:+.4f}); {pair['detectable']:.4f} would be detected{why}."
         )
     than = "fewer" if pair["bits_per_byte"] < 0 else "more"
     return (

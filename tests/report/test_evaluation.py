@@ -30,6 +30,8 @@ def pair(difference: float, half: float, verdict: str) -> dict[str, Any]:
         (pair(-0.05, 0.01, "better"), ["better", "0.0500 fewer", "0.0400 to 0.0600"]),
         (pair(0.05, 0.01, "worse"), ["worse", "0.0500 more", "0.0400 to 0.0600"]),
         (pair(0.01, 0.02, "undecided"), ["undecided", "+0.0100", "-0.0100 to +0.0300", "0.0280"]),
+        (pair(0.04, 0.02, "undecided") | {"p_value": 0.0612}, ["0.0280", "p = 0.061"]),
+        (pair(0.04, 0.02, "undecided") | {"p_value": 0.01}, ["0.0280", "learning rates"]),
     ],
 )
 def test_a_pair_in_words(row, told):
