@@ -19,7 +19,7 @@ from datamask.config.inputs import LARGEST
 from datamask.errors import InputError, one_line
 from datamask.learning.norms import NORM_ROWS, NORM_TOLERANCE, row_norms
 from datamask.source.columns import is_text
-from datamask.source.reading import plain_type
+from datamask.source.reading import cast_plain, plain_type
 
 
 def column_of(data: Any, name: str | None = None) -> Any:
@@ -177,6 +177,6 @@ def _numpy_or_arrow(data: Any) -> np.ndarray | pa.ChunkedArray:
         else:
             array = data if isinstance(data, pa.Array) else pa.array(data, from_pandas=True)
             column = array if isinstance(array, pa.ChunkedArray) else pa.chunked_array([array])
-        return column.cast(plain_type(column.type))
+        return cast_plain(column, plain_type(column.type))
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise InputError(f"not texts, numbers or lists of numbers ({one_line(error)})") from None

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from datamask.errors import InputError, one_line
 from datamask.source.opening import naming
-from datamask.source.reading import plain_schema
+from datamask.source.reading import cast_plain, plain_schema
 from datamask.source.rows import json_objects
 
 JSON_LINES, TABLES, ARROW = (".jsonl", ".ndjson", ".json"), (".csv", ".tsv"), (".arrow", ".feather")
@@ -127,7 +127,7 @@ def _fitted(batch: pa.RecordBatch, schema: pa.Schema, name: str) -> pa.RecordBat
             columns.append(pa.nulls(len(batch), field.type))
             continue
         try:
-            columns.append(batch.column(field.name).cast(field.type))
+            columns.append(cast_plain(batch.column(field.name), field.type))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             problem = f"does not fit type {field.type} of the other files ({one_line(error)})"
             raise InputError(problem, path=name, column=field.name) from None

@@ -13,6 +13,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -41,6 +42,14 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     # Few of Arrow's functions take views.
     views = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
     return views.get(kind, kind)
+
+
+def cast_plain(values: Any, kind: pa.DataType) -> Any:
+    """An Arrow column as a type without encoding."""
+    if pa.types.is_dictionary(values.type):  # Arrow cannot take views
+        known = plain_type(values.type)
+        values = values.cast(pa.dictionary(values.type.index_type, known))
+    return values.cast(kind)
 
 
 @functools.lru_cache(maxsize=64)  # most files of a source have the same schema

@@ -165,6 +165,7 @@ TEXTS = [f"The {'river ' * (row % 5)}runs by the {'old ' * (row % 7)}mill." for 
     [
         pd.Series(TEXTS),
         pl.DataFrame({"text": TEXTS, "id": TEXTS}),
+        pl.Series(TEXTS, dtype=pl.Categorical),
         np.array(TEXTS),
         pa.array(TEXTS),
         datasets.Dataset.from_dict({"content": TEXTS}),

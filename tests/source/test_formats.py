@@ -2,6 +2,7 @@
 
 import json
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -41,6 +42,17 @@ def test_names_and_numbers_keep_what_they_say(tmp_path):
             first,
             {"key": "008", "text": None, "count": 4, "share": None, "post": "7"},
         ]
+
+
+def test_categories_that_polars_writes(tmp_path):
+    """Arrow files have them as dictionaries of views; values and gaps stay."""
+    path = tmp_path / "source" / "a.arrow"
+    path.parent.mkdir()
+    columns = {"id": ["a", "b", "c"], "text": ["x", "x", "y"], "dump": ["one", None, "two"]}
+    frame = pl.DataFrame(columns)
+    frame.with_columns(pl.col("text", "dump").cast(pl.Categorical)).write_ipc(path)
+    [found] = converted(path.parent, tmp_path / "run")
+    assert found.to_pydict() == columns
 
 
 @pytest.mark.parametrize(
