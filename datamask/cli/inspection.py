@@ -244,7 +244,8 @@ def ratios(roots: tuple[Root, ...], column: str) -> None:
 def limits(table: str, column: str, name: str, within: float) -> None:
     """Print the setting selection.limits that keeps the mixture in TABLE.
 
-    TABLE is a CSV of ratios, or the mixture that olmix proposes (.json).
+    TABLE is a CSV of ratios, or the mixture that olmix proposes (.json). Limits are shares of
+    tokens if the run has selection.tokens, else of documents.
 
     \b
     datamask rebuild runs/mine --set "selection.limits=$(datamask limits mix.csv --by topic)"
