@@ -103,7 +103,8 @@ def explained(run: Run) -> Iterator[Finding]:
 def _remedy(run: Run, name: str, kind: str) -> str:
     """The command that keeps a score from deciding between groups."""
     if kind == "length":
-        return length_command(run.settings.selection)
+        is_preferred = prefers_quality(selection_of(run))
+        return length_command(run.settings.selection) if is_preferred else ""
     others = [s for s in run.settings.scores if s.name != name and s.normalise_within != "topic"]
     if kind == "topic" and run.settings.prune_fraction and not others:
         return "datamask rebuild RUN --set 'selection.limits=[{column: topic, cap: 0.2}]'"

@@ -20,6 +20,7 @@ from datamask.report.findings import findings_of
 from datamask.report.markdown import report_markdown
 from datamask.report.quality_findings import MOST_AUC
 from datamask.runs.run import Run
+from tests.conftest import nightly
 from tests.finished import finish, settings
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
@@ -136,6 +137,20 @@ def test_a_score_of_the_domain_is_told_from_a_score_of_the_document(run):
     assert found.grade == "warning" and "constant in 1 of them" in found.text
     assert f"{site['domain']['auc']:.2f}" in found.text
     assert "| site | domain |" in report_markdown(run)
+
+
+@pytest.mark.parametrize("weight", [0.0, *nightly(0.5)])
+def test_a_term_for_length_is_proposed_to_selections_that_prefer_the_score(tmp_path, weight):
+    """A score that is the length only prunes where lambda is 0, and no term helps against that."""
+    source = write(tmp_path / "source")
+    table = pq.read_table(source / "a.parquet")
+    sizes = pa.array([float(len(text)) for text in table["text"].to_pylist()])
+    pq.write_table(table.append_column("size", sizes), source / "a.parquet")
+    quality = {"scores": [{"name": "size", "kind": "column", "column": "size"}]}
+    chosen = settings(source, quality=quality, selection={"quality_weight": weight})
+    run = finish(tmp_path / "run", chosen, "composition")
+    [found] = [row for row in findings_of(run) if row.name == "score and groups"]
+    assert "length" in found.text and ("length" in found.command) is (weight > 0)
 
 
 @pytest.mark.slow
