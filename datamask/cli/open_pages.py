@@ -42,7 +42,7 @@ def open_pages(root: Root, serve: bool, port: int) -> None:
     run = open_run(root)
     path = run.path("report")
     if not path.exists():
-        raise RunError(f"{run.address}: no report yet; `datamask report {root}` writes it")
+        raise RunError(f"{run.address}: no report yet; `datamask rebuild {root}` writes it")
     if not serve:
         run.fetch("evaluation.html")  # the report links to it
         address = path.absolute().as_uri()

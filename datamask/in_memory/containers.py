@@ -37,6 +37,8 @@ def column_of(data: Any, name: str | None = None) -> Any:
         raise InputError(f"a {type(data).__name__}; give one split or table, with all its rows")
     if hasattr(data, "collect_schema") and not hasattr(data, "__len__"):
         raise InputError(f"a {type(data).__name__}; call its method collect() first")
+    if hasattr(data, "to_arrow_table"):  # a query of DuckDB, with an order of rows of its own
+        raise InputError(f"a {type(data).__name__}; call its method to_arrow_table() first")
     if not (is_dataset or is_arrow or hasattr(data, "columns")):
         if name is not None:
             raise InputError(f"a {type(data).__name__} has no columns", column=name)
@@ -167,6 +169,8 @@ def _numpy_or_arrow(data: Any) -> np.ndarray | pa.ChunkedArray:
     if hasattr(data, "detach"):  # a tensor; NumPy has no bfloat16
         data = data.detach().cpu()
         return np.asarray((data.float() if str(data.dtype) == "torch.bfloat16" else data).numpy())
+    if isinstance(data, np.ma.MaskedArray):
+        data = np.ma.filled(data.astype(np.float64), np.nan)
     if isinstance(data, np.ndarray) and data.dtype.kind in "fiub":
         return data
     if isinstance(data, str | bytes) or not hasattr(data, "__getitem__"):

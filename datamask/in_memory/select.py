@@ -227,6 +227,8 @@ def select(
         quality_weight = 0.0 if quality is None else recipe.UNPRUNED_QUALITY_WEIGHT
     elif quality_weight and values is None:
         raise SettingsError("quality_weight: there is no quality; give one, or leave this out")
+    if values is None and settings.get("method") == "top_quality":
+        raise SettingsError("method: top_quality has no quality to rank by; give one")
     if metric is None:
         is_greedy = settings.get("method") == "greedy"
         metric = recipe.CORPUS_METRIC if is_greedy else recipe.METRIC

@@ -387,7 +387,7 @@ class Run:
             if receipt.fingerprint == self.fingerprint(stage, unit):
                 return receipt
             state = "stale"
-        raise RunError(f"{path}: {state}; run stage `{stage}` first")
+        raise RunError(f"{path}: {state}; run stage `{stage}` first (`datamask rerun-failed`)")
 
     def make_receipt(
         self, stage: str, unit: int, rows: int, metrics: dict[str, Any] | None = None

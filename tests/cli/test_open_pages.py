@@ -1,6 +1,7 @@
 """`datamask open`: the pages of a run, served on this machine or shown in the browser."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -69,4 +70,7 @@ def test_open_shows_the_report_in_the_browser(finished, tmp_path, capsys):
     assert (tmp_path / "opened").read_text().strip() == (root / "report.html").as_uri()
     assert here("plan", tmp_path / "run", *settings(text_corpus(tmp_path / "source"))) == 0
     assert here("open", tmp_path / "run") == 2
-    assert "no report yet" in capsys.readouterr().err
+    problem = capsys.readouterr().err
+    assert "no report yet" in problem
+    assert here(*shlex.split(problem.split("`")[1])[1:]) == 0
+    assert (tmp_path / "run" / "report.html").exists()

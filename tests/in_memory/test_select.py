@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import datasets
+import duckdb
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -255,6 +256,12 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "too many": (lambda: datamask.select(X, num_selected=121), "num_selected: 121 of 120"),
     "ratio too": (lambda: datamask.select(X, ratio=0.2, num_selected=4), "num_selected and ratio"),
     "lazy": (lambda: datamask.select(pl.LazyFrame({"text": ["a"]})), "LazyFrame; call its"),
+    "a query": (
+        lambda: datamask.select(duckdb.sql("SELECT [1.0, 2.0] AS v")),
+        r"DuckDBPyRelation; call its method to_arrow_table\(\)",
+    ),
+    "masked": (lambda: datamask.select(np.ma.masked_less(X, X[3].min() + 1e-9)), "row [0-3]: NaN"),
+    "no quality": (lambda: datamask.select(X, method="top_quality"), "method: top_quality"),
     "none": (lambda: datamask.select(X, num_selected=0), "num_selected: 0 of 120"),
     "for runs": (lambda: datamask.select(X, limits=[]), "limits: for runs only"),
     "lengths": (
