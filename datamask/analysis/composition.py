@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -281,9 +282,8 @@ def open_composition(run: Run, sql: str = "") -> Iterator[Any]:
     for file in needed:
         if not file.exists():
             name = file.relative_to(run.root)
-            raise RunError(
-                f"{run.address}/{name}: missing; run `datamask rebuild {run.address}` first"
-            )
+            command = f"datamask rebuild {shlex.quote(run.address)}"
+            raise RunError(f"{run.address}/{name}: missing; run `{command}` first")
     with read_only_duckdb(path) as connection:
         if len(needed) > 1:
             # DuckDB allows absolute paths only.

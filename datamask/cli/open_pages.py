@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import webbrowser
 from functools import partial
 from http import HTTPStatus
@@ -42,7 +43,8 @@ def open_pages(root: Root, serve: bool, port: int) -> None:
     run = open_run(root)
     path = run.path("report")
     if not path.exists():
-        raise RunError(f"{run.address}: no report yet; `datamask rebuild {root}` writes it")
+        command = f"datamask rebuild {shlex.quote(run.address)}"
+        raise RunError(f"{run.address}: no report yet; `{command}` writes it")
     if not serve:
         run.fetch("evaluation.html")  # the report links to it
         address = path.absolute().as_uri()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -63,12 +64,12 @@ def init(source: str, output: Path) -> None:
     """  # noqa: D301 - click wants the character itself
     if output.exists():
         raise SettingsError(f"{output}: exists already; name another file with --output")
-    first = look(source)
+    first, name = look(source), shlex.quote(str(output))
     with output.open("x", encoding="utf-8") as file:
-        file.write(settings_text(first, str(output)))
+        file.write(settings_text(first, name))
     for line in (*first.lines, *(f"to do: {problem}" for problem in first.problems)):
         print_text(line)
-    click.echo(f"{output} written; next: datamask plan runs/mine --config {output} --dry-run")
+    click.echo(f"{output} written; next: datamask plan runs/mine --config {name} --dry-run")
 
 
 @click.command()
@@ -95,7 +96,7 @@ def ingest(source: str, folder: Root, config: Path | None, overrides: tuple[str,
     if parquet:
         click.echo(f"{len(parquet)} files are Parquet already, and were not copied")
     click.echo(f"{len(copies)} files in {storage.address}/{FOLDER}")
-    click.echo(f"next: datamask init {storage.address}/{FOLDER}")
+    click.echo(f"next: datamask init {shlex.quote(f'{storage.address}/{FOLDER}')}")
 
 
 @click.command()

@@ -1,6 +1,7 @@
 """`init`, `doctor`, `settings` and completion: the first minute, in processes of their own."""
 
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -88,6 +89,15 @@ def test_init_writes_settings_that_a_run_accepts(tmp_path):
     assert run_main(["plan", str(tmp_path / "run"), *map(str, given)]) == 0
     assert run_main(["init", str(source), "-o", str(path)]) == 2
     assert path.read_text() == text
+
+
+def test_the_command_that_init_prints_can_be_pasted(tmp_path, monkeypatch, capsys):
+    """Also if the name of the file has a space."""
+    monkeypatch.chdir(tmp_path)
+    odd_source(tmp_path / "source")
+    assert run_main(["init", "source", "-o", "my settings.yaml"]) == 0
+    command = shlex.split(capsys.readouterr().out.split("next: datamask ")[1])
+    assert run_main([*command, "--set", "embedding.method=lexical"]) == 0
 
 
 def test_init_says_what_is_missing(tmp_path):
