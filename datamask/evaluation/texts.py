@@ -254,6 +254,7 @@ def _from_source(run: Run, compute: Compute) -> Iterator[dict[str, Any]]:
         return
     by = evaluation.hold_out_by
     group = f"'{SOURCE_SET}'" if by == "none" else f"coalesce({by}, '{NO_GROUP}')"
+    least = LEAST_DOCUMENTS if by != "none" else 1
     most, order = MOST_DOCUMENTS, in_drawn_order(run, "held-out")
     with temporary_duckdb(run.root, compute) as connection:
         load_documents(connection, run)
@@ -264,7 +265,7 @@ def _from_source(run: Run, compute: Compute) -> Iterator[dict[str, Any]]:
             "WITH drawn AS (SELECT *, "
             f"{group} AS name, count(*) OVER (PARTITION BY {group}) AS size FROM documents WHERE "
             f"dropped = 'held_out' AND {is_drawn(run.settings)}), "
-            f"large AS (SELECT name FROM drawn WHERE size >= {LEAST_DOCUMENTS} GROUP BY name "
+            f"large AS (SELECT name FROM drawn WHERE size >= {least} GROUP BY name "
             f"ORDER BY max(size) DESC, name LIMIT {MOST_GROUPS}), named AS (SELECT * REPLACE "
             f"(CASE WHEN name IN (SELECT name FROM large) THEN name ELSE '{OTHER_GROUPS}' END "
             "AS name), "

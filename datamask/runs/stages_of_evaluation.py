@@ -17,7 +17,7 @@ EVALUATION = (
     ),
     Stage(
         "held_out",
-        5,
+        6,
         "datamask.evaluation.texts:encode_held_out",
         settings=of.held_out,
         after_all=("quality", "tokenizer"),

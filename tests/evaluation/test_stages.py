@@ -111,6 +111,14 @@ def test_held_out_are_those_that_the_rule_draws_and_their_equals(source, run):
         assert not ids(run, name) & expected, name
 
 
+def test_few_held_out_documents_are_one_set(source, tmp_path):
+    """A set of other groups, with the same documents, would say everything twice."""
+    chosen = small.settings(source, hold_out=0.05)
+    few = finished.finish(tmp_path / "few", chosen, "held_out")
+    sets = pq.read_table(few.path("held_out"))["set"].to_pylist()
+    assert 0 < len(sets) < 30 and {*sets} == {"all"}
+
+
 def test_the_mean_vector_of_an_arm_is_weighted_by_tokens(run, monkeypatch):
     """As added up document by document; pairs have none, and pruned documents count for nothing.
 
