@@ -303,8 +303,8 @@ def _drift(run: Run) -> Iterator[Finding]:
         "warning",
         "drift",
         f"The share kept is {share['now']:.2%}, and was {share['then']:.2%} where the mask model "
-        f"was learnt: the corpora differ, most in term {furthest['term']} (mean "
-        f"gain {furthest['shift']:+.2f} deviations). Learn a mask of its own if a share is needed.",
+        f"was learnt. Of all terms, {furthest['term']} differs most (mean gain "
+        f"{furthest['shift']:+.2f} deviations). Learn a mask of its own if a share is needed.",
     )
 
 
