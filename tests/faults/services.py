@@ -1,11 +1,9 @@
 """Faults of a real Prefect server, its workers and the processes of flow runs."""
 
-import json
 import os
 import random
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,7 +38,7 @@ def _inflict(
 ) -> Outcome:
     given = yaml.safe_load(case.config.read_text())
     parameters = {"root": str(root), **given, "compute": {"workers": 2}}
-    _deployment(server, "rebuild/local", parameters)
+    server.launch("rebuild/local", parameters, seconds=PATIENCE_SECONDS)
     # From the plan on, so that there is a run to continue.
     number = generator.randrange(1, len(outputs(case.reference)))
     deadline = time.monotonic() + PATIENCE_SECONDS
@@ -56,7 +54,8 @@ def _inflict(
 
     def recover() -> None:
         server.start()
-        done = _deployment(server, "rerun-failed/local", {"root": str(root)}, "--watch")
+        given, seconds = {"root": str(root)}, PATIENCE_SECONDS
+        done = server.launch("rerun-failed/local", given, "--watch", seconds=seconds)
         if done.returncode:
             raise RuntimeError(done.stdout + done.stderr)
 
@@ -71,13 +70,3 @@ def _victims(kind: str, server: Server) -> list[int]:
         "server killed": api,
         "everything killed": [*api, *worker],
     }[kind]
-
-
-def _deployment(
-    server: Server, name: str, parameters: dict[str, object], *more: str
-) -> subprocess.CompletedProcess[str]:
-    given = [f"{key}={json.dumps(value)}" for key, value in parameters.items() if key != "root"]
-    given.append(f"root={parameters['root']}")
-    flags = [part for item in given for part in ("--param", item)]
-    command = ("-m", "prefect", "deployment", "run", name, *flags, *more)
-    return server.run(*command, seconds=PATIENCE_SECONDS)

@@ -1,6 +1,7 @@
 """A Prefect server and its workers as processes, started by Prefect's own commands."""
 
 import contextlib
+import json
 import os
 import random
 import signal
@@ -104,6 +105,13 @@ class Server:
             text=True,
             timeout=seconds,
         )
+
+    def launch(
+        self, deployment: str, parameters: dict[str, Any], *more: str, seconds: float = 300
+    ) -> subprocess.CompletedProcess[str]:
+        """`prefect deployment run` with these parameters and options."""
+        command = ("-m", "prefect", "deployment", "run", deployment, *more)
+        return self.run(*command, "--params", json.dumps(parameters), seconds=seconds)
 
     @contextlib.contextmanager
     def client(self) -> Iterator[Any]:

@@ -5,7 +5,6 @@ Real server, worker and command line. `make faults` kills the server, its worker
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 
@@ -24,8 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 def launch(server: Server, case: Case, root: Path) -> str:
     """Start deployment rebuild/local; the id of the flow run."""
     given = yaml.safe_load(case.config.read_text()) | {"root": str(root)}
-    command = ("deployment", "run", "rebuild/local", "--params", json.dumps(given))
-    done = server.run("-m", "prefect", *command)
+    done = server.launch("rebuild/local", given)
     assert done.returncode == 0, done.stdout + done.stderr
     [line] = [line for line in done.stdout.splitlines() if "UUID" in line]
     return line.split()[-1]

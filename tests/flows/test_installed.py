@@ -1,6 +1,5 @@
 """The flows of an installed package, on a machine without a checkout."""
 
-import json
 import os
 import site
 import subprocess
@@ -76,8 +75,7 @@ def test_an_installed_package_is_deployed_and_run(wheel, tmp_path):
         assert registered.returncode == 0, registered.stdout + registered.stderr
         again = server.run("-m", "datamask.cli.main", "more", "deploy", "--pool", "cpu")
         assert again.returncode == 0, again.stdout + again.stderr
-        start = ("-m", "prefect", "deployment", "run", "rebuild/local", "--watch", "--params")
-        ended = server.run(*start, json.dumps(settings))
+        ended = server.launch("rebuild/local", settings, "--watch")
         assert ended.returncode == 0, ended.stdout + ended.stderr
         assert "selection" in ended.stdout, "the library's lines are in the log"
     finally:

@@ -31,21 +31,18 @@ def test_a_failed_shard_is_named_and_run_again(tmp_path, server):
     root = tmp_path / "run"
     (root / "selection" / "00001.parquet").mkdir(parents=True)
     parameters = {
-        "root": f"{root}",
-        "source": f'{{"path": "{tmp_path / "corpus"}"}}',
-        "plan": '{"rows_per_shard": 45}',
-        "embedding": '{"method": "lexical", "dimension": 32}',
-        "selection": '{"steps": 5, "ratio": 0.2}',
-        "publication": '{"license": "other", "dry_run": true}',
+        "root": str(root),
+        "source": {"path": str(tmp_path / "corpus")},
+        "plan": {"rows_per_shard": 45},
+        "embedding": {"method": "lexical", "dimension": 32},
+        "selection": {"steps": 5, "ratio": 0.2},
+        "publication": {"license": "other", "dry_run": True},
     }
-    given = [part for key, value in parameters.items() for part in ("--param", f"{key}={value}")]
-    start = ("-m", "prefect", "deployment", "run")
-
-    refused = server.run(*start, "rebuild/local", "--param", "root=x", "--param", 'plan={"a":1}')
+    refused = server.launch("rebuild/local", {"root": "x", "plan": {"a": 1}})
     assert refused.returncode != 0
     assert "Additional properties" in refused.stdout + refused.stderr
 
-    first = server.run(*start, "rebuild/local", *given, "--watch")
+    first = server.launch("rebuild/local", parameters, "--watch")
     assert first.returncode == 1, first.stdout + first.stderr
     messages = " ".join(run.state.message or "" for run in of_this_run(server, root))
     assert "selection: 1 of 3 shards failed: 00001" in messages, first.stdout + messages
@@ -53,7 +50,7 @@ def test_a_failed_shard_is_named_and_run_again(tmp_path, server):
     kept = [(root / "selection" / f"{shard:05d}.parquet").stat().st_ino for shard in (0, 2)]
 
     (root / "selection" / "00001.parquet").rmdir()
-    second = server.run(*start, "rerun-failed/local", "--param", f"root={root}", "--watch")
+    second = server.launch("rerun-failed/local", {"root": str(root)}, "--watch")
     assert second.returncode == 0, second.stdout + second.stderr
     assert [(root / "selection" / f"{shard:05d}.parquet").stat().st_ino for shard in (0, 2)] == kept
     assert pq.read_table(root / "subset").num_rows == 24
@@ -84,19 +81,17 @@ def test_what_is_asked_is_done_and_nothing_else(tmp_path, server):
     def inodes() -> list[int]:
         return [path.stat().st_ino if path.is_file() else 0 for path in masks]
 
-    def learn(*parameters: str) -> subprocess.CompletedProcess[str]:
-        flags = [part for item in (f"root={root}", *parameters) for part in ("--param", item)]
-        command = ("-m", "prefect", "deployment", "run", "learn-masks/gpu", *flags, "--watch")
-        return server.run(*command)
+    def learn(**parameters: Any) -> subprocess.CompletedProcess[str]:
+        return server.launch("learn-masks/gpu", {"root": str(root), **parameters}, "--watch")
 
     first, contents = inodes(), [path.read_bytes() for path in masks]
-    assert learn("shards=[1]", "force=true").returncode == 0
+    assert learn(shards=[1], force=True).returncode == 0
     second = inodes()
     assert [now == then for now, then in zip(second, first, strict=True)] == [True, False, True]
 
     masks[0].unlink()
     masks[2].unlink()
-    assert learn("shards=[0]").returncode == 0
+    assert learn(shards=[0]).returncode == 0
     assert inodes() == [masks[0].stat().st_ino, second[1], 0]
 
     masks[2].mkdir()
