@@ -38,7 +38,7 @@ def _inflict(
 ) -> Outcome:
     given = yaml.safe_load(case.config.read_text())
     parameters = {"root": str(root), **given, "compute": {"workers": 2}}
-    server.launch("rebuild/local", parameters, seconds=PATIENCE_SECONDS)
+    server.launch("rebuild/local", parameters)
     # From the plan on, so that there is a run to continue.
     number = generator.randrange(1, len(outputs(case.reference)))
     deadline = time.monotonic() + PATIENCE_SECONDS
@@ -54,8 +54,7 @@ def _inflict(
 
     def recover() -> None:
         server.start()
-        given, seconds = {"root": str(root)}, PATIENCE_SECONDS
-        done = server.launch("rerun-failed/local", given, "--watch", seconds=seconds)
+        done = server.launch("rerun-failed/local", {"root": str(root)}, "--watch")
         if done.returncode:
             raise RuntimeError(done.stdout + done.stderr)
 

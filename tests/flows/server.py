@@ -95,7 +95,7 @@ class Server:
         done = self.run(*map(str, command))
         assert done.returncode == 0, done.stdout + done.stderr
 
-    def run(self, *command: str, seconds: float = 300) -> subprocess.CompletedProcess[str]:
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         """Run Python with a command line, as an operator of this server does."""
         return subprocess.run(
             [self.python, *command],
@@ -103,15 +103,15 @@ class Server:
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=seconds,
+            timeout=300,
         )
 
     def launch(
-        self, deployment: str, parameters: dict[str, Any], *more: str, seconds: float = 300
+        self, deployment: str, parameters: dict[str, Any], *more: str
     ) -> subprocess.CompletedProcess[str]:
         """`prefect deployment run` with these parameters and options."""
         command = ("-m", "prefect", "deployment", "run", deployment, *more)
-        return self.run(*command, "--params", json.dumps(parameters), seconds=seconds)
+        return self.run(*command, "--params", json.dumps(parameters))
 
     @contextlib.contextmanager
     def client(self) -> Iterator[Any]:
