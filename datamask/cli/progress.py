@@ -97,8 +97,10 @@ class Stages:
     def _shown(self, stage: str, works: list[Work]) -> Shown:
         now = time.monotonic()
         elapsed = now - self.started.setdefault(stage, min(work.started for work in works))
-        done, total = self.units.get(stage, (0, 0))
         within = [work for work in works if work.total]
+        # A unit without a label is the whole stage, whatever the number of its files.
+        is_whole = any(not work.label for work in within)
+        done, total = (0, 0) if is_whole else self.units.get(stage, (0, 0))
         parts = [f"{done} of {total} done"] if total > 1 else []
         if within:
             counts = sum(work.done for work in within), sum(work.total for work in within)

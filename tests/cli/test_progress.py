@@ -83,6 +83,19 @@ def test_a_limit_is_no_reason_for_a_time_left(monkeypatch):
     assert shown.left == pytest.approx(30) and shown.share == 0.25
 
 
+def test_a_stage_that_makes_all_files_at_once_has_one_time_left(monkeypatch):
+    """A quarter of its shards are read in ten seconds: thirty are left, not 4,000 times as many."""
+    now = time.monotonic()
+    monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: now))
+    stages = Stages(lambda line: None)
+    stages.advance("quality", 0, 4000)
+    now += 10
+    with working("quality"):
+        advance(1000, 4000, "shards")
+        [shown] = stages.shown()
+    assert shown.left == pytest.approx(30) and shown.share == 0.25
+
+
 @pytest.mark.slow
 def test_the_whole_time_follows_from_earlier_launches(finished, tmp_path, monkeypatch):
     """With another budget, what is left takes what it took; without a record nothing is told."""
