@@ -110,20 +110,6 @@ def totals_of(run: Run) -> dict[str, dict[str, Any]]:
     return {row["selection"]: row for row in query(run, "SELECT * FROM totals")}
 
 
-def long_texts(run: Run) -> str:
-    """How many texts are beyond `source.most_characters`, in a sentence; empty if none is.
-
-    Only shards whose scores are up to date are counted.
-    """
-    done = (shard for shard, state in enumerate(run.states("scores")) if state == "done")
-    long = [run.receipt("scores", shard).metrics["long"] for shard in done]
-    if not (count := sum(row["documents"] for row in long)):
-        return ""
-    verb = "cut" if long[0]["policy"] == "cut" else "dropped"
-    bound = long[0]["bound"]
-    return f"{count:,d} texts longer than {bound:,d} characters were {verb} (source.longer)"
-
-
 def near_duplicates(run: Run) -> dict[str, int]:
     """Number of near-duplicates `dropped`, and of those that repeat an `earlier` dataset."""
     [summary] = query(

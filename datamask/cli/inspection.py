@@ -18,7 +18,7 @@ from datamask.analysis.query import relations, run_query
 from datamask.analysis.query import seen as seen_sql
 from datamask.analysis.ratios import limits_of, read_ratios
 from datamask.analysis.ratios import ratios as ratios_of
-from datamask.analysis.summary import funnel_of, long_texts
+from datamask.analysis.summary import funnel_of
 from datamask.cli.options import (
     RunPlace,
     complete_setting,
@@ -67,8 +67,6 @@ def status(root: Root, shards: bool) -> None:
         ((stage, *map(of.count, states), _shown(of)) for stage, of in states_of.items()),
         "table",
     )
-    if told := long_texts(run):
-        click.echo(told)
     if any(map(_shown, states_of.values())):
         click.echo(f"run `datamask rerun-failed {shlex.quote(run.address)}` to resume")
         return

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from datamask.analysis.composition import KINDS, query
-from datamask.analysis.summary import MOST_CHANGE, drift, gains, long_texts, totals_of
+from datamask.analysis.summary import MOST_CHANGE, drift, gains, totals_of
 from datamask.config import recipe
 from datamask.config.inputs import MOST_WINDOWS
 from datamask.report.finding import LEAST_EXPECTED, MOST_NAMED, Finding, Grade
@@ -264,8 +264,14 @@ def _source(run: Run) -> Iterator[Finding]:
 
 
 def _long_texts(run: Run) -> Iterator[Finding]:
-    if told := long_texts(run):
-        yield Finding("warning", "long texts", f"{told}.")
+    long = run.receipt("scores", 0).metrics["long"]
+    if long["policy"] == "refuse":  # then scores are made of a shard that has no such text
+        return
+    receipts = (run.receipt("scores", shard) for shard in range(run.num_shards))
+    if count := sum(receipt.metrics["long"]["documents"] for receipt in receipts):
+        verb = "cut" if long["policy"] == "cut" else "dropped"
+        text = f"{count:,d} texts longer than {long['bound']:,d} characters were {verb}"
+        yield Finding("warning", "long texts", f"{text} (source.longer).")
 
 
 def _text_read(run: Run) -> Iterator[Finding]:
