@@ -54,13 +54,16 @@ format_option = click.option(
 
 
 class RunPlace(click.ParamType[Any]):
-    """A folder, or a URL, which stays a string because a path would drop a slash."""
+    """A folder, or a URL, which stays a string because a path would drop a slash.
+
+    The path of an empty name would be the current folder.
+    """
 
     name = "run"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Root:
         """See `click.ParamType.convert`."""
-        return str(value) if "://" in str(value) else Path(value)
+        return str(value) if "://" in str(value) or not value else Path(value)
 
     def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
         """Folders."""

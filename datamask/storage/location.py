@@ -30,6 +30,8 @@ def open_storage(root: Root, contents: Contents) -> Storage:
         RunError: a run cannot be at this path or URL.
     """
     text = str(root).removeprefix("file://")
+    if not text.strip():
+        raise RunError(f"{text!r}: the folder of a run has a name; `.` is the current folder")
     if not is_utf8(os.path.abspath(text)):
         raise RunError(f"{text}: {NOT_UTF8}")
     if "://" not in text:

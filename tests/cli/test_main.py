@@ -17,6 +17,8 @@ from click.testing import CliRunner
 
 from datamask.cli.main import cli
 from datamask.config.loading import parse_settings
+from datamask.errors import RunError
+from datamask.runs.opening import run_exists
 from tests.cli.commands import here, settings, text_corpus
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -124,6 +126,16 @@ def test_status_of_a_finished_run_has_the_funnel_and_the_report(finished, tmp_pa
         cells = next(line.split() for line in lines if line.startswith(f"{step} "))
         assert cells[1:3] == [f"{len(tokens)}", f"{sum(tokens):,d}"]
     assert lines[-1] == f"finished; report: {root}/report.html"
+
+
+def test_an_empty_name_is_not_the_current_folder(finished, tmp_path, monkeypatch):
+    """A run's folder from a variable that is not set is refused, by a parameter of flows too."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("", " "):
+        assert here("plan", name, *settings(finished[1])) == 2
+        with pytest.raises(RunError):
+            run_exists(name)
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.slow
