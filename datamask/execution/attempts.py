@@ -14,6 +14,7 @@ import random
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import copy_context
 
 from datamask.config.compute import Compute
 from datamask.errors import DatamaskError, code_of, describe, is_transient, known
@@ -179,7 +180,9 @@ def attempt(
     left = [*units[first:], *units[:first]]
     for is_last in attempts():
         with stoppable_threads(workers) as pool:
-            list(pool.map(attempt_one, left))
+            # In the context of this thread, by which Prefect knows whose a line of the log is.
+            contexts = (copy_context() for _ in left)
+            list(pool.map(lambda context, unit: context.run(attempt_one, unit), contexts, left))
         left = [unit for unit, error in failures.items() if is_transient(error)]
         if not left or is_last or not patient:
             break

@@ -57,6 +57,15 @@ for _name in ("prefect.flow_runs", "prefect.task_runs"):
     logging.getLogger(_name).addFilter(_is_news)
 
 
+def _stays_here(record: logging.LogRecord) -> bool:
+    """Keep the progress of single units from the server, which gets that of their stage."""
+    vars(record)["send_to_api"] = False
+    return True
+
+
+logging.getLogger("datamask.progress").addFilter(_stays_here)
+
+
 def is_known(error: Exception) -> bool:
     """Whether the message of an error says what to do, so that nobody needs its traceback."""
     return isinstance(known(error), DatamaskError | OSError)

@@ -54,7 +54,7 @@ def failures(
     calls: Iterable[tuple[Sequence[int], Task[..., Any], dict[str, Any]]],
     progress: Progress,
 ) -> dict[int, str]:
-    """Make all calls, given by units, task and parameters, and show how many units have ended.
+    """Make all calls, given by units, task and parameters, and show how many units are done.
 
     Returns the reason of each unit whose task did not complete.
     """
@@ -65,6 +65,7 @@ def failures(
         units = pending[future]
         if not future.state.is_completed():
             reasons |= dict.fromkeys(units, describe(error_of(future.state)))
+            continue
         done += len(units)
         progress.show(done)
     return reasons

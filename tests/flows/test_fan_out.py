@@ -9,6 +9,8 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from prefect.artifacts import Artifact
+from prefect.context import TaskRunContext
 
 from datamask.config.compute import Compute
 from datamask.config.loading import load_settings, parse_settings
@@ -50,6 +52,19 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
     return emitted
 
 
+class Told(logging.Handler):
+    """Keeps of each error the name of the task run whose log has it."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.task_runs: list[str | None] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Note the task run of the thread that logs."""
+        context = TaskRunContext.get()
+        self.task_runs.append(context and context.task_run.name)
+
+
 @pytest.mark.usefixtures("prefect")
 def test_a_bad_shard_stops_no_other_and_is_named(tmp_path, corpus, events):
     """The flow ends Failed with shard and remedy; run again, it redoes that shard only."""
@@ -59,7 +74,12 @@ def test_a_bad_shard_stops_no_other_and_is_named(tmp_path, corpus, events):
     assert import_quality(run.root, return_state=True).is_completed()
     assert embed_shards(run.root, return_state=True).is_completed()
     run.path("selection", 1).mkdir(parents=True)
+    told = Told()
+    logging.getLogger("datamask.execution.attempts").addHandler(told)
     state = learn_masks(run.root, compute=Compute(workers=2), return_state=True)
+    logging.getLogger("datamask.execution.attempts").removeHandler(told)
+    assert told.task_runs == ["selection-00001"]
+    assert Artifact.get("selection-progress").data == pytest.approx(200 / 3)
     assert state.is_failed()
     assert state.message.startswith("selection: 1 of 3 shards failed: 00001 (")
     assert f"rerun-failed/local --param root={run.root}`" in state.message
