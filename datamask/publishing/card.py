@@ -7,6 +7,7 @@ other path by its last component.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -56,6 +57,20 @@ def is_our_card(content: str) -> bool:
     except (ValueError, TypeError, AttributeError, yaml.YAMLError):
         return False
     return isinstance(tags, list) and TAG in tags
+
+
+_SIGNATURE = "<!-- SHA-256 of the text above: "
+
+
+def signed(card: str) -> str:
+    """A card with a last line, which nobody sees, that tells whether the card was edited."""
+    return f"{card}{_SIGNATURE}{hashlib.sha256(card.encode()).hexdigest()} -->\n"
+
+
+def is_edited(content: str) -> bool:
+    """Whether somebody has changed a `signed` card."""
+    card, signature, _ = content.rpartition(_SIGNATURE)
+    return bool(signature) and signed(card) != content
 
 
 def card_text(

@@ -25,7 +25,7 @@ from huggingface_hub import CommitOperationCopy, CommitOperationDelete, HfApi, H
 
 from datamask.config.outputs import Publication
 from datamask.errors import PublicationError
-from datamask.publishing.card import is_our_card
+from datamask.publishing.card import is_edited, is_our_card
 from datamask.publishing.folder import LocalFile
 from datamask.publishing.retries import call_hub
 
@@ -56,6 +56,8 @@ class Upload:
         self.folder, self.files = folder, files
         self.api: Any = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None, token=token)
         self.repository: dict[str, Any] = {"repo_id": self.name, "repo_type": "dataset"}
+        self.edited = ""
+        """The commit of `main` whose card somebody has edited; empty if none has."""
 
     def run(self) -> dict[str, Any]:
         """Upload, verify and tag; returns the record for published.json."""
@@ -135,8 +137,17 @@ class Upload:
                 path = self.api.hf_hub_download(
                     **self.repository, filename="README.md", revision=commit, local_dir=folder
                 )
-                if is_our_card(Path(path).read_text(encoding="utf-8", errors="replace")):
-                    return
+                card = Path(path).read_text(encoding="utf-8", errors="replace")
+            if is_our_card(card):
+                if is_edited(card) and self.edited != commit:
+                    self.edited = commit
+                    logger.warning(
+                        "%s: somebody edited README.md; publishing replaces that text, which stays "
+                        "in commit %s",
+                        self.name,
+                        commit,
+                    )
+                return
         raise PublicationError(
             f"{self.name}: holds files that were not published by datamask; empty it, or choose "
             "another publication.repository"

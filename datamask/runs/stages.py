@@ -297,7 +297,7 @@ STAGES = {
         ),
         Stage(
             "publication",
-            6,
+            7,
             "datamask.publishing.publish:publish",
             settings=of.reads("publication", "subset"),
             after_all=("subset", "tokens", "mask_model", "report"),

@@ -69,6 +69,22 @@ def test_what_is_published_is_what_is_in_the_folder(make_run, hub, caplog):
     assert repository.tags["v1"] == repository.branches["main"] != first
 
 
+def test_a_card_that_was_edited_on_the_hub_is_not_replaced_in_silence(make_run, hub, caplog):
+    """A warning names the commit in which the edited text stays; other publications have none."""
+    run = make_run()
+    send(run)
+    send(run)
+    assert hub.repositories[NAME].tags["v1"] not in caplog.text
+    edited = remote(hub)["README.md"] + b"Our own words\n"
+    commit = hub.add(NAME, {"README.md": edited})
+    caplog.clear()
+    caplog.set_level("WARNING")
+    send(run)
+    assert [record.args for record in caplog.records if commit in record.args] == [(NAME, commit)]
+    assert hub.files(NAME, commit)["README.md"] == edited
+    assert remote(hub) == folder(run)
+
+
 def test_a_run_without_publication_is_refused(make_run):
     """The setting that is missing is named."""
     run = make_run()
