@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -251,7 +252,8 @@ def rebuild_and_show(
     click.echo(f"subset       {run.address}/subset")
     click.echo(f"DuckDB file  {run.address}/composition.duckdb")
     if run.settings.publication is not None:
-        click.echo(f"publication  {run.root / 'publication'}")
+        published = json.loads(run.path("publication").read_bytes())
+        click.echo(f"publication  {published.get('url', run.root / 'publication')}")
 
 
 def print_answer(answered: Answer, address: str) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from huggingface_hub import DatasetCard
 
+from datamask.cli import rebuilding
 from datamask.config.compute import Compute
 from datamask.errors import RunError
 from datamask.execution.pipeline import run_stage
@@ -67,6 +68,16 @@ def test_what_is_published_is_what_is_in_the_folder(make_run, hub, caplog):
     assert sum(hub.received.values()) == 1
     assert remote(hub) == folder(run)
     assert repository.tags["v1"] == repository.branches["main"] != first
+
+
+def test_a_launch_ends_with_the_address_of_the_dataset(make_run, hub, capsys, monkeypatch):
+    """The folder that was sent is on the machine that sent it, which may be another one."""
+    run = make_run()
+    send(run)
+    monkeypatch.setattr(rebuilding, "_rebuilt", lambda *_, **given: (run, None))
+    monkeypatch.setattr(rebuilding, "print_answer", lambda *_: None)
+    rebuilding.rebuild_and_show(run.root, None, Compute())
+    assert capsys.readouterr().out.split()[-1] == f"{hub.endpoint}/datasets/{NAME}"
 
 
 def test_a_card_that_was_edited_on_the_hub_is_not_replaced_in_silence(make_run, hub, caplog):
