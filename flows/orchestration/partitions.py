@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.objects import FlowRun, WorkPoolStatus
 from prefect.context import FlowRunContext
 from prefect.deployments import run_deployment
 from prefect.exceptions import ObjectNotFound
@@ -38,6 +38,11 @@ Partitions = Annotated[int, Field(ge=1, le=4096)]
 FLOW = "work-on-shards"
 AUTOMATION = "datamask-silent"
 """Marks flow runs of lost machines Crashed: deployments/automations.yaml."""
+LACKS: dict[Any, str] = {
+    WorkPoolStatus.NOT_READY: "has no worker",
+    WorkPoolStatus.PAUSED: "is paused",
+}
+"""Why the flow runs of a pool wait."""
 MOST_ATTEMPTS = 3
 """Maximum number of flow runs per part, if each of them is lost."""
 POLL_SECONDS = 2.0
@@ -52,17 +57,18 @@ def part_deployment(stage: str) -> str:
 
 
 def check_deployments(partitions: int, stages: tuple[str, ...] = PARALLEL_STAGES) -> None:
-    """Check that the server has what parts need, if there are several.
+    """Check that the server has what parts need, if there are several; warn of pools at rest.
 
     Raises:
         SettingsError: a deployment, or the automation that ends lost flow runs, is not registered.
     """
     if partitions == 1:
         return
+    pools = set[str]()
     with get_client(sync_client=True) as client:
         for name in sorted({part_deployment(stage) for stage in stages}):
             try:
-                client.read_deployment_by_name(name)
+                pools.add(client.read_deployment_by_name(name).work_pool_name or "")
             except ObjectNotFound:
                 raise SettingsError(
                     f"partitions: no deployment {name} on this server; `datamask deploy` registers "
@@ -74,6 +80,9 @@ def check_deployments(partitions: int, stages: tuple[str, ...] = PARALLEL_STAGES
                 "lost machine would never end; `datamask deploy` installs it, or leave partitions "
                 "out"
             )
+        for pool in sorted(filter(None, pools)):
+            if lack := LACKS.get(client.read_work_pool(pool).status):
+                logger.warning("partitions: pool %s %s; its parts of stages wait", pool, lack)
 
 
 def run_parts(

@@ -102,6 +102,34 @@ def test_without_the_automation_nothing_is_begun(ready):
     assert ready.remaining("selection") == [0, 1, 2]
 
 
+def test_a_pool_whose_parts_wait_is_named(monkeypatch):
+    """Without a worker, and paused; a pool with a worker is not."""
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
+
+    from flows.orchestration import partitions
+    from flows.stages import work_on_shards
+
+    def warned() -> list[Any]:
+        warnings: list[Any] = []
+        monkeypatch.setattr(partitions.logger, "warning", lambda text, *of: warnings.append(of))
+        partitions.check_deployments(2, ("selection",))
+        return warnings
+
+    register()
+    with get_client(sync_client=True) as client:
+        client.create_work_pool(WorkPoolCreate(name="lonely", type="process"))
+        flow = client.create_flow(work_on_shards)
+        client.create_deployment(flow_id=flow, name="gpu", work_pool_name="lonely")
+        assert warned() == [("lonely", "has no worker")]
+        client.send_worker_heartbeat("lonely", "mine")
+        assert warned() == []
+        client.update_work_pool("lonely", WorkPoolUpdate(is_paused=True))
+        assert warned() == [("lonely", "is paused")]
+        client.create_deployment(flow_id=flow, name="gpu")
+        client.delete_work_pool("lonely")
+
+
 def test_without_a_deployment_nothing_is_begun(tmp_path, corpus):
     """One line says which is missing, before the first stage."""
     from flows.rebuild import rerun_failed
