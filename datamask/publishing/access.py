@@ -1,8 +1,9 @@
-"""Check that the token may publish to the repository, before any expensive work."""
+"""Check that the repository takes the publication, before any expensive work."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 from datamask.config.outputs import Publication
@@ -28,13 +29,16 @@ def check_access(publication: Publication) -> None:
     """Check that the token may write to the repository or create it; a dry run is not checked.
 
     Raises:
-        PublicationError: the token is missing, invalid, read-only, or may not write there.
+        PublicationError: the token is missing, invalid, read-only, or may not write there; or the
+            repository is public or holds files of others, against the settings.
         HubUnavailableError: the Hub does not answer.
     """
     if publication.dry_run:
         return
     from huggingface_hub import HfApi
     from huggingface_hub.errors import RepositoryNotFoundError
+
+    from datamask.publishing.upload import Upload
 
     token = token_for(publication)
     api: Any = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None, token=token)
@@ -54,6 +58,7 @@ def check_access(publication: Publication) -> None:
         return True
 
     if call_hub(f"{name}: checking write access", may_write, ATTEMPTS):
+        call_hub(f"{name}: listing main", Upload(publication, Path(), [], token).compare, ATTEMPTS)
         return
     owner = name.partition("/")[0]
     own = {who["name"]} | {

@@ -25,10 +25,10 @@ def test_a_writer_may_publish_to_a_new_and_to_an_own_repository(hub):
     assert hub.calls == []
     check_access(TO)
     assert not hub.repositories
-    hub.add("ada/subset", {"a": b"a"})
+    hub.add("ada/subset", {".gitattributes": b""})
     check_access(TO)
     check_access(Publication(repository="me/new", license="mit"))
-    assert set(hub.calls) == {"whoami", "access"}
+    assert set(hub.calls) == {"whoami", "access", "info", "tree"}
 
 
 @pytest.mark.parametrize(
@@ -116,8 +116,9 @@ def test_an_absent_and_a_wrong_token_are_refused_at_once(make_run, hub, monkeypa
 def test_a_repository_not_published_by_datamask_is_refused(make_run, hub, files):
     """Files without our card stop the publication before anything is sent."""
     hub.add(NAME, files)
-    with pytest.raises(PublicationError, match="not published by datamask"):
-        send(make_run())
+    for publish in (lambda: check_access(TO), lambda: send(make_run())):
+        with pytest.raises(PublicationError, match="not published by datamask"):
+            publish()
     assert remote(hub) == files
     assert hub.repositories[NAME].tags == {}
     assert not hub.received
@@ -134,8 +135,9 @@ def test_a_repository_filled_during_the_upload_is_refused(make_run, hub):
 def test_a_public_repository_is_refused_for_a_private_run(make_run, hub):
     """Private data does not go to a public repository."""
     hub.add(NAME, {".gitattributes": b""}, private=False)
-    with pytest.raises(PublicationError, match="is public"):
-        send(make_run())
+    for publish in (lambda: check_access(TO), lambda: send(make_run())):
+        with pytest.raises(PublicationError, match="is public"):
+            publish()
     send(make_run(private=False))
 
 
