@@ -128,14 +128,18 @@ def _deployment(
     about = (flow.description or "").partition("\n\nArgs:")[0]
     name = f"{flow.name}/{item['name']}"
     try:
-        known = client.read_deployment_by_name(name).schedules
+        known = client.read_deployment_by_name(name)
         fields = {"schedule", "active", "parameters", "slug"}
-        schedules = [schedule.model_dump(include=fields) for schedule in known]
+        schedules = [schedule.model_dump(include=fields) for schedule in known.schedules]
+        of_known = known.global_concurrency_limit
+        limit = of_known.limit if of_known else None
+        options = known.concurrency_options
     except ObjectNotFound:
         schedules = [
             {"schedule": {"cron": new["cron"], "timezone": new["timezone"]}, "active": False}
             for new in item.get("schedules", [])
         ]
+        limit, options = item.get("concurrency_limit"), None
     job = {"image": image, "env": {} if IN_CHECKOUT else SETTINGS}
     step = {"prefect.deployments.steps.set_working_directory": {"directory": os.getcwd()}}
     client.create_deployment(
@@ -149,7 +153,8 @@ def _deployment(
         parameter_openapi_schema=parameter_schema(flow).model_dump(exclude_unset=True),
         enforce_parameter_schema=True,
         schedules=list(map(DeploymentScheduleCreate.model_validate, schedules)),
-        concurrency_limit=item.get("concurrency_limit"),
+        concurrency_limit=limit,
+        concurrency_options=options,
         description="\n\n".join(filter(None, (item.get("description"), about))),
         tags=["datamask", *item.get("tags", [])],
         version=version,

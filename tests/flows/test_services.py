@@ -8,6 +8,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from prefect.client.schemas.actions import DeploymentUpdate
+from prefect.client.schemas.objects import ConcurrencyOptions
 
 from datamask.config.loading import parse_settings
 from tests import finished
@@ -114,12 +116,16 @@ def test_what_is_asked_is_done_and_nothing_else(tmp_path, server):
 def test_an_event_starts_a_deployment(server):
     """An automation that the operator switched on extends the run that an event names.
 
-    A second `datamask deploy` leaves it on, and a schedule that was switched on too.
+    A second `datamask deploy` leaves it on, a schedule that was switched on, and a limit too.
     """
     with server.client() as client:
         client.resume_automation(client.read_automations_by_name("datamask-extend")[0].id)
         weekly = client.read_deployment_by_name("extend/weekly")
         client.update_deployment_schedule(weekly.id, weekly.schedules[0].id, active=True)
+        limited = client.read_deployment_by_name("rebuild/local")
+        options = ConcurrencyOptions(collision_strategy="CANCEL_NEW")
+        change = DeploymentUpdate(concurrency_limit=3, concurrency_options=options)
+        client.update_deployment(limited.id, change)
     server.deploy()
     resource = {"prefect.resource.id": "datamask.source.x", "datamask.root": "/runs/of-an-event"}
     emit = ("-m", "prefect", "event", "emit", "datamask.source.grew")
@@ -135,5 +141,8 @@ def test_an_event_starts_a_deployment(server):
             by_event = [run for run in made if run.created_by.type == "AUTOMATION"]
             roots = [run.parameters["root"] for run in by_event]
         schedules = client.read_deployment_by_name("extend/weekly").schedules
+        limited = client.read_deployment_by_name("rebuild/local")
     assert roots == ["/runs/of-an-event"]
     assert [schedule.active for schedule in schedules] == [True]
+    assert limited.global_concurrency_limit.limit == 3
+    assert limited.concurrency_options == options
