@@ -201,11 +201,11 @@ def test_given_settings_replace_their_group_only(tmp_path, corpus):
 
 @pytest.mark.usefixtures("prefect")
 def test_rebuild_begins_no_stage_after_a_failed_one(tmp_path, corpus):
-    """A score that cannot be written ends the run Failed, with the reason as its own message."""
+    """Vectors that cannot be written end the run Failed, with the reason as its own message."""
     from flows.rebuild import rerun_failed
 
     run = planned(tmp_path, corpus)
-    run.path("scores", 0).mkdir(parents=True)
+    run.path("embeddings", 0).mkdir(parents=True)
     logged: list[logging.LogRecord] = []
     handler = logging.Handler()
     handler.emit = logged.append  # type: ignore[method-assign,assignment]
@@ -219,9 +219,9 @@ def test_rebuild_begins_no_stage_after_a_failed_one(tmp_path, corpus):
     flow_runs = {vars(one)["flow_run_id"] for one in logged}
     assert flow_runs == {str(state.state_details.flow_run_id)}
     assert state.is_failed()
-    assert state.message.startswith("scores: 1 of 3 shards failed: 00000 (")
-    assert run.remaining("quality") == [0, 1, 2]
-    assert run.remaining("embeddings") == [0, 1, 2]
+    assert state.message.startswith("embeddings: 1 of 3 shards failed: 00000 (")
+    assert run.remaining("embeddings") == [0]
+    assert run.remaining("selection") == [0, 1, 2]
 
 
 def test_configurations_load_and_the_demo_deployment_is_the_demo():
