@@ -82,14 +82,13 @@ def test_a_launch_ends_with_the_address_of_the_dataset(make_run, hub, capsys, mo
 
 def test_a_card_that_was_edited_on_the_hub_is_not_replaced_in_silence(make_run, hub, caplog):
     """A warning names the commit in which the edited text stays; other publications have none."""
+    caplog.set_level("WARNING")
     run = make_run()
     send(run)
     send(run)
     assert hub.repositories[NAME].tags["v1"] not in caplog.text
     edited = remote(hub)["README.md"] + b"Our own words\n"
     commit = hub.add(NAME, {"README.md": edited})
-    caplog.clear()
-    caplog.set_level("WARNING")
     send(run)
     assert [record.args for record in caplog.records if commit in record.args] == [(NAME, commit)]
     assert hub.files(NAME, commit)["README.md"] == edited
