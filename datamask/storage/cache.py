@@ -16,6 +16,7 @@ import fcntl
 import hashlib
 import os
 import socket
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -46,6 +47,8 @@ class Cache:
         self.root = self.home / "run" / url.rpartition("/")[2]
         for folder in (self.root, self.home / "versions", self.home / "users"):
             folder.mkdir(parents=True, exist_ok=True)
+        self._added: int | None = None
+        self._lock = threading.Lock()
 
     @property
     def identity(self) -> str:
@@ -78,6 +81,9 @@ class Cache:
             os.replace(temporary, path)
             noted.write_text(f"{_stamp(path, entry)}\n{sha256}", encoding="utf-8")
             os.replace(noted, note)
+        with self._lock:
+            if self._added is not None:
+                self._added += entry.size
 
     def drop(self, name: str) -> None:
         """Delete a copy; other files stay."""
@@ -94,7 +100,10 @@ class Cache:
             with held(user, None, str(self.home)):
                 yield
         finally:
-            self.shrink(most_bytes)
+            with self._lock:
+                due = self._added is None or self._added > most_bytes // 16
+            if due:
+                self.shrink(most_bytes)
 
     def shrink(self, most_bytes: int) -> None:
         """Evict copies that no process of this machine needs, until the rest fits."""
@@ -107,6 +116,8 @@ class Cache:
                 if name not in KEPT:
                     self.drop(name)
                     total -= size
+        with self._lock:
+            self._added = 0
 
     def _copies(self) -> Iterator[tuple[int, int, str]]:
         """Time of last use, size and name of every copy."""
