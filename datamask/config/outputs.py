@@ -70,9 +70,10 @@ class Publication(Group):
     def _check(self) -> Publication:
         if not self.license:
             raise ValueError("`license` is required and never guessed; FineWeb's is odc-by")
-        names = self.repository.split("/") if self.repository else []
-        if any(n[0] in ".-" or n[-1] in ".-" or "--" in n or ".." in n for n in names):
-            raise ValueError(f"`repository` {self.repository}: the Hub has no such names")
+        if self.repository:
+            from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+
+            validate_repo_id(self.repository)
         if not self.repository and not self.dry_run:
             raise ValueError("`repository` is required unless `dry_run`")
         return self

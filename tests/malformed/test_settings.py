@@ -87,8 +87,8 @@ SETTINGS: Cases = {
         "config.json is missing",
     ),
     "publication under an impossible name": (
-        setting(publication="{repository: ../.., license: mit}"),
-        "`repository` ../..: the Hub has no such names",
+        setting(publication="{repository: ada/subset.git, license: mit}"),
+        "'ada/subset.git'",
     ),
     "score named as the raw values of another": (
         setting(quality__scores="[{name: edu}, {name: raw_edu}]"),
