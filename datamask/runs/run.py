@@ -244,18 +244,22 @@ class Run:
     def fetch(self, file: Path | str) -> Path:
         """The local path of a file, given that path or its name; free if the run has no such file.
 
-        All readers of a run's files use it, because the file is compared with its checksum here.
-        So nothing is made from damaged bytes, and what was made from a file that turns out to be
-        damaged later need not be made again.
+        The file is compared with its checksum here, so nothing is made from damaged bytes.
 
         Raises:
-            CorruptFileError: it is damaged; it is set aside, with the output that it belongs to.
+            CorruptFileError: it is damaged, or missing beside its output, which is set aside.
         """
         name = file if isinstance(file, str) else file.relative_to(self.root).as_posix()
+        owner = owner_of(name)
         try:
-            return self.storage.fetch(name)
+            path = self.storage.fetch(name)
+            # What the report keeps for its next version may be deleted.
+            is_needed = owner and owner != self.name("report") and not path.exists()
+            if is_needed and self.storage.noted_sha256(name):
+                raise CorruptFileError(f"{path}: missing; a relaunch makes it again with {owner}")
+            return path
         except CorruptFileError:
-            if owner := owner_of(name):
+            if owner:
                 self.storage.set_aside(owner)
             raise
 

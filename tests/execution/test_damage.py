@@ -98,3 +98,21 @@ def test_a_read_that_finds_damage_names_the_file_and_makes_its_output_count_as_m
         run.fetch(name)
     assert path.with_name(f"{path.name}.corrupt").exists()
     assert run.state(stage, unit) == "missing"
+
+
+def test_a_file_that_is_gone_from_beside_its_output_is_made_again_with_it(original, tmp_path):
+    """The launch that misses the file says so; the next ends as an undisturbed run.
+
+    What the report keeps for its next version may be deleted.
+    """
+    root = tmp_path / "run"
+    subprocess.run(["cp", "-a", original("shard"), root], check=True)
+    for name in ("tallies/00002.parquet", "composition.duckdb"):
+        (root / name).unlink()
+    with pytest.raises(CorruptFileError, match=r"tallies/00002\.parquet"):
+        rebuild(root)
+    run = rebuild(root)
+    assert contents(root) == contents(original("shard"))
+    kept = run.local_path("report").parent / "report" / "sample.parquet"
+    kept.unlink()
+    assert run.fetch(kept) == kept and run.state("report") == "done"
