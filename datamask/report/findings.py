@@ -264,13 +264,12 @@ def _source(run: Run) -> Iterator[Finding]:
 
 
 def _long_texts(run: Run) -> Iterator[Finding]:
-    long = run.receipt("scores", 0).metrics["long"]
-    if long["policy"] == "refuse":  # then scores are made of a shard that has no such text
-        return
-    receipts = (run.receipt("scores", shard) for shard in range(run.num_shards))
-    if count := sum(receipt.metrics["long"]["documents"] for receipt in receipts):
-        verb = "cut" if long["policy"] == "cut" else "dropped"
-        text = f"{count:,d} texts longer than {long['bound']:,d} characters were {verb}"
+    # Scores that somebody has deleted are no reason to refuse a report.
+    done = (shard for shard, state in enumerate(run.states("scores")) if state == "done")
+    long = [run.receipt("scores", shard).metrics["long"] for shard in done]
+    if count := sum(row["documents"] for row in long):
+        verb = "cut" if long[0]["policy"] == "cut" else "dropped"
+        text = f"{count:,d} texts longer than {long[0]['bound']:,d} characters were {verb}"
         yield Finding("warning", "long texts", f"{text} (source.longer).")
 
 

@@ -81,10 +81,11 @@ def is_noted(root: Path, name: str) -> bool:
 def remove_directory_and_relaunch(case: Case, root: Path) -> None:
     """Relaunch; remove the directory if the message asks for that.
 
-    A launch ends well where no work that is due reads the output; `verify` finds the directory.
+    A launch ends well where no work that is due reads the output; `verify` finds the directory. A
+    file that was written beside an output is missed first, and made again by the launch after that.
 
     Raises:
-        RuntimeError: the message does not name the directory, or a launch without it fails.
+        RuntimeError: the message does not name the directory, or launches without it fail.
     """
     status, said = complete(rebuild(case, root))
     if status == 0:
@@ -97,7 +98,7 @@ def remove_directory_and_relaunch(case: Case, root: Path) -> None:
         raise RuntimeError(f"status {status}: {said[-2000:]}")
     for name in named:
         shutil.rmtree(root / name)
-    relaunch(case, root)
+    relaunch_often(case, root)
 
 
 def relaunch_on_two_machines(case: Case, root: Path) -> None:
