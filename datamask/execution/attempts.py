@@ -96,14 +96,8 @@ def steps(
         left = run.remaining(stage, units, force=force)
         if not left:
             logger.info("%s: nothing to do", stage)
-        elif each == "file":
-            from datamask.subset.write import remove_other_files
-
-            remove_other_files(run)
-        elif stage == "training":
-            from datamask.evaluation.arms import check_tokens
-
-            check_tokens(run)
+        elif STAGES[stage].before:
+            pkgutil.resolve_name(STAGES[stage].before)(run)
         # A step that fails raises, so that every step makes all of its units.
         while left:
             if each == "file" and not force:

@@ -26,7 +26,8 @@ from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import WeightedObjective, WeightedTerm, coverage_factor
 
 # Every single swap is tried if there are at most EVERY_SWAP; every double swap, if at most PAIRS.
-# In blocks, CANDIDATES of both sides are looked at once, and the NEAREST of them in every round.
+# Otherwise CANDIDATES of each side are ranked in the first round, and the NEAREST of these in later
+# rounds.
 # See docs/log.md#swaps.
 EVERY_SWAP = 1024
 PAIRS = 2048

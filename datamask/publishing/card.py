@@ -63,7 +63,7 @@ _SIGNATURE = "<!-- SHA-256 of the text above: "
 
 
 def signed(card: str) -> str:
-    """A card with a last line, which nobody sees, that tells whether the card was edited."""
+    """A card and the checksum of its text, in a last line that the Hub's page does not show."""
     return f"{card}{_SIGNATURE}{hashlib.sha256(card.encode()).hexdigest()} -->\n"
 
 

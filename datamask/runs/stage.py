@@ -29,6 +29,7 @@ class Stage:
         suffix: of the files of its units.
         where: the settings under which there is such a stage.
         units: `module:function` from the run to the `Unit`s that there are now.
+        before: `module:function` of the run, called once before the units that are left are made.
         pinned_with: stages on whose pinned revisions it depends too.
         more_inputs: stages of whose outputs it reads some under some settings.
         reads_source: whether it reads the source's rows without another stage's word for them.
@@ -46,6 +47,7 @@ class Stage:
     suffix: str = ".parquet"
     where: Callable[[Settings], bool] = lambda settings: True
     units: str = ""
+    before: str = ""
     more_inputs: Callable[[Settings], tuple[str, ...]] = lambda settings: ()
     reads_source: bool = False
     pinned_with: tuple[str, ...] = ()

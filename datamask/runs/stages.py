@@ -277,6 +277,7 @@ STAGES = {
             "file",
             settings=of.reads_texts("subset.column_prefix"),
             after_all=("documents",),
+            before="datamask.subset.write:remove_other_files",
         ),
         *TOKENS,
         Stage(

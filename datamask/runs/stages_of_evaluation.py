@@ -48,6 +48,7 @@ EVALUATION = (
         after_all=("tokenizer", "held_out"),
         where=of.evaluates,
         units="datamask.evaluation.units:training_units",
+        before="datamask.evaluation.arms:check_tokens",
     ),
     Stage(
         "evaluation",

@@ -38,7 +38,7 @@ Partitions = Annotated[int, Field(ge=1, le=4096)]
 FLOW = "work-on-shards"
 AUTOMATION = "datamask-silent"
 """Marks flow runs of lost machines Crashed: deployments/automations.yaml."""
-LACKS: dict[Any, str] = {
+AT_REST: dict[Any, str] = {
     WorkPoolStatus.NOT_READY: "has no worker",
     WorkPoolStatus.PAUSED: "is paused",
 }
@@ -81,8 +81,8 @@ def check_deployments(partitions: int, stages: tuple[str, ...] = PARALLEL_STAGES
                 "out"
             )
         for pool in sorted(filter(None, pools)):
-            if lack := LACKS.get(client.read_work_pool(pool).status):
-                logger.warning("partitions: pool %s %s; its parts of stages wait", pool, lack)
+            if reason := AT_REST.get(client.read_work_pool(pool).status):
+                logger.warning("partitions: pool %s %s; its parts of stages wait", pool, reason)
 
 
 def run_parts(
