@@ -12,7 +12,7 @@ MODULES = (
     *("quality/examples", "quality/heuristic", "quality/grouping", "quality/fitting"),
     "quality/word_model",
     "analysis/explained",
-    *("evaluation/training", "evaluation/ngram", "evaluation/effects", "evaluation/learn"),
+    *("evaluation/training", "evaluation/ngram"),
     *("report/sample", "report/tsne"),
 )
 

@@ -32,7 +32,7 @@ NOISY_LOGGERS = (
 
 MORE = (
     *("apply", "deploy", "doctor", "embed", "ingest", "label", "leaderboard"),
-    *("learn", "limits", "ratios", "rerun-failed", "seen", "settings", "verify"),
+    *("limits", "ratios", "rerun-failed", "seen", "settings", "verify"),
 )
 
 

@@ -16,7 +16,6 @@ from datamask.cli.options import (
     accept_only,
     asked_for,
     config_option,
-    output_option,
     own_settings,
     root_argument,
     set_option,
@@ -26,7 +25,6 @@ from datamask.cli.terminal import print_rows, print_text
 from datamask.config.compute import Compute
 from datamask.config.loading import load_settings, load_sweep
 from datamask.config.settings import Settings
-from datamask.errors import SettingsError
 from datamask.evaluation.weights import with_weights
 from datamask.execution.pipeline import rebuild as rebuild_run
 from datamask.execution.pipeline import rewrite_report
@@ -109,38 +107,6 @@ def evaluate(root: Root, overrides: tuple[str, ...]) -> None:
     run, text = _rebuilt(evaluation_markdown, root, change, compute, publishing=False)
     click.echo(text.replace("\\", ""))
     click.echo(f"report       {run.address}/report.html#evaluation")
-
-
-@click.command()
-@root_argument
-@click.option("--draws", type=int, default=64, show_default=True, help="Selections to draw.")
-@output_option(
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder of the scores; default RUN/learned.",
-)
-@set_option
-def learn(root: Root, draws: int, output: Path | None, overrides: tuple[str, ...]) -> None:
-    """Learn which properties of RUN's documents help a model, and score documents by it.
-
-    Draws random selections, fits an n-gram model to each, and regresses its bits per byte of the
-    first set of evaluation.sets (or of evaluation.hold_out) on what the selections contain. Prints
-    the setting that makes a score of the result. RUN must be finished, and none of its outputs is
-    changed. Accepts only compute.* in --set.
-
-    \b
-    datamask learn runs/mine
-    """  # noqa: D301 - click wants the character itself
-    from datamask.evaluation.learn import learn as learn_effects
-
-    accept_only(("compute.",), overrides)
-    run = open_run(root)
-    _, compute = load_settings(None, overrides, run.settings)
-    if output is None and run.address != str(run.root):
-        raise SettingsError(f"{run.address}: name a local folder for the scores: -o FOLDER")
-    learned = learn_effects(run, draws, output or run.root / "learned", compute)
-    print_rows(("property", "effect", "low", "high", ""), learned.rows, "table")
-    for line in learned.lines:
-        (click.echo if line.startswith("next:") else print_text)(line)  # settings stay on one line
 
 
 @click.command()
@@ -281,4 +247,4 @@ def _rebuilt(
     return run, results[0]
 
 
-COMMANDS = (rebuild, rerun_failed, evaluate, learn, sweep, apply, extend, report)
+COMMANDS = (rebuild, rerun_failed, evaluate, sweep, apply, extend, report)

@@ -9,12 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from datamask.analysis.query import arm_documents
 from datamask.config.compute import Compute
 from datamask.config.evaluation import Evaluation
-from datamask.embedding.vectors import row_groups
 from datamask.evaluation import verdict
 from datamask.evaluation.arms import arm_stream, piece_of
 from datamask.evaluation.models import budget_tokens
@@ -58,41 +55,8 @@ def evaluate(run: Run, compute: Compute) -> Receipt:
         **{key: [arm[key] for arm in arms] for key in ("available", "documents", "copies")},
         "proxy": {"agreed": agreed, "decided": len(decided)},
     }
-    schema = schemas.EVALUATION
-    if run.settings.keeps_vectors:
-        kind = pa.list_(pa.float32(), run.settings.embedding.dimension)
-        schema = schema.append(pa.field("mean_vector", kind))
-        of_arm = dict(zip(names, mean_vectors(run), strict=True))
-        rows = [{"mean_vector": None if r["other"] else of_arm[r["arm"]], **r} for r in rows]
-    table = pa.Table.from_pylist(rows, schema=schema)
-    return write_output(run, "evaluation", 0, schema, [table], metrics)
-
-
-def mean_vectors(run: Run) -> list[list[float] | None]:
-    """The mean vector of each arm's documents, weighted by tokens; None if none was embedded.
-
-    Vectors are read once, a row group at a time, and summed in the order of the source.
-    """
-    arms = [arm_documents(run, unit) for unit in range(run.num_units("arms"))]
-    shards, dimension = [arm["shard"].to_numpy() for arm in arms], run.settings.embedding.dimension
-    sums, tokens = np.zeros((len(arms), dimension)), np.zeros(len(arms))
-    for shard in range(run.num_shards):
-        run.receipt("embeddings", shard)
-        path = run.path("embeddings", shard)
-        ids = read_columns(path, ["chunk_id"])["chunk_id"]
-        weights = np.zeros((len(arms), len(ids)))
-        for arm, of_arm, weight in zip(arms, shards, weights, strict=True):
-            first, end = np.searchsorted(of_arm, [shard, shard + 1])
-            ours = arm.slice(first, end - first)
-            positions = pc.index_in(ids, value_set=ours["id"].combine_chunks())
-            weight[:] = pc.fill_null(ours["tokens"].take(positions), 0)
-        tokens += weights.sum(axis=1)
-        for block in row_groups(path, dimension):
-            of_block, weights = np.split(weights, [len(block)], axis=1)
-            # Not a matrix product, whose order of sums depends on a library's threads.
-            sums += np.einsum("an,nd->ad", of_block, block.astype(np.float64))
-    pairs = zip(sums, tokens, strict=True)
-    return [(total / number).tolist() if number else None for total, number in pairs]
+    table = pa.Table.from_pylist(rows, schema=schemas.EVALUATION)
+    return write_output(run, "evaluation", 0, schemas.EVALUATION, [table], metrics)
 
 
 def compare_arms(

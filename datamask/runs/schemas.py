@@ -210,8 +210,7 @@ EVALUATION = pa.schema(
 Of an arm: the mean over seeds and learning rates, and `ngram`, the same of an n-gram model. Of a
 pair: the difference (arm minus other: below 0, the arm is better), its 95 % interval, the p-value
 with Holm's correction, the least difference that would be detected in four of five cases, and the
-verdict on the arm: better, worse or undecided. If vectors are kept, there is also `mean_vector`, a
-fixed-size list of floats: of an arm, the mean vector of its documents, weighted by their tokens.
+verdict on the arm: better, worse or undecided.
 """
 
 

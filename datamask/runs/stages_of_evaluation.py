@@ -52,13 +52,13 @@ EVALUATION = (
     ),
     Stage(
         "evaluation",
-        4,
+        5,
         "datamask.evaluation.results:evaluate",
         settings=of.reads(
             *("evaluation.arms.name", "evaluation.tokens", "evaluation.epochs"),
             *("evaluation.learning_rates", "evaluation.seeds"),
         ),
-        after_all=("embeddings", "arms", "training"),
+        after_all=("arms", "training"),
         file="evaluation.parquet",
         where=of.evaluates,
     ),

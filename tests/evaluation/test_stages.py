@@ -1,7 +1,6 @@
 """What is held out, what arms contain, and that trained models are computed once and exactly."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -9,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
@@ -17,7 +15,7 @@ import torch
 from tokenizers import Tokenizer
 
 from datamask.config.compute import Compute
-from datamask.evaluation import results, texts, training
+from datamask.evaluation import texts, training
 from datamask.evaluation.arms import drawn_tokens
 from datamask.evaluation.ngram import Trigrams, bits_by_text
 from datamask.evaluation.results import read_results
@@ -117,36 +115,6 @@ def test_few_held_out_documents_are_one_set(source, tmp_path):
     few = finished.finish(tmp_path / "few", chosen, "held_out")
     sets = pq.read_table(few.path("held_out"))["set"].to_pylist()
     assert 0 < len(sets) < 30 and {*sets} == {"all"}
-
-
-def test_the_mean_vector_of_an_arm_is_weighted_by_tokens(run, monkeypatch):
-    """As added up document by document; pairs have none, and pruned documents count for nothing.
-
-    The mean does not depend on the size of row groups.
-    """
-    rows = finished.table_of(run, "embeddings").to_pylist()
-    vectors = {row["chunk_id"]: np.array(row["feature_arr"], np.float64) for row in rows}
-    unseen = 0
-    for row in read_results(run):
-        if row["other"]:
-            assert row["mean_vector"] is None
-            continue
-        rows = arm_rows(run, row["arm"])
-        weighed = [(len(r["tokens"]), vectors[r["id"]]) for r in rows if r["id"] in vectors]
-        unseen += len(rows) - len(weighed)
-        mean = sum(tokens * vector for tokens, vector in weighed) / sum(t for t, _ in weighed)
-        assert row["mean_vector"] == pytest.approx(mean, rel=1e-6, abs=1e-8)
-    assert unseen
-    kind = pq.read_schema(run.path("evaluation")).field("mean_vector").type
-    assert kind == pa.list_(pa.float32(), 32)
-    whole, read = results.mean_vectors(run), results.row_groups
-
-    def in_pieces(path: Path, dimension: int) -> Iterator[np.ndarray]:
-        for block in read(path, dimension):
-            yield from np.split(block, [7, 20])
-
-    monkeypatch.setattr(results, "row_groups", in_pieces)
-    assert np.allclose(results.mean_vectors(run), whole, rtol=1e-12)
 
 
 def test_seeds_are_trained_on_different_text(run):
