@@ -36,6 +36,7 @@ from datamask.quality.labelling import (
 from datamask.runs.in_progress import working
 from datamask.runs.opening import open_run
 from datamask.storage.file_locks import held
+from datamask.storage.local import Storage
 from datamask.storage.location import Root
 
 SKIP, UNDO, QUIT = "s", "u", "q"
@@ -82,6 +83,7 @@ def label(
     if output is None and run.address != str(run.root):
         raise SettingsError(f"{run.address}: name a local folder for the labels: -o FOLDER")
     folder = output or run.root / "labels" / (name if endpoint else f"{name}-by-hand")
+    storage = run.storage if output is None else None
     folder.mkdir(parents=True, exist_ok=True)
     if endpoint is None and not sys.stdin.isatty():
         raise SettingsError("no terminal to ask you in; name an --endpoint")
@@ -93,7 +95,7 @@ def label(
         if endpoint is None:
             with contextlib.closing(_keys()) as keys:
                 labels = _labels_by_hand(rubric, drawn, journal, keys)
-            _finish(folder, rubric, labels)
+            _finish(folder, rubric, labels, storage)
             click.echo(f"{len(labels):,d} of {len(drawn):,d} texts labelled")
             return
         from datamask.quality.asking import Endpoint
@@ -101,7 +103,7 @@ def label(
         asked = Endpoint(endpoint, rubric, journal)
         with shown_progress(), working("label"):
             labels = asked.label(drawn)
-        _finish(folder, rubric, labels)
+        _finish(folder, rubric, labels, storage)
     click.echo(
         f"{len(labels):,d} of {len(drawn):,d} texts labelled, {asked.without_grades:,d} without "
         f"valid grades; {asked.requests:,d} requests, {asked.tokens:,d} tokens in all"
@@ -178,13 +180,13 @@ def _show(text: str, title: str) -> None:
     click.echo(title)
 
 
-def _finish(folder: Path, rubric: Rubric, labels: Labels) -> None:
+def _finish(folder: Path, rubric: Rubric, labels: Labels, storage: Storage | None) -> None:
     """Write the labels, and print how often each grade was given, and the settings."""
-    path = folder.absolute() / "labels.jsonl"
-    write_labels(path, labels)
+    path = folder / "labels.jsonl"
+    write_labels(path, labels, storage)
     rows = []
     for axis in rubric.axes:
         counts = sorted(Counter(grades[axis.name] for grades in labels.values()).items())
         rows.append((axis.name, ", ".join(f"{number} of {grade}" for grade, number in counts)))
     print_rows(("axis", "labels"), rows, "table")
-    click.echo(f"\n{settings_of(path, labels, rubric)}\n")
+    click.echo(f"\n{settings_of(path.absolute(), labels, rubric)}\n")

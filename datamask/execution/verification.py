@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datamask.runs.output import files_of
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
+from datamask.source.convert import FOLDER
 from datamask.storage.local import Storage
 from datamask.storage.names import inside
 
@@ -35,7 +36,7 @@ class Verification:
 
 
 def verify(run: Run) -> Verification:
-    """Check all finished files of a run and its plan; move corrupt ones aside.
+    """Check all files of a run that have a checksum; move corrupt ones aside.
 
     If a companion file is corrupt, the file that it belongs to is moved too, because one unit of
     work makes both.
@@ -102,7 +103,19 @@ def _set_aside(run: Run, file: _File) -> str:
 
 
 def _files(run: Run) -> Iterator[_File]:
-    """All files to check, except the plan."""
+    """All files to check, except the plan: outputs, then other files of the run."""
+    known = {"plan.parquet"}
+    for file in _outputs(run):
+        known |= {file.name, *file.companions}
+        yield file
+    # Converted copies and labels. Files that another version or other settings made are here too.
+    others = {*run.storage.on_record(), *run.storage.list(FOLDER, "*.parquet")}
+    for name in sorted(others - known):
+        yield _File(name, "settings")
+
+
+def _outputs(run: Run) -> Iterator[_File]:
+    """The files of all stages."""
     for stage in stages_of(run.settings):
         for unit in range(run.num_units(stage)):
             name = run.name(stage, unit)

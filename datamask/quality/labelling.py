@@ -21,13 +21,14 @@ from datamask.config.compute import Compute
 from datamask.config.inputs import WINDOWS
 from datamask.config.outputs import SAMPLED_SHARDS
 from datamask.config.rubric import Rubric
-from datamask.errors import SettingsError
+from datamask.errors import InputError, SettingsError
 from datamask.quality.examples import LEAST_LABELS, read_texts
 from datamask.quality.word_model import features_of, fit_words
 from datamask.runs.files import replace_file
-from datamask.runs.run import Run
+from datamask.runs.run import Run, digest
 from datamask.source.rows import json_objects
 from datamask.storage.duckdb_scratch import execute, is_sampled, temporary_duckdb
+from datamask.storage.local import Storage
 
 Labels = dict[str, dict[str, int]]
 """The grades of documents by axis, by id."""
@@ -123,26 +124,36 @@ def by_disagreement(texts: Sequence[Sampled], labels: dict[str, int]) -> list[Sa
 
 
 def read_journal(path: Path) -> list[dict[str, Any]]:
-    """The lines of a journal; a last line that a killed process did not finish is cut off."""
+    """The lines of a journal; a last line that a killed process did not finish is cut off.
+
+    Raises:
+        InputError: a line is damaged.
+    """
     if not path.exists():
         return []
     os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
+    lines = []
     with path.open("rb") as file:
-        return [line for _, line in json_objects(file, str(path))]
+        for row, line in json_objects(file, str(path)):
+            if line.pop("digest", None) not in (None, digest(line)):
+                problem = "damaged, or changed by hand; delete the line: its text is labelled again"
+                raise InputError(problem, path=path, row=row)
+            lines.append(line)
+    return lines
 
 
 def append(path: Path, record: dict[str, Any]) -> None:
-    """Add a line to a journal, which is on the disk when this function returns."""
-    line = json.dumps(record, ensure_ascii=False) + "\n"
+    """Add a line with its digest to a journal; it is on the disk when this function returns."""
+    line = json.dumps(record | {"digest": digest(record)}, ensure_ascii=False) + "\n"
     with path.open("a", encoding="utf-8") as file:
         file.write(line)
         file.flush()
         os.fsync(file.fileno())
 
 
-def write_labels(path: Path, labels: Labels) -> None:
-    """Write the labels, in the order of their ids."""
-    with replace_file(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+def write_labels(path: Path, labels: Labels, storage: Storage | None) -> None:
+    """Write the labels, in the order of their ids; *storage* is the run's if *path* is in a run."""
+    with replace_file(path, storage) as temporary, temporary.open("w", encoding="utf-8") as file:
         for key in sorted(labels):
             file.write(json.dumps({"id": key, **labels[key]}, ensure_ascii=False) + "\n")
 

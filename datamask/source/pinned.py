@@ -6,6 +6,7 @@ that has the digest:
 - Of a Parquet file, size and footer are compared when it is opened. A local file must then stay as
   it is until its last row is read.
 - Of another file, every byte is compared: those that the reader got, while it got them.
+- A file whose SHA-256 is on record, as of a converted copy or labels in a run, is compared with it.
 
 An object store refuses ranges of an object that has changed since it was opened, if its client asks
 for the version that was opened, as that of S3 does. A file of the Hub is read at a fixed commit.
@@ -18,14 +19,16 @@ import hashlib
 import io
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datamask.errors import DatamaskError, InputError
+from datamask.runs.opening import run_storage
 from datamask.source.long_texts import may_expand
-from datamask.source.opening import is_remote, list_files, naming, open_binary
+from datamask.source.opening import is_remote, list_files, naming, open_binary, resolve_path
 from datamask.storage.unchanged import State, content_digest, not_as_planned, state_of
 
 SCORE_SUFFIXES = (".parquet", ".csv", ".jsonl", ".ndjson")
@@ -50,7 +53,7 @@ class PinnedParquet(pq.ParquetFile):  # type: ignore[misc]  # pyarrow has no typ
     def __init__(
         self, raw: Any, path: str, shard: int | None, text: str | None, state: State | None
     ) -> None:
-        self.path, self.shard, self._state = path, shard, state
+        self.path, self.shard, self._state, self._is_compared = path, shard, state, False
         self.size, footer = _read_footer(raw, path, shard)
         whole = hashlib.sha256(f"{self.size}/".encode() + footer[:-8])
         self.digest = whole.hexdigest()[:DIGITS]
@@ -59,7 +62,9 @@ class PinnedParquet(pq.ParquetFile):  # type: ignore[misc]  # pyarrow has no typ
         metadata = pq.read_metadata(pa.BufferReader(footer)) if is_needed else None
         encoded = [text] if text and may_expand(metadata, text) else None
         # Of a local file, all that is buffered ahead would stay in memory.
-        super().__init__(raw, pre_buffer=state is None, metadata=metadata, read_dictionary=encoded)
+        options = {"metadata": metadata, "read_dictionary": encoded}
+        checked = {"page_checksum_verification": True}
+        super().__init__(raw, pre_buffer=state is None, **options, **checked)
         if len(footer) - 8 - self.metadata.serialized_size == SIGNATURE_BYTES:
             # PyArrow aborts the whole process when it reads an encrypted column.
             raise InputError("has encrypted columns; decrypt it", path=path, shard=shard)
@@ -69,17 +74,40 @@ class PinnedParquet(pq.ParquetFile):  # type: ignore[misc]  # pyarrow has no typ
         if self._state is not None and self._state != state_of(os.stat(self.path)):
             raise not_as_planned(self.path, self.shard)
 
+    def _check_bytes(self) -> None:
+        """Compare the bytes with those on record, before the first row is read."""
+        if not self._is_compared:
+            check_on_record(self.path)
+            self._is_compared = True
+
     def iter_batches(self, *args: Any, **options: Any) -> Iterator[pa.RecordBatch]:
         """As in pyarrow."""
+        self._check_bytes()
         for batch in super().iter_batches(*args, **options):
             self.check()
             yield batch
 
     def read_row_group(self, *args: Any, **options: Any) -> pa.Table:
         """As in pyarrow."""
+        self._check_bytes()
         table = super().read_row_group(*args, **options)
         self.check()
         return table
+
+
+def check_on_record(path: str) -> None:
+    """Compare a local file with its SHA-256 if the run, or the folder of `datamask ingest`, has it.
+
+    Raises:
+        CorruptFileError: the file is damaged; it is set aside.
+    """
+    if is_remote(path):
+        return
+    file = Path(resolve_path(path))
+    for home in file.parents:
+        name = file.relative_to(home).as_posix()
+        if os.path.exists(f"{home}/records/{name}.json"):
+            run_storage(home).fetch(name)
 
 
 @contextlib.contextmanager
@@ -165,6 +193,7 @@ class _Hashing(io.RawIOBase):
 @contextlib.contextmanager
 def open_text(path: str) -> Iterator[io.BufferedReader[_Hashing]]:
     """Open a text file if it can be UTF-8; otherwise Arrow would blame its rows."""
+    check_on_record(path)
     with open_binary(path) as raw:
         file = io.BufferedReader(_Hashing(raw), 2**20)
         if b"\0" in file.peek(4)[:4]:

@@ -60,7 +60,7 @@ class Storage:
             self.set_aside(name)
         raise CorruptFileError(
             f"{path}: damaged ({problem}); it is set aside (.corrupt is appended to its name), and "
-            "a relaunch makes it again"
+            "a relaunch makes it again (labels: the command `datamask label`)"
         )
 
     def put(self, temporary: Path, name: str) -> None:
@@ -125,6 +125,12 @@ class Storage:
             return Record.parsed(inside(self.root, self.record_name(name)).read_bytes())
         except OSError:
             return Record()
+
+    def on_record(self) -> tuple[str, ...]:
+        """The names of all files with a record, sorted; such a file need not exist any more."""
+        folder = inside(self.root, "records")
+        records = (path.relative_to(folder).as_posix() for path in folder.rglob("*.json"))
+        return tuple(sorted(name.removesuffix(".json") for name in records))
 
     def lock(self, name: str, *, shared: bool | None = None) -> AbstractContextManager[object]:
         """Hold a lock of the run.

@@ -198,6 +198,10 @@ class RemoteStorage(Storage):
         except FileNotFoundError:
             return Record()
 
+    def on_record(self) -> tuple[str, ...]:
+        names = (name.removeprefix("records/") for name in self.store.list("records/"))
+        return tuple(sorted(name.removesuffix(".json") for name in names))
+
     def fingerprints(self, names: Iterable[str]) -> dict[str, str]:
         wanted = list(names)
         known = super().fingerprints(name for name in wanted if name.startswith(LOCAL_ONLY))

@@ -38,6 +38,7 @@ from tests.faults.harm import (
     replace_input,
     small_disk,
     turn_clock_back,
+    write_rows,
 )
 from tests.faults.processes import complete
 from tests.faults.recovery import (
@@ -60,6 +61,9 @@ ESTIMATORS = (
     {"metric": "facility_location", "estimator": "expected"},
     {"metric": "disf", "scope": "corpus", "rounds": 2},
 )
+
+SOURCES = ((".parquet",), (".jsonl",), (".csv",), (".jsonl", ".parquet"))
+"""Endings of a case's files, in turn."""
 
 EVALUATION = {
     "hold_out": 0.1,
@@ -114,7 +118,8 @@ def make_case(
                 "dump": [f"dump {shard % 2}"] * rows,
             }
         )
-        pq.write_table(table, corpus / f"{shard}.parquet")
+        endings = SOURCES[number % len(SOURCES)]
+        write_rows(corpus / f"{shard}{endings[shard % len(endings)]}", table)
     config = folder / "config.yaml"
     known, earlier = folder / "benchmark.txt", folder / "earlier.parquet"
     known.write_text(" ".join(generator.choice(WORDS, 30)))

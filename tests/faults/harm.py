@@ -4,6 +4,7 @@ Every choice (which shard, which moment, which byte) comes from the generator th
 """
 
 import contextlib
+import json
 import os
 import random
 import shutil
@@ -15,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow.compute as pc
+import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import csv
 
 from tests.faults.comparison import LEFT_OUT
 from tests.faults.processes import complete, end, start
@@ -197,23 +199,44 @@ def replace_input(case: Case, root: Path, generator: random.Random) -> str:
 def _another(path: Path, generator: random.Random) -> Path:
     """A file of the same shape, and often of the same time, with other texts or scores."""
     other = path.with_name(f"{path.name}.new")
-    if path.suffix == ".parquet":
-        table = pq.read_table(path)
-        texts = pc.utf8_reverse(table["text"])
-        table = table.set_column(table.column_names.index("text"), "text", texts)
-        pq.write_table(table, other)
+    if path.suffix == ".txt":
+        other.write_text(path.read_text()[::-1])
     else:
-        other.write_text(path.read_text()[::-1] if path.suffix == ".txt" else _turned(path))
+        table = read_rows(path)
+        name = "text" if "text" in table.column_names else "score"
+        values = table[name].to_pylist()
+        turned = [value[::-1] if name == "text" else 6 - value for value in values]
+        write_rows(other, table.set_column(table.column_names.index(name), name, [turned]))
     if generator.random() < 0.5:
         times = path.stat()
         os.utime(other, ns=(times.st_atime_ns, times.st_mtime_ns))
     return other
 
 
-def _turned(path: Path) -> str:
-    header, *lines = path.read_text().splitlines()
-    rows = [line.split(",") for line in lines]
-    return "\n".join([header, *(f"{name},{6 - int(score)}" for name, score in rows), ""])
+def _format(path: Path) -> str:
+    """The ending that names a file's format, as of `.0.csv.new`."""
+    return path.suffixes[-1] if path.suffix != ".new" else path.suffixes[-2]
+
+
+def read_rows(path: Path) -> pa.Table:
+    """The rows of a file of Parquet, JSON lines or CSV."""
+    match _format(path):
+        case ".parquet":
+            return pq.read_table(path)
+        case ".jsonl":
+            return pa.Table.from_pylist([json.loads(line) for line in path.open()])
+    return csv.read_csv(path)
+
+
+def write_rows(path: Path, table: pa.Table) -> None:
+    """Write rows in the format that the file's ending names."""
+    match _format(path):
+        case ".parquet":
+            pq.write_table(table, path)
+        case ".jsonl":
+            path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+        case _:
+            csv.write_csv(table, path)
 
 
 def put_directory(case: Case, root: Path, generator: random.Random) -> str:
