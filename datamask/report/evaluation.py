@@ -10,9 +10,11 @@ import yaml
 
 from datamask.evaluation.models import learning_rates
 from datamask.evaluation.results import by_set, read_results
+from datamask.evaluation.texts import SOURCE_SET
 from datamask.evaluation.units import read_bits, sets_of, trials_of
 from datamask.evaluation.verdict import LEVEL, bits_per_byte
 from datamask.report.charts import Chart, Series, look
+from datamask.report.finding import MOST_NAMED
 from datamask.report.rendering import render
 from datamask.runs.files import read_columns, write_text_file
 from datamask.runs.run import Run
@@ -26,7 +28,8 @@ class Findings:
 
     Args:
         arms: a row per arm on the main set (`schemas.EVALUATION`).
-        pairs: a row per pair of arms on the main set, with its `sentence`.
+        pairs: a row per pair of arms on the main set, with its `sentence`, and the sets `against`
+            it, which decide otherwise.
         other_sets: the same of every other set, by name: arms and pairs.
         metrics: of the receipt of stage `evaluation`.
         conditions: under which the findings hold, in words.
@@ -60,7 +63,34 @@ def findings(run: Run) -> Findings | None:
     }
     metrics = run.receipt("evaluation").metrics
     arms, pairs = sets.pop(metrics["main"])
+    others = {name: of_set for name, (_, of_set) in sets.items()}
+    pairs = [pair | _in_context(pair, metrics["main"], others) for pair in pairs]
     return Findings(arms, pairs, sets, metrics, _conditions(run, arms, metrics))
+
+
+def _in_context(pair: Row, main: str, others: dict[str, list[Row]]) -> Row:
+    """The sentence of a pair with the held-out set that it is about.
+
+    Sets whose verdict on the same arms is another stand beside it, and in `against` by name.
+    """
+    against = [
+        (name, row)
+        for name, of_set in others.items()
+        for row in of_set
+        if (row["arm"], row["other"]) == (pair["arm"], pair["other"])
+        and row["verdict"] not in ("undecided", pair["verdict"])
+    ]
+    text = f"On {_shown_set(main)}, {pair['sentence']}"
+    for name, row in against[:MOST_NAMED]:
+        text += f" On {_shown_set(name)}, {pair['arm']} is {row['verdict']} "
+        text += f"({row['bits_per_byte']:+.4f} bits per byte)."
+    if len(against) > MOST_NAMED:
+        text += f" {len(against) - MOST_NAMED} further sets decide otherwise too."
+    return {"sentence": text, "against": [name for name, _ in against]}
+
+
+def _shown_set(name: str) -> str:
+    return "documents held out of the source" if name == SOURCE_SET else f"held-out set {name}"
 
 
 def sentence(pair: Row) -> str:

@@ -11,20 +11,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from datamask.analysis.composition import KINDS, query
+from datamask.analysis.composition import query
 from datamask.analysis.summary import MOST_CHANGE, drift, gains, totals_of
 from datamask.config import recipe
 from datamask.config.inputs import MOST_WINDOWS
-from datamask.report.finding import LEAST_EXPECTED, MOST_NAMED, Finding, Grade
-from datamask.report.quality_findings import (
-    copied_groups,
-    explained,
-    leaks,
-    length_command,
-    prefers_quality,
-    role_of_score,
-    scores,
-)
+from datamask.report.finding import Finding, Grade
+from datamask.report.group_findings import copied_groups, explained, groups, prefers_quality
+from datamask.report.quality_findings import leaks, length_command, role_of_score, scores
 from datamask.report.redundancy import NEAR_DUPLICATE_COSINE, redundancy, sample_path
 from datamask.runs.followed import selection_of
 from datamask.runs.receipt import read_receipt
@@ -39,25 +32,29 @@ MOST_NEAR_DUPLICATES = 0.5
 """Share of near-duplicates among random documents above which a diversity term cannot discriminate:
 most documents of any selection then have a copy in it."""
 
+MOST_COPIES = 0.05
+"""Share of near-duplicates in the selection above which they are worth removing, whatever random
+selections have."""
+
 LENGTH_FACTOR = 2.0
 """Ratio of the mean lengths of selection and source above which length dominates the selection:
 the same number of documents has twice or half the tokens."""
 
-LEAST_RETENTION = 0.5
-"""Share kept of a group, relative to that of the source, below which the group is named."""
+NOTABLE_FACTOR = 1.5
+"""The same, from which it asks for caution."""
 
-RETENTION = """
-SELECT g.*, share_after / share_before AS retention, share_before * f.documents AS expected
-FROM groups g JOIN funnel f ON f.kind = 'all' AND f.step = 'selected'
-"""
-"""Groups with the share kept relative to that of the source, and the documents that a random
-selection would keep."""
+LEAST_MEAN_READ = 0.9
+"""Mean share read below which documents were judged by a part."""
 
 LEAST_READ = 0.5
 """Share of a document's characters below which most of it was not judged."""
 
 MOST_UNREAD = 0.01
 """Share of documents below LEAST_READ above which there is a warning."""
+
+MOST_SHIFT = 0.5
+"""Change of a term's mean gain, in deviations over documents, that asks for caution: the documents
+are of another kind, though as many are kept."""
 
 OF_MODEL = re.compile(r"--set '?(embedding|selection|quality\.scores|source\.windows)\b")
 """Commands that change what a mask model was learnt with, so that it would be refused."""
@@ -76,7 +73,7 @@ def findings_of(run: Run) -> Iterator[Finding]:
     """
     checks = (
         *(trained, _gains, _near_duplicates, _embeddings, scores, explained, _lengths),
-        *(_source, _groups, _long_texts, _text_read, copied_groups, leaks),
+        *(_source, groups, _long_texts, _text_read, copied_groups, leaks),
         *(_drift, _by_sample, _not_kept),
     )
     for check in checks:
@@ -106,7 +103,9 @@ def trained(run: Run) -> Iterator[Finding]:
     verdicts = {pair["verdict"] for pair in pairs if pair["arm"] in own}
     verdicts |= {turned.get(pair["verdict"], "") for pair in pairs if pair["other"] in own}
     grade: Grade = "caution" if verdicts else "unknown"
-    if "worse" in verdicts or verdicts == {"better"}:
+    is_contested = any(pair["against"] for pair in pairs if own & {pair["arm"], pair["other"]})
+    is_contested |= evaluation.model == "tiny"  # it only checks the machinery
+    if "worse" in verdicts or (verdicts == {"better"} and not is_contested):
         grade = "warning" if "worse" in verdicts else "good"
     yield Finding(grade, "trained models", " ".join(pair["sentence"] for pair in pairs))
 
@@ -124,7 +123,7 @@ def _gains(run: Run) -> Iterator[Finding]:
     text += f"{', '.join(texts)}."
     below = [name for name, gain in known.items() if gain["selected"] < -CERTAIN]
     level = [name for name, gain in known.items() if abs(gain["selected"]) <= CERTAIN]
-    if not prefers_quality(selection):
+    if not prefers_quality(run):
         for names, how in ((below, "worse than random"), (level, "as random")):
             if "quality" in names:
                 names.remove("quality")
@@ -168,10 +167,13 @@ def _near_duplicates(run: Run) -> Iterator[Finding]:
     ]
     text = "Documents with another of the same selection at a cosine of at least "
     text += f"{NEAR_DUPLICATE_COSINE:g}: "
-    above = ours["near_duplicates"] > random["near_duplicates"] + 2 * random["error"]
-    grade: Grade = "caution" if above else "good"
+    above = ours["near_duplicates"] > random["near_duplicates"]
+    many = ours["near_duplicates"] > MOST_COPIES
+    if above:
+        text = f"The selection has more near-copies than random documents. {text}"
+    grade: Grade = "caution" if above or many else "good"
     command = ""
-    if above and run.settings.quality.near_duplicates is None:
+    if grade == "caution" and run.settings.quality.near_duplicates is None:
         command = "datamask rebuild RUN --set 'quality.near_duplicates={}'"
     yield Finding(grade, "near-duplicates", f"{text}{'; '.join(parts)}.", command)
 
@@ -227,32 +229,17 @@ def _lengths(run: Run) -> Iterator[Finding]:
         if means[name]
     )
     ratio = means["selected"] / means["source"]
-    if 1 / LENGTH_FACTOR < ratio < LENGTH_FACTOR:
+    apart = max(ratio, 1 / ratio)
+    if apart < NOTABLE_FACTOR:
         yield Finding("good", "length", f"Mean {unit}: {text}.")
         return
     yield Finding(
-        "warning",
+        "warning" if apart >= LENGTH_FACTOR else "caution",
         "length",
         f"The selected documents are on average {ratio:.3g} times as long as those of the source: "
         f"the scores or the embeddings favour a length. Mean {unit}: {text}.",
         length_command(run.settings.selection),
     )
-
-
-def _groups(run: Run) -> Iterator[Finding]:
-    large = f"kind IN {tuple(KINDS)} AND expected >= {LEAST_EXPECTED}"
-    rows = query(run, f"SELECT * FROM ({RETENTION}) WHERE {large} ORDER BY retention, name")
-    low = [row for row in rows if row["retention"] < LEAST_RETENTION]
-    if not rows:
-        return
-    named = ", ".join(f"{row['name']} ({row['retention']:.2f})" for row in low[:MOST_NAMED])
-    more = " and others" if len(low) > MOST_NAMED else ""
-    text = "Groups (dumps, languages, domains, topics) that keep less than half of their share: "
-    text += f"{len(low):,} of the {len(rows):,} of which a random selection would keep "
-    text += f"{LEAST_EXPECTED} documents or more."
-    if low:
-        text += f" The share kept, relative to that of all documents: {named}{more}."
-    yield Finding("caution" if low else "good", "groups", text)
 
 
 def _source(run: Run) -> Iterator[Finding]:
@@ -286,12 +273,13 @@ def _text_read(run: Run) -> Iterator[Finding]:
     text += f"{row['least']:.1%} of the one that is read least (source.windows: {windows})."
     if row["below"]:
         text += f" Of {row['below']:,d} documents ({share:.1%}) they read less than half."
-    if share < MOST_UNREAD:
+    if share < MOST_UNREAD and row["mean"] >= LEAST_MEAN_READ:
         yield Finding("good", "text read", text)
         return
     text += " More windows or a larger max_tokens read more; or split such documents."
-    command = f"datamask rebuild RUN --set source.windows={min(3 * windows, MOST_WINDOWS)}"
-    yield Finding("warning", "text read", text, command)
+    more = min(3 * windows, MOST_WINDOWS)
+    command = f"datamask rebuild RUN --set source.windows={more}" if more > windows else ""
+    yield Finding("warning" if share >= MOST_UNREAD else "caution", "text read", text, command)
 
 
 def _drift(run: Run) -> Iterator[Finding]:
@@ -299,18 +287,18 @@ def _drift(run: Run) -> Iterator[Finding]:
     if not rows:
         return
     share, *terms = rows
-    if abs(share["shift"]) <= MOST_CHANGE:
-        text = f"The share kept is {share['now']:.2%}, and was {share['then']:.2%} where the mask "
-        yield Finding("good", "drift", f"{text}model was learnt.")
-        return
     furthest = max(terms, key=lambda row: abs(row["shift"]))
-    yield Finding(
-        "warning",
-        "drift",
-        f"The share kept is {share['now']:.2%}, and was {share['then']:.2%} where the mask model "
-        f"was learnt. Of all terms, {furthest['term']} differs most (mean gain "
-        f"{furthest['shift']:+.2f} deviations). Learn a mask of its own if a share is needed.",
-    )
+    text = f"The share kept is {share['now']:.2%}, and was {share['then']:.2%} where the mask "
+    text += f"model was learnt. Of all terms, {furthest['term']} differs most (mean gain "
+    text += f"{furthest['shift']:+.2f} deviations)."
+    if abs(share["shift"]) > MOST_CHANGE:
+        text += " Learn a mask of its own if a share is needed."
+        yield Finding("warning", "drift", text)
+    elif abs(furthest["shift"]) > MOST_SHIFT:
+        text += " Other documents than those that the model was learnt on are kept as often."
+        yield Finding("caution", "drift", text)
+    else:
+        yield Finding("good", "drift", text)
 
 
 def _by_sample(run: Run) -> Iterator[Finding]:

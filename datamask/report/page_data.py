@@ -16,7 +16,7 @@ from typing import Any
 from datamask.analysis.composition import KINDS, query, rows_of
 from datamask.analysis.query import open_run_database
 from datamask.report.finding import LEAST_EXPECTED
-from datamask.report.findings import RETENTION
+from datamask.report.group_findings import RETENTION
 from datamask.report.redundancy import NEAR_COPY
 from datamask.runs.followed import selection_of
 from datamask.runs.run import Run

@@ -19,7 +19,7 @@ from datamask.analysis.composition import KINDS
 from datamask.analysis.query import open_run_database
 from datamask.report.chart_data import swept_points
 from datamask.report.finding import LEAST_EXPECTED
-from datamask.report.findings import LEAST_RETENTION
+from datamask.report.group_findings import LEAST_RETENTION
 from datamask.report.redundancy import NEAR_DUPLICATE_COSINE
 from datamask.runs.followed import selection_of
 from datamask.runs.run import Run

@@ -17,10 +17,9 @@ from datamask.analysis.composition import documents_of, query
 from datamask.analysis.explained import explained as computed
 from datamask.config.loading import load_settings
 from datamask.report.findings import findings_of
+from datamask.report.group_findings import MOST_AUC
 from datamask.report.markdown import report_markdown
-from datamask.report.quality_findings import MOST_AUC
 from datamask.runs.run import Run
-from tests.conftest import nightly
 from tests.finished import finish, settings
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
@@ -134,23 +133,22 @@ def test_a_score_of_the_domain_is_told_from_a_score_of_the_document(run):
     assert all(abs(row["auc"] - 0.5) < 0.2 for row in noise.values())
     assert all(abs(row["eta_squared"]) < 0.1 for row in noise.values())
     [found] = [row for row in findings_of(run) if row.name == "score and groups"]
-    assert found.grade == "warning" and "constant in 1 of them" in found.text
+    assert found.grade == "warning" and "one value in 1 of them" in found.text
     assert f"{site['domain']['auc']:.2f}" in found.text
     assert "| site | domain |" in report_markdown(run)
 
 
-@pytest.mark.parametrize("weight", [0.0, *nightly(0.5)])
-def test_a_term_for_length_is_proposed_to_selections_that_prefer_the_score(tmp_path, weight):
-    """A score that is the length only prunes where lambda is 0, and no term helps against that."""
+def test_a_score_that_is_the_length_calls_for_another_score(tmp_path):
+    """The command labels texts for it; a term for length would leave the score as it is."""
     source = write(tmp_path / "source")
     table = pq.read_table(source / "a.parquet")
     sizes = pa.array([float(len(text)) for text in table["text"].to_pylist()])
     pq.write_table(table.append_column("size", sizes), source / "a.parquet")
     quality = {"scores": [{"name": "size", "kind": "column", "column": "size"}]}
-    chosen = settings(source, quality=quality, selection={"quality_weight": weight})
-    run = finish(tmp_path / "run", chosen, "composition")
+    run = finish(tmp_path / "run", settings(source, quality=quality), "composition")
     [found] = [row for row in findings_of(run) if row.name == "score and groups"]
-    assert "length" in found.text and ("length" in found.command) is (weight > 0)
+    assert found.grade == "warning" and "length" in found.text
+    assert found.command == "datamask label RUN"
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from datamask.execution.pipeline import run_stage
 from datamask.hygiene import similar_pairs
 from datamask.hygiene.minhash import bands_of
 from datamask.planning.plan import plan_run
-from datamask.report.quality_findings import copied_groups
+from datamask.report.group_findings import copied_groups
 from datamask.runs import schemas
 from datamask.runs.output import write_output
 from datamask.storage import duckdb_scratch

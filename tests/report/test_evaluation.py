@@ -65,7 +65,7 @@ def test_intervals_lie_along_their_bars():
 def test_the_grade_is_that_of_the_runs_own_selection(arms, verdict, grade, monkeypatch):
     """Wherever its arm is in the list."""
     settings = parse_settings({"source": {"path": "x"}, "evaluation": {"arms": arms}})
-    row = {"arm": arms[0], "other": arms[1], "verdict": verdict, "sentence": "said"}
+    row = {"arm": arms[0], "other": arms[1], "verdict": verdict, "sentence": "said", "against": []}
     found = Findings([], [row], {}, {}, "")
     monkeypatch.setattr(evaluation, "findings", lambda run: found)
     (finding,) = trained(SimpleNamespace(settings=settings))  # type: ignore[arg-type]

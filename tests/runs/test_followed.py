@@ -15,7 +15,7 @@ from datamask.analysis.compare import compare
 from datamask.config.loading import parse_settings
 from datamask.evaluation.units import arm_units
 from datamask.publishing.card import _settings, recipe
-from datamask.report.quality_findings import _remedy
+from datamask.report.group_findings import _remedy
 from datamask.runs.followed import following
 from datamask.runs.run import Run
 from tests.cli.commands import here
