@@ -42,7 +42,7 @@ def main() -> None:
     arguments = parser.parse_args()
     run = open_run(arguments.run)
     shards = (read_survivors(run, shard) for shard in range(run.num_shards))
-    parts = [with_vectors(run, documents, Compute()) for documents in shards]
+    parts = [with_vectors(run, documents) for documents in shards]
     features = np.concatenate([part.features for part in parts]).astype(np.float32)
     quality = np.concatenate([part.quality for part in parts])
     drawn = np.random.default_rng(0).permutation(len(quality))[: arguments.documents]

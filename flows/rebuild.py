@@ -80,7 +80,6 @@ def apply(
     root: RootParameter,
     learnt: RootParameter,
     source: Source | None = None,
-    keep_embeddings: bool = True,
     compute: Compute = Compute(),  # noqa: B008 - immutable
     partitions: Partitions = 1,
 ) -> None:
@@ -91,7 +90,6 @@ def apply(
         learnt: the finished run.
         source: where the new documents are; what is not given is as in the finished run. None: as
             in run.json of the new run.
-        keep_embeddings: whether a new run writes embeddings (`embedding.keep`).
         compute: how the work is done; never changes the result.
         partitions: child flow runs, each on a worker, that share the shards; 1: none.
     """
@@ -101,9 +99,7 @@ def apply(
     if run_exists(root):
         check_applied(open_run(root).settings, judge)
     else:
-        settings = check_applied(settings_to_apply(judge, source), judge)
-        groups = dict(settings)
-        groups["embedding"] = settings.embedding.model_copy(update={"keep": keep_embeddings})
+        groups = dict(check_applied(settings_to_apply(judge, source), judge))
     finish(plan_shards(root, groups, compute), compute, partitions)
 
 

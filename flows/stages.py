@@ -122,7 +122,7 @@ embed_shards = _flow_of(
     "embeddings",
     Embedding,
     lambda settings: stages_of(settings, "embeddings", "embeddings"),
-    "Embed every document that survived pruning; does nothing if `embedding.keep` is false.",
+    "Embed every document that survived pruning, if anything needs vectors.",
     SOME_SHARDS,
 )
 learn_masks = _flow_of(

@@ -221,11 +221,8 @@ def cases(draw, layout: str = "documents") -> Case:
         "subset": subset,
         "selection": draw(selections(rows, sum(n or 0 for n in tokens), layout == "features")),
     }
-    if (chosen["selection"]["scope"], chosen["selection"]["method"]) == ("corpus", "mask"):
-        chosen["embedding"]["keep"] = draw(st.booleans())
     if any(limit["column"] == "topic" for limit in chosen["selection"].get("limits", ())):
         chosen["topics"] = {"number": 2}
-        chosen["embedding"]["keep"] = True
     return Case(chosen, files, {name: kind for name, (_, kind) in columns.items()}, made)
 
 

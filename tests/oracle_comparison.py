@@ -10,7 +10,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datamask.config.compute import Compute
 from datamask.runs.opening import open_run
 from datamask.selection.documents import read_survivors, with_vectors
 from tests import oracle, windows
@@ -77,7 +76,7 @@ def embedded(root: Path) -> tuple[pd.Series, np.ndarray]:
         return found["chunk_id"], np.array(found["feature_arr"].tolist(), np.float64)
     run = open_run(root)
     shards = (read_survivors(run, shard) for shard in range(run.num_shards))
-    parts = [with_vectors(run, documents, Compute()) for documents in shards]
+    parts = [with_vectors(run, documents) for documents in shards]
     ids = pd.Series([one for part in parts for one in part.ids.to_pylist()], dtype=object)
     return ids, np.concatenate([part.features for part in parts]).astype(np.float64)
 
@@ -189,9 +188,9 @@ def check_composition(settings: dict, documents: pd.DataFrame, tables: dict) -> 
 
 
 def text_read(settings: dict, documents: pd.DataFrame) -> pd.Series:
-    """The share of each text that the lexical embedder reads; its vectors tell it, if kept."""
+    """The share of each text that the lexical embedder reads; if the run has vectors."""
     most, shares = oracle.value(settings, "source.windows", 3), []
-    is_known = oracle.has_vectors(settings) and oracle.value(settings, "embedding.keep", True)
+    is_known = oracle.has_vectors(settings)
     for text, dropped in documents[["text", "dropped"]].to_numpy():
         share = None
         if is_known and text is not None and dropped is None:

@@ -120,7 +120,7 @@ def _candidates(run: Run, shard: int) -> pa.Table:
     """What is known of candidates alone, with a row for each document: null for dropped ones."""
     columns = {"selection": ["logit", "selected"]}
     columns |= {"topics": ["topic"]} if run.settings.topics else {}
-    columns |= {"embeddings": ["text_read"]} if run.settings.keeps_vectors else {}
+    columns |= {"embeddings": ["text_read"]} if run.settings.has_vectors else {}
     is_left = pc.is_null(read_columns(run.quality_path(shard), ["dropped"])["dropped"])
     number, counted = pc.sum(is_left).as_py(), pc.cumulative_sum(is_left.cast(pa.int64()))
     rows = pc.if_else(is_left, pc.subtract(counted, 1), None)

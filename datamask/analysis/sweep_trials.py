@@ -112,11 +112,12 @@ def chosen_shards(run: Run, sweep: Sweep) -> list[int]:
     """The shards of the sample, drawn with the run's seed from those with more than one candidate.
 
     Raises:
-        RunError: quality or embeddings of a shard are missing or stale, or not kept.
+        RunError: the run has no embeddings, or quality or embeddings of a shard are missing or
+            stale.
     """
-    if not run.settings.keeps_vectors:
+    if not run.settings.has_vectors:
         raise RunError(
-            f"{run.address}: the run keeps no embeddings to learn from; sweep a run that does"
+            f"{run.address}: the run has no embeddings to learn from; sweep a run that has"
         )
     full = [
         shard
@@ -252,7 +253,7 @@ def _documents(
     kept = run.receipt("quality", shard).metrics["kept"]
     generator = np.random.Generator(np.random.PCG64(shard_seed(run.settings.seed, shard)))
     drawn = np.sort(generator.permutation(kept)[:DOCUMENTS])
-    documents = with_vectors(run, read_quality(run, shard), Compute(), rows=drawn)
+    documents = with_vectors(run, read_quality(run, shard), rows=drawn)
     facts = read_columns(run.path("scores", shard), ["characters", "tokens"])
     facts = facts.take(documents.rows).append_column("quality", pa.array(documents.quality))
     return facts, documents.features, documents.scores

@@ -158,7 +158,6 @@ def apply(root: Root, new: Root, overrides: tuple[str, ...]) -> None:
 
     \b
     datamask apply runs/mine runs/march --set source.path=/data/march
-    datamask apply runs/mine runs/march --set source.path=/data/march --set embedding.keep=false
     """  # noqa: D301 - click wants the character itself
     learnt = open_run(root)
 

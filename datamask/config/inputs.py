@@ -259,9 +259,6 @@ class Embedding(Group):
     """keep the first `dimension` numbers of a longer vector (Matryoshka models)"""
     storage: Literal["float16", "int8"] = "float16"
     """numbers of the vectors on disk; int8: half the bytes, and a scale per vector"""
-    keep: bool = True
-    """write the vectors; false: stages make those that they need, once with selection.mask_model or
-    one round in scope `corpus`, two to three times with more rounds"""
     trust_remote_code: bool = False
     """run code that comes with the model"""
 

@@ -168,15 +168,10 @@ class Settings(Group):
         return needed or selection.method not in WITHOUT_VECTORS or self.source.layout == "features"
 
     @property
-    def keeps_vectors(self) -> bool:
-        """Whether the vectors are on disk."""
-        return self.has_vectors and self.embedding.keep
-
-    @property
     def default_arms(self) -> list[str]:
         """The arms of an evaluation that names none."""
         filtered = ["filtered_random"] if self.prune_fraction else []
-        selects = self.keeps_vectors and not self.selection.mask_model
+        selects = self.has_vectors and not self.selection.mask_model
         return ["ours", "random", "top_quality", *([*filtered, "semdedup"] if selects else [])]
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:

@@ -42,12 +42,13 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> None:
     """
     ids, survives = _survivors(run, shard)
     rows = earlier_rows(run, shard, ids.filter(pa.array(survives)))
-    is_new = _some(survives, rows < 0)
+    is_new = np.zeros_like(survives)
+    is_new[np.flatnonzero(survives)[rows < 0]] = True
     storage = run.settings.embedding.storage
     schema = schemas.embeddings(run.settings.embedding.dimension, storage)
     embedded = (
         pa.Table.from_arrays([names, *vectors.to_columns(matrix, storage), read], schema=schema)
-        for names, matrix, read in _embedded(run, shard, ids, is_new, compute, "embeddings")
+        for names, matrix, read in _embedded(run, shard, ids, is_new, compute)
     )
     # Row groups of one size, so that the file does not depend on the size of the chunks.
     tables, reused = regrouped(embedded, ROWS_PER_GROUP), int((rows >= 0).sum())
@@ -62,25 +63,6 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> None:
     note(reused=reused)
 
 
-def embed_unkept(
-    run: Run, shard: int, compute: Compute, stage: str, survivors: np.ndarray | None = None
-) -> np.ndarray:
-    """The vectors that a run which keeps none would have written; float16, N x D.
-
-    Their checkpoints are those of *stage*, or none. *survivors*: the positions of those
-    that are embedded, ascending; None for all.
-    """
-    ids, is_wanted = _survivors(run, shard)
-    if survivors is not None:
-        is_wanted = _some(is_wanted, survivors)
-    vectors = np.empty((int(is_wanted.sum()), run.settings.embedding.dimension), np.float16)
-    start = 0
-    for _, matrix, _ in _embedded(run, shard, ids, is_wanted, compute, stage):
-        vectors[start : start + len(matrix)] = matrix
-        start += len(matrix)
-    return vectors
-
-
 def _survivors(run: Run, shard: int) -> tuple[pa.Array, np.ndarray]:
     """Ids of all documents of a shard, as text, and which of them survived pruning; bool."""
     run.receipt("quality", shard)
@@ -88,15 +70,8 @@ def _survivors(run: Run, shard: int) -> tuple[pa.Array, np.ndarray]:
     return quality["id"].combine_chunks(), quality["dropped"].is_null().to_numpy()
 
 
-def _some(is_wanted: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """A mask of only some wanted documents, by their places among the wanted or by a mask."""
-    some = np.zeros_like(is_wanted)
-    some[np.flatnonzero(is_wanted)[chosen]] = True
-    return some
-
-
 def _embedded(
-    run: Run, shard: int, ids: pa.Array, is_wanted: np.ndarray, compute: Compute, stage: str
+    run: Run, shard: int, ids: pa.Array, is_wanted: np.ndarray, compute: Compute
 ) -> Iterator[tuple[pa.Array, np.ndarray, pa.Array]]:
     """Ids, vectors (float16) and `text_read` of the wanted documents, chunk by chunk."""
     if not is_wanted.any():
@@ -104,8 +79,9 @@ def _embedded(
     prepare, embed = _embedder(run, shard, compute)
     batches = [compute.device_kind, compute.embedding_batch]
     checkpoints = None
-    if stage and run.settings.source.layout != "features":
-        checkpoints = Checkpoints(run, stage, shard, (run.fingerprint(stage, shard), batches))
+    if run.settings.source.layout != "features":
+        how = (run.fingerprint("embeddings", shard), batches)
+        checkpoints = Checkpoints(run, "embeddings", shard, how)
 
     def arrays(batch: pa.RecordBatch, prepared: Any) -> State:
         read = prepared.share_read() if prepared else np.full(len(batch), np.nan)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datamask.embedding.forward import TOKENS_AT
 from datamask.runs.records import read_record
 from datamask.runs.run import Run
-from datamask.runs.stages import STAGES
 
 TOKEN_METRICS = ("tokens", "padded_tokens", "whole_tokens", "cut", *TOKENS_AT.values())
 METRICS = ("documents", "seconds", "waited_seconds", *TOKEN_METRICS)
@@ -37,13 +36,9 @@ class EmbeddingSpeed:
 
 def embedding_speed(run: Run) -> EmbeddingSpeed | None:
     """The speed of embedding; None without records."""
-    stage = "embeddings"
-    if not run.settings.keeps_vectors:
-        # It embeds too.
-        stage = "selection" if run.settings.selection.mask_model else "round"
-    if not STAGES[stage].where(run.settings):
+    if not run.settings.has_vectors:
         return None
-    records = [read_record(run, stage, shard) for shard in range(run.num_shards)]
+    records = [read_record(run, "embeddings", shard) for shard in range(run.num_shards)]
     metrics = [record.metrics for record in records if record is not None]
     sums = {name: sum(of_shard.get(name, 0.0) for of_shard in metrics) for name in METRICS}
     if not sums["documents"] or not sums["seconds"]:

@@ -157,24 +157,6 @@ def budget_problems(settings: Settings, documents: int) -> Iterator[DatamaskErro
         )
 
 
-def _unkept_problems(settings: Settings) -> Iterator[SettingsError]:
-    """Why a run cannot do without embeddings on disk."""
-    selection, reasons = settings.selection, []
-    if any(arm.change for arm in settings.evaluation.arms):
-        reasons.append(
-            ", but arms of evaluation that select otherwise learn from embeddings; keep them, or "
-            "remove these arms"
-        )
-    if settings.topics is not None:
-        reasons.append(", but topics are clusters of embeddings; keep them, or unset topics")
-    if not (selection.mask_model or selection.num_rounds):
-        reasons.append(
-            " is for runs that select by selection.mask_model (`datamask apply`), or with "
-            "selection.method `mask` and selection.scope `corpus`"
-        )
-    yield from (SettingsError(f"embedding.keep: false{reason}") for reason in reasons)
-
-
 def _suits(settings: Settings) -> bool:
     """Whether a built-in metric is the only term, and nothing asks more of it than it has."""
     selection = settings.selection
@@ -193,8 +175,6 @@ def objective_problems(settings: Settings) -> Iterator[DatamaskError]:
 
     Custom terms are tried on a few random documents.
     """
-    if settings.has_vectors and not settings.embedding.keep:
-        yield from _unkept_problems(settings)
     if _suits(settings):
         return
     # These import torch.

@@ -315,7 +315,7 @@ def _disk_needed(settings: Settings, documents: int, size: int) -> dict[str, int
         "screening": (SIGNATURE_BYTES + SKETCH_BYTES + 40)
         * (documents if settings.quality.near_duplicates else 0),
         "quality": 60 * documents,
-        "embeddings": settings.embedding.bytes_per_vector * left * settings.keeps_vectors,
+        "embeddings": settings.embedding.bytes_per_vector * left * settings.has_vectors,
         "selection": 40 * left,
         "documents": 100 * documents,
         "subset": size * total // documents,

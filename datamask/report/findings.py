@@ -74,7 +74,7 @@ def findings_of(run: Run) -> Iterator[Finding]:
     checks = (
         *(trained, _gains, _near_duplicates, _embeddings, scores, explained, _lengths),
         *(_source, groups, _long_texts, _text_read, copied_groups, leaks),
-        *(_drift, _by_sample, _not_kept),
+        *(_drift, _by_sample),
     )
     for check in checks:
         for finding in check(run):
@@ -323,11 +323,3 @@ def learned_from(run: Run) -> str:
     if lost is not None:
         confirmed = f"a second sample confirmed {1 - lost:.0%} of its gain over random selections"
     return f"a sample of {number:,d} documents; {confirmed}"
-
-
-def _not_kept(run: Run) -> Iterator[Finding]:
-    if run.settings.has_vectors and not run.settings.embedding.keep:
-        text = "The run keeps no embeddings (embedding.keep is false): nearest neighbours and "
-        text += "near-duplicates are looked for among the sampled documents only, so fewer are "
-        text += "found than in other runs. The share of text that the embedder read is not known."
-        yield Finding("warning", "near-duplicates", text)

@@ -3,8 +3,7 @@
 Counts and means of the report cover every document. What needs embeddings covers a seeded sample
 from at most 32 shards, because comparing all pairs of 10⁸ documents is infeasible. For its nearest
 neighbour, a document is compared with *all* documents of its selection and shard, so it is exact
-within the shard; the embeddings of one shard are in memory. A run that keeps no embeddings embeds
-the sampled documents again and compares them with each other only.
+within the shard; the embeddings of one shard are in memory.
 
 `SAMPLE` and `NEIGHBOUR` are the columns of the two files in `RUN/report/`. The receipt of the
 sample has `mean_cosine`, the mean over all pairs of random candidates, and `most_diverse`, the gain
@@ -159,25 +158,17 @@ def _sample_shard(
     asked = {name: np.sort(generator.permutation(rows)[:queries]) for name, rows in members.items()}
     kinds = {RANDOM: sampled} | _extremes(table, extremes)
     shown = np.concatenate([*kinds.values()])
-    known, rows, kept = np.arange(size), None, members["selected"]
-    if run.settings.has_vectors and not run.settings.embedding.keep:
-        # No other documents are embedded again, so they are compared with each other only.
-        known = rows = np.unique(np.concatenate([shown, *asked.values()]))
-        members, kept = asked, rows[selected[rows]]
     features = np.zeros((size, 0), np.float16)
     if run.settings.has_vectors:
         from datamask.learning.learner import shard_data  # imports torch
 
-        features = with_vectors(run, read_survivors(run, shard), compute, rows=rows).features
+        features = with_vectors(run, read_survivors(run, shard)).features
         device = shard_data(np.zeros((1, 1)), np.zeros(1), {}, compute).device
 
     def near(rows: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if not run.settings.has_vectors:
             return np.zeros(len(rows)), np.full(len(rows), -1)
-        cosines, at = nearest(
-            features, np.searchsorted(known, rows), np.searchsorted(known, others), device
-        )
-        return cosines, np.where(at < 0, -1, known[at])
+        return nearest(features, rows, others, device)
 
     neighbours = [
         table.select(["shard", "row"])
@@ -187,7 +178,7 @@ def _sample_shard(
         .cast(NEIGHBOUR)
         for name, rows in asked.items()
     ]
-    cosines, at = near(shown, kept)
+    cosines, at = near(shown, members["selected"])
     alike = np.argsort(-cosines, kind="stable")[:extremes]
     alike = alike[cosines[alike] >= NEAR_DUPLICATE_COSINE]
     kinds[NEAR_COPY] = shown[alike]
@@ -207,7 +198,7 @@ def _sample_shard(
     both = [documents, _dropped(everything, extremes, generator)]
     return (
         pa.concat_tables(both, promote_options="default"),
-        features[np.searchsorted(known, sampled)].astype(np.float32),
+        features[sampled].astype(np.float32),
         pa.concat_tables(neighbours),
     )
 

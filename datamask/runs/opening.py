@@ -63,7 +63,10 @@ def open_run(root: Root, read: ReadFingerprint = fingerprint_in) -> Run:
         record = json.loads(path.read_text(encoding="utf-8"))
         if record.pop("digest") != digest(record):
             raise ValueError("changed by hand or damaged")
-        return Run(storage, parse_settings(record["settings"]), record["pinned_revisions"])
+        settings = record["settings"]
+        if settings.get("embedding", {}).get("keep") is True:
+            del settings["embedding"]["keep"]  # older runs have it, and every run does it now
+        return Run(storage, parse_settings(settings), record["pinned_revisions"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptFileError(
             f"{path}: not as datamask wrote it ({error}); delete it, then run `datamask rebuild` "

@@ -121,7 +121,7 @@ def embedding(settings: Settings) -> Any:
 
 
 def _vectors(settings: Settings) -> Any:
-    """What vectors depend on, wherever they are kept."""
+    """What vectors depend on, in whatever numbers they are stored."""
     embedding = settings.embedding
     if settings.source.layout == "features":
         return embedding.dimension
@@ -132,7 +132,7 @@ def _vectors(settings: Settings) -> Any:
         return [embedding.method, embedding.dimension, of_texts]
     changed = embedding.model_dump(mode="json", include={"truncate"}, exclude_defaults=True)
     changed |= of_texts
-    others = {"model", "revision", "keep", "truncate", "storage"}
+    others = {"model", "revision", "truncate", "storage"}
     return embedding.model_dump(mode="json", exclude=others) | changed
 
 
@@ -143,7 +143,7 @@ def statistics(settings: Settings) -> list[Any]:
     """What the statistics of a shard and its sample depend on."""
     selection = settings.selection
     chosen = [getattr(selection, name) for name in _OBJECTIVE]
-    return _with_vectors(settings, [*chosen, selection.tokens is not None, settings.seed])
+    return [*chosen, selection.tokens is not None, settings.seed]
 
 
 def total(settings: Settings) -> list[Any]:
@@ -168,9 +168,8 @@ def cut(settings: Settings) -> list[Any]:
 
 def mask(settings: Settings) -> list[Any]:
     """What a mask depends on, besides logits and threshold of all shards where there are any."""
-    if settings.selection.mask_model:
-        return _with_vectors(settings, [])
-    return [] if settings.selection.has_cut else learner(settings)
+    selection = settings.selection
+    return [] if selection.mask_model or selection.has_cut else learner(settings)
 
 
 def learner(settings: Settings) -> list[Any]:
@@ -183,7 +182,7 @@ def learner(settings: Settings) -> list[Any]:
             names += ["rollouts", "initial_lr", "final_lr"]
     chosen = [getattr(selection, name) for name in names]
     chosen += ["follows"] if settings.weight_follows else []
-    return _with_vectors(settings, [*chosen, budget(selection), settings.seed])
+    return [*chosen, budget(selection), settings.seed]
 
 
 def _may_draw_masks(selection: Selection) -> bool:
@@ -200,12 +199,6 @@ def budget(selection: Selection) -> list[Any]:
     if selection.documents is not None:
         return ["documents", selection.documents]
     return ["ratio", selection.ratio]
-
-
-def _with_vectors(settings: Settings, chosen: list[Any]) -> list[Any]:
-    """What an output depends on; the vectors too, if they are made with it."""
-    is_made = settings.has_vectors and not settings.embedding.keep
-    return [*chosen, _vectors(settings)] if is_made else chosen
 
 
 def order(settings: Settings) -> list[Any]:

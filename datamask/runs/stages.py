@@ -119,7 +119,7 @@ STAGES = {
             settings=of.embedding,
             on_device=True,
             after=("quality",),
-            where=lambda s: s.keeps_vectors,
+            where=lambda s: s.has_vectors,
         ),
         Stage(
             "topic_model",
@@ -266,7 +266,7 @@ STAGES = {
             7,
             "datamask.analysis.documents:tabulate",
             "shard",
-            settings=lambda s: [s.topics is not None, s.keeps_vectors],
+            settings=lambda s: [s.topics is not None, s.has_vectors],
             after=("scores", *QUALITY_STAGES, "embeddings", "topics", "selection"),
             after_all=("repeats",),
         ),

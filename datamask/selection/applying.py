@@ -26,7 +26,7 @@ def apply_model(run: Run, shard: int, compute: Compute) -> None:
     """
     about = judged_by(run)
     assert about is not None
-    documents = with_vectors(run, read_quality(run, shard), compute, "selection")
+    documents = with_vectors(run, read_quality(run, shard))
     model = read_model(run.settings.selection.mask_model, about)
     judgement = on_device(documents, compute, model.judge)
     selected = judgement.logits > 0

@@ -61,34 +61,22 @@ class ShardDocuments:
 
 
 def with_vectors(
-    run: Run,
-    documents: ShardDocuments,
-    compute: Compute,
-    stage: str = "",
-    rows: np.ndarray | None = None,
+    run: Run, documents: ShardDocuments, rows: np.ndarray | None = None
 ) -> ShardDocuments:
-    """A shard's documents with their vectors, read or (`embedding.keep` false) made.
+    """Read the vectors of a shard's documents.
 
     Args:
         run: the run; without vectors, the documents are returned as they are.
         documents: all documents of the shard.
-        compute: makes vectors.
-        stage: its checkpoints hold the vectors that are made, until its output is written; empty:
-            none do.
         rows: which of the documents are wanted, in this order; None: all.
     """
     shard = documents.shard
     if not run.settings.has_vectors:
         return documents
+    check_rows(run, "embeddings", shard, len(documents.ids))
     order = None if rows is None else np.sort(rows)
-    if run.settings.embedding.keep:
-        check_rows(run, "embeddings", shard, len(documents.ids))
-        path, dimension = run.path("embeddings", shard), run.settings.embedding.dimension
-        features = read_vectors(path, dimension, order)
-    else:
-        from datamask.embedding.embed import embed_unkept
-
-        features = embed_unkept(run, shard, compute, stage, order)
+    path, dimension = run.path("embeddings", shard), run.settings.embedding.dimension
+    features = read_vectors(path, dimension, order)
     if rows is None:
         return replace(documents, features=features)
     return replace(

@@ -37,7 +37,7 @@ def sum_selected(run: Run, shard: int, compute: Compute) -> None:
     is_needed = np.any([*masks.values()], axis=0)
     is_needed[sampled] = True
     needed_rows = np.flatnonzero(is_needed)
-    documents = with_vectors(run, documents, compute, "outcome", needed_rows)
+    documents = with_vectors(run, documents, needed_rows)
 
     def add_up(data: ShardData) -> list[dict[str, Any]]:
         needed = (mask[needed_rows] for mask in masks.values())

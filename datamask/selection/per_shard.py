@@ -55,7 +55,7 @@ def make_mask(run: Run, shard: int, compute: Compute) -> None:
         return
     is_judged = selection.scope == "shard"
     if is_judged:
-        documents = with_vectors(run, read_quality(run, shard), compute)
+        documents = with_vectors(run, read_quality(run, shard))
     else:  # the objective is that of the corpus (stage `outcome`)
         documents = read_survivors(run, shard)
     if selection.has_cut:
@@ -94,7 +94,7 @@ def learn_logits(run: Run, shard: int, compute: Compute) -> None:
         logits = _comparable(run, read_survivors(run, shard))
         metrics = {"estimator": selection.method, "steps": 0, "stopped_by": "complete"}
     else:
-        documents = with_vectors(run, read_quality(run, shard), compute, "learning")
+        documents = with_vectors(run, read_quality(run, shard))
         learned, logits = _learn_to_budget(run, documents, compute)
         metrics = {name: learned.metrics[name] for name in LEARNED_METRICS}
     columns = {"logit": np.asarray(logits, np.float32)}
@@ -129,7 +129,7 @@ def selected_alone(run: Run, shard: int, compute: Compute) -> pa.ChunkedArray:
 
     Limits are not applied, and a budget of tokens is met approximately. Raises as `learn_logits`.
     """
-    documents = with_vectors(run, read_quality(run, shard), compute)
+    documents = with_vectors(run, read_quality(run, shard))
     learned, logits = _learn_to_budget(run, documents, compute)
     Checkpoints(run, "learning", shard).clear()
     is_met = run.settings.selection.tokens is None

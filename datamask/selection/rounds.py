@@ -97,7 +97,7 @@ def _judged(
     run: Run, state: CorpusState, documents: ShardDocuments, compute: Compute
 ) -> tuple[ShardState, ShardState, np.ndarray]:
     """A shard before and after the first round; if it is the only one, the documents' gains."""
-    documents = with_vectors(run, documents, compute, "round")
+    documents = with_vectors(run, documents)
 
     def work(data: ShardData) -> tuple[ShardState, ShardState, np.ndarray]:
         corpus, gains = state.corpus.to(data.device), np.zeros(0)
@@ -126,7 +126,7 @@ def _moved(
     rows, seed = movable(state, before.logits), shard_seed(run.settings.seed, documents.shard)
     if not len(rows):
         return before
-    documents = with_vectors(run, documents, compute, "round", rows)
+    documents = with_vectors(run, documents, rows)
     generator = torch.Generator().manual_seed(shard_seed(seed, state.number + 1))
     sample = sampling.known_sample(run, compute)
     own = sampling.sample_places(documents.left)
@@ -162,7 +162,7 @@ def logits_of_rounds(run: Run, shard: int, compute: Compute) -> tuple[np.ndarray
     if state.number == 1:
         gains = sums.read_lists(run, "round", ("gains",), shard)["gains"].astype(np.float64)
     else:
-        documents = with_vectors(run, read_quality(run, shard), compute, "learning")
+        documents = with_vectors(run, read_quality(run, shard))
         given = corpus, torch.from_numpy(mask), corpus.moments
         gains = on_device(documents, compute, lambda data: _gains(data, *given))
     values = (gains - total.dual_price) * published.unit(
@@ -215,7 +215,7 @@ def swap_shard(run: Run, shard: int, compute: Compute) -> None:
     logits = last_logits(state, before.logits)
     rows = movable(state, logits)
     mask = expected_mask(logits, state.total.drawn)[rows]
-    documents = with_vectors(run, read_quality(run, shard), compute, "swaps", rows)
+    documents = with_vectors(run, read_quality(run, shard), rows)
 
     def work(data: ShardData) -> tuple[torch.Tensor, list[Moments]]:
         inclusion = inclusion_of(before.logits[rows])

@@ -51,7 +51,7 @@ def shard_statistics(run: Run, shard: int, compute: Compute) -> None:
     """
     documents = read_quality(run, shard)
     drawn = sampling.drawn_rows(run, documents)
-    sampled = with_vectors(run, documents, compute, "corpus_statistics", drawn)
+    sampled = with_vectors(run, documents, drawn)
     moments = on_device(sampled, compute, lambda data: sums.all_moments(run, data))
     moments = sampling.with_known_sums(documents, moments)
     row = sums.moment_row(moments, sums.weighed_tokens(run, documents))

@@ -43,7 +43,7 @@ RUNS: dict[str, dict[str, Any]] = {
         "selection": {"estimator": "policy_gradient", "rollouts": 8},
     },
     "rounds": {"selection": {**CORPUS, "rounds": 3}},
-    "one_pass": {"selection": {**CORPUS, "rounds": 1}, "embedding": {"keep": False}},
+    "one_pass": {"selection": {**CORPUS, "rounds": 1}},
     "tokens": {
         "selection": {
             "limits": LIMITS,

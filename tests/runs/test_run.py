@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from datamask.config.loading import parse_settings
-from datamask.errors import CorruptFileError, RunError, StorageError
+from datamask.errors import CorruptFileError, RunError, SettingsError, StorageError
 from datamask.runs import schemas
 from datamask.runs.files import replace_file, write_parquet
-from datamask.runs.opening import create_run
+from datamask.runs.opening import create_run, open_run
 from datamask.runs.receipt import Receipt, fingerprint_at_end, html_receipt, read_receipt
-from datamask.runs.run import Piece, Run, shard_seed
+from datamask.runs.run import Piece, Run, digest, shard_seed
 from datamask.runs.stages import STAGES
 
 SCHEMA = pa.schema([pa.field("id", pa.string(), nullable=False)])
@@ -113,15 +113,19 @@ def test_a_second_round_begins_anew_and_a_third_goes_on(tmp_path):
         assert runs[1].fingerprint(stage, unit) == runs[2].fingerprint(stage, unit)
 
 
-def test_an_encoder_that_moved_is_learned_from_again_without_embeddings(tmp_path):
-    """The stages that embed depend on its revision themselves."""
-    chosen = {"selection": {"scope": "corpus", "rounds": 1}, "embedding": {"keep": False}}
-    runs = [
-        planned_run(tmp_path / name, chosen, {"embeddings:model": name}) for name in ("old", "new")
-    ]
-    stages = stages_in(runs[0])
-    assert "embeddings" not in stages
-    assert changed(*runs) == stages[stages.index("corpus_statistics") :]
+def test_a_run_that_kept_its_vectors_before_all_did_opens(tmp_path):
+    """run.json of earlier versions has `embedding.keep`; only true is known."""
+    run = planned_run(tmp_path)
+    for keep in (True, False):
+        record = json.loads((tmp_path / "run.json").read_text())
+        del record["digest"]
+        record["settings"]["embedding"]["keep"] = keep
+        (tmp_path / "run.json").write_text(json.dumps(record | {"digest": digest(record)}))
+        if keep:
+            assert open_run(tmp_path).settings == run.settings
+        else:
+            with pytest.raises(SettingsError, match=r"embedding\.keep"):
+                open_run(tmp_path)
 
 
 def test_a_pinned_revision_belongs_to_its_stage(tmp_path):

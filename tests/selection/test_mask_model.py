@@ -71,7 +71,7 @@ def logits_of(run: Run, of: Run | None = None) -> tuple[np.ndarray, np.ndarray]:
     about = read_about(folder)
     model, ours, theirs = read_model(folder, about), [], []
     for shard in range((of or run).num_shards):
-        documents = with_vectors(of or run, read_quality(of or run, shard), Compute())
+        documents = with_vectors(of or run, read_quality(of or run, shard))
         mask = None
         if of is None:
             mask = read_column(run, "selection", documents, "selected").to_numpy()
