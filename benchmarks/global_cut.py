@@ -76,7 +76,7 @@ def write_shard(run: Run, shard: int, rows: int, documents: int) -> None:
         "dropped": pc.if_else(pa.array(is_dropped), "pruned", pa.scalar(None, pa.string())),
     }
     metrics = dict.fromkeys(("centre", "kept_before", "tokens", "tokens_before"), 0)
-    metrics |= {"kept": rows, "kept_total": documents, "documents": documents * 5 // 4}
+    metrics |= {"unit": 1, "kept": rows, "kept_total": documents, "documents": documents * 5 // 4}
     metrics["tokens_total"] = 1000 * documents
     tables = {
         "learning": pa.table({"logit": logit}),

@@ -23,7 +23,7 @@ def terms(
 
         compared = corpus_metrics(run)
     else:
-        compared = _compared(connection, documents, run.settings.selection.scale_terms)
+        compared = _compared(run, connection, documents)
     rows = [
         {"term": name, **values, "scale": compared["scales"][name]}
         for name, values in compared["terms"].items()
@@ -31,16 +31,20 @@ def terms(
     return [*rows, {"term": "objective", "maximise": True, **compared["objective"]}]
 
 
-def _compared(connection: Any, documents: str, scale_terms: bool) -> dict[str, Any]:
+def _compared(run: Run, connection: Any, documents: str) -> dict[str, Any]:
     """The metrics of quality over the corpus; DuckDB uses one thread, so that sums are the same."""
-    [(size, number, ours, mean, variance, best)] = execute(
+    metrics = run.receipt(run.quality_stage, 0).metrics
+    centre, unit = metrics["centre"], metrics["unit"]  # squares of tiny numbers are 0
+    [(size, number, ours, mean, spread, best)] = execute(
         connection,
         "SELECT count(*) FILTER (selected), count(*), avg(quality) FILTER (selected), "
-        "avg(quality), var_samp(quality), avg(quality) FILTER (top_quality) "
+        "avg(quality), ? * stddev_samp((quality - ?) / ?), avg(quality) FILTER (top_quality) "
         f"FROM {documents} AND dropped IS NULL",
+        [unit, centre, unit],
     )
-    ours, mean, variance, best = (value or 0.0 for value in (ours, mean, variance, best))
-    return quality_metrics(size, number, ours, mean, variance, best, scale_terms)
+    ours, mean, spread, best = (value or 0.0 for value in (ours, mean, spread, best))
+    scaled = run.settings.selection.scale_terms
+    return quality_metrics(size, number, ours, mean, spread, best, scaled)
 
 
 def _terms_of_shards(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:

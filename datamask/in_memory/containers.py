@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from datamask.config.inputs import LARGEST
 from datamask.errors import InputError, one_line
 from datamask.learning.norms import NORM_ROWS, NORM_TOLERANCE, row_norms
-from datamask.source.columns import is_text
+from datamask.source.columns import INEXACT, first_inexact, is_numeric, is_text
 from datamask.source.reading import cast_plain, plain_type
 
 
@@ -113,14 +113,20 @@ def numbers(data: Any, rows: int, name: str, index: Any = None) -> np.ndarray:
         raise InputError(f"{problem}; align it, or use reset_index(drop=True)", column=name)
     values = _numpy_or_arrow(data)
     if not isinstance(values, np.ndarray):
+        if not (is_numeric(values.type) or pa.types.is_boolean(values.type)):
+            raise InputError(f"type {values.type}, needed a number", column=name)
+        inexact = first_inexact(values)
         values = values.to_numpy()
+    elif values.dtype.kind in "iu" and values.ndim == 1:
+        inexact = first_inexact(pa.array(values))
+    else:
+        inexact = None
     if values.ndim != 1 or len(values) != rows:
         problem = f"shape {values.shape}, needed ({rows},): one number per document"
         raise InputError(problem, column=name)
-    try:
-        numbers_N = np.asarray(values, np.float64)
-    except (ValueError, TypeError) as error:
-        raise InputError(f"not numbers ({one_line(error)})", column=name) from None
+    if inexact is not None:
+        raise InputError(INEXACT, row=inexact, column=name)
+    numbers_N = np.asarray(values, np.float64)
     wrong = np.flatnonzero(~(np.abs(numbers_N) <= LARGEST))
     if len(wrong):
         problem = f"missing, NaN or above {LARGEST:g}; fix it or drop the document"
@@ -169,9 +175,10 @@ def _numpy_or_arrow(data: Any) -> np.ndarray | pa.ChunkedArray:
     if hasattr(data, "detach"):  # a tensor; NumPy has no bfloat16
         data = data.detach().cpu()
         return np.asarray((data.float() if str(data.dtype) == "torch.bfloat16" else data).numpy())
-    if isinstance(data, np.ma.MaskedArray):
+    if isinstance(data, np.ma.MaskedArray) and data.ndim > 1:  # Arrow takes one of one dimension
         data = np.ma.filled(data.astype(np.float64), np.nan)
-    if isinstance(data, np.ndarray) and data.dtype.kind in "fiub":
+    is_masked = isinstance(data, np.ma.MaskedArray)
+    if isinstance(data, np.ndarray) and data.dtype.kind in "fiub" and not is_masked:
         return data
     if isinstance(data, str | bytes) or not hasattr(data, "__getitem__"):
         raise InputError(f"a {type(data).__name__}, not a list or an array; give all documents")
@@ -182,5 +189,5 @@ def _numpy_or_arrow(data: Any) -> np.ndarray | pa.ChunkedArray:
             array = data if isinstance(data, pa.Array) else pa.array(data, from_pandas=True)
             column = array if isinstance(array, pa.ChunkedArray) else pa.chunked_array([array])
         return cast_plain(column, plain_type(column.type))
-    except (pa.ArrowException, TypeError, ValueError) as error:
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise InputError(f"not texts, numbers or lists of numbers ({one_line(error)})") from None

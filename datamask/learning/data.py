@@ -16,6 +16,7 @@ from torch import Tensor
 
 from datamask.errors import SettingsError
 from datamask.objectives.facility_location import FacilityLocation, fixed_sample
+from datamask.objectives.level import NATURAL, Level
 from datamask.objectives.products import times_vector
 from datamask.objectives.protocol import CACHED_ROWS, Batch, MomentObjective, Moments, Objective
 from datamask.objectives.trial import tried
@@ -33,14 +34,13 @@ class ShardData:
 
     Args:
         features: N x D, float16 or float32, unit rows.
-        quality_N: combined quality minus *centre*, float32, on the device.
+        quality_N: combined quality as it is learned (`Level.learned`), float32, on the device.
         scores: float32 scores of shape N by name, on the device.
         device: the device that computes.
         working_set_bytes: memory that may be used in addition to the embeddings.
         matmul: precision of large matrix products, as `compute.matmul`.
         places: rows of the documents in *features*; None for all, in order.
-        centre: subtracted from quality, so that a large mean takes no precision; what is reported
-            includes it (`WeightedObjective.at_level`).
+        level: between quality as it is learned and as it is reported.
         probes_PN: cosines of the probes of facility location with all documents, if known.
         by_document: whether second moments are the weights of the documents in Σ w x xᵀ, a number
             for each row of *features*, and not that matrix.
@@ -53,7 +53,7 @@ class ShardData:
     working_set_bytes: int
     matmul: str = "float32"
     places: np.ndarray | None = None
-    centre: float = 0.0
+    level: Level = NATURAL
     probes_PN: Tensor | None = None
     by_document: bool = False
 

@@ -31,13 +31,14 @@ from datamask.learning.ranked import LearnedMask
 from datamask.learning.scales import FEWEST_SUBSETS, MOST_SUBSETS, random_subsets, scaled
 from datamask.learning.swap_refinement import refine_by_swaps
 from datamask.objectives.facility_location import FacilityLocation
+from datamask.objectives.level import NATURAL, Level
 from datamask.objectives.protocol import MomentObjective, Moments
-from datamask.objectives.quality import centre_of
 from datamask.objectives.weighted import (
     WeightedObjective,
     WeightedTerm,
     build_terms,
     coverage_factor,
+    with_unit,
 )
 
 
@@ -96,7 +97,7 @@ def learn_mask(
     _check(features, quality, num_selected, ids, scores)
     inputs = (features, quality, selection, num_selected, seed, scores, compute)
     problem = scale(*inputs, ids, terms)
-    curve = Curve(problem.objective, selection.steps, progress, keeper, problem.data.centre)
+    curve = Curve(problem.objective, selection.steps, progress, keeper, problem.data.level)
     ranking = learn(problem, curve)
     selected = refine(problem, ranking)
     metrics = judge(problem, selected, ranking)
@@ -122,11 +123,11 @@ def scale(
     Without *learns*, masks can only be judged: facility location then searches no neighbours.
     """
     values = np.asarray(quality, np.float64)
-    data = shard_data(features, values, scores, compute, centre_of(values))
+    data = shard_data(features, values, scores, compute, Level.of(values))
     id_order = np.arange(len(features))
     if ids is not None:
         id_order = np.argsort(np.argsort(np.asarray(ids, object), kind="stable"), kind="stable")
-    terms = build_terms(selection) if terms is None else terms
+    terms = with_unit(build_terms(selection) if terms is None else terms, 1 / data.level.unit)
     neighbours = None
     if learns and selection.method == "mask" and 0 < num_selected < len(values):
         data, terms = _by_document(data, terms)
@@ -155,7 +156,7 @@ def learn(problem: Problem, curve: Curve) -> Ranking:
 
         logits = select(
             problem.data.features,
-            problem.quality - problem.data.centre,
+            problem.data.level.learned(problem.quality),
             problem.num_selected,
             selection,
             problem.objective.terms,
@@ -188,7 +189,7 @@ def judge(problem: Problem, selected: np.ndarray, ranking: Ranking | None = None
     objective, data = problem.objective, problem.data
     raw = raw_values(objective.terms, data, problem.put(selected))
     best = raw_values(objective.terms, data, problem.put(problem.top(problem.quality)))
-    metrics = compared(objective.terms, raw, problem.random, best, data.centre)
+    metrics = compared(objective.terms, raw, problem.random, best, data.level)
     metrics |= {"num_selected": problem.num_selected, "optimality_gap": None}
     if ranking is None:
         return metrics
@@ -227,9 +228,9 @@ def shard_data(
     quality: np.ndarray,
     scores: Mapping[str, np.ndarray],
     compute: Compute,
-    centre: float = 0.0,
+    level: Level = NATURAL,
 ) -> ShardData:
-    """Put quality minus *centre*, and scores, on the device; embeddings stay in host memory.
+    """Put quality as it is learned, and scores, on the device; embeddings stay in host memory.
 
     Raises:
         SettingsError: the device is not available.
@@ -246,8 +247,8 @@ def shard_data(
 
     named = {name: put(score) for name, score in scores.items()}
     working_set, matmul = compute.working_set_bytes, precision_of(compute, device)
-    centred = put(np.asarray(quality, np.float64) - centre)
-    return ShardData(features, centred, named, device, working_set, matmul, centre=centre)
+    learned = put(level.learned(quality))
+    return ShardData(features, learned, named, device, working_set, matmul, level=level)
 
 
 def precision_of(compute: Compute, device: torch.device) -> str:
@@ -342,7 +343,7 @@ def compared(
     raw: Mapping[str, float],
     random: Mapping[str, Spread],
     best: Mapping[str, float],
-    centre: float,
+    level: Level,
 ) -> dict[str, Any]:
     """Compare a selection with random subsets and top quality, by term and jointly.
 
@@ -350,17 +351,22 @@ def compared(
 
     Args:
         terms: weighted and scaled.
-        raw: the values of the selection, for quality minus the centre.
+        raw: the values of the selection, for quality as it is learned.
         random: the spread over random subsets of the same size.
         best: the values of as many documents with the highest quality.
-        centre: of quality.
+        level: of quality; everything returned is on the scale of the score.
     """
-    objective = WeightedObjective(tuple(terms))
+    objective = WeightedObjective(tuple(terms)).as_reported(level)
+    without_centre = Level(unit=level.unit)
+    means, deviations = (
+        {name: getattr(spread, kind) for name, spread in random.items()}
+        for kind in ("mean", "deviation")
+    )
     values = {
-        "selected": objective.at_level(raw, centre),
-        "random": objective.at_level({n: spread.mean for n, spread in random.items()}, centre),
-        "random_std": {name: spread.deviation for name, spread in random.items()},
-        "top_quality": objective.at_level(best, centre),
+        "selected": objective.at_level(raw, level),
+        "random": objective.at_level(means, level),
+        "random_std": objective.at_level(deviations, without_centre),
+        "top_quality": objective.at_level(best, level),
     }
     return {
         "terms": {
@@ -370,5 +376,5 @@ def compared(
         "objective": {
             kind: objective.join(values[kind]) for kind in ("selected", "random", "top_quality")
         },
-        "scales": {term.objective.name: term.scale for term in terms},
+        "scales": {term.objective.name: term.scale for term in objective.terms},
     }

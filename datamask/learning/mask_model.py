@@ -6,9 +6,9 @@ through the gradient at its moments (`learning.moment_gradient`):
     logit(x, q) = unit · Σ_t factor_t · (xᵀ W_t x + b_tᵀ x + c_t · q + (1/2 − p) x-curvature_t)
                   − threshold
 
-with the factor and the unit of `learning.published`, and q minus the centre of the quality that was
-learned. p is 1 for a document of the selection and 0 for another, so the logit is the gain against
-the other documents of the selection in both cases. A document is kept if its logit is above 0.
+with the factor and the unit of `learning.published`, and q as it was learned (`objectives.level`).
+p is 1 for a document of the selection and 0 for another, so the logit is the gain against the other
+documents of the selection in both cases. A document is kept if its logit is above 0.
 Where the gradient is of a selection that has not settled, or nearly the same for all documents,
 what was learned from the sample (`learned`) can decide instead. Nothing here calls an objective
 that a user wrote: a term whose curvature is unknown here has none, which matters less than 1/S.

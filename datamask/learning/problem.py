@@ -20,6 +20,7 @@ from datamask.config.selection import Selection
 from datamask.learning.data import ShardData, Spread
 from datamask.learning.neighbours import Neighbours
 from datamask.learning.policy import top_s
+from datamask.objectives.level import NATURAL, Level
 from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import WeightedObjective
 
@@ -87,7 +88,8 @@ class Curve:
     """The values of the terms step by step, saved together with the state of the estimator.
 
     *progress* is called with the steps done and the maximum. The *keeper* saves the unfinished
-    curve and *state*, from which a later call resumes. *centre* was subtracted from quality.
+    curve and *state*, from which a later call resumes. The objective is reported on the scale of
+    the *level* of quality.
     """
 
     def __init__(
@@ -96,10 +98,15 @@ class Curve:
         most_steps: int,
         progress: Callable[[int, int], None] | None = None,
         keeper: Keeper | None = None,
-        centre: float = 0.0,
+        level: Level = NATURAL,
     ) -> None:
-        self.objective, self.most_steps, self.progress = objective, most_steps, progress
-        self.keeper, self.centre = keeper, centre
+        self.objective = objective.as_reported(level)
+        self.most_steps, self.progress, self.keeper, self.level = (
+            most_steps,
+            progress,
+            keeper,
+            level,
+        )
         names = ("step", "seconds", "objective", *(t.objective.name for t in objective.terms))
         self.columns: dict[str, list[float]] = {name: [] for name in names}
         self.state: State = (keeper.load("learner") or {}) if keeper is not None else {}
@@ -112,8 +119,8 @@ class Curve:
         self._start = time.perf_counter() - max(self.columns["seconds"], default=0.0)
 
     def record(self, step: int, raw: Mapping[str, float]) -> None:
-        """Add a point: the raw values of the terms after a step, for quality minus the centre."""
-        self._add(step, self.objective.at_level(raw, self.centre))
+        """Add a point: the raw values of the terms after a step, for quality as it is learned."""
+        self._add(step, self.objective.at_level(raw, self.level))
 
     def _add(self, step: int, raw: Mapping[str, float]) -> None:
         columns = {"step": step, "seconds": time.perf_counter() - self._start}

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from datamask.config.selection import Selection
 from datamask.learning import published
+from datamask.objectives.level import Level
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +66,12 @@ def compare_quality(quality: np.ndarray, selected: np.ndarray, scale_terms: bool
     size, number = int(selected.sum()), len(quality)
     if not size:
         return quality_metrics(0, number, 0.0, 0.0, 0.0, 0.0, scale_terms)
-    variance = float(quality.var(ddof=1)) if number > 1 else 0.0
+    level = Level.of(quality)
+    learned = level.learned(quality)  # its square is representable, however small quality is
+    spread = level.unit * float(learned.std(ddof=1)) if number > 1 else 0.0
     best = float(np.partition(quality, number - size)[number - size :].mean())
     ours, mean = float(quality[selected].mean()), float(quality.mean())
-    return quality_metrics(size, number, ours, mean, variance, best, scale_terms)
+    return quality_metrics(size, number, ours, mean, spread, best, scale_terms)
 
 
 def quality_metrics(
@@ -76,16 +79,16 @@ def quality_metrics(
     number: int,
     ours: float,
     mean: float,
-    variance: float,
+    spread: float,
     best: float,
     scale_terms: bool,
 ) -> dict[str, Any]:
     """The metrics of a mask by quality alone, as `learner.judge` returns them.
 
     *size* is S, *number* N, *ours*, *mean* and *best* the mean quality of the mask, of all N and of
-    the S best; *variance* is that of all N, with N - 1.
+    the S best; *spread* is the standard deviation of all N, with N - 1.
     """
-    deviation = math.sqrt((1 - size / number) / size * variance) if size else 0.0
+    deviation = math.sqrt((1 - size / number) / size) * spread if size else 0.0
     values = {"selected": ours, "random": mean, "top_quality": best}
     scale = (scale_terms and deviation) or 1.0
     return {

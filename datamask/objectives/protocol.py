@@ -29,7 +29,7 @@ class Batch:
 
     Args:
         features_BD: unit vectors, float32.
-        quality_B: combined quality minus its median (`objectives.quality.centre_of`), so that a
+        quality_B: combined quality as it is learned (`objectives.level`), so that a
             large mean takes no precision; give what must be absolute as a score.
         scores: named per-document scores, each of shape B.
         working_set_bytes: how much memory one evaluation may use; masks are cut into groups to

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import numpy as np
 from torch import Tensor
 
 from datamask.objectives.protocol import MomentObjective, Moments
@@ -25,12 +24,3 @@ class Quality(MomentObjective):
     def of_moments(self, moments: Moments) -> Tensor:
         """Σ q / S."""
         return moments.quality / moments.count
-
-
-def centre_of(quality: np.ndarray) -> float:
-    """The lower median of quality (float64, shape N): a value, and so free of rounding; 0 of none.
-
-    It moves with quality, so adding a constant to all values changes nothing that is learned.
-    """
-    middle = (len(quality) - 1) // 2
-    return float(np.partition(quality, middle)[middle]) if len(quality) else 0.0

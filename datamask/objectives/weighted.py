@@ -14,7 +14,7 @@ import contextlib
 import importlib
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ from datamask.errors import DatamaskError, SettingsError, one_line
 from datamask.objectives.disf import DiSF
 from datamask.objectives.facility_location import FacilityLocation
 from datamask.objectives.groups import GroupBalance, LengthBalance
+from datamask.objectives.level import Level
 from datamask.objectives.pairwise import PairwiseSimilarity
 from datamask.objectives.protocol import Batch, MomentObjective, Objective
 from datamask.objectives.quality import Quality
@@ -156,14 +157,26 @@ class WeightedObjective:
             total = total + term.factor * term.objective.values(masks_GB, batch)
         return total
 
-    def at_level(self, raw: Mapping[str, float], centre: float) -> dict[str, float]:
-        """Raw values as they are reported, by name, from those of quality minus *centre*."""
+    def at_level(self, raw: Mapping[str, float], level: Level) -> dict[str, float]:
+        """Raw values as they are reported, by name, from those of quality as it is learned."""
         of_quality = {t.objective.name for t in self.terms if isinstance(t.objective, Quality)}
-        return {name: raw[name] + centre * (name in of_quality) for name in raw}
+        return {n: level.reported(raw[n]) if n in of_quality else raw[n] for n in raw}
+
+    def as_reported(self, level: Level) -> WeightedObjective:
+        """The same objective, for values as they are reported."""
+        return WeightedObjective(with_unit(self.terms, level.unit))
 
     def join(self, raw: Mapping[str, float]) -> float:
         """The joint objective from the raw values of the terms."""
         return sum(t.factor * raw[t.objective.name] for t in self.terms if t.weight != 0)
+
+
+def with_unit(terms: Sequence[WeightedTerm], unit: float) -> tuple[WeightedTerm, ...]:
+    """Terms with the same contributions when the values of quality are multiplied by *unit*."""
+    return tuple(
+        replace(term, scale=term.scale * unit) if isinstance(term.objective, Quality) else term
+        for term in terms
+    )
 
 
 def build_terms(

@@ -31,8 +31,10 @@ from datamask.runs.in_progress import each_in_turn
 from datamask.runs.run import Piece
 from datamask.selection.limits import COUNTS, check_bounds
 from datamask.source.columns import (
+    INEXACT,
     domains,
     feature_problem,
+    first_inexact,
     is_numeric,
     missing_score,
     named,
@@ -233,10 +235,13 @@ class _SourceRows:
                 columns["dump"] = dump_names(read["dump"])
         # Last: rows in which something else cannot be read are not counted.
         for name in filter(lambda name: name.startswith(_SCORE), read.schema.names):
+            column = name.removeprefix(_SCORE)
+            if (first := first_inexact(read[name])) is not None:
+                raise InputError(INEXACT, path=path, row=start + first, column=column)
             lacking = pc.invert(usable(read[name]))
             if count := pc.sum(lacking).as_py():
                 first = pc.index(lacking, True).as_py()
-                missing.append((name.removeprefix(_SCORE), count, path, start + first))
+                missing.append((column, count, path, start + first))
         return pa.RecordBatch.from_pydict(columns)
 
     def _check_lengths(self, path: str, footer: pq.FileMetaData) -> None:

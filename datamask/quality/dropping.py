@@ -9,6 +9,7 @@ border.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from fractions import Fraction
 from itertools import accumulate, combinations
 from typing import Any
@@ -20,6 +21,7 @@ from datamask.config.compute import Compute
 from datamask.config.selection import LENGTH_BINS
 from datamask.hygiene.contamination import common_ngrams
 from datamask.hygiene.similar_pairs import find_near_duplicates
+from datamask.objectives.level import NATURAL, Level
 from datamask.quality.budget_checks import Counts, check_survivors, count_documents
 from datamask.quality.combining import join_documents, value_of, write_shards
 from datamask.quality.fitting import rank_correlation
@@ -39,10 +41,10 @@ def drop(run: Run, compute: Compute) -> None:
 
     Metrics of the receipts: `kept`, `kept_before` (in earlier shards), `kept_total`, the same three
     of `tokens`, `dropped` by reason, `missing` by score; of the documents that are left
-    `length_edges`, the deciles of their characters, and `centre`, the median of their quality. The
-    first shard's also has `least_quality`, the least of a document that is left,
-    `score_correlations` and `score_groups` (`quality.grouping`), the
-    `common_ngrams` of benchmarks, and the `normalisation` for mask models (`combining.Scales`).
+    `length_edges`, the deciles of their characters, and `centre` and `unit` of their quality
+    (`objectives.level`). The first shard's also has `least_quality`, the least of a document that
+    is left, `score_correlations` and `score_groups` (`quality.grouping`), the `common_ngrams` of
+    benchmarks, and the `normalisation` for mask models (`combining.Scales`).
 
     A run that is judged by a mask model prunes what is below its `least_quality`.
 
@@ -61,7 +63,7 @@ def drop(run: Run, compute: Compute) -> None:
         counted = _counted(counts, run.num_shards)
         of_all = {
             "length_edges": about["length_edges"] if about else _length_edges(connection),
-            "centre": about.get("centre", 0.0) if about else median_quality(connection),
+            **(level_of_model(about) if about else level_of_quality(connection)),
         }
         of_first = {**_compared(connection, run), "normalisation": scales}
 
@@ -136,11 +138,20 @@ def _correlations(table: pa.Table) -> list[dict[str, Any]]:
     return pairs
 
 
-def median_quality(connection: Any) -> float:
-    """The lower median of the quality that is left in `result` (`objectives.quality.centre_of`)."""
+def level_of_model(about: dict[str, Any]) -> dict[str, float]:
+    """The level of quality on which a mask model was learned; older ones have no unit."""
+    return {"centre": about.get("centre", 0.0), "unit": about.get("quality_unit", 1.0)}
+
+
+def level_of_quality(connection: Any) -> dict[str, float]:
+    """The level of the quality that is left in `result`, as `objectives.level.Level.of`."""
     rows = "result WHERE dropped IS NULL"
-    number = execute(connection, f"SELECT count(*) FROM {rows}")[0][0]
-    return value_at(connection, "quality", rows, (number - 1) // 2) if number else 0.0
+    extremes = f"SELECT count(*), min(quality), max(quality) FROM {rows}"
+    [(number, least, largest)] = execute(connection, extremes)
+    if not number:
+        return asdict(NATURAL)
+    centre = value_at(connection, "quality", rows, (number - 1) // 2)
+    return asdict(Level.between(least, centre, largest))
 
 
 def _length_edges(connection: Any) -> list[int] | None:

@@ -38,7 +38,7 @@ def import_scores(run: Run, shard: int, compute: Compute) -> Receipt:
 
     The receipt's metrics: `long` (the bound, and how many texts were cut or dropped), `characters`
     and `tokens` (sums; null where the source has none) and `scores`, for each its `missing`,
-    `count`, `min`, `max`, `mean` and `m2` (sum of squared deviations) over the values present.
+    `count`, `min`, `max`, `mean` and `deviation` over the values present.
 
     Raises:
         InputError: a score is not a number, the source cannot be read, or tokenizer or model are

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 import numpy as np
@@ -13,22 +14,26 @@ from datamask.errors import InputError
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 
+MOST = sys.float_info.max / 2
+"""Largest magnitude of a score: the difference of two is a float64 too."""
+
 
 def moments(values: pa.Array) -> dict[str, Any]:
-    """Count, extremes, mean and summed squared deviations of the values that are not null."""
+    """Count, extremes, mean and standard deviation (with N) of the values that are not null.
+
+    Squares are of values divided by the largest, because those of tiny or huge ones are no float64.
+    """
     present = values.drop_null().to_numpy(zero_copy_only=False)
     metrics: dict[str, Any] = {"missing": values.null_count, "count": len(present)}
     if not len(present):
-        return {**metrics, "min": None, "max": None, "mean": 0.0, "m2": 0.0}
-    with np.errstate(over="ignore", invalid="ignore"):
-        mean = float(np.mean(present))
-        m2 = float(np.sum(np.square(present - mean)))
+        return {**metrics, "min": None, "max": None, "mean": 0.0, "deviation": 0.0}
+    largest = float(np.abs(present).max()) or 1.0
     return {
         **metrics,
         "min": float(present.min()),
         "max": float(present.max()),
-        "mean": mean if np.isfinite(mean) else None,
-        "m2": m2 if np.isfinite(m2) else None,
+        "mean": largest * float(np.mean(present / largest)),
+        "deviation": largest * float(np.std(present / largest)),
     }
 
 
@@ -39,34 +44,39 @@ def scale_of(run: Run, receipts: list[Receipt], score: Score) -> tuple[float, fl
     A score that is the same everywhere becomes 0.
 
     Raises:
-        InputError: the values are too large for a mean and a deviation, or (`none`) for float32.
+        InputError: values are too large: for a difference, or (`none`) as quality.
     """
-    total, mean, m2, low, high = 0, 0.0, 0.0, math.inf, -math.inf
+    parts: list[list[float]] = []
     for receipt in receipts:
         metrics = receipt.metrics["scores"][score.name]
-        extremes = (metrics["min"] or 0.0, metrics["max"] or 0.0)
-        is_large = score.normalisation == "none" and max(map(abs, extremes)) > LARGEST
-        if is_large or metrics["mean"] is None or metrics["m2"] is None:
-            problem = f"values too large for normalisation {score.normalisation}; use rank"
-            path = run.path("scores", receipt.unit)
-            raise InputError(problem, path=path, shard=receipt.unit, column=score.name)
-        parts = [[metrics[key] for key in ("count", "mean", "m2", "min", "max")]]
-        if (fill := score.filled) is not None:
-            parts.append([metrics["missing"], fill, 0.0, fill, fill])
-        for count, mean_of_part, m2_of_part, least, largest in parts:
-            if not count:
-                continue
-            # Both sets together: Chan et al. 1979, eq. 2.1.
-            before, total, delta = total, total + count, mean_of_part - mean
-            mean += delta * (count / total)
-            m2 += m2_of_part
-            if before:
-                m2 += delta * delta * (before * (count / total))
-            low, high = min(low, least), max(high, largest)
-    if score.normalisation == "none" or not total:
+        part = [metrics[key] for key in ("count", "mean", "deviation", "min", "max")]
+        if metrics["count"]:
+            parts.append(part)
+            if max(map(abs, part[3:])) > (LARGEST if score.normalisation == "none" else MOST):
+                problem = f"values too large for normalisation {score.normalisation}; use rank"
+                path = run.path("scores", receipt.unit)
+                raise InputError(problem, path=path, shard=receipt.unit, column=score.name)
+        if score.filled is not None and metrics["missing"]:
+            parts.append([metrics["missing"], score.filled, 0.0, score.filled, score.filled])
+    if score.normalisation == "none" or not parts:
         return 0.0, 1.0
+    _, _, _, lows, highs = zip(*parts, strict=True)
+    low, high = min(lows), max(highs)
     if low == high:
         return low, 1.0
-    if score.normalisation == "z-score":
-        return mean, math.sqrt(m2 / total) or 1.0
-    return low, high - low
+    if score.normalisation == "min-max":
+        return low, high - low
+    return _mean_and_deviation(parts, high - low)
+
+
+def _mean_and_deviation(parts: list[list[float]], unit: float) -> tuple[float, float]:
+    """Of values in *parts* with count, mean and deviation; squares are of numbers by *unit*."""
+    total, mean, m2 = 0.0, 0.0, 0.0
+    for count, mean_of_part, deviation, *_ in parts:
+        # Both sets together: Chan et al. 1979, eq. 2.1.
+        before, total, delta = total, total + count, mean_of_part - mean
+        mean += delta * (count / total)
+        m2 += count * (deviation / unit) ** 2
+        if before:
+            m2 += (delta / unit) ** 2 * (before * (count / total))
+    return mean, unit * math.sqrt(m2 / total)

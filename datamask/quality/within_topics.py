@@ -12,7 +12,7 @@ from typing import Any
 from datamask.config.compute import Compute
 from datamask.config.selection import NO_GROUP
 from datamask.quality.combining import double, load_documents, rows_of, value_of, write_shards
-from datamask.quality.dropping import median_quality
+from datamask.quality.dropping import level_of_quality
 from datamask.quality.grouping import create_groups, group_shares, mixed_with_groups
 from datamask.runs import schemas
 from datamask.runs.run import Run
@@ -46,11 +46,11 @@ def normalise_within_topics(run: Run, compute: Compute) -> None:
                 paths,
             )
         _add_scores(connection, run)
-        centre = {"centre": median_quality(connection)}
+        level = level_of_quality(connection)
         groups = [*of_shards[0].get("score_groups", []), *group_shares(connection, ["topic"])]
 
         def metrics_of(shard: int) -> dict[str, Any]:
-            return of_shards[shard] | centre | ({"score_groups": groups} if shard == 0 else {})
+            return of_shards[shard] | level | ({"score_groups": groups} if shard == 0 else {})
 
         write_shards(connection, run, "topic_quality", "result", schema, metrics_of)
 

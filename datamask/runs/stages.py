@@ -47,7 +47,7 @@ STAGES = {
         ),
         Stage(
             "scores",
-            6,
+            7,
             "datamask.quality.importing:import_scores",
             "shard",
             settings=of.raw_scores,
@@ -103,7 +103,7 @@ STAGES = {
         ),
         Stage(
             "quality",
-            9,
+            10,
             "datamask.quality.dropping:drop",
             settings=of.pruned,
             after_all=(
@@ -142,7 +142,7 @@ STAGES = {
         ),
         Stage(
             "topic_quality",
-            1,
+            2,
             "datamask.quality.within_topics:normalise_within_topics",
             settings=of.reads("scores_within_topics.name", "scores_within_topics.weight"),
             after_all=("scores", "quality", "topics"),
@@ -150,7 +150,7 @@ STAGES = {
         ),
         Stage(
             "corpus_statistics",
-            9,
+            10,
             "datamask.selection.totals:shard_statistics",
             "shard",
             settings=of.statistics,
@@ -162,7 +162,7 @@ STAGES = {
         ),
         Stage(
             "round",
-            17,
+            18,
             "datamask.selection.rounds:learn_round",
             "shard",
             on_device=True,
@@ -172,7 +172,7 @@ STAGES = {
         ),
         Stage(
             "round_total",
-            15,
+            16,
             "datamask.selection.totals:sum_round",
             "round",
             settings=of.total,
@@ -201,7 +201,7 @@ STAGES = {
         ),
         Stage(
             "learning",
-            18,
+            19,
             "datamask.selection.per_shard:learn_logits",
             "shard",
             settings=of.learning,
@@ -223,7 +223,7 @@ STAGES = {
         ),
         Stage(
             "selection",
-            22,
+            23,
             "datamask.selection.per_shard:make_mask",
             "shard",
             settings=of.mask,
@@ -234,7 +234,7 @@ STAGES = {
         ),
         Stage(
             "outcome",
-            8,
+            9,
             "datamask.selection.outcome:sum_selected",
             "shard",
             settings=lambda s: s.seed,
@@ -245,7 +245,7 @@ STAGES = {
         ),
         Stage(
             "mask_model",
-            6,
+            7,
             "datamask.selection.mask_model:make_mask_model",
             settings=lambda s: [s.selection.estimator, s.topics is not None],
             after_all=("quality", "topic_model", "outcome", "round_total", "threshold"),
@@ -282,7 +282,7 @@ STAGES = {
         *TOKENS,
         Stage(
             "composition",
-            9,
+            10,
             "datamask.analysis.composition:compose",
             after_all=("documents", "outcome", "round_total"),
             file="composition.duckdb",

@@ -16,6 +16,7 @@ from datamask.config.selection import NO_GROUP
 from datamask.embedding.vectors import read_vectors
 from datamask.errors import CorruptFileError, DeviceMemoryError, InputError
 from datamask.learning.ranked import compare_quality
+from datamask.objectives.level import Level
 from datamask.runs import budget
 from datamask.runs.files import read_columns
 from datamask.runs.followed import selection_of
@@ -44,7 +45,7 @@ class ShardDocuments:
         rows: in the shard.
         ids: strings.
         quality: float64, finite.
-        centre: of the corpus's quality; the learner subtracts it (`quality.dropping`).
+        level: of the corpus's quality, on which shards learn (`quality.dropping`).
         left: how many survived, in the shard and in the corpus.
         scores: float32, by name.
         features: float16, N x D, unit rows.
@@ -54,7 +55,7 @@ class ShardDocuments:
     rows: pa.ChunkedArray
     ids: pa.ChunkedArray
     quality: np.ndarray
-    centre: float
+    level: Level
     left: budget.Survivors
     scores: dict[str, np.ndarray]
     features: np.ndarray
@@ -217,7 +218,7 @@ def on_device(
 
     def on_data(compute: Compute) -> Result:
         features, quality, scores = documents.features, documents.quality, documents.scores
-        return work(shard_data(features, quality, scores, compute, documents.centre))
+        return work(shard_data(features, quality, scores, compute, documents.level))
 
     return within_memory(documents.shard, compute, on_data)
 
@@ -275,8 +276,13 @@ def read_survivors(run: Run, shard: int, names: Sequence[str] = ()) -> ShardDocu
     scores = {name: table[name].to_numpy().astype(np.float32) for name in names}
     features, left = np.zeros((len(ids), 0), np.float16), budget.Survivors.of(metrics)
     return ShardDocuments(
-        shard, table["row"], ids, quality, metrics["centre"], left, scores, features
+        shard, table["row"], ids, quality, level_from(metrics), left, scores, features
     )
+
+
+def level_from(metrics: dict[str, Any]) -> Level:
+    """The level of quality that a receipt of `quality` records."""
+    return Level(metrics["centre"], metrics["unit"])
 
 
 def write_rows(

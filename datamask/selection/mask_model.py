@@ -29,7 +29,7 @@ from datamask.learning.mask_model import Judged, MaskModel, TermGain, mask_model
 from datamask.learning.moment_gradient import along
 from datamask.objectives.formula import formula
 from datamask.objectives.protocol import Moments
-from datamask.objectives.weighted import WeightedTerm, is_linear
+from datamask.objectives.weighted import WeightedTerm, is_linear, with_unit
 from datamask.runs import budget
 from datamask.runs.files import read_columns, replace_file, write_text_file
 from datamask.runs.followed import selection_of
@@ -94,7 +94,7 @@ def _unavailable(run: Run) -> str:
 
 def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any], str]:
     """The model, what model.json says of it, and why it is of no use, if it is of none."""
-    selection, shards = selection_of(run), range(run.num_shards)
+    selection, shards, level = selection_of(run), range(run.num_shards), sums.level_of_quality(run)
     quality = run.receipt("quality", 0).metrics
     moments, *_ = sums.read_moments(run, "outcome", shards)
     kept, candidates = float(moments.count), quality["kept_total"]
@@ -137,7 +137,8 @@ def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any], str]:
         "versions": versions(),
         **about_scores(run.settings, run.pinned_revisions),
         **{name: quality[name] for name in ("normalisation", "least_quality", "length_edges")},
-        "centre": sums.centre_of_quality(run),
+        "centre": level.centre,
+        "quality_unit": level.unit,
         "score_names": score_names(run),
         "embedding": about_embedding(run.settings, run.pinned_revisions),
     }
@@ -213,7 +214,7 @@ def _terms_of_shards(run: Run, unit: float, kept: float) -> tuple[WeightedTerm, 
         name = term.objective.name
         total = sum(count * each / scales[name] for each, count, scales in units_of_shards)
         terms.append(replace(term, scale=unit / kept * number / total if total else 1.0))
-    return tuple(terms)
+    return with_unit(terms, 1 / sums.level_of_quality(run).unit)  # the receipts are as reported
 
 
 def about_scores(settings: Settings, pinned_revisions: Mapping[str, str]) -> dict[str, Any]:

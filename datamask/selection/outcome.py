@@ -70,4 +70,4 @@ def corpus_metrics(run: Run) -> dict[str, Any]:
         sums.term_values(terms, moments) if count else dict.fromkeys(random, 0.0)
         for moments in (selected, top_quality)
     )
-    return compared(terms, ours, random, best, sums.centre_of_quality(run))
+    return compared(terms, ours, random, best, sums.level_of_quality(run))

@@ -28,7 +28,7 @@ from datamask.objectives.weighted import WeightedTerm, is_linear
 from datamask.runs import budget
 from datamask.runs.run import Run, shard_seed
 from datamask.selection.documents import ShardDocuments
-from datamask.selection.sums import centre_of_quality, read_lists
+from datamask.selection.sums import level_of_quality, read_lists
 from datamask.selection.terms import score_names
 
 logger = logging.getLogger(__name__)
@@ -130,7 +130,7 @@ def with_known_sums(documents: ShardDocuments, moments: Moments) -> Moments:
 
     scores = {name: total(documents.scores[name]) for name in moments.scores}
     count = torch.tensor(float(len(documents.ids)), dtype=torch.float64)
-    quality = total(documents.quality - documents.centre)
+    quality = total(documents.level.learned(documents.quality))
     return replace(moments, count=count, quality=quality, scores=scores)
 
 
@@ -151,7 +151,7 @@ def corpus_sample(run: Run, columns: Mapping[str, np.ndarray], compute: Compute)
         quality,
         dict(zip(names, scores.reshape(len(names), -1), strict=True)),
         compute.model_copy(update={"device": "cpu", "matmul": "float32"}),
-        centre_of_quality(run),
+        level_of_quality(run),
     )
 
 

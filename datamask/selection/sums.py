@@ -15,13 +15,14 @@ import torch
 
 from datamask.learning import exchange
 from datamask.learning.data import ShardData, highest_order, moments_of
+from datamask.objectives.level import Level
 from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.objectives.weighted import WeightedTerm
 from datamask.runs import schemas
 from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
 from datamask.runs.run import Run
-from datamask.selection.documents import ShardDocuments, read_tokens
+from datamask.selection.documents import ShardDocuments, level_from, read_tokens
 from datamask.selection.terms import score_names, terms_of
 
 
@@ -38,7 +39,7 @@ class Total:
         dual_price: gradient of the last document that would be selected.
         objective: of the corpus.
         terms: their raw values.
-        scales: of the terms.
+        scales: of the terms, for quality as it is learned.
         settled: whether the objective has stopped rising (`totals.ROUNDS_TO_STOP`).
         threshold: of the judge; in total 0.
         sample: what the judge was learned from (`sampling.learn_judge`); in total 0.
@@ -64,7 +65,7 @@ class Total:
 
 
 def term_values(terms: Sequence[WeightedTerm], moments: Moments) -> dict[str, float]:
-    """The raw value of each moment objective, for quality minus its centre."""
+    """The raw value of each moment objective, for quality as it is learned."""
     return {
         term.objective.name: float(term.objective.of_moments(moments))
         for term in terms
@@ -72,9 +73,9 @@ def term_values(terms: Sequence[WeightedTerm], moments: Moments) -> dict[str, fl
     }
 
 
-def centre_of_quality(run: Run) -> float:
-    """What is subtracted from quality wherever shards exchange sums."""
-    return float(run.receipt(run.quality_stage, 0).metrics["centre"])
+def level_of_quality(run: Run) -> Level:
+    """The level of quality wherever shards exchange sums."""
+    return level_from(run.receipt(run.quality_stage, 0).metrics)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from datamask.learning.moment_gradient import joint_value
 from datamask.learning.policy import inclusion_of, long_sum
 from datamask.learning.scales import random_subsets, scaled
 from datamask.objectives.protocol import Moments
-from datamask.objectives.weighted import WeightedObjective, WeightedTerm
+from datamask.objectives.weighted import WeightedObjective, WeightedTerm, with_unit
 from datamask.runs import budget, schemas
 from datamask.runs.run import Run
 from datamask.selection import sampling, sums
@@ -80,7 +80,7 @@ def _sum_statistics(run: Run, compute: Compute) -> None:
     kept = drawn.columns(0, sampling.STAND_INS)
     sample = sampling.corpus_sample(run, kept, compute)
     num_selected = _num_selected(run, totals, tokens)
-    terms = terms_of(run)
+    terms = with_unit(terms_of(run), 1 / sums.level_of_quality(run).unit)
     if selection.scale_terms:
         random = random_subsets(terms, totals, sample, num_selected, run.settings.seed)
         terms = scaled(terms, random)
@@ -149,9 +149,10 @@ def _valued(
     sample: ShardData,
 ) -> sums.Total:
     """The objective of the corpus at some moments, and what follows from it."""
-    weighted, documents = WeightedObjective(terms), float(moments.count)
-    values = weighted.at_level(sums.term_values(terms, moments), sums.centre_of_quality(run))
-    objective = weighted.join(values)
+    level, documents = sums.level_of_quality(run), float(moments.count)
+    weighted = WeightedObjective(terms)
+    values = weighted.at_level(sums.term_values(terms, moments), level)
+    objective = weighted.as_reported(level).join(values)
     part = documents / run.receipt("quality", 0).metrics["kept_total"]
     return sums.Total(
         documents=documents,

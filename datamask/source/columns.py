@@ -37,6 +37,28 @@ def is_numeric(kind: pa.DataType) -> bool:
     return any(check(kind) for check in checks)
 
 
+LARGEST_EXACT = 2**53
+"""Float64 holds every whole number up to this one, and then only every second."""
+
+INEXACT = "a whole number above 2⁵³, which float64 confuses with its neighbours; divide it first"
+
+
+def first_inexact(values: pa.Array | pa.ChunkedArray) -> int | None:
+    """The row of the first whole number above `LARGEST_EXACT` in a column of numbers, or None.
+
+    Scores are float64, in which several such numbers are one.
+    """
+    kind = values.type
+    if not (kind in (pa.int64(), pa.uint64()) or pa.types.is_decimal(kind)):
+        return None
+    # Arrow compares unsigned numbers only with their own type.
+    bound = pa.scalar(LARGEST_EXACT, pa.uint64() if kind == pa.uint64() else pa.int64())
+    above = pc.greater(values, bound)
+    below = above if kind == pa.uint64() else pc.less(values, -LARGEST_EXACT)
+    row: int = pc.index(pc.fill_null(pc.or_(above, below), False), True).as_py()
+    return row if row >= 0 else None
+
+
 def feature_problem(kind: pa.DataType, width: int) -> str:
     """The problem of an embedding column's type; empty if there is none."""
     is_fixed = pa.types.is_fixed_size_list(kind)

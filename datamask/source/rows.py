@@ -22,7 +22,7 @@ import pyarrow.json
 from datamask.config.inputs import Score
 from datamask.errors import DatamaskError, InputError, gathering, one_line, together
 from datamask.runs.in_progress import advance
-from datamask.source.columns import is_id, is_numeric
+from datamask.source.columns import INEXACT, first_inexact, is_id, is_numeric
 from datamask.source.opening import naming
 from datamask.source.pinned import SCORE_SUFFIXES, PlannedFiles, open_text
 
@@ -81,19 +81,22 @@ def read_scores(
     Raises:
         InputError: the file is unreadable, lacks a column or has one of another type.
     """
-    refuse = functools.partial(InputError, path=path)
+    refuse, row = functools.partial(InputError, path=path), 0
     try:
         for batch in _batches(path, score, files or PlannedFiles(path)):
             value, keys = batch.column(score.column), batch.column(score.id_column)
             if not is_numeric(value.type):
                 problem = f"type {value.type}, needed a number; fix it, or name another column"
                 raise refuse(problem, column=score.column)
+            if (first := first_inexact(value)) is not None:
+                raise refuse(INEXACT, row=row + first, column=score.column)
             if not is_id(keys.type):
                 problem = f"type {keys.type}, needed text or integer; write the ids as text"
                 raise refuse(problem, column=score.id_column)
             keys = keys.cast(pa.string())
             keys.validate(full=True)  # Arrow does not check the bytes of JSON and Parquet
             yield keys, value.cast(pa.float64(), safe=False)
+            row += len(keys)
     except (pa.ArrowException, UnicodeError, OverflowError, csv.Error) as error:
         what = f"ids ({score.id_column}) and numbers ({score.column})"
         raise refuse(f"cannot be read as {what}: {one_line(error)}; fix the file") from None

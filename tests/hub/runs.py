@@ -152,6 +152,7 @@ def write_outputs(
     """Write the files of a shard with receipts, *of_mask* is what learning says; nothing drops."""
     rows = len(outputs["scores"])
     before = {"kept_before": rows * shard, "kept_total": rows * run.num_shards, "centre": 0.0}
+    before["unit"] = 1.0
     metrics: dict[str, dict[str, Any]] = {
         "selection": of_mask,
         "scores": {"long": {"policy": "refuse", "bound": 10_000_000, "documents": 0}},

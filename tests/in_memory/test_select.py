@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 import datasets
@@ -211,6 +212,8 @@ def wrong(rows: int, value: float) -> np.ndarray:
     return found
 
 
+DATES = np.datetime64("2026-01-01", "s") + np.arange(ROWS)
+
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "ragged": (lambda: datamask.select([[1.0, 2.0], [3.0]]), "row 1: 1 numbers, but row 0 has 2"),
     "zero": (lambda: datamask.select(wrong(7, 0)), "row 7: all zeros"),
@@ -224,7 +227,15 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "mixed": (lambda: datamask.select(["a", 1]), "not texts, numbers"),
     "short quality": (lambda: datamask.select(X, QUALITY[1:]), r"shape \(119,\), needed \(120,\)"),
     "NaN quality": (lambda: datamask.select(X, [np.nan, *QUALITY[1:]]), "row 0, column quality"),
-    "texts as quality": (lambda: datamask.select(X, ["a"] * ROWS), "not numbers"),
+    "texts as quality": (lambda: datamask.select(X, ["1"] * ROWS), "type string, needed a number"),
+    "dates as quality": (lambda: datamask.select(X, DATES), "type timestamp"),
+    "days as quality": (lambda: datamask.select(X, DATES - DATES[0]), "type duration"),
+    "dates of pandas": (lambda: datamask.select(X, pd.Series(DATES)), "type timestamp"),
+    "masked dates": (lambda: datamask.select(X, np.ma.masked_array(DATES)), "type timestamp"),
+    "whole numbers": (lambda: datamask.select(X, 2**53 - 9 + np.arange(ROWS)), "row 10, .*2⁵³"),
+    "below them": (lambda: datamask.select(X, [*range(119), -(2**60)]), "row 119, .*2⁵³"),
+    "decimals": (lambda: datamask.select(X, [Decimal(2**60)] * ROWS), "row 0, .*2⁵³"),
+    "beyond 64 bits": (lambda: datamask.select(X, [2**70] * ROWS), "not texts, numbers"),
     "other index": (
         lambda: datamask.select(pd.DataFrame({"v": list(X)}), pd.Series(QUALITY)[::-1]),
         "its index differs",

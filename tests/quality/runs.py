@@ -28,7 +28,7 @@ def make_run(
         **columns,
     }
     folder = tmp_path / "source"
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table(table), folder / "a.parquet", row_group_size=rows)
     data = {
         "source": {"path": str(folder)},

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from datamask.config.loading import parse_settings
+from datamask.errors import InputError
 from datamask.planning.plan import plan_run
 from datamask.quality.moments import moments
 from tests.conftest import mostly_nightly
@@ -82,12 +83,37 @@ def test_a_score_named_value_is_one_of_several(tmp_path):
 
 
 def test_any_number_can_be_a_score(tmp_path):
-    """Whole numbers that no float64 holds are rounded; values too large for a sum have no mean."""
-    grades = pa.array([2**64 - 1 - 2**60 * place for place in range(8)], pa.uint64())
-    rows = score(make_run(tmp_path, {"grade": grades}, scores=[column("rank")]))
+    """Moments of tiny and of huge values are those of usual ones; float64 must hold each value."""
+    grades = pa.array([2**53 - place for place in range(8)], pa.uint64())
+    rows = score(make_run(tmp_path / "exact", {"grade": grades}, scores=[column("rank")]))
     assert [row["quality"] for row in rows] == [(14 - 2 * place) / 16 for place in range(8)]
-    found = moments(pa.array([1e308, -1e308] * 8))
-    assert found["mean"] is None and found["m2"] is None
+    grades = pa.array([*range(6), 2**53 + 1, 2**63], pa.uint64())
+    with pytest.raises(InputError) as caught:
+        score(make_run(tmp_path / "merged", {"grade": grades}, scores=[column("rank")]))
+    assert caught.value.row == 6 and caught.value.column == "grade"
+    for factor in (1e-300, 1.0, 1e300):
+        found = moments(pa.array([value * factor for value in (3.0, -1.0, 4.0, 2.0)]))
+        assert found["mean"] == pytest.approx(2 * factor)
+        assert found["deviation"] == pytest.approx(3.5**0.5 * factor)
+
+
+@pytest.mark.parametrize("normalisation", ["z-score", "min-max", "rank"])
+def test_a_score_times_a_number_is_the_same_score(tmp_path, normalisation):
+    """However small or large the number is, with several shards and a filled value."""
+    values = [0.25, 3.0, None, -7.5, 1.0, 2.0, 0.0, 5.0, -1.0]
+    found = []
+    for factor in (1.0, 2.0**-900, 2.0**60):
+        one = column(normalisation, missing=2 * factor)
+        grades = [value and value * factor for value in values]
+        run = make_run(tmp_path / str(factor), {"grade": grades}, rows=4, scores=[one])
+        found.append([row["quality"] for row in score(run)])
+    filled = [2.0 if value is None else value for value in values]
+    assert found[0] == pytest.approx(plainly(filled, normalisation))
+    for other in found[1:]:
+        assert other == pytest.approx(found[0], rel=1e-12)
+    with pytest.raises(InputError) as caught:
+        score(make_run(tmp_path / "huge", {"grade": [1.0, -1e308]}, scores=[column("min-max")]))
+    assert caught.value.column == "grade"
 
 
 def test_scores_are_compared_within_folders(tmp_path):

@@ -13,6 +13,7 @@ from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
 from datamask.errors import CorruptFileError, DatamaskError, RunError
 from datamask.learning.learner import shard_data
+from datamask.objectives.level import Level
 from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.runs.run import Run
 from datamask.selection import sampling
@@ -76,7 +77,7 @@ def logits_of(run: Run, of: Run | None = None) -> tuple[np.ndarray, np.ndarray]:
         if of is None:
             mask = read_column(run, "selection", documents, "selected").to_numpy()
         parts = documents.features, documents.quality, documents.scores
-        data = shard_data(*parts, Compute(), about["centre"])
+        data = shard_data(*parts, Compute(), Level(about["centre"], about["quality_unit"]))
         ours.append(model.judge(data, mask).logits)
         theirs.append(pq.read_table((of or run).path("selection", shard))["logit"].to_numpy())
     return np.concatenate(ours), np.concatenate(theirs)
