@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 SMALLEST = 1e-300
-"""Values that differ by less count as equal: float64 has few digits for numbers this small."""
+"""Values that differ by less count as equal: float64 has few digits for numbers this small
+(docs/log.md#numbers)."""
 
 
 @dataclass(frozen=True, slots=True)
