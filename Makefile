@@ -50,17 +50,17 @@ evaluate: demo ## train small language models on the demo's selection and on fou
 pictures: demo-semantic ## make the documentation's pictures, with DiSF and lambda 0.5 (docs/pictures)
 	$(BIN)/datamask rebuild runs/pictures --from runs/demo-semantic --set 'quality={prune_fraction: 0.4}' \
 		--set selection.metric=disf --set selection.quality_weight=0.5
-	$(BIN)/datamask sweep runs/pictures
+	$(BIN)/datamask sweep runs/pictures --over selection.quality_weight=0,0.1,0.3,0.5,0.7,0.9,1
 	mkdir -p docs/pictures
-	cd runs/pictures && cp pictures/map.png pictures/tradeoff.png \
-		sweep/pictures/frontier.png $(CURDIR)/docs/pictures
+	cp runs/pictures/pictures/map.png runs/pictures/pictures/tradeoff.png docs/pictures
+	cp runs/pictures-sweep/tradeoff.png docs/pictures/frontier.png
 
 screenshots: evaluate ## photograph every page of the demo, wide and narrow, light and dark (runs/screenshots)
-	$(BIN)/datamask sweep runs/demo
+	$(BIN)/datamask sweep runs/demo --over selection.quality_weight=0.1,0.3,0.5
 	$(BIN)/datamask rebuild runs/demo-pairwise --from runs/demo --set selection.metric=pairwise --set evaluation.arms=[]
 	$(BIN)/datamask compare runs/demo runs/demo-pairwise -o runs/comparison.html
 	$(BIN)/python -m tests.report.screenshots runs/screenshots runs/demo/report.html runs/demo/evaluation.html \
-		runs/demo/sweep/sweep.html runs/comparison.html
+		runs/demo-sweep/sweep.html runs/comparison.html
 
 docs: $(READY) ## build the documentation's site in runs/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build

@@ -1,42 +1,46 @@
-"""The flow that tries other settings on a sample of a run's shards."""
+"""The flow that makes variants of a run, one for each combination of other settings."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from prefect import flow
 
-from datamask.analysis.sweep_trials import trials
 from datamask.config.compute import Compute
-from datamask.config.outputs import Sweep
-from datamask.evaluation.weights import with_weights
-from datamask.report.sweep_page import run_sweep
+from datamask.execution.sharing import share
+from datamask.execution.sweep import Variant, plan_sweep, run_sweep
 from datamask.runs.locks import working_on
 from datamask.runs.opening import open_run
+from datamask.runs.run import Run
 from datamask.storage.location import RootParameter
 from flows.orchestration.artifacts import show_sweep
 from flows.orchestration.fan_out import ends_in_one_line
-from flows.orchestration.progress import Progress
-from flows.stages import evaluate
+from flows.stages import finish
 
 
 @flow(name="sweep", flow_run_name="sweep of {root}")
 @ends_in_one_line
 def sweep(
     root: RootParameter,
-    sweep: Sweep = Sweep(),  # noqa: B008 - immutable
+    over: dict[str, list[Any]],
+    folder: Path | None = None,
     compute: Compute = Compute(),  # noqa: B008 - immutable
 ) -> None:
-    """Learn masks for several lambdas and seeds, and recommend one; embed nothing.
+    """Make a run for each combination of other settings, and show what each reached.
 
     Args:
-        root: the folder or URL of a run whose quality and embeddings are done; with `by:
-            evaluation` one whose subset is written.
-        sweep: the settings to try.
+        root: the run's folder; its settings are those that are not swept, and its files are shared.
+        over: the values to try, by setting, such as {"selection.quality_weight": [0, 0.3]}.
+        folder: where the runs are written; none: the run's folder with `-sweep` at its end.
         compute: how the work is done; never changes the result.
     """
+
+    def make(variant: Variant, others: Sequence[Run]) -> None:
+        made = open_run(variant.root)
+        with working_on(made):
+            for other in others:
+                share(other, made)
+        finish(made, compute)
+
     run = open_run(root)
-    if sweep.by == "evaluation":
-        wanted = with_weights(run.settings.evaluation, sweep.quality_weights)
-        evaluate(root, evaluation=wanted, compute=compute)
-        run = open_run(root)
-    with working_on(run):
-        progress = Progress("sweep", len(trials(run, sweep)))
-        page = run_sweep(run, sweep, compute, lambda stage, done, total: progress.show(done))
-        show_sweep(run, sweep, page)
+    show_sweep(run, *run_sweep(run, plan_sweep(run, over, compute, folder), make))

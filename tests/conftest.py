@@ -48,7 +48,6 @@ ONE_WORKER = {
     # One run with its pages: the fixture `made`.
     "tests/report/test_browser.py": "made",
     "tests/analysis/test_query.py": "made",
-    "tests/analysis/test_sweep_trials.py": "made",
     # A run through the command line: the fixture `finished`.
     "tests/cli/test_main.py": "finished",
     "tests/cli/test_sharing.py": "finished",

@@ -17,7 +17,7 @@ def terms(
 ) -> list[dict[str, Any]]:
     """Table `terms`: from the receipts of all masks, or from sums over *documents* (SQL)."""
     if run.settings.selection.scope == "shard":
-        return _terms_of_shards([receipt.metrics for receipt in receipts])
+        return terms_of_shards([receipt.metrics for receipt in receipts])
     if run.settings.has_vectors:
         from datamask.selection.outcome import corpus_metrics  # imports torch
 
@@ -47,8 +47,8 @@ def _compared(run: Run, connection: Any, documents: str) -> dict[str, Any]:
     return quality_metrics(size, number, ours, mean, spread, best, scaled)
 
 
-def _terms_of_shards(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Means over shards, weighted by selected documents."""
+def terms_of_shards(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Table `terms` of some shards: means of their metrics, weighted by selected documents."""
     parts = [
         (shard["num_selected"], shard["terms"] | {"objective": shard["objective"]})
         for shard in metrics

@@ -2,44 +2,61 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from datamask.analysis import learning_tables
 from datamask.analysis.composition import query
 from datamask.runs.run import Run
 
 
-def units_of(run: Run) -> dict[str, tuple[float, float]]:
+def terms_of(run: Run, shards: Sequence[int] | None = None) -> dict[str, dict[str, Any]]:
+    """Rows of table `terms` by term; of some *shards* only, from the receipts of their masks.
+
+    Raises:
+        RunError: the composition is missing; or, with *shards*, a mask is.
+    """
+    if shards is None:
+        rows = query(run, "SELECT * FROM terms")
+    else:
+        receipts = [run.receipt("selection", shard) for shard in shards]
+        rows = learning_tables.terms_of_shards([receipt.metrics for receipt in receipts])
+    return {row["term"]: row for row in rows}
+
+
+def units_of(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[float, float]]:
     """By term of the objective, mean and deviation of random selections of as many candidates.
 
-    The deviation is below 0 for terms to minimise. Terms that do not vary are left out.
+    *rows* are as of `terms_of`. The deviation is below 0 for terms to minimise. Terms that do not
+    vary are left out.
     """
-    rows = query(
-        run,
-        "SELECT term, random, if(maximise, 1, -1) * random_std AS unit FROM terms "
-        "WHERE term <> 'objective' AND random_std > 0",
-    )
-    return {row["term"]: (row["random"], row["unit"]) for row in rows}
+    return {
+        name: (row["random"], row["random_std"] * (1 if row["maximise"] else -1))
+        for name, row in rows.items()
+        if name != "objective" and (row["random_std"] or 0) > 0
+    }
 
 
-def gains(run: Run, reference: Run | None = None) -> dict[str, dict[str, float]]:
+def gains(
+    run: Run, reference: Run | None = None, shards: Sequence[int] | None = None
+) -> dict[str, dict[str, float]]:
     """The gain of `selected` and `top_quality` over random, by term, in the units of `units_of`.
 
     Above 0 is better than random, also for terms to minimise. Runs are compared over the random
     selections of one *reference*, because other settings change what random selections have.
-
-    Raises:
-        RunError: the composition is missing.
+    Raises as `terms_of`.
     """
-    units = units_of(reference or run)
+    rows = terms_of(run, shards)
+    units = units_of(terms_of(reference, shards) if reference else rows)
     return {
-        row["term"]: {
-            name: (row[name] - units[row["term"]][0]) / units[row["term"]][1]
-            for name in ("selected", "top_quality")
-            if row[name] is not None
+        name: {
+            selection: (row[selection] - units[name][0]) / units[name][1]
+            for selection in ("selected", "top_quality")
+            if row[selection] is not None
         }
-        for row in query(run, "SELECT term, selected, top_quality FROM terms")
-        if row["term"] in units
+        for name, row in rows.items()
+        if name in units
     }
 
 

@@ -67,7 +67,7 @@ def cli(context: click.Context, quiet: bool) -> None:
     datamask report runs/mine                       what was selected and why, as a page
     datamask evaluate runs/mine                     which selection trains a better model
     datamask compare runs/mine runs/other           which documents runs share
-    datamask sweep runs/mine                        results for other values of lambda
+    datamask sweep runs/mine --over KEY=VALUES      a run for each value of a setting
     datamask query runs/mine "select ..."           SQL on the run
     datamask extend runs/mine                       select from added files too
     datamask more                                   further commands

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from datamask.analysis.frontier import frontier
 from datamask.cli.options import (
     RunPlace,
     accept_only,
     asked_for,
+    complete_setting,
     config_option,
+    output_option,
     own_settings,
     root_argument,
     set_option,
@@ -23,17 +25,16 @@ from datamask.cli.options import (
 from datamask.cli.progress import shown_progress
 from datamask.cli.terminal import print_rows, print_text
 from datamask.config.compute import Compute
-from datamask.config.loading import load_settings, load_sweep
+from datamask.config.loading import load_settings
 from datamask.config.settings import Settings
-from datamask.evaluation.weights import with_weights
+from datamask.errors import SettingsError
 from datamask.execution.pipeline import rebuild as rebuild_run
 from datamask.execution.pipeline import rewrite_report
+from datamask.execution.sweep import Variant, plan_sweep, read_over, run_sweep
 from datamask.planning.applying import check_applied, settings_to_apply
 from datamask.planning.plan import Change
 from datamask.report.answer import Answer, answer
 from datamask.report.evaluation import evaluation_markdown
-from datamask.report.sweep_page import recommend, run_sweep, sweep_rows
-from datamask.runs.locks import working_on
 from datamask.runs.opening import open_run
 from datamask.runs.run import Run
 from datamask.storage.location import Root
@@ -111,39 +112,58 @@ def evaluate(root: Root, overrides: tuple[str, ...]) -> None:
 
 @click.command()
 @root_argument
+@click.option(
+    "--over",
+    multiple=True,
+    required=True,
+    metavar="KEY=VALUE,VALUE,…",
+    shell_complete=complete_setting,
+    help="A setting and the values to try. May be repeated: all combinations are tried.",
+)
+@click.option("--shards", metavar="N,N,…", help="Learn only these shards, without reports.")
+@output_option(
+    type=click.Path(file_okay=False, path_type=Path), help="Folder of the runs; default RUN-sweep."
+)
 @set_option
-def sweep(root: Root, overrides: tuple[str, ...]) -> None:
-    """Try other values of lambda on a sample of RUN's shards, with its embeddings.
+def sweep(
+    root: Root,
+    over: tuple[str, ...],
+    shards: str | None,
+    output: Path | None,
+    overrides: tuple[str, ...],
+) -> None:
+    """Make a run for each combination of other settings of RUN, and compare what they reach.
 
-    Requires scores, quality and embeddings of RUN. `datamask settings sweep` lists the settings.
-    Names the lambda at the knee of quality and diversity, which is not what trains best. With
-    sweep.by=evaluation, recommends the one whose selection trains the best models (see `evaluate`;
-    RUN is finished first).
+    Each is the run of `datamask rebuild NEW --from RUN --set …`, in the folder RUN-sweep: it shares
+    scores and embeddings, resumes, and has its own report and subset. Prints quality, diversity and
+    objective of each, and draws the trade-off. Accepts only compute.* in --set.
 
     \b
-    datamask sweep runs/mine
-    datamask sweep runs/mine --set 'sweep.changes=[{metric: pairwise}, {ratio: 0.05}]'
-    datamask sweep runs/mine --set sweep.by=evaluation
+    datamask sweep runs/mine --over selection.quality_weight=0.1,0.3,0.5
+    datamask sweep runs/mine --over selection.metric=disf,pairwise --over selection.ratio=0.05,0.1
+    datamask sweep runs/mine --over selection.steps=100,400 --shards 0,7
     """  # noqa: D301 - click wants the character itself
-    accept_only(("sweep.", "compute."), overrides)
-    wanted, compute = load_sweep(overrides)
+    accept_only(("compute.",), overrides)
     run = open_run(root)
+    _, compute = load_settings(None, overrides, run.settings)
+    if shards is not None and not re.fullmatch(r"\d+(,\d+)*", shards):
+        raise SettingsError(f"--shards {shards}: needed numbers of shards, such as 0,7")
+    learned = None if shards is None else [int(number) for number in shards.split(",")]
+    variants = plan_sweep(run, read_over(over), compute, output, learned)
 
-    def change(own: Settings | None) -> Settings:
-        settings = own or run.settings
-        evaluation = with_weights(settings.evaluation, wanted.quality_weights)
-        return settings.model_copy(update={"evaluation": evaluation})
+    def make(variant: Variant, others: Sequence[Run]) -> None:
+        click.echo(f"{variant.root}", err=True)
+        given = (lambda run: None, variant.root, variant.settings, compute)
+        _rebuilt(*given, sharing=others, shards=learned)
 
-    if wanted.by == "evaluation":
-        run, _ = _rebuilt(lambda run: None, root, change, compute, publishing=False)
-    with shown_progress() as stages, working_on(run):
-        path = run_sweep(run, wanted, compute, stages.advance)
-        points = frontier(run, wanted)
-        recommended = recommend(run, wanted, points)
-    rows = sweep_rows(points, run.settings.selection.metric)
-    print_rows(list(rows[0]), (tuple(row.values()) for row in rows), "table")
-    print_text(recommended.text)
-    click.echo(f"page  {run.address}/{path.relative_to(run.root)}")
+    rows, page = run_sweep(run, variants, make, learned)
+    shown = [[_rounded(value) for value in row.values()] for row in rows]
+    print_rows(list(rows[0]), shown, "table")
+    click.echo(f"page  {page}")
+
+
+def _rounded(value: Any) -> Any:
+    return round(value, 3) if isinstance(value, float) else value
 
 
 @click.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ from pydantic import BaseModel, Field, ValidationError
 
 from datamask.config.compute import Compute
 from datamask.config.group import Group, group_in
-from datamask.config.outputs import Sweep
 from datamask.config.plain_yaml import read_yaml
 from datamask.config.reference import describe
 from datamask.config.rubric import Rubric
@@ -112,13 +112,17 @@ def load_settings(
     return settings, machine
 
 
-def load_sweep(overrides: tuple[str, ...]) -> tuple[Sweep, Compute]:
-    """Settings of a sweep from `sweep.key=value` and `compute.key=value`."""
-    data: dict[str, Any] = {}
-    for override in overrides:
-        _apply(data, override)
-    groups = parse_settings(data, _SweepFile)
-    return groups.sweep, groups.compute
+def with_values(own: Settings, values: Mapping[str, Any]) -> Settings:
+    """Settings with other values, by their dotted keys, such as `selection.ratio`.
+
+    Raises:
+        SettingsError: an unknown key, or a value out of its range.
+    """
+    data = own.given()
+    for key, value in values.items():
+        _put(data, key, value, key)
+    settings: Settings = parse_settings(data)
+    return settings
 
 
 def load_rubric(path: Path | None) -> Rubric:
@@ -132,14 +136,16 @@ class _ComputeFile(Group):
     compute: Compute = Field(default_factory=Compute)
 
 
-class _SweepFile(_ComputeFile):
-    sweep: Sweep = Field(default_factory=Sweep)
-
-
 def _apply(data: dict[str, Any], override: str) -> None:
     key, separator, value = override.partition("=")
     if not separator or not key:
         raise SettingsError(f"--set {override[:100]}: needed group.key=value")
+    shown = f"--set {override[:100]}"
+    _put(data, key, read_yaml(value, shown), shown)
+
+
+def _put(data: dict[str, Any], key: str, value: Any, shown: str) -> None:
+    """Set the value of a dotted key in nested data; an error begins with *shown*."""
     *groups, last = key.split(".")
     group_data: Any = data
     for group in groups:
@@ -147,5 +153,5 @@ def _apply(data: dict[str, Any], override: str) -> None:
             group_data[group] = {}
         group_data = group_data[group]
         if not isinstance(group_data, dict):
-            raise SettingsError(f"--set {override[:100]}: {group} is not a group of settings")
-    group_data[last] = read_yaml(value, f"--set {override[:100]}")
+            raise SettingsError(f"{shown}: {group} is not a group of settings")
+    group_data[last] = value

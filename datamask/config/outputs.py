@@ -1,13 +1,12 @@
-"""Settings of what comes out: subset, report, sweep, publication."""
+"""Settings of what comes out: subset, report, publication."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
 from datamask.config.group import Group
-from datamask.config.selection import NOT_TRIED, TRAINING
 
 
 class Subset(Group):
@@ -17,33 +16,6 @@ class Subset(Group):
     """approximate size of a published file"""
     column_prefix: str = Field("", pattern=r"^[A-Za-z0-9_]*$")
     """prefix of the added columns (quality, logit, shard, repeat): letters, digits and _"""
-
-
-class Sweep(Group):
-    """Trials on a sample of a run's shards, to choose settings of `selection`.
-
-    Every lambda is tried with every seed for the run's own selection, and again for each change.
-    """
-
-    by: Literal["knee", "evaluation"] = "knee"
-    """what chooses lambda: the knee of quality and diversity, or trained language models"""
-    quality_weights: tuple[float, ...] = Field((0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0), min_length=1)
-    """values of lambda"""
-    seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1)
-    """repetitions, for spread"""
-    changes: tuple[dict[str, Any], ...] = ()
-    """settings of `selection` to try as well with every lambda, such as {metric: pairwise}"""
-    shards: int = Field(2, ge=1, le=1000)
-    """number of sampled shards"""
-
-    @model_validator(mode="after")
-    def _check(self) -> Sweep:
-        if not all(0 <= weight <= 1 for weight in self.quality_weights):
-            raise ValueError(f"quality_weights must be in [0, 1], got {self.quality_weights}")
-        fixed = sorted({*NOT_TRIED, *TRAINING} & {key for change in self.changes for key in change})
-        if fixed:
-            raise ValueError(f"`changes` has {fixed[0]}, which a trial sets itself or does not use")
-        return self
 
 
 class Publication(Group):

@@ -12,7 +12,6 @@ from pydantic_core import PydanticUndefined
 
 from datamask.config.compute import Compute
 from datamask.config.group import group_in
-from datamask.config.outputs import Sweep
 from datamask.config.rubric import Rubric
 from datamask.config.settings import Settings
 from datamask.errors import SettingsError, did_you_mean
@@ -20,7 +19,6 @@ from datamask.errors import SettingsError, did_you_mean
 ALL: tuple[tuple[type[BaseModel], str], ...] = (
     (Settings, ""),
     (Compute, "compute."),
-    (Sweep, "sweep."),
     (Rubric, "rubric."),
 )
 """Every model of settings, with the prefix of its keys."""

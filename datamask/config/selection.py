@@ -85,9 +85,6 @@ class Limit(Group):
 FROM_RECIPE = ("metric", "quality_weight")
 """Settings of `Selection` that `Settings` fills in where they are not given."""
 
-NOT_TRIED = ("quality_weight", "method", "mask_model", "limits", "scope", "rounds")
-"""Settings of `Selection` that trials of a sweep set themselves or do not read, with `TRAINING`."""
-
 TRAINING = ("max_repeat", "training_documents", "training_tokens")
 """Settings of `Selection` that do not change which documents are kept."""
 

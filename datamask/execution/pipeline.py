@@ -7,7 +7,7 @@ both, the run's files alone say what is left, so one may finish what the other b
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from datamask.config.compute import Compute
@@ -20,7 +20,7 @@ from datamask.runs.in_progress import working
 from datamask.runs.opening import open_run
 from datamask.runs.retrying import retried
 from datamask.runs.run import Run
-from datamask.runs.stages import stages_of
+from datamask.runs.stages import STAGES, stages_of
 from datamask.storage.location import Root
 from datamask.storage.temporary import remove_orphans
 
@@ -64,6 +64,8 @@ def rebuild(
     origin: Root | None = None,
     extend: bool = False,
     progress: Progress | None = None,
+    sharing: Iterable[Run] = (),
+    shards: Sequence[int] | None = None,
     at_start: Callable[[Run], object] = lambda run: None,
     at_end: Callable[[Run], object] = lambda run: None,
     publishing: bool = True,
@@ -78,6 +80,8 @@ def rebuild(
             that are the same.
         extend: whether files that were added to the source become further shards (`plan_run`).
         progress: called as `Progress` says.
+        sharing: further runs on this machine, whose files are shared if they are the same.
+        shards: learn the masks of these only, and leave out the stages that need all of them.
         at_start: called when the run is planned, before its first stage.
         at_end: called when all is done, before another launch can change the run's settings.
         publishing: whether to publish, if the settings do.
@@ -100,12 +104,13 @@ def rebuild(
         run = retried(lambda: planned(root, settings, compute, publishing=publishing))
     with locks.working_on(run):
         remove_orphans(run.root)
-        if other is not None:
-            share(other, run)
+        for one in (*([other] if other else []), *sharing):
+            share(one, run)
         at_start(run)
-        for stage in stages_of(run.settings):
+        for stage in stages_of(run.settings, last="selection" if shards else "publication"):
             if stage != "publication" or publishing:
-                run_stage(run, stage, compute, progress=progress)
+                of = shards if STAGES[stage].each == "shard" else None
+                run_stage(run, stage, compute, shards=of, progress=progress)
         at_end(run)
     return run
 

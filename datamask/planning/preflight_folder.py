@@ -52,7 +52,7 @@ def folder_problems(storage: Storage, settings: Settings) -> Iterator[RunError]:
 
 
 _OUTPUTS = [
-    *("plan.parquet", "converted/0.parquet", "report/sample.parquet", "sweep/trials/0.json"),
+    *("plan.parquet", "converted/0.parquet", "report/sample.parquet"),
     *(stage.file.format(0) or f"{name}/00000.parquet" for name, stage in STAGES.items()),
     *("round/01/00000.parquet", "evaluation/training/00000.parquet"),
     *("subset/train-00000-of-00001.parquet", "publication/data/a/train-00000-of-00001.parquet"),

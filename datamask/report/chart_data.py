@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from datamask.analysis.composition import rows_of
 from datamask.analysis.query import open_run_database
-from datamask.analysis.summary import gains, units_of
+from datamask.analysis.summary import gains, terms_of, units_of
 from datamask.report.charts import GREY, Chart, Series, look
 from datamask.report.redundancy import sample_path
 from datamask.runs.followed import selection_of
 from datamask.runs.receipt import read_receipt
 from datamask.runs.run import Run
-
-SWEEP_POINTS = "sweep/points.json"
-"""File of a sweep's points in the run's folder: its `metric`, and `points` of lambda and the gains
-of quality and diversity over random, in the units of the terms."""
 
 LOOKS = {
     "source": (GREY, 2),
@@ -45,7 +40,7 @@ def series_of(selection: str, x: Any, y: Any, **more: Any) -> Series:
 
 
 def tradeoff(run: Run) -> Chart:
-    """Quality against diversity, in deviations over random: all selections, and a sweep's points.
+    """Quality against diversity, in deviations over random, of all selections.
 
     It has no series if the method has no diversity term.
     """
@@ -53,7 +48,7 @@ def tradeoff(run: Run) -> Chart:
 
     metric = load_objective(run.settings.selection.metric).name
     known, weight = gains(run), selection_of(run).quality_weight
-    series = [_swept(run)]
+    series: list[Series] = []
     if "quality" in known and metric in known:
         points: dict[str, tuple[float, float]] = {
             name: (known["quality"][name], known[metric][name])
@@ -74,52 +69,21 @@ def tradeoff(run: Run) -> Chart:
         kind="lines",
         x="quality: gain over random",
         y=f"diversity by {metric}: gain over random",
-        series=tuple(filter(None, series)),
+        series=tuple(series),
         note="Up and right is better. The unit is the standard deviation of random selections of "
-        f"as many candidates. {'Most diverse (λ = 0) and the' if weight else 'The'} points of a "
-        "sweep are learned on a sample, so their positions are approximate. With λ = 0 or 1, the "
-        "unit of diversity is "
-        "measured on few random selections, so gains may be off by a fifth.",
+        f"as many candidates. {'Most diverse (λ = 0) is learned on a sample. ' if weight else ''}"
+        "With λ = 0 or 1, the unit of diversity is measured on few random selections, so gains may "
+        "be off by a fifth.",
     )
 
 
 def _most_diverse(run: Run, metric: str) -> dict[str, tuple[float, float]]:
     """Gains of the most diverse subset of the sample, in deviations of the run's selections."""
     gain = read_receipt(run.fetch(sample_path(run))).metrics.get("most_diverse", {})
-    units = units_of(run)
+    units = units_of(terms_of(run))
     if not {"quality", metric} <= gain.keys():
         return {}
     return {"diverse": (gain["quality"] / units["quality"][1], gain[metric] / units[metric][1])}
-
-
-def swept_points(run: Run) -> list[tuple[float, float, float]]:
-    """Lambda and the gains of quality and diversity, in deviations, of each point of the sweep.
-
-    Empty without a sweep of the same metric.
-    """
-    from datamask.objectives.weighted import load_objective  # imports torch
-
-    path, units = run.fetch(SWEEP_POINTS), units_of(run)
-    metric = load_objective(run.settings.selection.metric).name
-    if not path.exists() or not {"quality", metric} <= units.keys():
-        return []
-    sweep = json.loads(path.read_bytes())
-    if sweep["metric"] != run.settings.selection.metric:
-        return []
-    return [
-        (weight, quality / units["quality"][1], diversity / abs(units[metric][1]))
-        for weight, quality, diversity in sweep["points"]
-    ]
-
-
-def _swept(run: Run) -> Series | None:
-    """The sweep's points; that of the run's own lambda has no label, because ours is next to it."""
-    if not (points := swept_points(run)):
-        return None
-    weights, x, y = zip(*points, strict=True)
-    hover, own = [f"λ {weight:g}" for weight in weights], selection_of(run).quality_weight
-    labels = ["" if w == own else text for w, text in zip(weights, hover, strict=True)]
-    return Series(name="sweep", x=x, y=y, colour="#56B4E9", style=4, hover=hover, labels=labels)
 
 
 WINDOWS, GROUPS = 20, 4

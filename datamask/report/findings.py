@@ -134,7 +134,7 @@ def _gains(run: Run) -> Iterator[Finding]:
         text += f", with λ = {selection.quality_weight:g}." if is_learned else "."
     if level:
         text += f" Within {CERTAIN:g} deviations, random is as good: {', '.join(level)}."
-    command = "datamask sweep RUN" if below else ""
+    command = "datamask sweep RUN --over selection.quality_weight=0,0.3,0.7" if below else ""
     yield Finding("caution" if below or level else "good", "trade-off", text, command)
     rows = query(run, "SELECT selected, random, top_quality FROM terms WHERE term = 'objective'")
     for row in rows:

@@ -3,7 +3,7 @@
 Another budget: all documents with a stored logit above a threshold are counted, at `POINTS`
 thresholds, so the counts are exact. A rerun learns again, so it selects other documents with
 similar figures. Another lambda: documents of the sample are ranked by their logits with the sums of
-the selection held fixed, which is an approximation; the points of a sweep are learned.
+the selection held fixed, which is an approximation.
 
 The thresholds are logits of sampled documents, and 0.
 """
@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from datamask.analysis.composition import KINDS
 from datamask.analysis.query import open_run_database
-from datamask.report.chart_data import swept_points
 from datamask.report.finding import LEAST_EXPECTED
 from datamask.report.group_findings import LEAST_RETENTION
 from datamask.report.redundancy import NEAR_DUPLICATE_COSINE
@@ -79,7 +78,7 @@ def what_if(run: Run) -> dict[str, Any]:
     sampled documents and near-copies among them, by threshold, the fewest documents first; `now`:
     the place of today's. `ranked`, for another lambda: what a weight of 1 for quality adds to the
     logit, what all else adds, quality, length, whether it is selected; empty unless quality and one
-    metric are the only terms. `swept`: lambda, quality and diversity of a sweep, learned.
+    metric are the only terms.
     """
     selection = selection_of(run)
     if selection.mask_model:
@@ -106,7 +105,6 @@ def what_if(run: Run) -> dict[str, Any]:
         "now": sum(row[0] >= 0 for row in rows) - 1,
         "ranked": _ranked(run, sampled),
         "weight": selection.quality_weight,
-        "swept": swept_points(run) if selection.metric else [],
         "unit": "documents" if selection.tokens is None else "tokens",
         "total": run.num_documents,
     }

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
-UNCHECKED = ("run.json", "records/", "logs/", "sweep/")
+UNCHECKED = ("run.json", "records/", "logs/")
 """Names, or prefixes of names, of small files without a checksum."""
 
 ReadFingerprint = Callable[[Path | str | IO[bytes]], str]

@@ -10,12 +10,10 @@ from typing import Any
 from prefect.artifacts import create_image_artifact, create_link_artifact, create_markdown_artifact
 from prefect.assets import Asset, AssetProperties, add_asset_metadata, materialize
 
-from datamask.analysis.frontier import frontier
-from datamask.config.outputs import Sweep
 from datamask.report.answer import answer_markdown
 from datamask.report.evaluation import evaluation_markdown
 from datamask.report.markdown import report_markdown
-from datamask.report.sweep_page import sweep_markdown
+from datamask.report.sweep_page import Row, sweep_markdown
 from datamask.runs.run import Run, digest
 from flows.orchestration.events import tell
 
@@ -39,22 +37,24 @@ def _titled(run: Run, name: str, about: str = "") -> dict[str, Any]:
     return {"key": key, "description": f"{run.address}{about}"}
 
 
-def show_sweep(run: Run, sweep: Sweep, page: Path) -> None:
-    """The recommendation, every choice, the pictures, and the way to the page."""
-    pages = way_to_pages(run, str(page.relative_to(run.root)))
-    text = f"{sweep_markdown(run, sweep, frontier(run, sweep))}\n\n{pages}"
+def show_sweep(run: Run, rows: list[Row], page: Path) -> None:
+    """The table of a sweep, the way to its page, and its pictures."""
+    text = f"{sweep_markdown(rows)}\n\nThe page: `{page}`"
     create_markdown_artifact(text, **_titled(run, "sweep"))
-    show_pictures(run, "sweep/pictures")
+    for path in sorted(page.parent.glob("*.png")):
+        _show_picture(run, path)
 
 
 def show_pictures(run: Run, folder: str) -> None:
     """Every picture of a folder, as data within its artifact."""
     for name in run.storage.list(folder, "*.png"):
-        path = run.fetch(name)
-        data = base64.b64encode(path.read_bytes()).decode()
-        key = f"picture-{path.stem.replace('_', '-')}"
-        title = _titled(run, key, f": {path.name}")
-        create_image_artifact(f"data:image/png;base64,{data}", **title)
+        _show_picture(run, run.fetch(name))
+
+
+def _show_picture(run: Run, path: Path) -> None:
+    data = base64.b64encode(path.read_bytes()).decode()
+    title = _titled(run, f"picture-{path.stem.replace('_', '-')}", f": {path.name}")
+    create_image_artifact(f"data:image/png;base64,{data}", **title)
 
 
 SERVED = "http://127.0.0.1:8000"

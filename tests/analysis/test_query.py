@@ -1,10 +1,9 @@
-"""The commands `query`, `report` and `sweep`: what they print, and that queries only read."""
+"""The commands `query` and `report`: what they print, and that queries only read."""
 
 import csv
 import io
 import json
 import re
-import shutil
 
 from click.testing import CliRunner
 
@@ -65,17 +64,3 @@ def test_the_queries_of_the_documentation_run(made):
     for sql in found:
         with run_query(made.run, sql) as (columns, rows):
             assert columns and (next(rows, None) or re.search("drift|arms", sql)), sql
-
-
-def test_a_sweep_ends_with_its_table_and_page(made, tmp_path):
-    """The knee is in the table, and is no recommendation; lambda and gains are numbers."""
-    root = shutil.copytree(made.run.root, tmp_path / "run")
-    given = ("sweep.quality_weights=[0.3,0.9]", "sweep.seeds=[1]")
-    printed = command("sweep", root, *(part for item in given for part in ("--set", item)))
-    lines = printed.splitlines()
-    assert lines[0].split()[:3] == ["variant", "lambda", "quality"]
-    (knee,) = (line.split() for line in lines[1:] if line.endswith("knee"))
-    (weight,) = {"0.3", "0.9"}.intersection(knee)
-    assert lines[-2].startswith(f"Knee: `selection.quality_weight={weight}` (")
-    assert "sweep.by=evaluation" in lines[-2]
-    assert lines[-1] == f"page  {root / 'sweep' / 'sweep.html'}"

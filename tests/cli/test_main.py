@@ -28,7 +28,7 @@ def test_help_answers_at_once():
     """No heavy import delays the help, the end of a rebuild with nothing to do, or a flow."""
     code = (
         "import sys, datamask.cli.main, datamask.execution.pipeline, datamask.report.answer\n"
-        "import datamask.analysis.frontier, datamask.report.evaluation\n"
+        "import datamask.report.evaluation\n"
         "heavy = {'torch', 'duckdb', 'sentence_transformers', 'vl_convert', 'sklearn', 'prefect'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
@@ -235,10 +235,13 @@ def test_set_changes_the_settings_that_a_run_has(finished, tmp_path, capsys):
     assert "quality_weight: 0.2" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["report", "sweep", "evaluate"])
+@pytest.mark.parametrize(
+    "command", ["report", "evaluate", "sweep --over selection.ratio=0.2"], ids=lambda text: text[:6]
+)
 def test_settings_of_other_stages_are_refused(finished, capsys, command):
     """They would make other masks; the command that changes them is named."""
-    assert here(command, finished[0], "--set", "selection.ratio=0.5") == 2
+    name, *more = command.split()
+    assert here(name, finished[0], *more, "--set", "selection.ratio=0.5") == 2
     assert "`datamask rebuild`" in capsys.readouterr().err
 
 

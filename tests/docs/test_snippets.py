@@ -26,9 +26,11 @@ from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools.validation import validate
 
 from datamask.cli.main import cli
-from datamask.config.loading import load_settings, load_sweep
+from datamask.config.loading import load_settings, with_values
 from datamask.config.reference import descriptions
+from datamask.config.settings import Settings
 from datamask.errors import DatamaskError
+from datamask.execution.sweep import read_over
 from flows.rebuild import rebuild
 from tests.conftest import mostly_nightly
 from tests.docs.pages import PAGES, ROOT, all_blocks, blocks, command_lines, words_of
@@ -104,11 +106,11 @@ def check(words: list[str]) -> None:
     """Raise if a program would not understand its arguments."""
     program = words[0]
     if program == "datamask":
-        given = parsed(words).get("overrides", ())
-        if words[1] == "sweep":
-            load_sweep(given)
-        else:
-            load_settings(None, given)
+        given = parsed(words)
+        load_settings(None, given.get("overrides", ()))
+        for key, values in read_over(given.get("over", ())).items():
+            for value in values:
+                with_values(Settings(), {key: value})
     elif program == "make":
         targets = "".join(path.read_text() for path in (ROOT / "Makefile", *ROOT.glob("*/*.mk")))
         for word in words[1:]:

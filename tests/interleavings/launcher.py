@@ -164,7 +164,7 @@ def warm() -> None:
 
     for stage in STAGES.values():
         importlib.import_module(stage.work.partition(":")[0])
-    more = ("planning.plan", "report.sweep_page", "report.page", "execution.verification")
+    more = ("planning.plan", "report.page", "execution.verification")
     for name in (*(f"datamask.{name}" for name in more), "duckdb", "sklearn"):
         importlib.import_module(name)
     sys.modules["datamask.learning.scales"].PRECISION = 0.05  # type: ignore[attr-defined]

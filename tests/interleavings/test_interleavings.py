@@ -33,7 +33,6 @@ COMMANDS = {
     "rebuild-14": ("rebuild", "selection.documents=14"),
     "plan-8": ("plan", "selection.documents=8"),
     "report": ("report",),
-    "sweep": ("sweep", "sweep.quality_weights=[0.5]", "sweep.seeds=[0]", "sweep.shards=1"),
     "verify": ("verify",),
     "status": ("status",),
 }
@@ -110,8 +109,8 @@ def fresh(ask: Ask, base: Path, settings: Settings) -> dict[str, str]:
 
 
 def held(root: Path) -> dict[str, str]:
-    """A run's files, but for those of sweeps."""
-    return {name: found for name, found in contents(root).items() if not name.startswith("sweep")}
+    """A run's files."""
+    return contents(root)
 
 
 def is_chosen(step: str) -> bool:
@@ -139,7 +138,7 @@ def check(ask: Ask, base: Path, root: Path, ended: dict[str, dict[str, Any]]) ->
             assert f"{name.split('-')[1]} of 60 documents (" in one["output"], name
         if name == "verify" and name in good:
             assert "; 0 corrupt" in one["output"]
-        if name in ("verify", "status", "sweep") and not set(ended) - {name, "verify", "status"}:
+        if name in ("verify", "status") and not set(ended) - {name, "verify", "status"}:
             assert name in good, one["output"]
     before, run = open_run(base), open_run(root)
     orders = []
@@ -192,7 +191,6 @@ PAIRS = [
     ("rebuild-6", "rebuild-14", "lock settings.lock"),
     ("plan-8", "rebuild-14", "rename run/run.json"),
     ("report", "rebuild-6", "lock run.lock"),
-    ("sweep", "rebuild-6", "lock run.lock"),
 ]
 
 

@@ -10,11 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from datamask.analysis.compare import compare
-from datamask.config.compute import Compute
-from datamask.config.outputs import Sweep
 from datamask.report import sample
 from datamask.report.compare_page import compare_page
-from datamask.report.sweep_page import run_sweep
+from datamask.report.sweep_page import sweep_rows, tradeoff, write_sweep
 from datamask.runs.run import Run
 from tests.conftest import leave_out_charts, measure_roughly
 from tests.finished import corpus, finish, settings, word_tokenizer
@@ -24,7 +22,6 @@ HOSTILE = (
     "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"> "
     "</script><!-- <b>bold</b> "
 )
-SWEEP = Sweep(quality_weights=(0.0, 0.4, 1.0), seeds=(0, 1), changes=({"metric": "pairwise"},))
 
 
 @pytest.fixture(scope="module")
@@ -73,12 +70,15 @@ def make(folder: Path) -> Made:
     )
     comparison = folder / "comparison.html"
     comparison.write_text(compare_page(compare([run, other])), encoding="utf-8")
+    rows = sweep_rows({"the run": run, "quality_weight=1.0": other}, None)
+    chart = tradeoff(rows, {"quality_weight=1.0": {"quality_weight": 1.0}})
+    (folder / "sweep").mkdir()
     return Made(
         run,
         {
             "report": run.path("report"),
             "comparison": comparison,
-            "sweep": run_sweep(run, SWEEP, Compute()),
+            "sweep": write_sweep(folder / "sweep", "run", rows, [chart]),
         },
     )
 

@@ -1,6 +1,5 @@
 """Every figure of the report's charts, worked out again by other means, and how it is drawn."""
 
-import json
 import shutil
 from collections import Counter
 from dataclasses import replace
@@ -13,12 +12,11 @@ from PIL import Image
 
 from datamask.analysis import summary
 from datamask.analysis.composition import query
-from datamask.analysis.frontier import Point
 from datamask.report import chart_data, group_findings, redundancy
 from datamask.report.answer import answer
 from datamask.report.charts import Chart, Series, png, specification, svg, write_pictures
 from datamask.report.redundancy import neighbours_path, sample_path
-from datamask.report.sweep_page import frontier_chart
+from datamask.report.sweep_page import tradeoff
 from datamask.runs.opening import open_run, run_storage
 from tests.report.figures import by_place, candidates
 
@@ -62,7 +60,7 @@ def test_gains_and_findings_are_those_of_the_documents(run, documents, monkeypat
 
 
 def test_the_trade_off_has_every_selection(run, tmp_path):
-    """Random at zero, ours and top quality at their gains, and a sweep's points in their unit."""
+    """Random at zero, ours and top quality at their gains."""
     chart = chart_data.tradeoff(run)
     places = {series.name: (series.x[0], series.y[0]) for series in chart.series}
     found = summary.gains(run)
@@ -72,16 +70,9 @@ def test_the_trade_off_has_every_selection(run, tmp_path):
     assert places["most diverse"][1] > 0
     shutil.copytree(run.root, tmp_path / "run")
     copy = open_run(tmp_path / "run")
-    (row,) = query(run, "SELECT random_std FROM terms WHERE term = 'disf'")
-    swept = {"metric": "disf", "points": [[0.3, 0.0, 2 * row["random_std"]], [0.5, 0, 0]]}
-    (copy.root / "sweep").mkdir()
-    (copy.root / "sweep" / "points.json").write_text(json.dumps(swept))
     diverse = copy.settings.selection.model_copy(update={"quality_weight": 0.0})
     without = replace(copy, settings=copy.settings.model_copy(update={"selection": diverse}))
     assert "most diverse" not in {series.name for series in chart_data.tradeoff(without).series}
-    points = chart_data.tradeoff(copy).series[0]
-    assert list(points.x) == [0.0, 0.0] and list(points.y) == pytest.approx([2.0, 0.0])
-    assert points.labels == ["λ 0.3", ""], "ours is there"
 
 
 def test_the_map_shows_each_selection(run, documents):
@@ -136,15 +127,17 @@ def test_names_from_the_data_are_text_in_a_drawing():
 
 def test_lines_labelled_by_lambda_have_a_legend():
     """Labels that are not names of series do not replace the legend; names do."""
-    values = (1.0, 1.0, (1.0, 1.0), (1.0, 1.0), (), (1.0, 1.0), None, None)
-    points = [Point(name, 0.5, *values) for name in ("run", "metric=pairwise")]
-    chart = frontier_chart(points, "disf")
+    values = {n: {"quality_weight": 0.5, "metric": n} for n in ("disf", "pairwise")}
+    known = {"quality": 1.0, "diversity": 1.0, "metric": "m"}
+    chart = tradeoff([{"variant": name, **known} for name in values], values)
     named = Series(name="ours", x=[1], y=[1], colour="#000000", labels=["ours"])
     assert not chart.is_labelled and replace(chart, series=(named, named)).is_labelled
     legends = [
         layer["encoding"]["color"] for layer in specification(chart, 560, is_picture=True)["layer"]
     ]
-    assert [legend["datum"] for legend in legends] == ["run", "metric=pairwise"]
+    assert [legend["datum"] for legend in legends] == [
+        *("metric=disf", "metric=pairwise", "random")
+    ]
 
 
 def test_a_picture_says_colour_dash_and_marker_in_its_legend():

@@ -196,8 +196,9 @@ def test_without_weight_a_lower_quality_is_no_reason_for_a_sweep(tmp_path, monke
         (found,) = findings._gains(Run(run_storage(tmp_path), settings, {}))
         return found
 
+    SWEEP = "datamask sweep RUN --over selection.quality_weight=0,0.3,0.7"
     assert (trade_off(0).grade, trade_off(0).command) == ("good", "")
-    assert (trade_off(0.3).grade, trade_off(0.3).command) == ("caution", "datamask sweep RUN")
+    assert (trade_off(0.3).grade, trade_off(0.3).command) == ("caution", SWEEP)
 
 
 @pytest.mark.parametrize("evaluation", [{}, {"hold_out": 0.1}])

@@ -40,7 +40,7 @@ COMMANDS: dict[str, Callable[[str, str], list[str]]] = {
 }
 LINKED = (
     *("locks", "logs", "records", "checkpoints", "tmp", "publication", "report"),
-    *("subset", "documents", "pictures", "embeddings", "selection", "mask_model", "sweep"),
+    *("subset", "documents", "pictures", "embeddings", "selection", "mask_model"),
     *("run.json", "plan.parquet", "published.json", "report.html", "composition.duckdb"),
     *("documents/00000.parquet", "documents/other.parquet", "subset/train-00000-of-00002.parquet"),
     *("records/plan.parquet.json", "mask_model/model.safetensors", "pictures/stolen.png"),

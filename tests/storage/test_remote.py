@@ -10,14 +10,12 @@ from click.testing import CliRunner
 from datamask.cli.main import cli
 from datamask.config.compute import Compute
 from datamask.config.inputs import Source
-from datamask.config.outputs import Sweep
 from datamask.errors import CorruptFileError, RunError, StorageError, exit_status
 from datamask.execution.attempts import run_unit
 from datamask.execution.pipeline import rebuild, run_stage
 from datamask.execution.status import run_status
 from datamask.execution.verification import verify
 from datamask.planning.plan import plan_run
-from datamask.report.sweep_page import run_sweep
 from datamask.runs.opening import open_run, run_storage
 from tests import finished
 from tests.storage.conftest import Store, with_tokens
@@ -206,13 +204,6 @@ def test_a_run_inside_its_source_is_refused(s3, source, machine):
     inside = inside.model_copy(update={"source": Source(path="s3://runs/input")})
     with pytest.raises(RunError, match=r"inside source\.path"):
         plan_run("s3://runs/input/run", inside)
-
-
-def test_a_sweep_fetches_files_that_its_machine_lacks(finished_run, machine):
-    """Its trials read files that are in the store only."""
-    machine("sweeper")
-    sweep = Sweep(quality_weights=(0.5,), seeds=(0,), shards=1)
-    assert run_sweep(open_run(finished_run), sweep, Compute()).is_file()
 
 
 @pytest.mark.slow

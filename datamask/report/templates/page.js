@@ -236,18 +236,16 @@ function atBudget({ budgets, now, unit, total }, near) {
   };
 }
 
-function atLambda({ budgets, ranked, weight, swept }) {
+function atLambda({ budgets, ranked, weight }) {
   const unit = budgets[0][1] === null ? "characters" : "tokens";
   const kept = ranked.filter((row) => row[4]), mean = (rows, column) => rows.reduce((sum, row) => sum + (row[column] ?? 0), 0) / Math.max(rows.length, 1);
   const figures = (rows) => `mean quality ${signed(mean(rows, 2))}, mean length ${Math.round(mean(rows, 3))} ${unit}`;
-  return (value) => {
-    const near = swept.find((point) => Math.abs(point[0] - value) < 0.005), lambda = near ? near[0] : value;
+  return (lambda) => {
     const score = ([gain, others]) => lambda * gain + ((1 - lambda) / (1 - weight)) * others;
     const isToday = Math.abs(lambda - weight) < 0.005;
     const best = isToday ? kept : [...ranked].sort((a, b) => score(b) - score(a)).slice(0, kept.length);
     const stay = best.filter((row) => row[4]).length;
-    let text = `λ ${lambda}: about ${percent(stay, kept.length)} of the documents selected today stay; ${figures(best)} (today ${figures(kept)})`;
-    if (near) text += `. Learned by the sweep: quality ${signed(near[1], 1)}, diversity ${signed(near[2], 1)} deviations over random`;
+    const text = `λ ${lambda}: about ${percent(stay, kept.length)} of the documents selected today stay; ${figures(best)} (today ${figures(kept)})`;
     return [text, `selection.quality_weight=${lambda}`];
   };
 }

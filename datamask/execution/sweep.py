@@ -1,0 +1,146 @@
+"""Variants of a run: an ordinary run for each combination of other settings, in one folder.
+
+A variant is what `datamask rebuild VARIANT --from RUN --set …` makes: it shares all files that stay
+the same with RUN and with the variants before it, resumes, and has its own report and subset. It
+trains no models and publishes nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from datamask.config.compute import Compute
+from datamask.config.loading import with_values
+from datamask.config.plain_yaml import read_yaml
+from datamask.config.settings import Settings
+from datamask.errors import DatamaskError, SettingsError, gathering, together
+from datamask.execution.sharing import check_sharing
+from datamask.planning.plan import plan_run
+from datamask.report.sweep_page import Row, sweep_rows, tradeoff, write_sweep
+from datamask.runs.opening import open_run
+from datamask.runs.run import Run, digest
+
+Over = Mapping[str, Sequence[Any]]
+"""The values to try, by the dotted key of their setting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A run of a sweep: its folder, its settings, and the values of those that are swept.
+
+    *values* has the last parts of the keys, such as `quality_weight`.
+    """
+
+    root: Path
+    settings: Settings
+    values: dict[str, Any]
+
+
+def read_over(items: Iterable[str]) -> dict[str, list[Any]]:
+    """The values to try, from texts such as `selection.quality_weight=0.1,0.3`.
+
+    Raises:
+        SettingsError: a text has no key or no values.
+    """
+    over: dict[str, list[Any]] = {}
+    for item in items:
+        key, _, values = item.partition("=")
+        if not key or not values:
+            raise SettingsError(f"--over {item[:100]}: needed group.key=value,value,…")
+        over[key] = read_yaml(f"[{values}]", f"--over {item[:100]}")
+    return over
+
+
+def plan_sweep(
+    run: Run,
+    over: Over,
+    compute: Compute,
+    folder: Path | None = None,
+    shards: Sequence[int] | None = None,
+) -> list[Variant]:
+    """Check and plan every variant, before any of them does expensive work.
+
+    Args:
+        run: where their other settings are from.
+        over: the values of each setting; all combinations are tried.
+        compute: as of `plan_run`.
+        folder: where the runs are written; None: the folder of *run* with `-sweep` at its end.
+        shards: the shards that will be learned; None: all.
+
+    Raises:
+        SettingsError: a value does not fit, or the shards do not.
+        RunError: the run is in an object store. And as `plan_run`.
+    """
+    folder = folder or Path(f"{run.address}-sweep")
+    check_sharing(run.address, folder)
+    if not over:
+        raise SettingsError("sweep: nothing to try; give --over selection.quality_weight=0,0.3,0.7")
+    if unknown := sorted({*(shards or ())} - {*range(run.num_shards)}):
+        raise SettingsError(f"--shards {unknown[0]}: the run has shards 0 to {run.num_shards - 1}")
+    variants, problems = dict[str, Variant](), list[DatamaskError]()
+    for values in itertools.product(*over.values()):
+        with gathering(problems):
+            variant = _variant(run, dict(zip(over, values, strict=True)), folder)
+            if shards is not None and variant.settings.selection.scope == "corpus":
+                raise SettingsError(
+                    "--shards: scope `corpus` selects from all shards; leave it out"
+                )
+            variants[variant.root.name] = variant
+    for variant in variants.values():
+        with gathering(problems):
+            plan_run(variant.root, variant.settings, compute, origin=run)
+    if problems:
+        raise together(problems)
+    return [*variants.values()]
+
+
+def _variant(run: Run, values: Mapping[str, Any], folder: Path) -> Variant:
+    for key in values:
+        if key.startswith(("publication", "evaluation.arms")):
+            raise SettingsError(f"--over {key}: a sweep publishes nothing and trains no models")
+    settings = with_values(run.settings, values)
+    evaluation = settings.evaluation.model_copy(update={"arms": ()})
+    settings = settings.model_copy(update={"publication": None, "evaluation": evaluation})
+    short = {key.rpartition(".")[2]: value for key, value in values.items()}
+    if len(short) < len(values):  # two groups have a setting of this name
+        short = dict(values)
+    # DuckDB reads `=` in a path as a column, and a comma as its end.
+    name = "+".join(f"{key}-{value}" for key, value in short.items())
+    plain = re.sub(r"[^\w.+-]+", "-", name)[:100]
+    return Variant(
+        folder / (plain if plain == name else f"{plain}-{digest(name)[:6]}"), settings, short
+    )
+
+
+def run_sweep(
+    run: Run,
+    variants: Sequence[Variant],
+    make: Callable[[Variant, Sequence[Run]], object],
+    shards: Sequence[int] | None = None,
+) -> tuple[list[Row], Path]:
+    """Make the variants one after the other, then write table and charts.
+
+    Args:
+        run: where their other settings are from; it is a row of the table if it is finished.
+        variants: as `plan_sweep` returns them.
+        make: does what is left of a variant; the runs are those whose files it shares.
+        shards: the shards that are learned; None: all.
+
+    Returns:
+        The rows of the table, and the page.
+    """
+    made: dict[str, Run] = {}
+    for variant in variants:
+        make(variant, [run, *made.values()])
+        made[variant.root.name] = open_run(variant.root)
+    stage, units = ("selection", shards) if shards is not None else ("composition", [0])
+    if all(run.state(stage, unit) == "done" for unit in units):
+        made = {"the run": run} | made
+    rows = sweep_rows(made, shards)
+    charts = [tradeoff(rows, {variant.root.name: variant.values for variant in variants})]
+    return rows, write_sweep(variants[0].root.parent, Path(run.address).name, rows, charts)
