@@ -13,9 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from datamask.cli import train_mask
 from tests.malformed.commands import problems, run_main
-from tests.malformed.inputs import ROWS, corpus, features, rebuild, setting
+from tests.malformed.inputs import ROWS, corpus, rebuild, setting
 
 
 def test_all_problems_are_reported_together(tmp_path, capsys, monkeypatch):
@@ -108,15 +107,11 @@ def test_many_problems_of_one_kind_are_ten_examples_a_count_and_a_file(
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
 @pytest.mark.parametrize("device", ["cuda", "cuda:7"])
 def test_an_absent_device_is_reported_at_once(device, tmp_path, capsys):
-    """Before the first stage, by both commands."""
+    """Before the first stage."""
     assert run_main(["-q", *setting(compute__device=device)(tmp_path)]) == 2
     (line,) = problems(capsys)
     assert f"compute.device: {device} asked for, this machine has no CUDA device; use auto" in line
     assert not (tmp_path / "run" / "scores").exists()
-    given = ["--input", str(features(tmp_path / "in")), "--output", str(tmp_path / "mask.parquet")]
-    assert train_mask.main([*given, "--device", device]) == 2
-    (line,) = problems(capsys)
-    assert f"compute.device: {device} asked for" in line
 
 
 def test_a_hub_that_does_not_answer_may_be_tried_again(tmp_path, capsys):
