@@ -201,12 +201,6 @@ def budget(selection: Selection) -> list[Any]:
     return ["ratio", selection.ratio]
 
 
-def order(settings: Settings) -> list[Any]:
-    """What the order of training depends on."""
-    names = ("tokens.order", "tokens.phases", "seed", "selection.training_tokens")
-    return [*reads(*names)(settings), settings.counts_for_trainer]
-
-
 def held_out(settings: Settings) -> list[Any]:
     """What the texts depend on that models are scored on: examples are left out of them."""
     sets = settings.evaluation.model_dump(mode="json", include={"hold_out_by", "sets"})

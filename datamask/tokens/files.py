@@ -55,7 +55,7 @@ def write_tokens(run: Run, unit: int, compute: Compute) -> None:
     with replace_file(binary, run.storage) as temporary, temporary.open("wb") as file:
         ends = np.flatnonzero(np.diff(first // TOKENS_AT_ONCE)) + 1
         for begin, end in zip([0, *ends], [*ends, len(rows)], strict=True):
-            file.write(gather(rows.slice(begin, end - begin), paths, kind).data)
+            file.write(gather(rows.slice(begin, end - begin), paths, kind, made["end"]).data)
     with replace_file(index, run.storage) as temporary, temporary.open("wb") as file:
         file.write(b"MMIDIDX\x00\x00" + struct.pack("<QB", 1, MEGATRON_TYPES[kind.name]))
         file.write(struct.pack("<QQ", len(rows), len(rows) + 1))
@@ -70,10 +70,13 @@ def write_tokens(run: Run, unit: int, compute: Compute) -> None:
     write_text_file(run.local_path("tokens", unit), text + "\n", run.storage)
 
 
-def gather(rows: pa.Table, paths: dict[int, Path], kind: np.dtype) -> npt.NDArray[np.generic]:
+def gather(
+    rows: pa.Table, paths: dict[int, Path], kind: np.dtype, last: int
+) -> npt.NDArray[np.generic]:
     """The tokens of exposures in their order, of type *kind*, read from files by unit.
 
-    *rows* have the columns `unit`, `start` and `tokens`.
+    *rows* have the columns `unit`, `start` and `tokens`. Each exposure ends with the token *last*,
+    one that is cut too: without it, a trainer would read two documents as one.
     """
     unit, start, lengths = (rows[name].to_numpy() for name in ("unit", "start", "tokens"))
     gathered = np.empty(int(lengths.sum()), kind)
@@ -85,7 +88,8 @@ def gather(rows: pa.Table, paths: dict[int, Path], kind: np.dtype) -> npt.NDArra
     for begin, end in itertools.pairwise(borders):
         path = paths[int(unit[order[begin]])]
         with path.open("rb", buffering=0) as file:
-            for first, last, offset in spans[order[begin:end]].tolist():
-                if os.preadv(file.fileno(), [view[first:last]], offset) != last - first:
+            for first, stop, offset in spans[order[begin:end]].tolist():
+                if os.preadv(file.fileno(), [view[first:stop]], offset) != stop - first:
                     raise CorruptFileError(f"{path}: tokens are missing; delete it and relaunch")
+    gathered[ends - 1] = last
     return gathered

@@ -23,6 +23,7 @@ from datamask.config.settings import Settings
 from datamask.config.tokens import Phase
 from datamask.errors import SettingsError, one_line
 from datamask.runs import schemas
+from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
 from datamask.runs.run import Run
 from datamask.selection.order import last_within
@@ -38,7 +39,8 @@ BANDS = 10
 """Bands of quality, with as many documents each."""
 
 _EXPOSURES = """
-SELECT *, (exposure - 1 + place) / repeat AS key
+SELECT * REPLACE (tokens - if(exposure = repeat, cut, 0) AS tokens),
+    (exposure - 1 + place) / repeat AS key
 FROM (SELECT *, unnest(range(1, repeat + 1))::INTEGER AS exposure FROM documents)
 """
 
@@ -73,10 +75,10 @@ def put_in_order(run: Run, compute: Compute) -> None:
     """
     metrics: dict[str, Any] = {}
     with temporary_duckdb(run.root, compute) as connection:
-        total = _load(connection, run)
+        _load(connection, run)
         made = run.receipt("tokenised", 0).metrics
         metrics |= {"phases": [], "files": 0, "type": made["type"], "end": made["end"]}
-        rows = _numbered(connection, run, total, metrics)
+        rows = _numbered(connection, run, metrics)
         write_output(run, "order", 0, schemas.ORDER, rows, metrics)
     logger.info("order: %d tokens in %d files", metrics["tokens"], metrics["files"])
     kept = {f"{number:05d}" for number in range(metrics["files"])} | {"order"}
@@ -85,33 +87,46 @@ def put_in_order(run: Run, compute: Compute) -> None:
             run.storage.remove(name)
 
 
-def _load(connection: Any, run: Run) -> int:
-    """Make `documents` and, an exposure a row, `exposures`; the tokens that training sees."""
+def _load(connection: Any, run: Run) -> None:
+    """Make `documents` and, an exposure a row, `exposures`."""
     execute(
         connection,
         "CREATE TABLE documents (unit INTEGER, id VARCHAR, quality DOUBLE, repeat INTEGER, "
-        "start BIGINT, tokens BIGINT, place DOUBLE)",
+        "start BIGINT, tokens BIGINT, place DOUBLE, cut BIGINT DEFAULT 0)",
     )
     key = hash_of(f"'{run.settings.seed}/' || id")
     for unit in range(run.num_units("tokenised")):
         run.receipt("tokenised", unit)
         execute(
             connection,
-            f"INSERT INTO documents SELECT {unit}, *, {key}::DOUBLE / 2::DOUBLE ** 64 "
+            f"INSERT INTO documents SELECT {unit}, *, {key}::DOUBLE / 2::DOUBLE ** 64, 0 "
             "FROM read_parquet(?, hive_partitioning = false)",
             [str(run.path("tokenised", unit))],
         )
     [(total,)] = execute(connection, "SELECT sum(repeat * tokens)::BIGINT FROM documents")
     if not total:
         raise SettingsError("tokens: no document is selected; raise selection.ratio")
-    # The last exposure that reaches the total is cut there.
-    counted, due = run.settings.counts_for_trainer, run.settings.selection.training_tokens
-    total = min(total, due) if counted and due else total
+    if run.settings.selection.training_tokens:
+        total -= _cut_last_exposure(connection, run, total)
     if phases := wanted(run.settings).phases:
         _fill_phases(connection, run, phases, total)
     else:
         execute(connection, f"CREATE VIEW exposures AS SELECT *, 1 AS phase FROM ({_EXPOSURES})")
-    return int(total)
+
+
+def _cut_last_exposure(connection: Any, run: Run, total: int) -> int:
+    """Cut the exposure with which stage `repeats` reached the total; the tokens that it loses.
+
+    No other exposure may pay for them: a document that is seen once would not be seen at all. An
+    epoch that has more than the total is seen whole, and nothing is cut.
+    """
+    excess = total - int(run.receipt("repeats").metrics["total"])
+    [last] = read_columns(run.path("repeats")).to_pylist()
+    where, values = "id = ? AND repeat > 1 AND tokens > ?", [last["id"], excess]
+    execute(connection, f"UPDATE documents SET cut = {excess} WHERE {where}", values)
+    [(cut,)] = execute(connection, "SELECT sum(cut)::BIGINT FROM documents")
+    assert cut == excess, "the last exposure has more tokens than are too many"
+    return excess
 
 
 def _fill_phases(connection: Any, run: Run, phases: tuple[Phase, ...], total: int) -> None:
@@ -170,36 +185,56 @@ def _order(connection: Any, settings: Settings) -> str:
     return f"exposure, {band}, key, id"
 
 
-def _numbered(connection: Any, run: Run, total: int, metrics: dict[str, Any]) -> Iterator[pa.Table]:
-    """The rows of the ledger; adds to *metrics* what they add up to."""
+def _numbered(connection: Any, run: Run, metrics: dict[str, Any]) -> Iterator[pa.Table]:
+    """The rows of the ledger; adds to *metrics* what they add up to.
+
+    Raises:
+        RuntimeError: it does not have each document as often as its `repeat`.
+    """
     tokens, order = wanted(run.settings), _order(connection, run.settings)
     most = run.settings.selection.max_repeat
-    least = -(-total // most) if most > 1 else 0
-    position = file = cell = documents = 0
+    due = _added_up(connection)
+    least = -(-due[1] // most) if most > 1 else 0
+    position = file = cell = documents = check = 0
     for number in range(1, max(len(tokens.phases), 1) + 1):
         begin, before = position, documents
         rows = stream(
             connection,
-            "SELECT id, exposure, phase, unit, start, tokens FROM exposures "
+            "SELECT id, exposure, phase, unit, start, tokens, place FROM exposures "
             f"WHERE phase = {number} ORDER BY {order}",
         )
         for table in first_exposures_first(map(pa.table, rows), least - position):
             lengths = table["tokens"].to_numpy()
             first = position + np.cumsum(lengths) - lengths
-            kept = int(np.searchsorted(first, total))
-            first, lengths = first[:kept], np.minimum(lengths, total - first)[:kept]
             cells = first // TOKENS_PER_FILE
             files = file + np.cumsum(np.diff(cells, prepend=cell) != 0)
-            table = table.slice(0, kept).drop_columns(["tokens"])
-            for name, values in (("first_token", first), ("tokens", lengths), ("file", files)):
+            check += int((table["place"].to_numpy() * 2.0**PLACE_BITS).astype(np.int64).sum())
+            for name, values in (("first_token", first), ("file", files)):
                 table = table.append_column(name, pa.array(values))
             yield table.select(schemas.ORDER.names).cast(schemas.ORDER)
-            documents += kept
-            if kept:
+            documents += len(table)
+            if len(table):
                 position = int(first[-1] + lengths[-1])
                 file, cell = int(files[-1]), int(cells[-1])
         metrics["phases"].append({"tokens": position - begin, "documents": documents - before})
+    if (documents, position, check) != due:
+        raise RuntimeError("the ledger does not have each document as often as its repeat")
     metrics |= {"tokens": position, "documents": documents, "files": file + 1}
+
+
+PLACE_BITS = 36
+"""Bits of a place that are added up, so that a batch of places fits into 64."""
+
+
+def _added_up(connection: Any) -> tuple[int, int, int]:
+    """Exposures, their tokens and the sum of their places, from the repeats of the documents."""
+    place = f"floor(place * {2**PLACE_BITS})::BIGINT"
+    [due] = execute(
+        connection,
+        "SELECT sum(repeat)::BIGINT, sum(repeat * tokens - cut)::BIGINT, "
+        f"sum((repeat * {place})::HUGEINT) FROM documents",
+    )
+    return int(due[0]), int(due[1]), int(due[2])
 
 
 def first_exposures_first(tables: Iterable[pa.Table], least: int) -> Iterator[pa.Table]:

@@ -9,6 +9,7 @@ import importlib.util
 import json
 import shutil
 import struct
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -90,8 +91,9 @@ def ledger(run: Run) -> list[dict[str, Any]]:
 
 
 def test_the_order_is_the_documented_one(run):
-    """Places by hash, first exposures ahead in the first total / max_repeat tokens, a cut end."""
+    """Places by hash, first exposures ahead in the first total / max_repeat tokens, one is cut."""
     rows = documents(run)
+    total = sum(row["repeat"] * len(row["ids"]) for row in rows.values())
     left, done, wanted = exposures(rows), 0, []
     ends = np.cumsum([len(rows[name]["ids"]) for _, name, _ in left])
     by_chance = [name for _, name, _ in left[: np.searchsorted(ends, 500) + 1]]
@@ -104,10 +106,33 @@ def test_the_order_is_the_documented_one(run):
     wanted += left
     found = ledger(run)
     assert [(row["id"], row["exposure"]) for row in found] == [one[1:] for one in wanted]
-    starts = np.cumsum([0, *(len(rows[name]["ids"]) for _, name, _ in wanted)])
+    lengths = [len(rows[name]["ids"]) for _, name, _ in wanted]
+    short = [(row, full) for row, full in zip(found, lengths, strict=True) if row["tokens"] != full]
+    [(cut, full)] = short
+    assert cut["exposure"] == rows[cut["id"]]["repeat"] > 1
+    assert full - cut["tokens"] == total - 2000 > 0
+    starts = np.cumsum([0, *(row["tokens"] for row in found)])
     assert [row["first_token"] for row in found] == starts[:-1].tolist()
-    assert sum(row["tokens"] for row in found) == 2000 <= starts[-1]
-    assert [row["tokens"] for row in found[:-1]] == np.diff(starts)[:-1].tolist()
+    assert starts[-1] == 2000
+
+
+def test_an_exposure_that_exceeds_the_total_costs_no_other_document(tmp_path):
+    """Training sees each document as often as `repeat` says: that exposure itself is cut."""
+    rows = [
+        {"id": f"{n:03d}", "text": f"{' '.join(WORDS[:6])} x{n}", "edu": n / 100}
+        for n in range(100)
+    ]
+    rows[50] = {"id": "long", "text": " ".join(WORDS * 90), "edu": 9.0}
+    (tmp_path / "source").mkdir()
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "source" / "a.parquet")
+    budget = {"documents": 30, "max_repeat": 2, "training_tokens": 2000, "method": "top_quality"}
+    chosen = settings(tmp_path / "source", tokens=tokens_of(tmp_path), selection=budget)
+    run = finish(tmp_path / "run", chosen, "tokens")
+    repeats = {name: row["repeat"] for name, row in documents(run).items()}
+    found = ledger(run)
+    assert Counter(row["id"] for row in found) == repeats
+    assert len(repeats) == 30 and repeats["long"] == 2
+    assert sum(row["tokens"] for row in found) == 2000
 
 
 @given(
@@ -168,7 +193,7 @@ def test_token_files_hold_what_the_ledger_says(tmp_path, run, more):
             run.root / f"tokens/{unit:05d}",
         )
         here = [row for row in found if row["file"] == unit]
-        wanted = [rows[row["id"]]["ids"][: row["tokens"]] for row in here]
+        wanted = [[*rows[row["id"]]["ids"][: row["tokens"] - 1], 1] for row in here]
         assert [part.tolist() for part in megatron_documents(prefix)] == wanted
         flat = np.fromfile(prefix.with_suffix(".bin"), header["type"])
         assert flat.tolist() == [token for part in wanted for token in part]
