@@ -82,7 +82,7 @@ def compose(run: Run, compute: Compute) -> None:
         # Sums of floats depend on how threads divide the rows.
         connection.execute("SET threads = 1")
         _totals(connection, run.settings.selection.scope)
-        quality = run.receipt(run.quality_stage, 0).metrics
+        quality = run.receipt("quality", 0).metrics
         rows = {
             "score_summary": _scores(run, totals),
             "score_correlations": quality.get("score_correlations", []),

@@ -93,7 +93,7 @@ def _join(connection: Any, run: Run, shard: int) -> pa.Table:
             connection,
             "SELECT quality, id FROM read_parquet(?, hive_partitioning = false) "
             "WHERE dropped IS NULL ORDER BY quality DESC, id LIMIT 1 OFFSET ?",
-            [str(run.quality_path(shard)), selected - 1],
+            [str(run.path("quality", shard)), selected - 1],
         )
     least, last_id = last or (math.inf, "")
     query = _DOCUMENTS.format(
@@ -104,13 +104,13 @@ def _join(connection: Any, run: Run, shard: int) -> pa.Table:
         ),
         repeat=added_repeat(run),
     )
-    paths = {"scores": str(run.path("scores", shard)), "quality": str(run.quality_path(shard))}
+    paths = {"scores": str(run.path("scores", shard)), "quality": str(run.path("quality", shard))}
     parameters = {"shard": shard, "least": least, "last": last_id, **paths}
     documents = connection.sql(query, params=parameters).to_arrow_table()
     connection.register("documents", documents)
     if len(documents) != run.shard_rows(shard):
         raise CorruptFileError(
-            f"{run.quality_path(shard)}: agrees with the scores on {len(documents)} of "
+            f"{run.path('quality', shard)}: agrees with the scores on {len(documents)} of "
             f"{run.shard_rows(shard)} documents; delete it and relaunch"
         )
     return documents
@@ -121,7 +121,7 @@ def _candidates(run: Run, shard: int) -> pa.Table:
     columns = {"selection": ["logit", "selected"]}
     columns |= {"topics": ["topic"]} if run.settings.topics else {}
     columns |= {"embeddings": ["text_read"]} if run.settings.has_vectors else {}
-    is_left = pc.is_null(read_columns(run.quality_path(shard), ["dropped"])["dropped"])
+    is_left = pc.is_null(read_columns(run.path("quality", shard), ["dropped"])["dropped"])
     number, counted = pc.sum(is_left).as_py(), pc.cumulative_sum(is_left.cast(pa.int64()))
     rows = pc.if_else(is_left, pc.subtract(counted, 1), None)
     unknown = {"topic": pa.string(), "text_read": pa.float32()}
@@ -130,8 +130,8 @@ def _candidates(run: Run, shard: int) -> pa.Table:
         table = read_columns(run.path(stage, shard), names)
         if len(table) != number:
             raise CorruptFileError(
-                f"{run.path(stage, shard)}: {len(table)} documents, but {run.quality_path(shard)} "
-                f"has {number}; delete it and relaunch"
+                f"{run.path(stage, shard)}: {len(table)} documents, but "
+                f"{run.path('quality', shard)} has {number}; delete it and relaunch"
             )
         arrays |= {name: table[name].take(rows) for name in names}
     return pa.table(arrays)

@@ -33,7 +33,7 @@ def terms(
 
 def _compared(run: Run, connection: Any, documents: str) -> dict[str, Any]:
     """The metrics of quality over the corpus; DuckDB uses one thread, so that sums are the same."""
-    metrics = run.receipt(run.quality_stage, 0).metrics
+    metrics = run.receipt("quality", 0).metrics
     centre, unit = metrics["centre"], metrics["unit"]  # squares of tiny numbers are 0
     [(size, number, ours, mean, spread, best)] = execute(
         connection,

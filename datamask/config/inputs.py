@@ -115,9 +115,8 @@ class Score(Group):
     least_correlation: float = Field(0.3, ge=-1, le=1)
     """kind `examples`: minimum of Spearman's correlation of labels and cross-validated
     predictions (of two kinds of text 2 AUC - 1); below it, the run fails. With `path` 0.1"""
-    normalise_within: Literal["none", "domain", "language", "dump", "source", "topic"] = "none"
-    """normalise within groups (`source`: the file's folder), small ones less so; topics are known
-    after pruning, so a score within topics cannot prune"""
+    normalise_within: Literal["none", "domain", "language", "dump", "source"] = "none"
+    """normalise within groups (`source`: the file's folder), small ones less so"""
     weight: float = Field(1.0, gt=-1e6, lt=1e6)
     """weight in the combined quality"""
     missing: Literal["error", "drop"] | Annotated[float, Field(ge=-LARGEST, le=LARGEST)] = "error"

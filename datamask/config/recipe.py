@@ -29,4 +29,4 @@ HEURISTIC_QUALITY_WEIGHT = 0.0
 documents."""
 
 UNPRUNED_QUALITY_WEIGHT = 0.5
-"""Lambda where quality has pruned nothing, or scores within topics are known after pruning only."""
+"""Lambda where quality has pruned nothing."""

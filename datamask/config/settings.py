@@ -61,7 +61,6 @@ class Settings(Group):
             raise ValueError("publication.include: tokens need tokens.tokenizer")
         if self.evaluation.hold_out_by == "topic" and self.topics is None:
             raise ValueError("evaluation.hold_out_by: the run has no topics; set `topics`")
-        self._check_scores_within_topics()
         methods = [selection.method, *(arm.change.get("method") for arm in self.evaluation.arms)]
         if "odis" in methods and len(self.scores) < 2:
             raise ValueError("selection.method: odis needs two scores or more in quality.scores")
@@ -71,30 +70,13 @@ class Settings(Group):
         weight = recipe.UNPRUNED_QUALITY_WEIGHT
         if self.has_heuristic_alone:
             weight = recipe.HEURISTIC_QUALITY_WEIGHT
-        elif self.prune_fraction and not self.scores_within_topics:
+        elif self.prune_fraction:
             weight = recipe.QUALITY_WEIGHT
         filled = selection.filled_in(
             metric=metric if self._needs_vectors() else "", quality_weight=weight
         )
         object.__setattr__(self, "selection", filled)  # settings are frozen
         return self
-
-    def _check_scores_within_topics(self) -> None:
-        within = self.scores_within_topics
-        if not within:
-            return
-        problem = ""
-        if self.topics is None:
-            problem = "the run has no topics; set `topics`"
-        elif self.selection.mask_model:
-            problem = "a mask model has no scores within groups; unset selection.mask_model"
-        elif len(within) == len(self.scores) and self.prune_fraction:
-            problem = (
-                "topics are known after pruning; add a score to prune by, or set "
-                "quality.prune_fraction to 0"
-            )
-        if problem:
-            raise ValueError(f"score {within[0].name}: normalise_within: topic: {problem}")
 
     def given(self) -> dict[str, Any]:
         """These settings as plain data, without values that were filled in."""
@@ -187,20 +169,6 @@ class Settings(Group):
     def scores(self) -> tuple[Score, ...]:
         """The scores: those set, or the default of the source's layout."""
         return self.quality.scores or DEFAULT_SCORES[self.source.layout]
-
-    @property
-    def scores_within_topics(self) -> tuple[Score, ...]:
-        """The scores that are normalised within topics, after embedding; `scores` has them too."""
-        return tuple(score for score in self.scores if score.normalise_within == "topic")
-
-    @property
-    def pruning_scores(self) -> tuple[Score, ...]:
-        """The scores as documents are pruned by them: those within topics have weight 0."""
-        whole = {"normalise_within": "none", "weight": 0.0}
-        return tuple(
-            score.model_copy(update=whole) if score.normalise_within == "topic" else score
-            for score in self.scores
-        )
 
     @property
     def pruning_follows(self) -> bool:

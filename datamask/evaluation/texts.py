@@ -64,10 +64,8 @@ OTHER_GROUPS = "(other groups)"
 def load_documents(connection: Any, run: Run) -> None:
     """Table `documents`: shard, row, id, quality, dropped, characters, tokens, and groups."""
     for shard in range(run.num_shards):
-        run.receipt(run.quality_stage, shard)
-    quality, scores = (
-        combining.rows_of(connection, run, stage) for stage in (run.quality_stage, "scores")
-    )
+        run.receipt("quality", shard)
+    quality, scores = (combining.rows_of(connection, run, stage) for stage in ("quality", "scores"))
     execute(
         connection,
         "CREATE TABLE documents AS SELECT q.shard, q.row, q.id, q.quality, q.dropped, "

@@ -54,10 +54,10 @@ def arm_units(run: Run) -> list[Unit]:
             settings += ["follows"] if is_followed else []
             settings += map(run.fingerprint_all, of.balanced_topics(as_changed))
             settings.append(run.fingerprint_all("embeddings"))
-            settings.append(run.fingerprint_all(run.quality_stage))
+            settings.append(run.fingerprint_all("quality"))
         elif arm.kind == "top_quality":
             settings.append(of.budget(run.settings.selection))
-            settings.append(run.fingerprint_all(run.quality_stage))
+            settings.append(run.fingerprint_all("quality"))
         units.append(Unit(f"evaluation/arms/{arm.name}", settings))
     return units
 

@@ -57,7 +57,7 @@ def join_documents(connection: Any, run: Run, about: dict[str, Any] | None) -> S
     Returns the scales, of the run or of the mask model by which it is judged (*about*). Refuses
     values that are too large.
     """
-    scores = run.settings.pruning_scores
+    scores = run.settings.scores
     receipts = [run.receipt("scores", shard) for shard in range(run.num_shards)]
     known = about["normalisation"] if about else {}
     load_documents(connection, run, group_kinds(scores))
@@ -190,7 +190,7 @@ def _find_copies(connection: Any, run: Run) -> None:
 
 def _join(connection: Any, run: Run, wholes: list[str]) -> None:
     """Table `joined`; *wholes* are SQL: the scores normalised over the corpus."""
-    settings, scores = run.settings, run.settings.pruning_scores
+    settings, scores = run.settings, run.settings.scores
     kinds = group_kinds(scores)
     columns = ["s.shard", "s.row", "s.id", "s.characters", "s.tokens"]
     joins = [

@@ -63,7 +63,7 @@ def drop(run: Run, compute: Compute) -> None:
         counted = _counted(counts, run.num_shards)
         of_all = {
             "length_edges": about["length_edges"] if about else _length_edges(connection),
-            **(level_of_model(about) if about else level_of_quality(connection)),
+            **(_level_of_model(about) if about else _level_of_quality(connection)),
         }
         of_first = {**_compared(connection, run), "normalisation": scales}
 
@@ -117,7 +117,7 @@ def _compared(connection: Any, run: Run) -> dict[str, Any]:
             f"WHERE {is_sampled(run.num_documents, SAMPLE_DOCUMENTS)} ORDER BY shard, row"
         )
         metrics["score_correlations"] = _correlations(sample.to_arrow_table())
-    if kinds := group_kinds(run.settings.pruning_scores):
+    if kinds := group_kinds(run.settings.scores):
         metrics["score_groups"] = group_shares(connection, kinds)
     return metrics
 
@@ -138,12 +138,12 @@ def _correlations(table: pa.Table) -> list[dict[str, Any]]:
     return pairs
 
 
-def level_of_model(about: dict[str, Any]) -> dict[str, float]:
+def _level_of_model(about: dict[str, Any]) -> dict[str, float]:
     """The level of quality on which a mask model was learned; older ones have no unit."""
     return {"centre": about.get("centre", 0.0), "unit": about.get("quality_unit", 1.0)}
 
 
-def level_of_quality(connection: Any) -> dict[str, float]:
+def _level_of_quality(connection: Any) -> dict[str, float]:
     """The level of the quality that is left in `result`, as `objectives.level.Level.of`."""
     rows = "result WHERE dropped IS NULL"
     extremes = f"SELECT count(*), min(quality), max(quality) FROM {rows}"

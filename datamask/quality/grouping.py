@@ -36,11 +36,7 @@ def group_kinds(scores: tuple[Score, ...]) -> list[str]:
 
 
 def group_columns(connection: Any, run: Run, kinds: list[str]) -> tuple[str, str]:
-    """SQL of the groups g_<kind> of a row of `scores` (named s, with shard), and joins for them.
-
-    Topics are read from the table `topics` (shard, row, topic); a document that is not in that
-    table has no topic.
-    """
+    """SQL of the groups g_<kind> of a row of `scores` (named s, with shard), and joins for them."""
     columns = {kind: group_column(kind, "s") for kind in kinds}
     joins = []
     if "source" in kinds:
@@ -57,9 +53,6 @@ def group_columns(connection: Any, run: Run, kinds: list[str]) -> tuple[str, str
         )
         columns["source"] = "folders.folder"
         joins += ["JOIN folders ON folders.shard = s.shard AND row >= first AND row < beyond"]
-    if "topic" in kinds:
-        columns["topic"] = "topics.topic"
-        joins += ["LEFT JOIN topics ON topics.shard = s.shard AND topics.row = s.row"]
     return "".join(f", {columns[kind]} AS g_{kind}" for kind in kinds), " ".join(joins)
 
 

@@ -89,8 +89,8 @@ def sample(
         connection.execute(f"CREATE TABLE eligible ({columns})")
         insert = _ELIGIBLE.format(is_sampled(sum(map(run.shard_rows, shards)), DRAWN_FROM))
         for shard in shards:
-            run.receipt(run.quality_stage, shard)
-            paths = (run.quality_path(shard), run.path("scores", shard))
+            run.receipt("quality", shard)
+            paths = (run.path("quality", shard), run.path("scores", shard))
             execute(connection, insert, [shard, *map(str, paths)])
         given = {"seed": f"{seed}/label/", "number": number, "known": [*known]}
         drawn = connection.execute(_STRATIFIED, given).fetchall()

@@ -207,15 +207,6 @@ class Run:
         """A stage's output, for reading."""
         return self.fetch(self.name(stage, unit))
 
-    @property
-    def quality_stage(self) -> str:
-        """The stage whose quality is learnt from."""
-        return "topic_quality" if self.settings.scores_within_topics else "quality"
-
-    def quality_path(self, shard: int) -> Path:
-        """The quality that is learnt from, for reading."""
-        return self.path(self.quality_stage, shard)
-
     def local_path(self, stage: str, unit: int = 0) -> Path:
         """Where a stage's output belongs on this machine, for writing."""
         return inside(self.root, self.name(stage, unit))

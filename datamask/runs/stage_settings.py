@@ -94,7 +94,7 @@ def screening(settings: Settings) -> list[Any]:
 def combined(settings: Settings) -> list[Any]:
     """What normalised scores, and documents dropped before pruning, depend on."""
     names = ("name", "missing", "normalisation", "normalise_within", "weight")
-    of_scores = [f"pruning_scores.{name}" for name in names]
+    of_scores = [f"scores.{name}" for name in names]
     of_benchmarks = [f"quality.contamination.{name}" for name in ("action", "covered", "common")]
     every = reads(*of_scores, "quality.duplicates", *of_benchmarks)(settings)
     held_out = settings.evaluation.hold_out and [settings.evaluation.hold_out, settings.seed]

@@ -12,9 +12,6 @@ from datamask.runs.stage import Stage
 from datamask.runs.stages_of_evaluation import EVALUATION
 from datamask.runs.stages_of_tokens import TOKENS
 
-QUALITY_STAGES = ("quality", "topic_quality")
-"""Stages that add up scores; the last of them that a run has is learnt from."""
-
 STAGES = {
     stage.name: stage
     for stage in (
@@ -141,21 +138,13 @@ STAGES = {
             where=lambda s: s.topics is not None,
         ),
         Stage(
-            "topic_quality",
-            2,
-            "datamask.quality.within_topics:normalise_within_topics",
-            settings=of.reads("scores_within_topics.name", "scores_within_topics.weight"),
-            after_all=("scores", "quality", "topics"),
-            where=lambda s: bool(s.scores_within_topics),
-        ),
-        Stage(
             "corpus_statistics",
             10,
             "datamask.selection.totals:shard_statistics",
             "shard",
             settings=of.statistics,
             on_device=True,
-            after=(*QUALITY_STAGES, "embeddings"),
+            after=("quality", "embeddings"),
             where=of.exchanges,
             more_inputs=of.balanced_topics,
             pinned_with=("embeddings",),
@@ -166,7 +155,7 @@ STAGES = {
             "datamask.selection.rounds:learn_round",
             "shard",
             on_device=True,
-            after=(*QUALITY_STAGES, "embeddings", "corpus_statistics", "round"),
+            after=("quality", "embeddings", "corpus_statistics", "round"),
             after_all=("round_total",),
             where=of.exchanges,
         ),
@@ -187,7 +176,7 @@ STAGES = {
             "shard",
             settings=of.reads("selection.swap_refinement"),
             on_device=True,
-            after=(*QUALITY_STAGES, "embeddings", "round"),
+            after=("quality", "embeddings", "round"),
             after_all=("round_total",),
             where=of.swaps_together,
         ),
@@ -206,7 +195,7 @@ STAGES = {
             "shard",
             settings=of.learning,
             on_device=True,
-            after=(*QUALITY_STAGES, "embeddings", "round", "swaps"),
+            after=("quality", "embeddings", "round", "swaps"),
             after_all=("round_total", "swaps_total"),
             where=lambda s: s.selection.has_cut,
             more_inputs=of.balanced_topics,
@@ -216,7 +205,7 @@ STAGES = {
             3,
             "datamask.selection.threshold:cut",
             settings=of.cut,
-            after_all=(*QUALITY_STAGES, "learning"),
+            after_all=("quality", "learning"),
             file="threshold.parquet",
             where=lambda s: s.selection.has_cut,
             more_inputs=of.limited_topics,
@@ -228,7 +217,7 @@ STAGES = {
             "shard",
             settings=of.mask,
             on_device=True,
-            after=(*QUALITY_STAGES, "embeddings", "learning"),
+            after=("quality", "embeddings", "learning"),
             after_all=("threshold",),
             more_inputs=of.balanced_topics,
         ),
@@ -239,7 +228,7 @@ STAGES = {
             "shard",
             settings=lambda s: s.seed,
             on_device=True,
-            after=(*QUALITY_STAGES, "embeddings", "selection"),
+            after=("quality", "embeddings", "selection"),
             after_all=("threshold",),
             where=lambda s: of.exchanges(s) or of.makes_model(s),
         ),
@@ -267,7 +256,7 @@ STAGES = {
             "datamask.analysis.documents:tabulate",
             "shard",
             settings=lambda s: [s.topics is not None, s.has_vectors],
-            after=("scores", *QUALITY_STAGES, "embeddings", "topics", "selection"),
+            after=("scores", "quality", "embeddings", "topics", "selection"),
             after_all=("repeats",),
         ),
         Stage(

@@ -111,7 +111,7 @@ def check_rows(run: Run, stage: str, shard: int, number: int) -> None:
     rows = run.receipt(stage, shard).rows
     if rows != number:
         raise CorruptFileError(
-            f"{run.path(stage, shard)}: {rows} documents, but {run.quality_path(shard)} has "
+            f"{run.path(stage, shard)}: {rows} documents, but {run.path('quality', shard)} has "
             f"{number}; delete it and relaunch"
         )
 
@@ -260,8 +260,8 @@ def read_survivors(run: Run, shard: int, names: Sequence[str] = ()) -> ShardDocu
     Raises:
         CorruptFileError: they are not as many as recorded, or one has no finite quality.
     """
-    metrics = run.receipt(run.quality_stage, shard).metrics
-    path = run.quality_path(shard)
+    metrics = run.receipt("quality", shard).metrics
+    path = run.path("quality", shard)
     table = read_columns(path, ["row", "id", "quality", "dropped", *names])
     table = table.filter(pc.is_null(table["dropped"]))
     if table.num_rows != metrics["kept"]:

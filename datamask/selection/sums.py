@@ -75,7 +75,7 @@ def term_values(terms: Sequence[WeightedTerm], moments: Moments) -> dict[str, fl
 
 def level_of_quality(run: Run) -> Level:
     """The level of quality wherever shards exchange sums."""
-    return level_from(run.receipt(run.quality_stage, 0).metrics)
+    return level_from(run.receipt("quality", 0).metrics)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,6 @@ from datamask.errors import SettingsError, lines
 from datamask.runs.receipt import canonical_json
 
 GROUP = {"column": "dump", "value": "a"}
-WITHIN = {"scores": [{"normalise_within": "topic"}]}
-TOPIC = "settings: score heuristic: normalise_within: topic: "
 LISTED = {"name": "mine", "kind": "ids"}
 CHANGED = {"name": "r", "kind": "random", "change": {"ratio": 0.1}}
 WRONG = [
@@ -48,14 +46,9 @@ WRONG = [
         ({"quality": {"scores": [{"kind": "examples", **given}]}}, "quality.scores.0: kind `exam")
         for given in ({}, {"path": "a", "labels": "b"}, {"path": "a", "where": GROUP})
     ),
-    ({"quality": WITHIN}, f"{TOPIC}the run has no topics"),
     (
-        {"quality": WITHIN, "topics": {}},
-        f"{TOPIC}topics are known after",
-    ),
-    (
-        {"quality": WITHIN, "topics": {}, "selection": {"mask_model": "somewhere"}},
-        f"{TOPIC}a mask model",
+        {"quality": {"scores": [{"normalise_within": "topic"}]}, "topics": {}},
+        "quality.scores.0.normalise_within: Input should be",
     ),
     *(
         ({"evaluation": data}, f"evaluation{message}")
@@ -141,7 +134,6 @@ def test_a_date_is_text(tmp_path):
 
 
 SCORE = [{"name": "a", "kind": "column"}]
-WITHIN = [*SCORE, {"name": "b", "kind": "column", "normalise_within": "topic"}]
 MODEL = {"license": "mit", "dry_run": True, "include": ["mask_model"]}
 
 
@@ -153,7 +145,6 @@ MODEL = {"license": "mit", "dry_run": True, "include": ["mask_model"]}
         ({"selection": {"quality_weight": 0.3}}, ("facility_location", 0.3, 0.4), []),
         ({"quality": {"scores": SCORE}}, ("facility_location", 0.3, 0.5), ["filter, then cover"]),
         ({"quality": {"scores": SCORE, "prune_fraction": 0}}, ("facility_location", 0.5, 0.0), []),
-        ({"quality": {"scores": WITHIN}, "topics": {}}, ("facility_location", 0.5, 0.5), []),
         ({"source": {"layout": "features"}}, ("facility_location", 0.5, 0.0), []),
         ({"selection": {"scope": "corpus"}}, ("disf", 0.0, 0.4), ["heuristic", "sums"]),
         (

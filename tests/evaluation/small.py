@@ -83,7 +83,7 @@ def drawn(seed: int, share: float, ids: list[str]) -> set[str]:
 
 def quality(run: Run) -> list[dict[str, Any]]:
     """The rows of the quality files."""
-    rows: list[dict[str, Any]] = table_of(run, run.quality_stage).to_pylist()
+    rows: list[dict[str, Any]] = table_of(run, "quality").to_pylist()
     return rows
 
 

@@ -35,7 +35,7 @@ def test_workers_and_order_change_no_byte(source, tmp_path, selection):
         plan={"rows_per_shard": 24},
         topics={"number": 3},
         quality={
-            "scores": [{**EDU, "normalise_within": "topic"}, {"name": "form"}],
+            "scores": [{**EDU, "normalise_within": "language"}, {"name": "form"}],
             "near_duplicates": {},
             "contamination": {"sets": [str(known)], "ngram": 3, "action": "flag"},
         },

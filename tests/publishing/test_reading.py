@@ -221,7 +221,7 @@ def test_benchmarks_earlier_datasets_and_held_out_sets_from_the_hub(reading, tmp
         evaluation = {"model": "tiny", "tokens": 1000, "arms": ["ours", "random"]}
         chosen = settings(source, quality=quality, evaluation={**evaluation, "sets": [held_out]})
         run = finish(tmp_path / f"run{len(found)}", chosen, "held_out")
-        tables = [pq.read_table(run.quality_path(shard)) for shard in range(run.num_shards)]
+        tables = [pq.read_table(run.path("quality", shard)) for shard in range(run.num_shards)]
         found.append((pa.concat_tables(tables), pq.read_table(run.path("held_out"))))
     (near, scored), (near_hub, scored_hub) = found
     assert near_hub.equals(near) and scored_hub.equals(scored)

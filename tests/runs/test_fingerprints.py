@@ -55,7 +55,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "random": {"selection": {**CORPUS, "method": "random"}},
     "topics": {
         "topics": {"number": 2},
-        "quality": {"scores": [{**SCORES[0], "normalise_within": "topic"}, SCORES[1]]},
+        "quality": {"scores": SCORES},
         "selection": {
             "limits": [{"column": "topic", "cap": 0.9}],
             "more_terms": [{"name": "group_balance", "weight": 1, "options": BALANCE}],

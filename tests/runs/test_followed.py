@@ -121,7 +121,7 @@ def test_what_follows_is_in_force(tmp_path, monkeypatch):
     assert dropped.count("pruned") == left * 13 // 100
     monkeypatch.setattr("datamask.runs.followed.following", lambda _: (0.0, 0.0))
     command = _remedy(run, "taste", "topic")
-    assert "limits" in command, "the only score is refused within topics, whatever it pruned here"
+    assert "limits" in command, "scores are not normalised within topics"
 
 
 @pytest.mark.parametrize(

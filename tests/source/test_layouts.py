@@ -133,7 +133,7 @@ def test_the_settings_of_a_layout(layout, tmp_path, monkeypatch):
     data = yaml.safe_load(text) | {"embedding": {"method": "lexical", "dimension": 32}}
     chosen: Settings = parse_settings(data)
     run = finished.finish(tmp_path / "run", chosen, "quality")
-    rows = pq.read_table(run.quality_path(0)).to_pylist()
+    rows = pq.read_table(run.path("quality", 0)).to_pylist()
     assert len({row["id"] for row in rows}) == ROWS
     if is_scored:
         expected = sorted(range(ROWS), key=SCORES.__getitem__)
