@@ -169,7 +169,7 @@ class Selection(Group):
     tolerance: float = Field(1e-2, ge=0, lt=1)
     """stop when a window (or two rounds) gains at most this share of the whole; 0: never"""
     swap_refinement: int = Field(1000, ge=0)
-    """maximum swaps near the threshold after learning, of a shard"""
+    """scope `shard`: maximum swaps near the threshold after learning"""
 
     @model_validator(mode="before")
     @classmethod

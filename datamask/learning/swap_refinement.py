@@ -4,9 +4,6 @@ The top S of the logits round a relaxation; this pass corrects the rounding agai
 itself. Small shards try every swap of two documents. Larger ones rank the weakest selected and the
 best rejected documents by their marginal gain, swap a block of them, and keep the swap only if the
 exact objective rises; otherwise they halve the block. The objective never falls.
-
-Of a selection over all shards, a shard swaps its own documents while the others stay as they are
-expected to be (`refine_part`).
 """
 
 from __future__ import annotations
@@ -18,7 +15,7 @@ import torch
 from torch import Tensor
 
 from datamask.learning.data import ShardData, add_moments, highest_order, moments_of
-from datamask.learning.moment_gradient import along, joint_value, moment_gradient, slopes
+from datamask.learning.moment_gradient import joint_value, moment_gradient
 from datamask.learning.neighbours import marginal_coverage
 from datamask.learning.problem import Problem
 from datamask.objectives.facility_location import FacilityLocation
@@ -35,9 +32,6 @@ CANDIDATES = 2048
 NEAREST = 256
 ROUNDS = 20
 LEAST_GAIN = 1e-7
-# All shards swap at the same time, and their changes are partly alike, so each shard counts its own
-# change this many times.
-OWN_WEIGHT = 2.0
 
 
 def refine_by_swaps(problem: Problem, mask_N: Tensor, logits_N: Tensor) -> Tensor:
@@ -57,34 +51,8 @@ def refine_by_swaps(problem: Problem, mask_N: Tensor, logits_N: Tensor) -> Tenso
         t.objective.probes for t in objective.active if isinstance(t.objective, FacilityLocation)
     ]
     if objective.has_expectation and data.num_documents <= min(probes, default=data.num_documents):
-        moments = moments_of(data, mask_N.to(torch.float32), highest_order(objective.active))
-        no_handicap = torch.zeros_like(logits_N)
-        return _blocks(data, objective.active, mask_N, logits_N, swaps, moments, no_handicap, 1.0)
+        return _blocks(data, objective.active, mask_N, logits_N, swaps)
     return mask_N
-
-
-def refine_part(
-    data: ShardData,
-    terms: Sequence[WeightedTerm],
-    mask_N: Tensor,
-    inclusion_N: Tensor,
-    swaps: int,
-    selection: Moments,
-) -> Tensor:
-    """Swap up to *swaps* pairs of a shard's documents for the objective of all shards.
-
-    To second order, a shard's own change of the sums counts `OWN_WEIGHT` times: the gain at the
-    expected sums, by which all shards may move alike, counts less by that factor.
-
-    *terms* are moment objectives, weighted and scaled; *selection* has the expected moments of all
-    shards, in which the shard's documents count with p = *inclusion_N*. Returns a mask of the same
-    size, bool, shape N.
-    """
-    change = moments_of(data, mask_N.float() - inclusion_N, selection.order)
-    moments = selection.mapped(torch.add, change)
-    alike_N = (1 - 1 / OWN_WEIGHT) * along(slopes(terms, selection), data)
-    part = float(mask_N.sum()) / float(selection.count)
-    return _blocks(data, terms, mask_N, inclusion_N, swaps, moments, alike_N, part)
 
 
 def _swapped(mask_N: Tensor, num_pairs: int) -> Tensor:
@@ -148,38 +116,32 @@ def _blocks(
     data: ShardData,
     terms: Sequence[WeightedTerm],
     mask_N: Tensor,
-    ranking_N: Tensor,
+    logits_N: Tensor,
     swaps: int,
-    moments: Moments,
-    handicap_N: Tensor,
-    part: float,
 ) -> Tensor:
-    """Swap blocks of candidates; *moments* are of a selection of which the mask is a *part*.
-
-    Each document of the mask lowers the value by its handicap.
-    """
+    """Swap blocks of the candidates nearest the threshold."""
     factor = coverage_factor(terms)
+    moments = moments_of(data, mask_N.to(torch.float32), highest_order(terms))
     most = min(CANDIDATES, data.working_set_bytes // (4 * 8 * max(data.dimension, 2048)))
-    ranked = _ranked(ranking_N, mask_N)
+    ranked = _ranked(logits_N, mask_N)
     rows = torch.cat([side[: max(64, most)] for side in ranked]).sort().values
-    candidates, chosen, handicap_C = data.part(rows), mask_N[rows], handicap_N[rows]
+    candidates, chosen = data.part(rows), mask_N[rows]
     coverage = _Coverage(data, mask_N, rows) if factor else None
 
     def value(at: Moments, chosen_C: Tensor) -> float:
         total = float(joint_value(terms, at))
-        total -= float(handicap_C[chosen_C].sum(dtype=torch.float64))
         return total + (factor * coverage.value(chosen_C) if coverage else 0.0)
 
     current = value(moments, chosen)
     size = min(swaps, int(chosen.sum()), int((~chosen).sum()))
-    margin, near = torch.zeros_like(handicap_C), torch.arange(len(rows), device=data.device)
+    margin = torch.zeros(len(rows), device=data.device)
+    near = torch.arange(len(rows), device=data.device)
     for _ in range(ROUNDS):
         size = min(size, swaps)
         if size < 1:
             break
         inclusion = chosen[near].to(torch.float32)
         margin[near] = moment_gradient(terms, moments, candidates, near, inclusion)
-        margin[near] -= handicap_C[near]
         if coverage:
             margin[near] += factor * coverage.marginal(chosen)[near]
         leaving, coming = (near[ranked] for ranked in _ranked(margin[near], chosen[near]))
@@ -194,7 +156,7 @@ def _blocks(
             change = trial[moved].to(torch.float32) - chosen[moved].to(torch.float32)
             at = add_moments(moments, candidates, moved, change)
             reached = value(at, trial)
-            if reached > current + LEAST_GAIN * part * max(abs(current), 1.0):
+            if reached > current + LEAST_GAIN * max(abs(current), 1.0):
                 chosen, moments, current = trial, at, reached
                 swaps -= size
                 size *= 2

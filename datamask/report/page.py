@@ -37,7 +37,6 @@ from datamask.runs.followed import prune_fraction_of, selection_of, settings_of
 from datamask.runs.receipt import html_receipt
 from datamask.runs.records import read_record
 from datamask.runs.run import Run
-from datamask.runs.stage_settings import swaps_together
 from datamask.runs.stages import SHARD_STAGES, learning_stages
 
 logger = logging.getLogger(__name__)
@@ -124,7 +123,6 @@ def _page(run: Run, answered: Answer, charts: list[Chart], trained: list[Chart])
         shards=[row | _work(run, row["shard"]) for row in shards[:LISTED_SHARDS]],
         rounds=query(run, "SELECT * FROM rounds ORDER BY round"),
         learned_from=learned_from(run) if selection.num_rounds else "",
-        swaps=run.receipt("swaps_total").metrics if swaps_together(run.settings) else None,
         drawn=selection.num_rounds and run.receipt("learning", 0).metrics["drawn"],
         speed=embedding_speed(run),
         encoder=encoder_name(run) if run.settings.has_vectors else None,

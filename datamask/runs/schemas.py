@@ -91,11 +91,6 @@ proposed ones, those of its part of the sample, the step size, and (if the round
 the gains of the documents; a second row, the moments of all documents in the first round, and in
 later ones those of the selection before."""
 
-SWAPS = pa.schema([*MOMENTS, *_never_null(leaving=_WHOLES, coming=_WHOLES)])
-"""`swaps/`: moments of a shard's selection after swaps, and the places of the documents that these
-exchange; a second row, moments of its most probable documents, without swaps. Documents that are
-nearly decided count with their p. `swaps.parquet` has the sums over shards, as `MOMENTS`."""
-
 CUT = pa.schema(
     [
         *(("group", _TEXT), ("cap", _WHOLE)),

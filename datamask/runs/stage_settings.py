@@ -231,8 +231,3 @@ def limited_topics(settings: Settings) -> tuple[str, ...]:
 def exchanges(settings: Settings) -> bool:
     """Whether shards learn together, or are compared by sums over their vectors."""
     return settings.selection.scope == "corpus" and settings.has_vectors
-
-
-def swaps_together(settings: Settings) -> bool:
-    """Whether shards swap documents after the last of several rounds."""
-    return settings.selection.num_rounds > 1 and settings.selection.swap_refinement > 0

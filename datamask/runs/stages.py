@@ -170,33 +170,14 @@ STAGES = {
             where=of.exchanges,
         ),
         Stage(
-            "swaps",
-            6,
-            "datamask.selection.rounds:swap_shard",
-            "shard",
-            settings=of.reads("selection.swap_refinement"),
-            on_device=True,
-            after=("quality", "embeddings", "round"),
-            after_all=("round_total",),
-            where=of.swaps_together,
-        ),
-        Stage(
-            "swaps_total",
-            1,
-            "datamask.selection.totals:sum_swaps",
-            after_all=("round_total", "swaps"),
-            file="swaps.parquet",
-            where=of.swaps_together,
-        ),
-        Stage(
             "learning",
             19,
             "datamask.selection.per_shard:learn_logits",
             "shard",
             settings=of.learning,
             on_device=True,
-            after=("quality", "embeddings", "round", "swaps"),
-            after_all=("round_total", "swaps_total"),
+            after=("quality", "embeddings", "round"),
+            after_all=("round_total",),
             where=lambda s: s.selection.has_cut,
             more_inputs=of.balanced_topics,
         ),
@@ -302,8 +283,7 @@ In scope `corpus` shards learn by exchanging sums. `corpus_statistics` and total
 Then `round` and `round_total` alternate (`execution.attempts.steps`): a unit of `round`
 is one shard in one round, and a unit of `round_total` adds up one round over the shards. The rounds
 end when the corpus has settled (`Run.last_round`). If more than one is allowed, outputs do not
-depend on how many, so raising `selection.rounds` from 2 or more continues from rounds on disk. What
-the last one expects is rounded by `swaps`, which `swaps_total` accepts or refuses.
+depend on how many, so raising `selection.rounds` from 2 or more continues from rounds on disk.
 """
 
 SHARD_STAGES = tuple(stage.name for stage in STAGES.values() if stage.each == "shard")

@@ -1,13 +1,10 @@
-"""A shard in the rounds of scope `corpus`, and its swaps and logits after the last one.
+"""A shard in the rounds of scope `corpus`, and its logits after the last one.
 
 Round 1 reads the vectors of all documents, later ones those of the documents that may still move
 (`datamask.learning.expected.unsettled`): the moments of the others stay as they are. What happens
 between rounds is in `datamask.selection.totals`.
 
-After the last round every shard keeps its most probable documents. Their sums differ from those
-expected, and with few documents that costs some of the gain. So each shard swaps documents as if
-the others' sums were as expected. All shards do so at once, and may together change too much: the
-swaps are applied only if the objective of the corpus rises by all of them (stage `swaps_total`).
+After the last round every shard keeps its most probable documents.
 """
 
 from __future__ import annotations
@@ -20,16 +17,14 @@ import torch
 
 from datamask.config.compute import Compute
 from datamask.learning import exchange, published
-from datamask.learning.data import ShardData, highest_order, moments_of
+from datamask.learning.data import ShardData, highest_order
 from datamask.learning.expected import StepSize, unsettled
 from datamask.learning.moment_gradient import marginal_gains
 from datamask.learning.policy import expected_mask, inclusion_of, long_sum
-from datamask.learning.swap_refinement import refine_part
 from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import is_linear
 from datamask.runs import schemas
 from datamask.runs.run import Run, shard_seed
-from datamask.runs.stage_settings import swaps_together
 from datamask.selection import sampling, sums
 from datamask.selection.documents import ShardDocuments, on_device, read_quality, with_vectors
 from datamask.selection.sums import CorpusState
@@ -154,11 +149,8 @@ def logits_of_rounds(run: Run, shard: int, compute: Compute) -> tuple[np.ndarray
     """
     state = CorpusState.read(run, run.last_round)
     corpus, total = state.corpus, state.total
-    present = last_logits(state, state_after(run, shard, state).logits)
+    present = _last_logits(state, state_after(run, shard, state).logits)
     mask = expected_mask(present, total.drawn).numpy()
-    if swaps_together(run.settings) and run.receipt("swaps_total").metrics["applied"]:
-        moved = swaps_of(run, shard)
-        mask[moved["leaving"]], mask[moved["coming"]] = False, True
     if state.number == 1:
         gains = sums.read_lists(run, "round", ("gains",), shard)["gains"].astype(np.float64)
     else:
@@ -179,18 +171,12 @@ def logits_of_rounds(run: Run, shard: int, compute: Compute) -> tuple[np.ndarray
     return logits, how
 
 
-def last_logits(state: CorpusState, present: torch.Tensor) -> torch.Tensor:
+def _last_logits(state: CorpusState, present: torch.Tensor) -> torch.Tensor:
     """A shard's logits after the last round, shifted so that all shards expect to select S."""
     if state.number == 1:  # gains choose from more than S
         return present
     part = long_sum(inclusion_of(present.to(torch.float64))) / state.total.expected
     return exchange.expecting(present, part * state.total.documents)
-
-
-def swaps_of(run: Run, shard: int) -> dict[str, np.ndarray]:
-    """The places of the documents that a shard swaps: those that are `leaving` and `coming`."""
-    run.receipt("swaps", shard)
-    return sums.read_lists(run, "swaps", ("leaving", "coming"), shard)
 
 
 def sample_logits(run: Run, state: CorpusState, documents: int) -> torch.Tensor:
@@ -206,47 +192,3 @@ def movable(state: CorpusState, logits: torch.Tensor) -> np.ndarray:
     if is_linear(state.corpus.active):
         return np.zeros(0, np.int64)  # the judge has decided
     return unsettled(inclusion_of(logits), state.share_selected(state.total)).numpy()
-
-
-def swap_shard(run: Run, shard: int, compute: Compute) -> None:
-    """Write `swaps/NNNNN.parquet`: what a shard would swap, and its sums with and without it."""
-    state = CorpusState.read(run, run.last_round)
-    before = state_after(run, shard, state)
-    logits = last_logits(state, before.logits)
-    rows = movable(state, logits)
-    mask = expected_mask(logits, state.total.drawn)[rows]
-    documents = with_vectors(run, read_quality(run, shard), rows)
-
-    def work(data: ShardData) -> tuple[torch.Tensor, list[Moments]]:
-        inclusion = inclusion_of(before.logits[rows])
-        refined = _refined(state, data, mask, inclusion, run.settings.selection.swap_refinement)
-        moments = []
-        for rounded in (refined, mask):
-            change = (rounded.float() - inclusion).to(data.device)
-            added = moments_of(data, change, highest_order(state.corpus.terms)).to("cpu")
-            moments.append(before.moments.mapped(torch.add, added))
-        return refined, moments
-
-    refined, moments = on_device(documents, compute, work)
-    moment_rows = list(map(sums.moment_row, moments))
-    moment_rows[0] |= {
-        "leaving": rows[(mask & ~refined).numpy()],
-        "coming": rows[(refined & ~mask).numpy()],
-    }
-    sums.write_sums(run, "swaps", shard, schemas.SWAPS, moment_rows, {})
-
-
-def _refined(
-    state: CorpusState, data: ShardData, mask: torch.Tensor, inclusion: torch.Tensor, most: int
-) -> torch.Tensor:
-    """The mask after at most so many swaps, on the CPU."""
-    if not data.num_documents:
-        return mask
-    corpus = state.corpus.to(data.device)
-    # The sums that are known are scaled to S.
-    share = float(corpus.moments.count) / state.total.expected
-    given = (mask.to(data.device), share * inclusion.to(data.device))
-    try:
-        return refine_part(data, corpus.active, *given, most, corpus.moments).cpu()
-    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
-        return mask  # with few documents, the sums of the other shards may fit no selection

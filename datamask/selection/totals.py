@@ -5,7 +5,6 @@
   sample, and what was learned from it.
 - `round/NN/` holds each shard's proposed logits and the moments at these; `totals/NN.parquet` adds
   the moments up, says what share of the round is applied, and has the sample's logits.
-- `swaps.parquet` adds up what the swaps of all shards would change (`selection.rounds`).
 
 The mathematics is in `datamask.learning.exchange`. Moments are added in the order of shards, in
 float64, so the bytes do not depend on the number of workers. A shard reads only the totals, never
@@ -25,7 +24,6 @@ import torch
 from datamask.config.compute import Compute
 from datamask.learning import exchange
 from datamask.learning.data import ShardData, highest_order
-from datamask.learning.moment_gradient import joint_value
 from datamask.learning.policy import inclusion_of, long_sum
 from datamask.learning.scales import random_subsets, scaled
 from datamask.objectives.protocol import Moments
@@ -34,7 +32,7 @@ from datamask.runs import budget, schemas
 from datamask.runs.run import Run
 from datamask.selection import sampling, sums
 from datamask.selection.documents import on_device, read_quality, with_vectors
-from datamask.selection.rounds import sample_logits, swaps_of
+from datamask.selection.rounds import sample_logits
 from datamask.selection.terms import terms_of
 
 logger = logging.getLogger(__name__)
@@ -180,22 +178,3 @@ def _has_settled(run: Run, number: int, objective: float) -> bool:
     start, before = (sums.Total.read(run, earlier).objective for earlier in rounds)
     tolerance = run.settings.selection.tolerance
     return bool(tolerance and objective - before <= tolerance * (objective - start))
-
-
-def sum_swaps(run: Run, compute: Compute) -> None:
-    """Write `swaps.parquet`: moments of the masks of all shards, with swaps and without them.
-
-    The metrics of the receipt: `objective` of the corpus `with` and `without` them, the number of
-    `swaps`, and whether they are `applied`.
-    """
-    corpus, shards = sums.CorpusState.read(run, run.last_round).corpus, range(run.num_shards)
-    summed = sums.read_moments(run, "swaps", shards)
-    values = {}
-    for name, moments in zip(("with", "without"), summed, strict=True):
-        moments = moments.scaled(float(corpus.moments.count))
-        values[name] = float(joint_value(corpus.active, moments))
-    number = sum(len(swaps_of(run, shard)["leaving"]) for shard in shards)
-    metrics = {"objective": values, "swaps": number, "applied": values["with"] > values["without"]}
-    logger.info("swaps: %d; objective %.4f with and %.4f without them", number, *values.values())
-    rows = [*map(sums.moment_row, summed)]
-    sums.write_sums(run, "swaps_total", 0, schemas.MOMENTS, rows, metrics)

@@ -94,7 +94,7 @@ def test_rounds_are_stages_of_the_corpus_scope_alone(tmp_path):
     before = planned_run(tmp_path / "before", {"selection": corpus})
     after = planned_run(tmp_path / "after", {"selection": {**corpus, "quality_weight": 0.7}})
     learning = ["corpus_statistics", "round", "round_total"]
-    learning += ["swaps", "swaps_total", "learning", "threshold"]
+    learning += ["learning", "threshold"]
     embedded, after_that = DOWNSTREAM[: EMBEDDED + 1], DOWNSTREAM[EMBEDDED + 1 :]
     assert stages_in(after) == [*embedded, *learning, *after_that]
     assert changed(before, after) == [*learning, *after_that]
@@ -108,7 +108,7 @@ def test_a_second_round_begins_anew_and_a_third_goes_on(tmp_path):
     ]
     once, several = stages_in(runs[0]), stages_in(runs[1])
     assert changed(runs[1], runs[0]) == once[once.index("round") :]
-    assert changed(*runs[1:]) == several[several.index("swaps") :]
+    assert changed(*runs[1:]) == several[several.index("learning") :]
     for stage, unit in (("round", 5), ("round_total", 2)):
         assert runs[1].fingerprint(stage, unit) == runs[2].fingerprint(stage, unit)
 

@@ -111,7 +111,7 @@ def test_limits_and_balance_of_topics(done, tmp_path, scope):
 
     def kept(**selection: object) -> Counter[str]:
         chosen = settings(
-            source, topics=TOPICS, selection={"scope": scope, "rounds": 2, **selection}
+            source, topics=TOPICS, selection={"scope": scope, "rounds": 20, **selection}
         )
         root = shutil.copytree(done.root, tmp_path / min(selection))
         written = {name: (root / done.name(name)).stat().st_ino for name in TOPIC_STAGES}
