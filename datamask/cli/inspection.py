@@ -147,36 +147,6 @@ def compare(roots: tuple[Root, ...], output: Path) -> None:
 
 
 @click.command()
-@click.argument("roots", metavar="RUN...", nargs=-1, required=True, type=RunPlace())
-@output_option(default=Path("leaderboard.html"), help="The page to write.")
-@click.option(
-    "--table",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Also write all arms and pairs as a table (.parquet or .csv), to publish.",
-)
-def leaderboard(roots: tuple[Root, ...], output: Path, table: Path | None) -> None:
-    """Compare the arms of evaluated RUNs of one source: who trains the better model.
-
-    The runs must have the same held-out texts, model, tokens and epochs. Lists of ids of others
-    are arms too (`kind: ids`).
-    """
-    from datamask.evaluation.leaderboard import leaderboard, write_table
-    from datamask.report.evaluation import leaderboard_page
-
-    if table is not None and table.suffix not in (".parquet", ".csv"):
-        raise SettingsError(f"{table}: name a file that ends in .parquet or .csv")
-    runs = [open_run(root) for root in roots]
-    rows = leaderboard(runs)
-    write_text_file(output, leaderboard_page(runs[0], rows))
-    if table is not None:
-        write_table(rows, table)
-    shown = ("arm", "run", "bits_per_byte", "better", "worse", "undecided")
-    of_main = [row for row in rows if row["set"] == rows[0]["set"] and row["other"] is None]
-    print_rows(shown, ([row[name] for name in shown] for row in of_main), "table")
-    click.echo(f"\npage  {output}")
-
-
-@click.command()
 @root_argument
 @click.argument("sql", required=False)
 @format_option
@@ -307,6 +277,6 @@ def embed_command(
 
 
 COMMANDS = (
-    *(status, verify, compare, leaderboard, query, seen, ratios, limits),
+    *(status, verify, compare, query, seen, ratios, limits),
     *(settings, doctor, embed_command),
 )

@@ -31,7 +31,7 @@ NOISY_LOGGERS = (
 )
 
 MORE = (
-    *("apply", "deploy", "doctor", "embed", "ingest", "label", "leaderboard"),
+    *("apply", "deploy", "doctor", "embed", "ingest", "label"),
     *("limits", "ratios", "rerun-failed", "seen", "settings", "verify"),
 )
 

@@ -79,11 +79,10 @@ def compare_arms(
     for name, is_member in sets_of(held_out, evaluation):
         sizes = held_out["bytes"].to_numpy()[is_member]
         of_set = bits[..., is_member]
-        means = np.nanmean(verdict.bits_per_byte(of_set, sizes), axis=(1, 2))
-        seeds = np.isfinite(of_set).all(axis=(2, 3)).sum(axis=1)
+        means = verdict.bits_per_byte(of_set, sizes).mean(axis=(1, 2))
         common = {"set": name, "documents": len(sizes)}
         for arm, mean in enumerate(means):
-            measured = {"bits_per_byte": mean, "ngram": ngram[name][arm], "seeds": seeds[arm]}
+            measured = {"bits_per_byte": mean, "ngram": ngram[name][arm], "seeds": bits.shape[1]}
             rows.append({**common, "arm": names[arm], "other": None, **measured})
         for compared in verdict.compare(of_set, sizes):
             pair = asdict(compared)

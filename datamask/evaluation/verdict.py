@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 Bits = npt.NDArray[np.float64]
-"""Bits by arm, seed, learning rate and document; NaN where a model was not trained."""
+"""Bits by arm, seed, learning rate and document."""
 
 LEVEL = 0.05
 """Probability of a wrong verdict among all pairs of equal arms (Holm), as customary."""
@@ -38,7 +38,7 @@ class Comparison:
 
     Args:
         arm, other: their places.
-        seeds: that both have.
+        seeds: of each.
         difference: in bits per byte; below 0 the arm is better.
         low, high: its 95 % interval.
         p_value: of the hypothesis that they are equal, with Holm's correction over all pairs.
@@ -66,22 +66,18 @@ def seed_variance(values: npt.NDArray[np.float64]) -> tuple[float, int]:
     """The variance of one model's value that its arm and its seed do not explain.
 
     Args:
-        values: by arm and seed; NaN where there is none.
+        values: by arm and seed.
 
     Returns:
-        The variance, and its degrees of freedom; 0 of them if there are too few values.
+        The variance, and its degrees of freedom; 0 of both with one arm or one seed.
     """
-    arms, seeds = np.nonzero(np.isfinite(values))
-    design = np.zeros((len(arms), sum(values.shape)))
-    design[np.arange(len(arms)), arms] = 1
-    design[np.arange(len(arms)), values.shape[0] + seeds] = 1
-    known = values[arms, seeds]
-    means, _, rank, _ = np.linalg.lstsq(design, known, rcond=None)
-    freedom = len(known) - int(rank)
-    if freedom <= 0:
+    arms, seeds = values.shape
+    freedom = (arms - 1) * (seeds - 1)
+    if not freedom:
         return 0.0, 0
-    left = known - design @ means
-    return float(left @ left) / freedom, freedom
+    of_seed = values.mean(axis=0) - values.mean()
+    left = values - values.mean(axis=1, keepdims=True) - of_seed
+    return float((left**2).sum()) / freedom, freedom
 
 
 def compare(bits: Bits, sizes: npt.NDArray[np.int64], level: float = LEVEL) -> list[Comparison]:
@@ -96,22 +92,23 @@ def compare(bits: Bits, sizes: npt.NDArray[np.int64], level: float = LEVEL) -> l
     variance, freedom = seed_variance(by_rate.mean(axis=2))
     pairs = []
     for arm, other in combinations(range(len(bits)), 2):
-        seeds = np.flatnonzero(np.isfinite(by_rate[arm] - by_rate[other]).all(axis=1))
-        apart = bits[arm, seeds].mean(axis=(0, 1)) - bits[other, seeds].mean(axis=(0, 1))
+        apart = bits[arm].mean(axis=(0, 1)) - bits[other].mean(axis=(0, 1))
         difference = float(apart.sum() / sizes.sum())
         left = apart - difference * sizes
         many = len(sizes) / max(len(sizes) - 1, 1)
         of_documents = float(left @ left) * many / float(sizes.sum()) ** 2
-        of_seeds = 2 * variance / max(len(seeds), 1)
+        of_seeds = 2 * variance / bits.shape[1]
         width, p_value = math.inf, 1.0
         if freedom and len(sizes) > 1 and of_documents + of_seeds:
             parts = ((of_seeds, freedom), (of_documents, len(sizes) - 1))
             width, p_value = _half_width(0.05, parts), _p_value(difference, parts)
-        of_rates = (by_rate[arm, seeds] - by_rate[other, seeds]).mean(axis=0)
+        elif freedom and not difference:
+            width = 0.0  # arms of the same documents train the same models
+        of_rates = (by_rate[arm] - by_rate[other]).mean(axis=0)
         verdict = "undecided"
         if (np.sign(of_rates) == np.sign(difference)).all():
             verdict = "better" if difference < 0 else "worse"
-        shape = (arm, other, len(seeds), difference, difference - width, difference + width)
+        shape = (arm, other, bits.shape[1], difference, difference - width, difference + width)
         pairs.append(Comparison(*shape, p_value, width * (1 + _POWER_RATIO), verdict))
     corrected = holm(np.array([pair.p_value for pair in pairs]))
     return [

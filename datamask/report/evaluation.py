@@ -116,7 +116,7 @@ def sentence(pair: Row) -> str:
 
 
 def _conditions(run: Run, arms: list[Row], metrics: dict[str, Any]) -> str:
-    evaluation, seeds = run.settings.evaluation, [row["seeds"] for row in arms]
+    evaluation = run.settings.evaluation
     text = render(
         "conditions.md",
         metrics=metrics,
@@ -124,7 +124,7 @@ def _conditions(run: Run, arms: list[Row], metrics: dict[str, Any]) -> str:
         epochs=evaluation.epochs,
         question=evaluation.question,
         examples=run.receipt("held_out").metrics["examples"],
-        seeds=(min(seeds), max(seeds)),
+        seeds=evaluation.seeds,
         documents=arms[0]["documents"],
     )
     return text.rstrip("\n").replace("\n", " ")
@@ -154,13 +154,6 @@ def write_evaluation_page(run: Run) -> list[Chart]:
     )
     write_text_file(run.root / "evaluation.html", page, run.storage)
     return charts
-
-
-def leaderboard_page(first: Run, rows: list[Row]) -> str:
-    """The page of `evaluation.leaderboard`, whose conditions are those of its first run."""
-    sets, metrics = by_set(rows), first.receipt("evaluation").metrics
-    conditions = _conditions(first, sets[metrics["main"]][0], metrics)
-    return render("leaderboard.html", conditions=conditions, sets=sets)
 
 
 def models(run: Run) -> list[dict[str, Any]]:

@@ -52,7 +52,7 @@ EVALUATION = (
     ),
     Stage(
         "evaluation",
-        5,
+        6,
         "datamask.evaluation.results:evaluate",
         settings=of.reads(
             *("evaluation.arms.name", "evaluation.tokens", "evaluation.epochs"),
