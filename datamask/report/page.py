@@ -31,7 +31,6 @@ from datamask.report.markdown import moved_groups
 from datamask.report.redundancy import NEAR_DUPLICATE_COSINE, neighbours_path, sample_path
 from datamask.report.rendering import STEPS, render
 from datamask.report.sample import write_sample
-from datamask.report.what_if import what_if
 from datamask.runs.files import write_text_file
 from datamask.runs.followed import prune_fraction_of, selection_of, settings_of
 from datamask.runs.receipt import html_receipt
@@ -81,7 +80,7 @@ def _page(run: Run, answered: Answer, charts: list[Chart], trained: list[Chart])
     selection = selection_of(run)
     shards = query(run, "SELECT * FROM shards ORDER BY objective - objective_random, shard")
     funnel = summary.funnel_of(run)
-    groups, documents, options = page_data.groups(run), page_data.documents(run), what_if(run)
+    groups, documents = page_data.groups(run), page_data.documents(run)
     kinds = {row[0] for row in groups}
     return render(
         "report.html",
@@ -98,7 +97,6 @@ def _page(run: Run, answered: Answer, charts: list[Chart], trained: list[Chart])
         funnel=funnel,
         kinds={kind: name for kind, name in page_data.TABS.items() if kind in kinds},
         documents=len(documents),
-        options=options,
         states=page_data.choices(documents),
         data=page_data.packed(
             {
@@ -106,7 +104,6 @@ def _page(run: Run, answered: Answer, charts: list[Chart], trained: list[Chart])
                 "groups": groups,
                 "documents": documents,
                 "near": NEAR_DUPLICATE_COSINE if run.settings.has_vectors else None,
-                "what_if": options,
             }
         ),
         repeats=summary.repeats_of(run),

@@ -215,38 +215,6 @@ def test_a_group_shows_its_funnel(chromium, made):
         assert re.findall(r": (\d+)", said) == counts
 
 
-def test_sliders_count_other_budgets_and_rank_by_other_lambdas(chromium, made):
-    """By keyboard: sums of the best documents by logit, and the command that has this budget."""
-    rows = query(made.run, "SELECT * FROM documents WHERE logit IS NOT NULL ORDER BY logit DESC")
-    total = made.run.num_documents
-    with opened(chromium, made.pages["report"]) as (page, wrong):
-        said, command = (page.locator(f"#slide-budget {name}") for name in ("output", "code"))
-        page.locator("#slide-budget input").focus()
-        seen = set()
-        for key in ("", "ArrowRight", "ArrowRight", "Home", "End"):
-            page.keyboard.press(key or "Shift")
-            numbers = [int(n.replace(",", "")) for n in re.findall(r"[\d,]*\d", said.inner_text())]
-            count = numbers[0]
-            best = rows[:count]
-            assert numbers[1] == total and numbers[4] == sum(row["tokens"] for row in best)
-            assert numbers[5] == pytest.approx(numbers[4] / count, abs=0.5)
-            assert command.inner_text().endswith(f" --set selection.documents={count}")
-            seen.add(count)
-        assert len(seen) == 5 and len(rows) in seen
-        assert sum(row["selected"] for row in rows) in seen
-        page.locator("#slide-lambda input").focus()
-        page.keyboard.press("End")
-        known = {(row["shard"], row["row"]): row for row in rows}
-        random = [row for row in sample(made) if row["kind"] == "random"]
-        kept = sum(known[row["shard"], row["row"]]["selected"] for row in random)
-        random.sort(key=lambda row: -row["quality_gain"])
-        quality = [known[row["shard"], row["row"]]["quality"] for row in random[:kept]]
-        text = page.locator("#slide-lambda output").inner_text()
-        shown = float(re.search(r"mean quality ([+−][\d.]+)", text)[1].replace("−", "-"))
-        assert shown == pytest.approx(sum(quality) / kept, abs=2e-3)
-        assert wrong == []
-
-
 def test_a_command_is_copied(chromium, made):
     """The clipboard has what stands next to the button."""
     with opened(chromium, made.pages["report"]) as (page, _):

@@ -206,50 +206,6 @@ function documentRow([id, state, kind, quality, logit, nearest, cosine, characte
   return { cells: [id, state, quality, logit, ...(near === null ? [] : [cosine]), characters], search: `${id} ${nearest ?? ""} ${kind} ${text ?? ""}`.toLowerCase(), kinds: [state, kind, near !== null && cosine >= near ? "near-copy pair" : ""], open };
 }
 
-// Sliders: what another budget or another lambda would select. `said` makes [text, setting] of a value.
-function slide(key, said) {
-  const box = document.getElementById(`slide-${key}`);
-  if (!box) return;
-  const input = box.querySelector("input");
-  const draw = () => {
-    const [text, setting] = said(Number(input.value));
-    box.querySelector("output").textContent = text;
-    box.querySelector("code").textContent = `datamask rebuild RUN --set ${setting}`;
-    input.setAttribute("aria-valuetext", text);
-  };
-  input.addEventListener("input", draw);
-  draw();
-}
-
-const count = (value) => value.toLocaleString("en");
-const percent = (part, of) => `${((100 * part) / Math.max(of, 1)).toFixed(1)} %`;
-
-function atBudget({ budgets, now, unit, total }, near) {
-  return (at) => {
-    const [documents, tokens, characters, low, sampled, copies] = budgets[at], length = tokens ?? characters;
-    const parts = [`${count(documents)} of ${count(total)} documents (${percent(documents, total)})${at === now ? ", as today" : ""}`];
-    if (tokens !== null) parts.push(`${count(tokens)} tokens`);
-    if (length !== null) parts.push(`mean length ${Math.round(length / documents)} ${tokens === null ? "characters" : "tokens"}`);
-    parts.push(`groups that keep less than half of their share: ${low}`);
-    if (near !== null) parts.push(`near-copies of documents selected today: ${copies} of ${count(sampled)} sampled`);
-    return [parts.join("; "), `selection.${unit}=${unit === "tokens" ? tokens : documents}`];
-  };
-}
-
-function atLambda({ budgets, ranked, weight }) {
-  const unit = budgets[0][1] === null ? "characters" : "tokens";
-  const kept = ranked.filter((row) => row[4]), mean = (rows, column) => rows.reduce((sum, row) => sum + (row[column] ?? 0), 0) / Math.max(rows.length, 1);
-  const figures = (rows) => `mean quality ${signed(mean(rows, 2))}, mean length ${Math.round(mean(rows, 3))} ${unit}`;
-  return (lambda) => {
-    const score = ([gain, others]) => lambda * gain + ((1 - lambda) / (1 - weight)) * others;
-    const isToday = Math.abs(lambda - weight) < 0.005;
-    const best = isToday ? kept : [...ranked].sort((a, b) => score(b) - score(a)).slice(0, kept.length);
-    const stay = best.filter((row) => row[4]).length;
-    const text = `λ ${lambda}: about ${percent(stay, kept.length)} of the documents selected today stay; ${figures(best)} (today ${figures(kept)})`;
-    return [text, `selection.quality_weight=${lambda}`];
-  };
-}
-
 async function tables() {
   const packed = document.getElementById("data");
   if (!packed) return;
@@ -259,10 +215,6 @@ async function tables() {
   if (document.getElementById("groups")) new Rows("groups", data.groups.map((row) => groupRow(row, data.steps)));
   const texts = new Map(data.documents.map((row) => [row[0], row[8]]));
   const read = new Rows("read", data.documents.map((row) => documentRow(row, texts, data.near)));
-  if (data.what_if.budgets) {
-    slide("budget", atBudget(data.what_if, data.near));
-    slide("lambda", atLambda(data.what_if));
-  }
   document.getElementById("map")?.addEventListener("click", (event) => {
     const said = event.target.closest("[aria-label]")?.getAttribute("aria-label");
     if (said) read.open(said.slice(said.indexOf(": ") + 2));
