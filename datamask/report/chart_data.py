@@ -6,18 +6,14 @@ from typing import Any
 
 from datamask.analysis.composition import rows_of
 from datamask.analysis.query import open_run_database
-from datamask.analysis.summary import gains, terms_of, units_of
+from datamask.analysis.summary import gains
 from datamask.report.charts import GREY, Chart, Series, look
-from datamask.report.redundancy import sample_path
-from datamask.runs.followed import selection_of
-from datamask.runs.receipt import read_receipt
 from datamask.runs.run import Run
 
 LOOKS = {
     "source": (GREY, 2),
     "random": ("#CC79A7", 3),
     "top_quality": ("#E69F00", 1),
-    "diverse": ("#009E73", 2),
     "selected": ("#0072B2", 0),
 }
 """Colour and style of a selection, the same in every chart and page."""
@@ -28,7 +24,6 @@ NAMES = {
     "selected": "ours",
     "top_quality": "top quality",
     "random": "random",
-    "diverse": "most diverse",
 }
 """Displayed name of each selection."""
 
@@ -47,7 +42,7 @@ def tradeoff(run: Run) -> Chart:
     from datamask.objectives.weighted import load_objective  # imports torch
 
     metric = load_objective(run.settings.selection.metric).name
-    known, weight = gains(run), selection_of(run).quality_weight
+    known = gains(run)
     series: list[Series] = []
     if "quality" in known and metric in known:
         points: dict[str, tuple[float, float]] = {
@@ -56,8 +51,6 @@ def tradeoff(run: Run) -> Chart:
             if name in known["quality"]
         }
         points["random"] = (0.0, 0.0)
-        if weight:  # else ours is the most diverse
-            points |= _most_diverse(run, metric)
         for name in LOOKS:
             if name in points:
                 x, y = points[name]
@@ -71,19 +64,9 @@ def tradeoff(run: Run) -> Chart:
         y=f"diversity by {metric}: gain over random",
         series=tuple(series),
         note="Up and right is better. The unit is the standard deviation of random selections of "
-        f"as many candidates. {'Most diverse (λ = 0) is learned on a sample. ' if weight else ''}"
-        "With λ = 0 or 1, the unit of diversity is measured on few random selections, so gains may "
-        "be off by a fifth.",
+        "as many candidates. With λ = 0 or 1, the unit of diversity is measured on few random "
+        "selections, so gains may be off by a fifth.",
     )
-
-
-def _most_diverse(run: Run, metric: str) -> dict[str, tuple[float, float]]:
-    """Gains of the most diverse subset of the sample, in deviations of the run's selections."""
-    gain = read_receipt(run.fetch(sample_path(run))).metrics.get("most_diverse", {})
-    units = units_of(terms_of(run))
-    if not {"quality", metric} <= gain.keys():
-        return {}
-    return {"diverse": (gain["quality"] / units["quality"][1], gain[metric] / units[metric][1])}
 
 
 WINDOWS, GROUPS = 20, 4
@@ -140,19 +123,19 @@ def training_windows(run: Run) -> list[Chart]:
 
 
 _MAPPED = """
-SELECT s.id, round(s.x::DOUBLE, 3) AS x, round(s.y::DOUBLE, 3) AS y, s.diverse, d.selected,
-    d.top_quality, NOT (s.diverse OR d.selected OR d.top_quality) AS source
+SELECT s.id, round(s.x::DOUBLE, 3) AS x, round(s.y::DOUBLE, 3) AS y, d.selected,
+    d.top_quality, NOT (d.selected OR d.top_quality) AS source
 FROM sample s JOIN documents d ON s.shard = d.shard AND s.row = d.row AND s.id = d.id
 WHERE s.x IS NOT NULL ORDER BY s.shard, s.row
 """
 
 
 def embedding_map(run: Run) -> Chart:
-    """The sample's documents: a dot for ours, outlines around the choices of the others."""
+    """The sample's documents: a dot for ours, an outline around top quality."""
     with open_run_database(run) as connection:
         sampled = rows_of(connection.execute(_MAPPED))
     series = []
-    for name, size in (("source", 5), ("diverse", 12), ("top_quality", 9), ("selected", 6)):
+    for name, size in (("source", 5), ("top_quality", 9), ("selected", 6)):
         rows = [row for row in sampled if row[name]]
         series.append(
             series_of(
@@ -163,7 +146,7 @@ def embedding_map(run: Run) -> Chart:
                 style=0 if name == "source" else LOOKS[name][1],
                 hover=[row["id"] for row in rows],
                 size=size,
-                hollow=name in ("top_quality", "diverse"),
+                hollow=name == "top_quality",
             )
         )
     return Chart(
@@ -175,7 +158,7 @@ def embedding_map(run: Run) -> Chart:
         series=tuple(series),
         equal=True,
         note=f"{len(sampled):,} random candidates. A dot within an outline is a document that "
-        f"ours and the other selection share. Neighbours on the map have {_likeness(run)}; larger "
+        f"ours and top quality share. Neighbours on the map have {_likeness(run)}; larger "
         "distances are not to scale. A click on a document opens it below.",
     )
 

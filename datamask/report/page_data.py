@@ -47,7 +47,7 @@ SELECT s.id, if(d.selected, 'kept', if(d.dropped IS NULL, 'left out', 'dropped')
     {weight} * s.quality_gain AS quality_part, s.nearest_text,
     concat_ws(' · ', if(s.kind = d.dropped, NULL, d.dropped),
         if(d.top_quality, 'top quality', NULL),
-        if(s.diverse, 'most diverse', NULL), nullif(d.domain, '(none)'), nullif(d.dump, '(none)'),
+        nullif(d.domain, '(none)'), nullif(d.dump, '(none)'),
         nullif(d.topic, '(none)'),
         'shard ' || lpad(s.shard::VARCHAR, 5, '0')) AS facts
 FROM sample s JOIN documents d ON s.shard = d.shard AND s.row = d.row AND s.id = d.id

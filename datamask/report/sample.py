@@ -6,8 +6,7 @@ neighbour, a document is compared with *all* documents of its selection and shar
 within the shard; the embeddings of one shard are in memory.
 
 `SAMPLE` and `NEIGHBOUR` are the columns of the two files in `RUN/report/`. The receipt of the
-sample has `mean_cosine`, the mean over all pairs of random candidates, and `most_diverse`, the gain
-of the most diverse subset over random subsets of the sample, by term and in its unit.
+sample has `mean_cosine`, the mean over all pairs of random candidates.
 """
 
 from __future__ import annotations
@@ -39,9 +38,6 @@ QUERIES, BLOCK, CHECKED = 512, 65_536, 8
 """Documents whose nearest are sought together, others compared at a time, and the nearest by
 float32 of which the exact cosines are computed (docs/log.md#report)."""
 
-MOST_STEPS = 200
-"""Of the learner of the most diverse subset (docs/log.md#report)."""
-
 MOST_PAIRS = 1000
 """Documents whose nearest document has its text in the sample (docs/log.md#report)."""
 
@@ -59,8 +55,6 @@ SAMPLE = pa.schema(
         pa.field("quality_gain", pa.float64()),
         pa.field("x", pa.float32()),  # on the map; null if not on it
         pa.field("y", pa.float32()),
-        # Of random ones: in their most diverse subset, with the same metric and the run's ratio.
-        pa.field("diverse", pa.bool_()),
         # Id of the nearest other document that is selected; of a near-duplicate that was dropped
         # before selection, of the document that it repeats.
         pa.field("nearest", pa.string()),
@@ -111,12 +105,11 @@ def write_sample(run: Run, compute: Compute) -> None:
     ]
     parts, vectors, neighbours = zip(*sampled, strict=True)
     features, documents = np.concatenate(vectors), pa.concat_tables(parts)
-    table, gain = _sample_table(run, documents, features, compute)
-    metrics = {"mean_cosine": mean_cosine(features), "most_diverse": gain}
+    metrics = {"mean_cosine": mean_cosine(features)}
     write_parquet(
         sample_path(run),
         SAMPLE,
-        [table],
+        [_sample_table(run, documents, features)],
         lambda rows: run.make_receipt("report", 0, rows, metrics),
         storage=run.storage,
     )
@@ -318,20 +311,16 @@ def mean_cosine(features: np.ndarray) -> float:
     return (float(total @ total) - own) / max(len(features) * (len(features) - 1), 1)
 
 
-def _sample_table(
-    run: Run, documents: pa.Table, features: np.ndarray, compute: Compute
-) -> tuple[pa.Table, dict[str, float]]:
-    """The sample with a map and texts, and the gain of its most diverse subset by term."""
+def _sample_table(run: Run, documents: pa.Table, features: np.ndarray) -> pa.Table:
+    """The sample with a map and texts."""
     kinds = documents["kind"].to_numpy(zero_copy_only=False)
-    is_random, diverse = kinds == RANDOM, np.zeros(len(kinds), bool)
-    random, gain = np.flatnonzero(is_random), dict[str, float]()
+    is_random = kinds == RANDOM
+    random = np.flatnonzero(is_random)
     generator = np.random.Generator(np.random.PCG64(run.settings.seed))
     mapped = np.sort(generator.permutation(len(random))[:MAPPED_DOCUMENTS])
     points = np.full((len(kinds), 2), np.nan, dtype=np.float32)
     if run.settings.has_vectors:
         points[random[mapped]] = embedding_map(features[mapped], run.settings.seed)
-        quality = documents["quality"].to_numpy()[is_random]
-        diverse[is_random], gain = _diverse(run, quality, features, compute)
     is_mapped, is_shown = np.isfinite(points[:, 0]), ~is_random
     is_shown[random[mapped]] = True
     keys = list(zip(*(documents[name].to_pylist() for name in ("shard", "row")), strict=True))
@@ -345,36 +334,9 @@ def _sample_table(
     columns = {name: documents[name] for name in documents.column_names if name != "quality"} | {
         "x": pa.array(points[:, 0], mask=~is_mapped),
         "y": pa.array(points[:, 1], mask=~is_mapped),
-        "diverse": pa.array(diverse, mask=~is_random | (not run.settings.has_vectors)),
         "text": pa.array([texts.get(key) for key in keys], pa.string()),
         "nearest_text": pa.array(
             [texts.get(others.get(at, (-1, -1))) for at in range(len(keys))], pa.string()
         ),
     }
-    return pa.table(columns).select(SAMPLE.names).cast(SAMPLE), gain
-
-
-def _diverse(
-    run: Run, quality: np.ndarray, features: np.ndarray, compute: Compute
-) -> tuple[np.ndarray, dict[str, float]]:
-    """The most diverse subset of the random documents, at the run's ratio, and its gains."""
-    from threadpoolctl import threadpool_limits
-
-    from datamask.learning.learner import judge, learn, scale  # these import torch
-    from datamask.learning.problem import Curve
-
-    kept, left = _kept_and_left(run)
-    selection = run.settings.selection.model_copy(
-        update={
-            "method": "mask",
-            "quality_weight": 0.0,
-            "more_terms": (),
-            "steps": min(run.settings.selection.steps, MOST_STEPS),
-        }
-    )
-    count = len(features) * kept // left
-    with threadpool_limits(1):  # as for t-SNE
-        problem = scale(features, quality, selection, count, run.settings.seed, {}, compute)
-        chosen = problem.top(learn(problem, Curve(problem.objective, selection.steps)).logits)
-        terms = judge(problem, chosen)["terms"] if 0 < count < len(features) else {}
-    return chosen, {name: term["selected"] - term["random"] for name, term in terms.items()}
+    return pa.table(columns).select(SAMPLE.names).cast(SAMPLE)

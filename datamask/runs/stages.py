@@ -260,7 +260,7 @@ STAGES = {
         *EVALUATION,
         Stage(
             "report",
-            18,
+            19,
             "datamask.report.page:write_report",
             settings=lambda s: s.model_dump(mode="json", exclude={"subset", "publication"}),
             after_all=("composition", "evaluation", "order"),

@@ -181,7 +181,7 @@ def test_a_round_between_shards(make_shard, metric):
 
 @pytest.mark.slow
 def test_the_report_compares_on_the_device(source, tmp_path):
-    """Its sample, the most diverse documents of it and their neighbours."""
+    """Its sample, and the neighbours of the documents in it."""
     chosen = finished.settings(source, selection={"steps": 3})
     run = finished.finish(tmp_path / "run", chosen, "composition")
     paths = (sample_path(run), neighbours_path(run))

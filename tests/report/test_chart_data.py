@@ -1,6 +1,5 @@
 """Every figure of the report's charts, worked out again by other means, and how it is drawn."""
 
-import shutil
 from collections import Counter
 from dataclasses import replace
 from xml.etree import ElementTree
@@ -17,7 +16,7 @@ from datamask.report.answer import answer
 from datamask.report.charts import Chart, Series, png, specification, svg, write_pictures
 from datamask.report.redundancy import neighbours_path, sample_path
 from datamask.report.sweep_page import tradeoff
-from datamask.runs.opening import open_run, run_storage
+from datamask.runs.opening import run_storage
 from tests.report.figures import by_place, candidates
 
 
@@ -59,7 +58,7 @@ def test_gains_and_findings_are_those_of_the_documents(run, documents, monkeypat
     assert texts["trained models"].grade == "unknown"
 
 
-def test_the_trade_off_has_every_selection(run, tmp_path):
+def test_the_trade_off_has_every_selection(run):
     """Random at zero, ours and top quality at their gains."""
     chart = chart_data.tradeoff(run)
     places = {series.name: (series.x[0], series.y[0]) for series in chart.series}
@@ -67,12 +66,6 @@ def test_the_trade_off_has_every_selection(run, tmp_path):
     assert places["random"] == (0, 0)
     for name, key in (("ours", "selected"), ("top quality", "top_quality")):
         assert places[name] == (found["quality"][key], found["disf"][key])
-    assert places["most diverse"][1] > 0
-    shutil.copytree(run.root, tmp_path / "run")
-    copy = open_run(tmp_path / "run")
-    diverse = copy.settings.selection.model_copy(update={"quality_weight": 0.0})
-    without = replace(copy, settings=copy.settings.model_copy(update={"selection": diverse}))
-    assert "most diverse" not in {series.name for series in chart_data.tradeoff(without).series}
 
 
 def test_the_map_shows_each_selection(run, documents):
@@ -83,13 +76,12 @@ def test_the_map_shows_each_selection(run, documents):
     wanted = {
         "ours": lambda row: known[row["shard"], row["row"]]["selected"],
         "top quality": lambda row: known[row["shard"], row["row"]]["top_quality"],
-        "most diverse": lambda row: row["diverse"],
     }
     choices = dict(wanted)
     wanted["other candidates"] = lambda row: not any(chosen(row) for chosen in choices.values())
     names = ["other candidates", *reversed(choices)]
     assert [series.name for series in chart.series] == names
-    assert [series.hollow for series in chart.series] == [False, True, True, False]
+    assert [series.hollow for series in chart.series] == [False, True, False]
     for series in chart.series:
         chosen = [row for row in rows if wanted[series.name](row)]
         assert list(series.x) == pytest.approx([row["x"] for row in chosen], abs=1e-3)
