@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from collections.abc import Sequence
@@ -13,11 +12,8 @@ import click
 import numpy as np
 
 from datamask.analysis.compare import compare as compare_runs
-from datamask.analysis.composition import KINDS
 from datamask.analysis.query import relations, run_query
 from datamask.analysis.query import seen as seen_sql
-from datamask.analysis.ratios import limits_of, read_ratios
-from datamask.analysis.ratios import ratios as ratios_of
 from datamask.analysis.summary import funnel_of
 from datamask.cli.options import (
     RunPlace,
@@ -181,46 +177,6 @@ def seen(root: Root, tokens: str, document: str, form: str) -> None:
         print_rows(names, rows, form)
 
 
-by_option = click.option(
-    "--by", "column", type=click.Choice([*KINDS]), default="domain", show_default=True
-)
-
-
-@click.command()
-@click.argument("roots", metavar="RUN...", nargs=-1, required=True, type=RunPlace())
-@by_option
-def ratios(roots: tuple[Root, ...], column: str) -> None:
-    """Print the shares of groups in the selections of RUNs as CSV, a row per run.
-
-    The table is what olmix and other tools for mixtures read (ratios.csv).
-    """
-    rows = ratios_of([open_run(root) for root in roots], column)
-    print_rows([*rows[0]], (row.values() for row in rows), "csv")
-
-
-@click.command()
-@click.argument("table")
-@by_option
-@click.option("--run", "name", default="", help="Row of the table, if it has several.")
-@click.option(
-    "--within",
-    type=click.FloatRange(0, 1),
-    default=0.05,
-    show_default=True,
-    help="Relative distance of floors and caps from the ratios.",
-)
-def limits(table: str, column: str, name: str, within: float) -> None:
-    """Print the setting selection.limits that keeps the mixture in TABLE.
-
-    TABLE is a CSV of ratios, or the mixture that olmix proposes (.json). Limits are shares of
-    tokens if the run has selection.tokens, else of documents.
-
-    \b
-    datamask rebuild runs/mine --set "selection.limits=$(datamask limits mix.csv --by topic)"
-    """  # noqa: D301 - click wants the character itself
-    print(json.dumps(limits_of(read_ratios(table, name), column, within), ensure_ascii=False))
-
-
 @click.command()
 @click.argument("key", default="", shell_complete=complete_setting)
 def settings(key: str) -> None:
@@ -277,6 +233,6 @@ def embed_command(
 
 
 COMMANDS = (
-    *(status, verify, compare, query, seen, ratios, limits),
+    *(status, verify, compare, query, seen),
     *(settings, doctor, embed_command),
 )

@@ -32,7 +32,7 @@ NOISY_LOGGERS = (
 
 MORE = (
     *("apply", "deploy", "doctor", "embed", "ingest", "label"),
-    *("limits", "ratios", "rerun-failed", "seen", "settings", "verify"),
+    *("rerun-failed", "seen", "settings", "verify"),
 )
 
 

@@ -4,13 +4,16 @@ import csv
 import io
 import json
 import re
+from collections import Counter
 
+import pytest
 from click.testing import CliRunner
 
 from datamask.analysis.query import relations, run_query
 from datamask.cli.main import cli
-from tests.docs.pages import PAGES
-from tests.finished import selected_ids
+from datamask.config.loading import load_settings
+from tests.docs.pages import PAGES, ROOT
+from tests.finished import finish, selected_ids, settings, table_of
 
 
 def command(*arguments: object) -> str:
@@ -64,3 +67,29 @@ def test_the_queries_of_the_documentation_run(made):
     for sql in found:
         with run_query(made.run, sql) as (columns, rows):
             assert columns and (next(rows, None) or re.search("drift|arms", sql)), sql
+
+
+def test_a_mixture_goes_out_and_comes_back(source, tmp_path):
+    """Shares of tokens, by brute force; the limits of another mixture keep it."""
+    run = finish(tmp_path / "run", settings(source), "composition")
+    page = (ROOT / "docs/budget.md").read_text(encoding="utf-8")
+    shares, limits = re.findall(r'datamask query \S+ "([^"]+)"', page)
+    rows = csv.DictReader(io.StringIO(command("query", run.root, shares, "--format", "csv")))
+    kept: Counter[str] = Counter()
+    for one in table_of(run, "documents").to_pylist():
+        kept[one["domain"]] += one["tokens"] * one["selected"]
+    expected = {name: tokens / kept.total() for name, tokens in kept.items() if tokens}
+    assert {row["domain"]: float(row["share"]) for row in rows} == pytest.approx(expected)
+    mixture = {"site0.org": 0.5, "site1.org": 0.3, "site2.org": 0.2}
+    values = ", ".join(map(str, mixture.items()))
+    limits = re.sub(r"VALUES .*?\)\)", f"VALUES {values})", limits)
+    lines = command("query", run.root, limits, "--format", "json").splitlines()
+    assert [json.loads(line)["value"] for line in lines] == [*mixture, None]
+    given = f"selection.limits=[{','.join(lines)}]"
+    chosen, _ = load_settings(None, (given,), settings(source))
+    again = finish(tmp_path / "again", chosen, "documents")
+    rows = table_of(again, "documents").to_pylist()
+    counts = Counter(row["domain"] for row in rows if row["selected"])
+    assert counts.total() == 30 and {*counts} == {*mixture}
+    for name, count in counts.items():
+        assert abs(count / 30 - mixture[name]) <= 0.05 * mixture[name] + 0.5 / 30
