@@ -32,7 +32,7 @@ from datamask.config.inputs import Embedding
 from datamask.config.selection import METRICS
 from datamask.embedding.loose_texts import embed_texts
 from datamask.evaluation.ngram import Trigrams
-from datamask.evaluation.texts import NGRAM, SCORED_TOKENS, SIMILARITY, encode
+from datamask.evaluation.texts import NGRAM, SCORED_TOKENS, SIMILARITY
 from datamask.evaluation.verdict import holm
 from datamask.hygiene.minhash import cluster, sign
 from datamask.hygiene.words import hash_ngrams, split_words
@@ -41,6 +41,7 @@ from datamask.quality.heuristic import heuristic_scores
 from datamask.quality.word_model import example_scores, features_of, fit_words
 from datamask.runs.followed import following
 from datamask.selection.per_shard import LEAST_CHANGE
+from datamask.source.token_counts import encode
 
 WINDOWS = 1
 """Windows of a text: the figures are of texts that are judged by their beginning."""

@@ -24,7 +24,6 @@ from datamask.evaluation.pinning import changed_selection
 from datamask.evaluation.texts import (
     CANDIDATE,
     copy_groups,
-    encode,
     in_drawn_order,
     load_documents,
     read_texts,
@@ -39,6 +38,7 @@ from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.source.pinned import PlannedFiles
 from datamask.source.rows import ROW_SUFFIXES, read_rows
+from datamask.source.token_counts import encode
 from datamask.storage.duckdb_scratch import execute, execute_with, temporary_duckdb
 from datamask.storage.unchanged import not_as_planned
 
@@ -97,7 +97,7 @@ def _encoded(
         groups, of_held_out = copy_groups(texts, held_out)
         is_copy = np.isin(groups, [*of_held_out])
         kept = np.flatnonzero(~is_copy).tolist()
-        encoded = encode(tokenizer, [texts[number] for number in kept])
+        encoded = list(encode(tokenizer, [texts[number] for number in kept]))
         totals["copies"] += int(is_copy.sum())
         totals["documents"] += len(kept)
         totals["tokens"] += sum(map(len, encoded)) + len(encoded)

@@ -32,7 +32,7 @@ from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
 from datamask.runs.run import Run
 from datamask.source.reading import read_shard, take_rows
-from datamask.source.token_counts import load_tokenizer
+from datamask.source.token_counts import as_text, encode, load_tokenizer
 from datamask.storage.duckdb_scratch import execute, execute_with, temporary_duckdb
 
 SAMPLED_CHARACTERS = 20_000_000
@@ -109,7 +109,7 @@ def make_tokenizer(run: Run, compute: Compute) -> None:
     """
     texts = _sample(run, compute)
     tokenizer, some = tokenizer_of(run, texts), texts[:2000]
-    tokens = sum(len(ids) for ids in encode(tokenizer, some))
+    tokens = sum(map(len, encode(tokenizer, some)))
     metrics = {
         "vocabulary": tokenizer.get_vocab_size(),
         "characters_per_token": sum(map(len, some)) / max(tokens, 1),
@@ -161,12 +161,7 @@ def read_tokenizer(run: Run) -> Any:
     """The tokenizer of an evaluation."""
     from tokenizers import Tokenizer
 
-    return Tokenizer.from_str(read_columns(run.path("tokenizer"))["definition"][0].as_py())
-
-
-def encode(tokenizer: Any, texts: list[str]) -> list[list[int]]:
-    """The tokens of texts, without special ones."""
-    return [encoding.ids for encoding in tokenizer.encode_batch(texts, add_special_tokens=False)]
+    return as_text(Tokenizer.from_str(read_columns(run.path("tokenizer"))["definition"][0].as_py()))
 
 
 def encode_held_out(run: Run, compute: Compute) -> None:

@@ -178,7 +178,7 @@ def _counted(run: Run, text: pa.Array) -> pa.Array:
         return count_tokens(load_tokenizer(settings.source.tokenizer, planned=planned), text)
     assert settings.tokens is not None
     tokenizer = load_tokenizer(settings.tokens.tokenizer, "tokens.tokenizer", planned)
-    return pc.add(count_tokens(tokenizer, text), 1)
+    return pc.add(count_tokens(tokenizer, text, settings.tokens.end_of_document), 1)
 
 
 def count_characters(text: pa.Array) -> pa.Array:

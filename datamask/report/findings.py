@@ -73,7 +73,7 @@ def findings_of(run: Run) -> Iterator[Finding]:
     """
     checks = (
         *(trained, _gains, _near_duplicates, _embeddings, scores, explained, _lengths),
-        *(_source, groups, _long_texts, _text_read, copied_groups, leaks),
+        *(_source, _special_tokens, groups, _long_texts, _text_read, copied_groups, leaks),
         *(_drift, _by_sample),
     )
     for check in checks:
@@ -248,6 +248,15 @@ def _source(run: Run) -> Iterator[Finding]:
         yield Finding("caution", "source", f"{lines} lines were left out: they are not JSON.")
     if "scores:made_ids" in run.pinned_revisions:
         yield Finding("caution", "ids", "The source has no ids: file and row are the ids.")
+
+
+def _special_tokens(run: Run) -> Iterator[Finding]:
+    if run.settings.tokens is None:
+        return
+    if count := run.receipt("order").metrics["with_special"]:
+        text = f"{count:,d} selected documents have the name of a special token in their text, "
+        text += "such as <|endoftext|>. It is encoded as ordinary text and ends no document."
+        yield Finding("caution", "special tokens", text)
 
 
 def _long_texts(run: Run) -> Iterator[Finding]:

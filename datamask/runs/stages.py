@@ -44,7 +44,7 @@ STAGES = {
         ),
         Stage(
             "scores",
-            7,
+            8,
             "datamask.quality.importing:import_scores",
             "shard",
             settings=of.raw_scores,

@@ -8,7 +8,7 @@ from datamask.runs.stage import Stage
 EVALUATION = (
     Stage(
         "tokenizer",
-        1,
+        2,
         "datamask.evaluation.texts:make_tokenizer",
         settings=of.reads_texts("evaluation.model", "seed"),
         after_all=("quality",),
@@ -17,7 +17,7 @@ EVALUATION = (
     ),
     Stage(
         "held_out",
-        6,
+        7,
         "datamask.evaluation.texts:encode_held_out",
         settings=of.held_out,
         after_all=("quality", "tokenizer"),
@@ -28,7 +28,7 @@ EVALUATION = (
     ),
     Stage(
         "arms",
-        4,
+        5,
         "datamask.evaluation.arms:make_arm",
         "unit",
         settings=lambda s: s.evaluation.tokens,

@@ -14,7 +14,7 @@ def _makes_tokens(settings: Settings) -> bool:
 TOKENS = (
     Stage(
         "tokenised",
-        1,
+        2,
         "datamask.tokens.tokenise:tokenise",
         "unit",
         settings=of.reads("tokens.end_of_document", "source.columns.text", "source.id_column"),

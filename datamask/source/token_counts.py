@@ -1,9 +1,14 @@
-"""Tokenizers by name: counting the tokens of texts, and encoding them."""
+"""Tokenizers by name: counting the tokens of texts, and encoding them.
+
+A text is text: the name of a special token in it, such as `<|endoftext|>`, is encoded as the
+characters that it has. Otherwise a trainer would end a document there.
+"""
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -62,7 +67,35 @@ def _load(name: str, state: State | None, setting: str) -> tuple[Any, str]:
         raise SettingsError(f"{problem} tokenizer.json or a model on the Hub") from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    return tokenizer, hashlib.sha256(tokenizer.to_str().encode()).hexdigest()[:32]
+    digest = hashlib.sha256(tokenizer.to_str().encode()).hexdigest()[:32]
+    return as_text(tokenizer), digest
+
+
+def as_text(tokenizer: Any) -> Any:
+    """The tokenizer, set to encode names of special tokens as text; white space may stay a token.
+
+    Tokens that were added without the mark of a special one, such as `<tool_call>`, are special
+    too: which of them have the mark differs between tokenizers with the same tokens.
+    """
+    from tokenizers import AddedToken
+
+    names = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
+    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in names if name.strip()])
+    tokenizer.encode_special_tokens = True
+    return tokenizer
+
+
+def special_tokens(tokenizer: Any, more: str = "") -> dict[str, int]:
+    """Names and numbers of special tokens: those of `ENDS`, added ones, and *more*.
+
+    The token for what is unknown is not among them, because it stands for text.
+    """
+    added = tokenizer.get_added_tokens_decoder().items()
+    names = {token.content: number for number, token in added if token.content.strip()}
+    ends = {name: tokenizer.token_to_id(name) for name in (*ENDS, more)}
+    names |= {name: number for name, number in ends.items() if number is not None}
+    names.pop(getattr(tokenizer.model, "unk_token", None), None)
+    return names
 
 
 def tokenizer_digest(name: str, setting: str = "source.tokenizer") -> str:
@@ -92,18 +125,41 @@ def token_type(tokenizer: Any) -> str:
     return "uint16" if max(tokenizer.get_vocab().values(), default=0) < 2**16 else "uint32"
 
 
-def encode(tokenizer: Any, texts: list[str]) -> Iterator[list[int]]:
-    """The tokens of texts without special tokens, encoded in batches of bounded size."""
+def encode(tokenizer: Any, texts: list[str], end: str = "") -> Iterator[list[int]]:
+    """The tokens of texts, none of them special or *end*, encoded in batches of bounded size."""
+    special = special_tokens(tokenizer, end)
+    numbers = frozenset(special.values())
     first = size = 0
-    for end, text in enumerate(texts, 1):
+    for stop, text in enumerate(texts, 1):
         size += len(text)
-        if end == len(texts) or end - first == TEXTS_AT_ONCE or size >= CHARACTERS_AT_ONCE:
-            batch = tokenizer.encode_batch_fast(texts[first:end], add_special_tokens=False)
-            yield from (encoding.ids for encoding in batch)
-            first, size = end, 0
+        if stop == len(texts) or stop - first == TEXTS_AT_ONCE or size >= CHARACTERS_AT_ONCE:
+            batch = tokenizer.encode_batch_fast(texts[first:stop], add_special_tokens=False)
+            for number, encoding in enumerate(batch, first):
+                ids = encoding.ids
+                yield ids if numbers.isdisjoint(ids) else _apart(tokenizer, texts[number], special)
+            first, size = stop, 0
 
 
-def count_tokens(tokenizer: Any, text: pa.Array) -> pa.Array:
-    """Tokens of each text without special tokens; 0 for null."""
+def _apart(tokenizer: Any, text: str, special: dict[str, int]) -> list[int]:
+    """The tokens of a text in which names of special tokens are cut in two.
+
+    A model that has such names in its own vocabulary, as those of words and of SentencePiece have,
+    gives their tokens in spite of `as_text`.
+    """
+    names = {number: name for name, number in special.items()}
+    encoding = tokenizer.encode(text, add_special_tokens=False)
+    cuts = [
+        (first + stop) // 2
+        for number, (first, stop) in zip(encoding.ids, encoding.offsets, strict=True)
+        if number in names and names[number].strip() in text[first:stop] and stop - first > 1
+    ]
+    if not cuts:
+        return list(encoding.ids)
+    parts = [text[first:stop] for first, stop in itertools.pairwise([0, *cuts, len(text)])]
+    return [number for part in parts for number in _apart(tokenizer, part, special)]
+
+
+def count_tokens(tokenizer: Any, text: pa.Array, end: str = "") -> pa.Array:
+    """Tokens of each text as from `encode`; 0 for null."""
     texts = [value or "" for value in text.to_pylist()]
-    return pa.array(map(len, encode(tokenizer, texts)), pa.int64())
+    return pa.array(map(len, encode(tokenizer, texts, end)), pa.int64())

@@ -68,16 +68,17 @@ def put_in_order(run: Run, compute: Compute) -> None:
     """Write `tokens/order.parquet`, and remove token files of an order with more of them.
 
     The metrics of the receipt: `tokens`, `documents` (exposures) and, of each phase, both in
-    `phases`; `files`; `type` and `end` as in stage `tokenised`.
+    `phases`; `files`; `type`, `end` and `with_special` (its sum) as in stage `tokenised`.
 
     Raises:
         SettingsError: no document is selected, or a phase has too few tokens.
     """
     metrics: dict[str, Any] = {}
     with temporary_duckdb(run.root, compute) as connection:
-        _load(connection, run)
+        with_special = _load(connection, run)
         made = run.receipt("tokenised", 0).metrics
         metrics |= {"phases": [], "files": 0, "type": made["type"], "end": made["end"]}
+        metrics["with_special"] = with_special
         rows = _numbered(connection, run, metrics)
         write_output(run, "order", 0, schemas.ORDER, rows, metrics)
     logger.info("order: %d tokens in %d files", metrics["tokens"], metrics["files"])
@@ -87,8 +88,9 @@ def put_in_order(run: Run, compute: Compute) -> None:
             run.storage.remove(name)
 
 
-def _load(connection: Any, run: Run) -> None:
-    """Make `documents` and, an exposure a row, `exposures`."""
+def _load(connection: Any, run: Run) -> int:
+    """Make `documents` and, an exposure a row, `exposures`; the documents with special tokens."""
+    with_special = 0
     execute(
         connection,
         "CREATE TABLE documents (unit INTEGER, id VARCHAR, quality DOUBLE, repeat INTEGER, "
@@ -96,7 +98,7 @@ def _load(connection: Any, run: Run) -> None:
     )
     key = hash_of(f"'{run.settings.seed}/' || id")
     for unit in range(run.num_units("tokenised")):
-        run.receipt("tokenised", unit)
+        with_special += run.receipt("tokenised", unit).metrics["with_special"]
         execute(
             connection,
             f"INSERT INTO documents SELECT {unit}, *, {key}::DOUBLE / 2::DOUBLE ** 64, 0 "
@@ -112,6 +114,7 @@ def _load(connection: Any, run: Run) -> None:
         _fill_phases(connection, run, phases, total)
     else:
         execute(connection, f"CREATE VIEW exposures AS SELECT *, 1 AS phase FROM ({_EXPOSURES})")
+    return with_special
 
 
 def _cut_last_exposure(connection: Any, run: Run, total: int) -> int:

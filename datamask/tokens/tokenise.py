@@ -6,12 +6,14 @@ end, and `tokenised/NNNNN.parquet` says where each document begins. Another orde
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from datamask.config.compute import Compute
@@ -69,19 +71,24 @@ def units(run: Run) -> list[Unit]:
 def tokenise(run: Run, unit: int, compute: Compute) -> None:
     """Write the tokens of a file of the subset, and where its documents are.
 
-    The receipt's metrics: `type` of a token, `end` (the token at the end of a document), `tokens`.
+    The receipt's metrics: `type` of a token, `end` (the token at the end of a document), `tokens`,
+    `with_special` (documents with the name of a special token in their text).
     """
     tokens, documents = wanted(run.settings), run.receipt("subset", unit).rows
     planned = run.pinned_revisions[PIN]
     tokenizer = token_counts.load_tokenizer(tokens.tokenizer, "tokens.tokenizer", planned)
     end = token_counts.end_of_document(tokenizer, tokens.tokenizer, tokens.end_of_document)
     kind, tables = np.dtype(token_counts.token_type(tokenizer)), [schemas.TOKENISED.empty_table()]
-    start = done = 0
+    special = token_counts.special_tokens(tokenizer, tokens.end_of_document)
+    pattern = "|".join(map(re.escape, special))
+    start = done = with_special = 0
     path = run.root / companions("tokenised", unit)[0]
     with replace_file(path, run.storage) as temporary, temporary.open("wb") as file:
         for facts, texts in _documents(run, unit):
             lengths = np.zeros(len(texts), np.int64)
-            for number, ids in enumerate(token_counts.encode(tokenizer, texts)):
+            with_special += pc.sum(pc.match_substring_regex(texts, pattern)).as_py() or 0
+            encoded = token_counts.encode(tokenizer, texts.to_pylist(), tokens.end_of_document)
+            for number, ids in enumerate(encoded):
                 ids.append(end)
                 lengths[number] = len(ids)
                 file.write(np.array(ids, kind).data)
@@ -91,11 +98,12 @@ def tokenise(run: Run, unit: int, compute: Compute) -> None:
             start, done = start + int(lengths.sum()), done + len(texts)
             advance(done, documents)
     metrics: dict[str, Any] = {"type": kind.name, "end": end, "tokens": start}
+    metrics["with_special"] = with_special
     table = pa.concat_tables(tables)
     write_output(run, "tokenised", unit, schemas.TOKENISED, [table], metrics)
 
 
-def _documents(run: Run, unit: int) -> Iterator[tuple[list[pa.Array], list[str]]]:
+def _documents(run: Run, unit: int) -> Iterator[tuple[list[pa.Array], pa.Array]]:
     """Ids, quality and repeats of some documents of a file of the subset, and their texts."""
     source, prefix = run.settings.source, run.settings.subset.column_prefix
     columns = [source.id_column, source.columns.text, f"{prefix}quality"]
@@ -105,4 +113,4 @@ def _documents(run: Run, unit: int) -> Iterator[tuple[list[pa.Array], list[str]]
         for batch in file.iter_batches(token_counts.TEXTS_AT_ONCE, columns=columns):
             ids, texts, quality, *repeat = (batch.column(name) for name in columns)
             repeats = repeat[0] if repeat else pa.repeat(pa.scalar(1, pa.int32()), len(ids))
-            yield [ids.cast(pa.string()), quality, repeats], texts.to_pylist()
+            yield [ids.cast(pa.string()), quality, repeats], texts
