@@ -100,6 +100,9 @@ class Score(Group):
     """kind `examples`, instead of `path`: Parquet, CSV or JSONL of ids and numbers"""
     where: SourceGroup | None = None
     """kind `examples`, instead of `path`: a group of the source's documents"""
+    group_column: str = ""
+    """kind `examples` with `path`: the column that says of which text an example is a piece, where
+    several are pieces of one"""
     id_column: str = "id"
     """kinds `file` and `examples`: the column of ids, compared as text"""
     model: Model = ""
@@ -159,6 +162,8 @@ class Score(Group):
                 raise ValueError(f"`{key}` is of kind {' or '.join(kinds)}, not `{self.kind}`")
         if self.kind == "examples" and bool(self.path) + bool(self.labels) + bool(self.where) != 1:
             raise ValueError("kind `examples` needs one of `path`, `labels` and `where`")
+        if self.group_column and not self.path:
+            raise ValueError("`group_column` is a column of the texts in `path`")
         if self.normalise_within != "none" and self.normalisation == "none":
             raise ValueError("normalise_within needs a normalisation: rank, z-score or min-max")
         if self.name in RESERVED_SCORE_NAMES:
@@ -179,6 +184,7 @@ NEEDED_BY_KIND = {
 OF_KINDS = {
     "column": ("column", "file", "examples"),
     "id_column": ("file", "examples"),
+    "group_column": ("examples",),
     "path": ("file", "fasttext", "examples"),
     "labels": ("examples",),
     "where": ("examples",),

@@ -15,6 +15,9 @@ from datamask.config.outputs import Publication, Subset
 from datamask.config.selection import FROM_RECIPE, WITHOUT_VECTORS, Selection, Topics
 from datamask.config.tokens import Tokens
 
+SMALL_RATIO = 0.25
+"""Share of the source that is left, whatever the rule prunes and hygiene drops, as is usual."""
+
 DEFAULT_SCORES = {
     "documents": (Score(),),
     "features": (
@@ -117,7 +120,8 @@ class Settings(Group):
             both = " and lambda follow" if self.weight_follows else " follows"
             lines.append(
                 f"The pruned share{both} from how well the score tells the examples from random "
-                "documents."
+                "documents; the log then says how much of the source can be of the wanted kind by "
+                "this score: compare that with what you know."
             )
         if "metric" not in given and selection.metric != recipe.METRIC:
             lines.append(
@@ -182,6 +186,16 @@ class Settings(Group):
         is_told = score.kind == "examples" and bool(score.path) and score.weight > 0
         is_told &= score.normalise_within == "none" and not others
         return is_told and self.quality.prune_fraction is None
+
+    @property
+    def pruning_gives_way(self) -> bool:
+        """Whether less is pruned than follows if the budget needs more than that would leave.
+
+        A small share of the documents is always left. So changing it makes no scores again.
+        """
+        selection = self.selection
+        is_small = selection.documents is None and selection.tokens is None
+        return self.pruning_follows and not (is_small and selection.ratio <= SMALL_RATIO)
 
     @property
     def weight_follows(self) -> bool:

@@ -9,6 +9,7 @@ border.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import asdict
 from fractions import Fraction
 from itertools import accumulate, combinations
@@ -27,10 +28,13 @@ from datamask.quality.combining import join_documents, value_of, write_shards
 from datamask.quality.fitting import rank_correlation
 from datamask.quality.grouping import group_kinds, group_shares
 from datamask.runs import schemas
-from datamask.runs.followed import prune_fraction_of
+from datamask.runs.budget import total_units
+from datamask.runs.followed import prune_fraction_due
 from datamask.runs.run import Run
 from datamask.selection.model_file import judged_by
 from datamask.storage.duckdb_scratch import execute, is_sampled, temporary_duckdb, value_at
+
+logger = logging.getLogger(__name__)
 
 SAMPLE_DOCUMENTS = 100_000
 """Approximate number of documents whose scores are correlated: a standard error of about 0.003."""
@@ -43,8 +47,9 @@ def drop(run: Run, compute: Compute) -> None:
     of `tokens`, `dropped` by reason, `missing` by score; of the documents that are left
     `length_edges`, the deciles of their characters, and `centre` and `unit` of their quality
     (`objectives.level`). The first shard's also has `least_quality`, the least of a document that
-    is left, `score_correlations` and `score_groups` (`quality.grouping`), the `common_ngrams` of
-    benchmarks, and the `normalisation` for mask models (`combining.Scales`).
+    is left, the share `prune_fraction`, `score_correlations` and `score_groups`
+    (`quality.grouping`), the `common_ngrams` of benchmarks, and the `normalisation` for mask models
+    (`combining.Scales`).
 
     A run that is judged by a mask model prunes what is below its `least_quality`.
 
@@ -57,7 +62,7 @@ def drop(run: Run, compute: Compute) -> None:
     with temporary_duckdb(run.root, compute) as connection:
         scales = join_documents(connection, run, about)
         find_near_duplicates(connection, run)
-        _prune(connection, run, about)
+        fraction = _prune(connection, run, about)
         counts = count_documents(connection)
         check_survivors(connection, run, counts)
         counted = _counted(counts, run.num_shards)
@@ -66,6 +71,7 @@ def drop(run: Run, compute: Compute) -> None:
             **(_level_of_model(about) if about else _level_of_quality(connection)),
         }
         of_first = {**_compared(connection, run), "normalisation": scales}
+        of_first["prune_fraction"] = fraction
 
         def metrics(shard: int) -> dict[str, Any]:
             scores = run.receipt("scores", shard).metrics["scores"]
@@ -76,8 +82,12 @@ def drop(run: Run, compute: Compute) -> None:
         write_shards(connection, run, "quality", "result", schema, metrics)
 
 
-def _prune(connection: Any, run: Run, about: dict[str, Any] | None) -> None:
-    """View `result`: `joined` with the reason to drop each document, null if it stays."""
+def _prune(connection: Any, run: Run, about: dict[str, Any] | None) -> float:
+    """View `result`: `joined` with the reason to drop each document, null if it stays.
+
+    Returns the share that is pruned, as set or, if the budget needs more documents, less.
+    """
+    fraction = prune_fraction_due(run)
     execute(
         connection,
         "CREATE VIEW remaining AS SELECT * FROM joined ANTI JOIN near USING (shard, row) "
@@ -86,7 +96,12 @@ def _prune(connection: Any, run: Run, about: dict[str, Any] | None) -> None:
     border, last = (about["least_quality"] if about else None), None
     if not about:
         number = execute(connection, "SELECT count(*) FROM remaining")[0][0]
-        if pruned := int(Fraction(str(prune_fraction_of(run))) * number):
+        pruned = int(Fraction(str(fraction)) * number)
+        if run.settings.pruning_gives_way and (spare := _spare(connection, run, number)) < pruned:
+            shares = 100 * fraction, 100 * spare / number
+            logger.warning("pruned: not %.1f %% as by the rule, but the %.1f %% spared", *shares)
+            pruned, fraction = spare, spare / number
+        if pruned:
             border = value_at(connection, "quality", "remaining", pruned - 1)
             less = "SELECT count(*) FROM remaining WHERE quality < ?"
             pruned -= execute(connection, less, [border])[0][0]
@@ -102,6 +117,21 @@ def _prune(connection: Any, run: Run, about: dict[str, Any] | None) -> None:
         "OR (quality = getvariable('border') AND id <= getvariable('last')) THEN 'pruned' "
         "END AS dropped FROM joined LEFT JOIN near USING (shard, row)",
     )
+    return fraction
+
+
+def _spare(connection: Any, run: Run, number: int) -> int:
+    """The number of documents, the worst of *number*, that the budget does not need."""
+    selection = run.settings.selection
+    total = total_units(selection, run.num_documents)
+    if selection.tokens is None:
+        return max(0, number - total)
+    query = (
+        "SELECT count(*) FROM (SELECT sum(tokens) OVER () - sum(tokens) OVER (ORDER BY quality, id "
+        "ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS others FROM remaining) "
+        "WHERE others >= ?"
+    )
+    return int(execute(connection, query, [total])[0][0])
 
 
 def _compared(connection: Any, run: Run) -> dict[str, Any]:

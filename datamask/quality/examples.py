@@ -23,10 +23,11 @@ from datamask.config.group import SourceGroup
 from datamask.config.inputs import LARGEST, Score
 from datamask.errors import InputError
 from datamask.quality.held_out import are_drawn
-from datamask.quality.word_model import WordModel, features_of, fit_words
+from datamask.quality.resemblance import alike, resemblance
+from datamask.quality.word_model import FOLDS, WordModel, features_of, fit_words
 from datamask.runs import schemas
 from datamask.runs.files import read_columns
-from datamask.runs.followed import following
+from datamask.runs.followed import following, wanted_share
 from datamask.runs.output import write_output
 from datamask.runs.run import Run, shard_seed
 from datamask.source.columns import domains, usable
@@ -53,22 +54,30 @@ def check_examples(score: Score) -> str:
     return (read_labels(score) if score.labels else read_examples(score))[1]
 
 
-def read_examples(score: Score, planned: str | None = None) -> tuple[list[str], str]:
+def read_examples(score: Score, planned: str | None = None) -> tuple[dict[str, str], str]:
     """The distinct texts of a score's examples in the order of their files, and the files' digest.
 
+    With `group_column`, each text has its first group. A text without one is a group of its own.
+
     Raises:
-        InputError: a file is unreadable, has no such column, there are too few texts, or the files
-            are not the planned ones.
+        InputError: a file is unreadable, has no such column, there are too few texts or groups, or
+            the files are not the planned ones.
     """
-    texts: dict[str, None] = {}
+    texts: dict[str, str] = {}
+    columns = tuple(filter(None, (score.group_column, score.column)))
     files = PlannedFiles(score.path, ROW_SUFFIXES)
     with files.compared(planned):
         for path in files.names:
-            for row in read_rows(path, (score.column,), files):
+            for row in read_rows(path, columns, files):
                 if (text := row.get(score.column)) and str(text).strip():
-                    texts[str(text)] = None
+                    group = row.get(score.group_column) if score.group_column else None
+                    own = f"text {len(texts)}" if group is None else f"group {group}"
+                    texts.setdefault(str(text), own)
         _check_number(len(texts), score.path, score.column)
-    return list(texts), files.digest()
+        if (number := len({*texts.values()})) < FOLDS:
+            problem = f"only {number} groups of examples; {FOLDS} are needed to test a score"
+            raise InputError(problem, path=score.path, column=score.group_column)
+    return texts, files.digest()
 
 
 def read_labels(score: Score, planned: str | None = None) -> tuple[dict[str, float], str]:
@@ -124,8 +133,9 @@ def fit_examples(run: Run, compute: Compute) -> None:
 
     Metrics of the receipt, by score: `kind` (logistic, or ridge for labels of more than two
     values), `examples` and `others` (texts of the two kinds; of a ridge all are examples), `copies`
-    (random documents left out because they are an example), `auc` (`fitting.concordance`) and
-    `correlation` (Spearman's, of targets and cross-validated predictions).
+    (random documents left out because they are an example), `auc` (`fitting.concordance`),
+    `correlation` (Spearman's, of targets and cross-validated predictions) and, of files of texts
+    without `group_column`, `groups` (`resemblance.resemblance`).
 
     Raises:
         InputError: there are too few texts, or they cannot be told apart.
@@ -135,8 +145,8 @@ def fit_examples(run: Run, compute: Compute) -> None:
         if score.kind != "examples":
             continue
         of_labels = score.labels != ""
-        features, targets, copies = (_labelled if of_labels else _contrasted)(run, score)
-        model, figures = fit_words(features, targets)
+        features, targets, groups, copies = (_labelled if of_labels else _contrasted)(run, score)
+        model, figures = fit_words(features, targets, groups)
         measure, value = "rank correlation", figures["correlation"] or 0.0
         if figures["kind"] == "logistic":  # the AUC does not depend on how many texts each kind has
             measure, value = "2 AUC - 1", 2 * (figures["auc"] or 0.5) - 1
@@ -150,6 +160,12 @@ def fit_examples(run: Run, compute: Compute) -> None:
             )
         logger.info("score %s: %s", score.name, figures)
         if score.path:
+            logger.info("score %s: %s", score.name, wanted_share(figures["auc"]))
+            if not score.group_column:
+                is_example = targets == 1
+                figures["groups"] = resemblance(features[is_example], features[~is_example])
+            if text := alike(figures.get("groups")):
+                logger.warning("score %s: %s", score.name, text)
             pruned, weight = following(figures["auc"])
             told = f"the worst {pruned:.0%} are pruned and lambda is {weight:g}"
             logger.info("score %s: where these are not set, %s", score.name, told)
@@ -159,15 +175,22 @@ def fit_examples(run: Run, compute: Compute) -> None:
     write_output(run, "example_models", 0, schemas.EXAMPLE_MODELS, [table], metrics)
 
 
-def _contrasted(run: Run, score: Score) -> tuple[Any, np.ndarray, int]:
-    """Features of examples (target 1) and of random documents (0); and how many are left out."""
+def _contrasted(run: Run, score: Score) -> tuple[Any, np.ndarray, list[str], int]:
+    """Features of examples (target 1) and of random documents (0), and how many are left out.
+
+    Third, the group of each example; without `group_column` they are in the order of the files,
+    where pieces of one text are neighbours, so they are divided into as many blocks as folds.
+    """
     if score.where:
-        texts = _random_texts(run, RANDOM_DOCUMENTS, score.where, is_inside=True)
-        examples = list(dict.fromkeys(text for text in texts if text.strip()))
+        inside = _random_texts(run, RANDOM_DOCUMENTS, score.where, is_inside=True)
+        examples = list(dict.fromkeys(text for text in inside if text.strip()))
+        groups = blocks(len(examples))
         group = f"{score.where.column} {score.where.value}"
         _check_number(len(examples), f"{run.settings.source.path} ({group})")
     else:
-        examples, _ = read_examples(score, _planned(run, score))
+        texts, _ = read_examples(score, _planned(run, score))
+        examples = list(texts)
+        groups = list(texts.values()) if score.group_column else blocks(len(examples))
     known, copies = set(examples), 0
 
     def others() -> Iterator[str]:
@@ -181,7 +204,12 @@ def _contrasted(run: Run, score: Score) -> tuple[Any, np.ndarray, int]:
     features, _ = features_of(chain(examples, others()), run.settings.source.windows)
     number = features.shape[0] - len(examples)
     _check_number(number, f"{run.settings.source.path} (texts that are no examples)")
-    return features, np.repeat([1.0, 0.0], [len(examples), number]), copies
+    return features, np.repeat([1.0, 0.0], [len(examples), number]), groups, copies
+
+
+def blocks(number: int) -> list[str]:
+    """Groups of neighbours: *number* texts in order, in as many equal parts as there are folds."""
+    return [str(place * FOLDS // number) for place in range(number)]
 
 
 def _random_texts(
@@ -230,8 +258,8 @@ def read_texts(run: Run, shard: int, rows: np.ndarray) -> Iterator[str]:
         yield from (text or "" for text in texts.to_pylist())
 
 
-def _labelled(run: Run, score: Score) -> tuple[Any, np.ndarray, int]:
-    """Features of the documents with a label, and their labels; none is left out."""
+def _labelled(run: Run, score: Score) -> tuple[Any, np.ndarray, list[str], int]:
+    """Features of the documents with a label, and their labels; no groups, and none is left out."""
     labels, _ = read_labels(score, _planned(run, score))
     held_out = are_drawn(run.settings, labels)
     labels = {key: labels[key] for key, out in zip(labels, held_out, strict=True) if not out}
@@ -249,7 +277,7 @@ def _labelled(run: Run, score: Score) -> tuple[Any, np.ndarray, int]:
         problem += f"; {LEAST_LABELS} are needed"
         raise InputError(problem, path=score.labels, column=score.id_column)
     features, _ = features_of(texts, run.settings.source.windows)
-    return features, np.asarray(targets), 0
+    return features, np.asarray(targets), [], 0
 
 
 def read_models(run: Run) -> dict[str, WordModel]:

@@ -13,7 +13,7 @@ that a text is an example, if examples and other texts are equally many.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -120,15 +120,20 @@ def familiarity(features: Any, log_ratios: np.ndarray) -> np.ndarray:
     return np.asarray(features @ log_ratios / np.maximum(features.sum(axis=1), 1e-300))
 
 
-def fit_words(features: Any, targets: np.ndarray) -> tuple[WordModel, dict[str, Any]]:
+def fit_words(
+    features: Any, targets: np.ndarray, groups: Sequence[str] = ()
+) -> tuple[WordModel, dict[str, Any]]:
     """Fit a logistic regression and familiarity to two targets, or a ridge regression to more.
+
+    *groups* are of the first texts, all of the kind 1: folds of the cross-validation split none.
+    Pieces of one text in several folds would be recognised by its names, and not by their kind.
 
     Returns:
         the model, whose values for two targets are calibrated log-odds at equal numbers of both;
         and metrics (see `examples.fit_examples`).
     """
     from sklearn.linear_model import LogisticRegression, Ridge
-    from sklearn.model_selection import KFold, StratifiedKFold, cross_val_predict
+    from sklearn.model_selection import KFold, PredefinedSplit, StratifiedKFold, cross_val_predict
     from threadpoolctl import threadpool_limits
 
     classes = np.unique(targets)
@@ -139,6 +144,8 @@ def fit_words(features: Any, targets: np.ndarray) -> tuple[WordModel, dict[str, 
         targets = (targets == classes[1]).astype(np.float64)
         model = LogisticRegression(C=STRENGTH, max_iter=300, class_weight="balanced")
         folds = StratifiedKFold(FOLDS, shuffle=True, random_state=0)
+        if groups:
+            folds = PredefinedSplit(folds_of(groups, len(targets)))
     figures: dict[str, Any] = {
         "kind": "logistic" if is_logistic else "ridge",
         "examples": int(targets.sum()) if is_logistic else len(targets),
@@ -170,6 +177,21 @@ def fit_words(features: Any, targets: np.ndarray) -> tuple[WordModel, dict[str, 
         figures["correlation"] = fitting.rank_correlation(predicted, targets)
         figures["auc"] = fitting.concordance(predicted, targets)
     return WordModel(weights, log_ratios, intercept, *curve), figures
+
+
+def folds_of(groups: Sequence[str], number: int) -> np.ndarray:
+    """The fold of each of *number* texts; the first have *groups*, which are not split.
+
+    Each group, the largest first, goes to the fold with the fewest texts. The other texts are dealt
+    at random.
+    """
+    names, members, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    fold_of, texts = np.zeros(len(names), int), np.zeros(FOLDS, int)
+    for group in np.argsort(-sizes, kind="stable"):
+        fold_of[group] = texts.argmin()
+        texts[fold_of[group]] += sizes[group]
+    others = np.random.default_rng(0).permutation(number - len(groups)) % FOLDS
+    return np.concatenate([fold_of[members], others])
 
 
 def _weigh(

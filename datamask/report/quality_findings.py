@@ -8,9 +8,10 @@ from datamask.analysis.composition import query
 from datamask.analysis.summary import benchmarks
 from datamask.config.selection import Selection
 from datamask.quality.examples import example_figures
+from datamask.quality.resemblance import alike
 from datamask.report.finding import Finding
 from datamask.report.group_findings import label_command, prefers_quality
-from datamask.runs.followed import prune_fraction_of
+from datamask.runs.followed import prune_fraction_of, wanted_share
 from datamask.runs.run import Run
 
 MOST_LACKING = 0.5
@@ -31,6 +32,17 @@ def role_of_score(run: Run) -> str:
     if prune_fraction_of(run):
         return "the score only prunes the worst documents"
     return "the score has no effect on the selection"
+
+
+def _examples(run: Run) -> Iterator[Finding]:
+    """What follows from scores of examples if they are right, and whether the examples suffice."""
+    figures = example_figures(run)
+    for score in run.settings.scores:
+        if score.kind == "examples" and score.path:
+            text = wanted_share(figures[score.name]["auc"])
+            yield Finding("unknown", "wanted share", f"Score {score.name}: {text}")
+            if text := alike(figures[score.name].get("groups")):
+                yield Finding("warning", "examples", f"Score {score.name}: {text}")
 
 
 def scores(run: Run) -> Iterator[Finding]:
@@ -59,6 +71,7 @@ def scores(run: Run) -> Iterator[Finding]:
         else:
             text += " Nothing in this run shows that the scores are right; trained models do."
         yield Finding("good" if is_tested else "unknown", "score", text)
+    yield from _examples(run)
     rows = query(
         run,
         "SELECT *, missing / documents AS lacking FROM score_summary JOIN totals "

@@ -24,10 +24,29 @@ def following(auc: float) -> tuple[float, float]:
     return round(min(PRUNE_FRACTION, told), 2), round(told**2, 2)
 
 
-def prune_fraction_of(run: Run) -> float:
-    """The share that is pruned. Raises RunError if it follows from examples that are not fitted."""
+def wanted_share(auc: float) -> str:
+    """What the AUC of examples and random documents says of the source, as a question.
+
+    If a share p of the random documents is of the wanted kind, no score has an AUC above 1 - p / 2.
+    """
+    most = min(1.0, 2 - 2 * auc)
+    return (
+        f"By this score, at most 2 - 2 AUC = {most:.0%} of the source is of the wanted kind: is "
+        "that so? If more is, the examples show a part of what you want, and the rest is pruned."
+    )
+
+
+def prune_fraction_due(run: Run) -> float:
+    """The share to prune, as set or by the rule. Raises RunError if the examples are not fitted."""
     settings = run.settings
     return _following(run)[0] if settings.pruning_follows else settings.prune_fraction
+
+
+def prune_fraction_of(run: Run) -> float:
+    """The share that is pruned, less if the budget needs more. Raises RunError before `quality`."""
+    if not run.settings.pruning_follows:
+        return run.settings.prune_fraction
+    return float(run.receipt("quality", 0).metrics["prune_fraction"])
 
 
 def selection_of(run: Run) -> Selection:

@@ -69,6 +69,8 @@ def example_models(settings: Settings) -> list[Any]:
                 columns = settings.source.columns
                 read.append([score.where, columns.url, columns.language, columns.dump])
             chosen.append([score.name, score.path, score.labels, score.least_correlation, *read])
+            if score.path and score.group_column:
+                chosen.append(score.group_column)
     return chosen
 
 
@@ -103,8 +105,11 @@ def combined(settings: Settings) -> list[Any]:
 
 def pruned(settings: Settings) -> list[Any]:
     """What quality, and all documents dropped before embedding, depend on."""
+    selection = settings.selection
     fraction: Any = "follows" if settings.pruning_follows else settings.prune_fraction
-    fraction = None if settings.selection.mask_model else fraction
+    if settings.pruning_gives_way:
+        fraction = ["follows", selection.ratio, selection.documents, selection.tokens]
+    fraction = None if selection.mask_model else fraction
     return [*combined(settings), fraction, settings.quality.contamination is not None]
 
 

@@ -35,7 +35,7 @@ STAGES = {
         ),
         Stage(
             "example_models",
-            3,
+            4,
             "datamask.quality.examples:fit_examples",
             settings=of.example_models,
             file="example_models.parquet",

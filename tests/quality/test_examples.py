@@ -45,7 +45,12 @@ def corpus(folder: Path, kinds: list[str]) -> Path:
 
 
 def planned(
-    tmp_path: Path, score: dict[str, Any], kinds: list[str], name: str = "run", **evaluation: Any
+    tmp_path: Path,
+    score: dict[str, Any],
+    kinds: list[str],
+    name: str = "run",
+    selection: dict[str, Any] | None = None,
+    **evaluation: Any,
 ) -> Run:
     """A run with one score of kind `examples` over a corpus of these kinds."""
     source = tmp_path / "source"
@@ -56,6 +61,7 @@ def planned(
         "quality": {"scores": [{"name": "taste", "kind": "examples", **score}]},
         "embedding": {"method": "lexical"},
         "evaluation": evaluation,
+        "selection": selection or {},
     }
     return plan_run(tmp_path / name, parse_settings(settings))
 
@@ -164,6 +170,94 @@ def test_a_group_of_the_source_can_be_the_examples(tmp_path):
     less = planned(tmp_path, {"where": where}, KINDS, "less", hold_out=0.1)
     with pytest.raises(InputError, match=r"domain recipe\.org\): only 9\d different texts"):
         run_stage(less, "example_models", Compute())
+
+
+def named_text(row: int, book: int) -> str:
+    """A text like any document, and two names that the pieces of one book share."""
+    names = ["".join(chr(97 + int(digit)) * 2 for digit in f"{book:05d}{n}") for n in (1, 2)]
+    return f"{text_of(KINDS[row % 400], row)} {' '.join(names * 3)}"
+
+
+def pieces(folder: Path, books: int, *, shuffled: bool) -> Path:
+    """300 pieces of some books, over a source of documents that are pieces of a book each."""
+    if not (folder / "source").exists():
+        table = {"id": range(400), "text": [named_text(row, 1000 + row) for row in range(400)]}
+        (folder / "source").mkdir()
+        pq.write_table(pa.table(table), folder / "source" / "a.parquet")
+    rows = [
+        (named_text(30_000 + row, row * books // 300), row * books // 300) for row in range(300)
+    ]
+    order = np.random.default_rng(0).permutation(300) if shuffled else range(300)
+    texts, names = zip(*(rows[row] for row in order), strict=True)
+    path = folder / f"pieces-{books}-{shuffled}.parquet"
+    pq.write_table(pa.table({"text": texts, "book": names}), path)
+    return path
+
+
+def test_pieces_of_few_texts_do_not_praise_a_score(tmp_path, caplog):
+    """A score of texts like any document is refused, whether groups are known by order or by name.
+
+    Shuffled and unnamed, ten books praise it; then the warning has the figures.
+    """
+    for name, shuffled, column in (("order", False, ""), ("name", True, "book")):
+        path = pieces(tmp_path, 10, shuffled=shuffled)
+        run = planned(tmp_path, {"path": str(path), "group_column": column}, KINDS, name)
+        with pytest.raises(InputError, match="least_correlation"):
+            run_stage(run, "example_models", Compute())
+    path = pieces(tmp_path, 10, shuffled=True)
+    caplog.clear()
+    run = planned(tmp_path, {"path": str(path)}, KINDS)
+    run_stage(run, "example_models", Compute())
+    figures = run.receipt("example_models").metrics["taste"]
+    assert figures["auc"] > 0.9 and figures["groups"]["texts"] == 300
+    assert figures["groups"]["examples"] < 0.6 * figures["groups"]["random"]
+    warned = [record for record in caplog.records if "group_column" in record.message]
+    assert len(warned) == 1 and warned[0].levelname == "WARNING"
+    few = pieces(tmp_path, 4, shuffled=True)
+    with pytest.raises(DatamaskError, match="only 4 groups"):
+        planned(tmp_path, {"path": str(few), "group_column": "book"}, KINDS, "few")
+    with pytest.raises(DatamaskError, match="group_column"):
+        parse_settings({"quality": {"scores": [{"kind": "heuristic", "group_column": "book"}]}})
+
+
+def test_the_log_asks_how_much_of_the_source_is_wanted(tmp_path, caplog):
+    """At most 2 - 2 AUC, with which a person can see that examples are one-sided."""
+    run = planned(tmp_path, {"path": str(examples_file(tmp_path, "recipe"))}, KINDS)
+    with caplog.at_level("INFO"):
+        run_stage(run, "example_models", Compute())
+    auc = run.receipt("example_models").metrics["taste"]["auc"]
+    assert 0.2 < 2 - 2 * auc < 0.4  # a quarter are recipes
+    assert any(f"= {2 - 2 * auc:.0%} of the source" in record.message for record in caplog.records)
+    assert run.receipt("example_models").metrics["taste"]["groups"]["texts"] == 120
+
+
+@pytest.mark.parametrize(
+    "budget", [{"documents": 300}, {"ratio": 0.75}, {"tokens": 12_000}, {"ratio": 0.3}], ids=str
+)
+def test_the_rule_gives_way_to_a_budget(tmp_path, budget):
+    """As many of the worst are pruned as the budget spares, and no more than the rule prunes."""
+    source = corpus(tmp_path / "source", KINDS)
+    for path in source.glob("*.parquet"):
+        table = pq.read_table(path)
+        tokens = pa.array([41 if "error" in text else 39 for text in table["text"].to_pylist()])
+        pq.write_table(table.append_column("token_count", tokens), path)
+    run = planned(
+        tmp_path, {"path": str(examples_file(tmp_path, "recipe"))}, KINDS, selection=budget
+    )
+    scores_of(run)
+    run_stage(run, "quality", Compute())
+    table = table_of(run, "quality").to_pydict() | table_of(run, "scores").to_pydict()
+    columns = (table[name] for name in ("quality", "id", "tokens", "dropped"))
+    rows = sorted(zip(*columns, strict=True))
+    pruned = [row for row in rows if row[3] == "pruned"]
+    assert rows[: len(pruned)] == pruned
+    left = sum(row[2] for row in rows[len(pruned) :])
+    if "tokens" in budget:
+        assert left >= 12_000 > left - rows[len(pruned)][2]
+    else:
+        assert len(pruned) == (200 if budget == {"ratio": 0.3} else 100)
+    share = run.receipt("quality", 0).metrics["prune_fraction"]
+    assert int(share * 400 + 0.5) == len(pruned)
 
 
 def test_too_few_examples_are_refused_when_planned(tmp_path):

@@ -1,0 +1,73 @@
+"""Examples that resemble each other more than documents of the source do, as pieces of texts do.
+
+Pieces of one text share its names, so a score that has learned from some recognises the others. A
+cross-validation that has both in different folds then praises a score that knows nothing of other
+texts. Folds of neighbours in the file keep pieces together, unless the file is shuffled; that is
+why resemblance is measured, too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+COMPARED = 300
+"""Most examples, and as many random documents, that are compared (docs/log.md#examples)."""
+
+SIMILARITY = 0.02
+"""Mean cosine of the pairs of two groups of texts above which they become one
+(docs/log.md#examples)."""
+
+FEWEST = 0.6
+"""Groups of examples, as a share of those of random documents, below which there is a warning
+(docs/log.md#examples)."""
+
+
+def resemblance(examples: Any, others: Any) -> dict[str, int]:
+    """Into how many groups of similar texts the examples fall, and as many random documents.
+
+    Args:
+        examples: words and pairs of each text (`word_model.features_of`), N x FEATURES.
+        others: the same of the random documents.
+
+    Returns:
+        `texts` of each kind that were compared, and the groups of `examples` and of `random` ones.
+    """
+    number = min(examples.shape[0], others.shape[0], COMPARED)
+    frequency = np.asarray((others > 0).sum(axis=0)).ravel()
+    # Squared, so that names count, which few documents have, and not the words of a topic.
+    weights = np.log((others.shape[0] + 1) / (frequency + 1)) ** 2
+    groups = {"texts": number}
+    for name, features in (("examples", examples), ("random", others)):
+        drawn = np.random.default_rng(0).permutation(features.shape[0])[:number]
+        groups[name] = _count_groups(features[np.sort(drawn)], weights)
+    return groups
+
+
+def _count_groups(features: Any, weights: np.ndarray) -> int:
+    """The groups of texts by average linkage, up to a mean cosine of `SIMILARITY`."""
+    from scipy import sparse
+    from scipy.cluster.hierarchy import fcluster, linkage
+    from scipy.spatial.distance import squareform
+    from sklearn.preprocessing import normalize
+
+    weighted = normalize(features @ sparse.diags_array(weights))
+    distance = np.clip(1 - (weighted @ weighted.T).toarray(), 0, 1)
+    np.fill_diagonal(distance, 0)
+    merged = linkage(squareform((distance + distance.T) / 2, checks=False), "average")
+    return int(fcluster(merged, 1 - SIMILARITY, "distance").max())
+
+
+def alike(groups: dict[str, int] | None) -> str:
+    """A sentence about examples that seem to be pieces of a few texts; empty if they do not."""
+    if not groups or groups["examples"] >= FEWEST * groups["random"]:
+        return ""
+    return (
+        f"{groups['texts']} examples fall into {groups['examples']} groups of similar texts, "
+        f"and as many random documents into {groups['random']}: the examples seem to come from few "
+        "texts, or are about one narrow topic. If some are pieces of the same text, keep these "
+        "together in the file, or name the column that says of which text in group_column; else "
+        "the score is praised for recognising texts, prunes more than it should, and may know "
+        "nothing of others."
+    )
