@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 ROOMS = ("learning", "selection", "objectives", "baselines")
 MODULES = (
     *("quality/examples", "quality/heuristic", "quality/grouping", "quality/fitting"),
-    "quality/word_model",
+    *("quality/word_model", "quality/resemblance"),
     "analysis/explained",
     *("evaluation/training", "evaluation/ngram"),
     *("report/sample", "report/tsne"),

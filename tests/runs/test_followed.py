@@ -15,6 +15,7 @@ from datamask.analysis.compare import compare
 from datamask.config.loading import parse_settings
 from datamask.evaluation.units import arm_units
 from datamask.publishing.card import _settings, recipe
+from datamask.report import quality_findings
 from datamask.report.group_findings import _remedy
 from datamask.runs.followed import following
 from datamask.runs.run import Run
@@ -91,6 +92,11 @@ def test_a_run_that_is_told_the_same_selects_the_same(tmp_path, capsys):
     for one in (run, explicit, fixed):
         finish(one.root, one.settings, "composition")
     assert f"λ = {weight:g};" in recipe(run)
+    asked = {row.name: row for row in quality_findings.scores(run)}
+    assert asked["wanted share"].grade == "unknown"
+    assert f"= {1 - told:.0%} of the source" in asked["wanted share"].text
+    groups = run.receipt("example_models").metrics["taste"]["groups"]
+    assert ("examples" in asked) == (groups["examples"] < 0.6 * groups["random"])
     assert parse_settings(yaml.safe_load(_settings(run))).weight_follows
     differing = [[key for key, _ in compare([run, other]).settings] for other in (explicit, fixed)]
     assert differing == [[], ["selection.quality_weight"]]
