@@ -80,7 +80,9 @@ def drift(patch: Patch, share: float, term: float) -> Finding:
 def score(patch: Patch, quality: dict[str, Any], weight: float, pruned: float) -> Finding:
     """What the score is, and what it decides."""
     patch.setattr(quality_findings, "query", lambda run, sql: [])
-    patch.setattr(quality_findings, "example_figures", lambda run: {"edu": {"correlation": 0.6}})
+    patch.setattr(
+        quality_findings, "example_figures", lambda run: {"edu": {"auc": 0.8, "correlation": 0.6}}
+    )
     run = run_of(
         quality={**quality, "prune_fraction": pruned}, selection={"quality_weight": weight}
     )
