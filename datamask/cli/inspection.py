@@ -30,7 +30,7 @@ from datamask.config.reference import described
 from datamask.embedding.loose_texts import embed_texts, read_texts
 from datamask.errors import CorruptFileError, SettingsError
 from datamask.execution.machine import checks
-from datamask.execution.status import run_status, shard_table
+from datamask.execution.status import next_step, run_status, shard_table
 from datamask.execution.verification import verify as verify_run
 from datamask.runs.files import replace_file, write_text_file
 from datamask.runs.opening import open_run
@@ -64,7 +64,7 @@ def status(root: Root, shards: bool) -> None:
         "table",
     )
     if any(map(_shown, states_of.values())):
-        click.echo(f"run `datamask rerun-failed {shlex.quote(run.address)}` to resume")
+        click.echo(next_step(run, states_of))
         return
     click.echo()
     _print_funnel(run)

@@ -246,8 +246,9 @@ def print_answer(answered: Answer, address: str) -> None:
     print_text(answered.what)
     for row in answered.findings:
         print_text(f"{row.mark} {row.name}: {row.text}")
-    for command in answered.commands:
-        click.echo(f"next: {command.replace('RUN', shlex.quote(address), 1)}")
+    for command, takes in answered.commands.items():
+        note = f"  # {takes}" if takes else ""
+        click.echo(f"next: {command.replace('RUN', shlex.quote(address), 1)}{note}")
 
 
 def _rebuilt(

@@ -7,6 +7,7 @@ of all seeds can draw from, chosen by a seeded hash of their ids.
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -184,9 +185,12 @@ def check_tokens(run: Run) -> None:
     tokens = [run.receipt("arms", unit).metrics["tokens"] for unit in range(len(names))]
     if (most := min(tokens)) < wanted:
         few = [f"{name} {n:,d}" for name, n in zip(names, tokens, strict=True) if n < wanted]
-        remedy = f"set evaluation.tokens={most} (and evaluation.epochs to see them more often)"
+        command = f"datamask evaluate {shlex.quote(run.address)} --set evaluation.tokens={most}"
+        remedy = f"run `{command}` (and evaluation.epochs to see them more often)"
         if most < LEAST_TOKENS:
-            remedy = "select more, or evaluate on a larger source"
+            command = f"datamask rebuild {shlex.quote(run.address)} --set evaluation.arms=[]"
+            remedy = "select more, or evaluate on a larger source; "
+            remedy += f"`{command}` finishes the run without an evaluation"
         problem = f"models are trained on {wanted:,d} tokens, but some arms have fewer"
         raise SettingsError(f"evaluation.tokens: {problem} ({', '.join(few)}); {remedy}")
 

@@ -25,6 +25,7 @@ class Preset:
         batch: sequences in a step.
         tokens: default of `evaluation.tokens`.
         learning_rates: default of `evaluation.learning_rates`.
+        per_second: tokens of training on one core (docs/evaluation.md; 30M by its size).
     """
 
     layers: int
@@ -35,12 +36,13 @@ class Preset:
     batch: int
     tokens: int
     learning_rates: tuple[float, ...]
+    per_second: float
 
 
 PRESETS = {
-    "tiny": Preset(2, 64, 2, 2048, 64, 8, 400_000, (4e-3, 8e-3)),
-    "15M": Preset(8, 320, 5, 16_384, 1024, 64, 300_000_000, (1e-3, 2e-3)),
-    "30M": Preset(10, 448, 7, 16_384, 1024, 64, 600_000_000, (7e-4, 1.5e-3)),
+    "tiny": Preset(2, 64, 2, 2048, 64, 8, 400_000, (4e-3, 8e-3), 16_000),
+    "15M": Preset(8, 320, 5, 16_384, 1024, 64, 300_000_000, (1e-3, 2e-3), 550),
+    "30M": Preset(10, 448, 7, 16_384, 1024, 64, 600_000_000, (7e-4, 1.5e-3), 275),
 }
 
 
@@ -70,12 +72,21 @@ def training_explained(evaluation: Evaluation) -> list[str]:
         f"learning rates) on {budget_tokens(evaluation):,d} tokens each{times}; compute.workers "
         "says how many at once."
     ]
+    size, models = preset(evaluation), arms * seeds * rates
+    seconds = models * budget_tokens(evaluation) * evaluation.epochs / size.per_second
+    text = f"On one core without a GPU, that is about {duration(seconds)}."
     if evaluation.model != "tiny":
-        lines.append(
-            "Without a GPU, model 15M takes half an hour for a million tokens. Model `tiny` takes "
-            "a minute, and decides little (evaluation.model)."
-        )
-    return lines
+        text += " Model `tiny` takes a minute for a million tokens, and decides little "
+        text += "(evaluation.model)."
+    return [*lines, text]
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words, in the largest fitting unit."""
+    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.0f} {unit}"
+    return "a minute or two"
 
 
 def configuration(evaluation: Evaluation, vocabulary: int) -> Any:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+
+from datamask.errors import SettingsError
 from datamask.runs.run import Run
 from datamask.runs.stages import SHARD_STAGES, stages_of
 
@@ -14,6 +17,18 @@ def run_status(run: Run) -> dict[str, list[str]]:
     A state is done, stale or missing.
     """
     return {stage: run.states(stage) for stage in stages_of(run.settings)}
+
+
+def next_step(run: Run, status: dict[str, list[str]]) -> str:
+    """What to do next in an unfinished run: resume it, or first what its evaluation lacks."""
+    if next(stage for stage, states in status.items() if {*states} != {"done"}) == "training":
+        from datamask.evaluation.arms import check_tokens
+
+        try:
+            check_tokens(run)
+        except SettingsError as error:
+            return str(error)
+    return f"run `datamask rerun-failed {shlex.quote(run.address)}` to resume"
 
 
 def shard_table(status: dict[str, list[str]], most: int = LISTED_SHARDS) -> list[dict[str, str]]:

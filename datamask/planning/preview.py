@@ -16,6 +16,7 @@ from datamask.config.settings import Settings
 from datamask.embedding.pinning import pin_model
 from datamask.errors import DatamaskError, InputError, SettingsError, gathering, together
 from datamask.evaluation.pinning import pin_evaluation
+from datamask.evaluation.sizes import size_problems
 from datamask.hygiene.references import reference_digest, references
 from datamask.planning.preflight_schema import (
     budget_problems,
@@ -209,6 +210,8 @@ def examine(
     elif are_all:
         budgeting = list(budget_problems(settings, documents))
         problems += budgeting
+        text = sum(bytes_of for file in files for _, bytes_of in file.groups)
+        problems += size_problems(settings, text, before)
         disk = {} if budgeting else _disk_needed(settings, documents, size)
     problems += of_settings
     has_tokens = settings.source.columns.token_count in schema.names

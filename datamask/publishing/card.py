@@ -12,7 +12,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
 
 import yaml
 from huggingface_hub import DatasetCard, DatasetCardData
@@ -31,7 +30,7 @@ from datamask.report.answer import answer_markdown
 from datamask.report.charts import read_captions
 from datamask.report.evaluation import evaluation_markdown
 from datamask.report.markdown import report_markdown
-from datamask.report.rendering import cell, render
+from datamask.report.rendering import cell, render, shown_model, shown_path
 from datamask.runs.followed import prune_fraction_of, selection_of
 from datamask.runs.run import Run
 from datamask.runs.schemas import added_columns
@@ -252,21 +251,6 @@ def _languages(run: Run) -> dict[str, float]:
         "ORDER BY documents_after DESC, name",
     )
     return {row["name"]: row["share_after"] for row in rows}
-
-
-def shown_path(path: str) -> str:
-    """A URL without credentials and query; of any other path, the last component."""
-    url = urlsplit(path)
-    if url.scheme and url.netloc and url.scheme != "file":
-        return urlunsplit((url.scheme, url.netloc.rpartition("@")[2], url.path, "", ""))
-    return path.rstrip("/").rpartition("/")[2]
-
-
-def shown_model(model: str) -> str:
-    """A model's name on the Hub; of a local folder, the last component."""
-    # Hub names have at most one slash.
-    is_folder = model.count("/") > 1 or model.startswith(("/", ".", "~"))
-    return shown_path(model) if is_folder else model
 
 
 def _settings(run: Run) -> str:

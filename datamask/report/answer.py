@@ -1,6 +1,7 @@
 """The answer of a report: what was selected, whether to trust it, and what to do next.
 
-Page, terminal, card and Prefect's artifact show the same findings; the log has the warnings.
+Page, terminal, card and Prefect's artifact show the same findings; the log has the warnings. Page
+and terminal have the commands that follow too.
 """
 
 from __future__ import annotations
@@ -24,9 +25,13 @@ class Answer:
     findings: list[Finding]
 
     @property
-    def commands(self) -> list[str]:
-        """Commands of the findings, each once."""
-        return list(dict.fromkeys(row.command for row in self.findings if row.command))
+    def commands(self) -> dict[str, str]:
+        """Commands of the findings, each once, and how long one takes where that is known."""
+        found: dict[str, str] = {}
+        for row in self.findings:
+            if row.command:
+                found.setdefault(row.command, row.takes)
+        return found
 
     @property
     def warnings(self) -> list[str]:
@@ -47,7 +52,10 @@ def answer(run: Run) -> Answer:
 
 
 def answer_markdown(run: Run) -> str:
-    """The answer for card and artifact; RUN stands for the folder. Raises as `answer`."""
+    """The answer for card and artifact, without commands: their readers lack the run.
+
+    Raises as `answer`.
+    """
     return render("answer.md", answer=answer(run)).strip()
 
 

@@ -15,7 +15,7 @@ from datamask.evaluation.units import read_bits, sets_of, trials_of
 from datamask.evaluation.verdict import LEVEL, bits_per_byte
 from datamask.report.charts import Chart, Series, look
 from datamask.report.finding import MOST_NAMED
-from datamask.report.rendering import render
+from datamask.report.rendering import render, shown_model
 from datamask.runs.files import read_columns, write_text_file
 from datamask.runs.run import Run
 
@@ -120,7 +120,7 @@ def _conditions(run: Run, arms: list[Row], metrics: dict[str, Any]) -> str:
     text = render(
         "conditions.md",
         metrics=metrics,
-        model=evaluation.model,
+        model=shown_model(evaluation.model),
         epochs=evaluation.epochs,
         question=evaluation.question,
         examples=run.receipt("held_out").metrics["examples"],

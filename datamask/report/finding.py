@@ -23,12 +23,14 @@ class Finding:
         name: what is asked, in a word or two.
         text: the answer with its figures.
         command: what to run next, with RUN in place of the run's folder; empty if nothing.
+        takes: how long the command takes, if that is known to be more than the run took.
     """
 
     grade: Grade
     name: str
     text: str
     command: str = ""
+    takes: str = ""
 
     @property
     def mark(self) -> str:

@@ -15,6 +15,8 @@ from datamask.analysis.composition import query
 from datamask.analysis.summary import MOST_CHANGE, drift, gains, totals_of
 from datamask.config import recipe
 from datamask.config.inputs import MOST_WINDOWS
+from datamask.evaluation.models import duration
+from datamask.evaluation.sizes import proposed
 from datamask.report.finding import Finding, Grade
 from datamask.report.group_findings import copied_groups, explained, groups, prefers_quality
 from datamask.report.quality_findings import leaks, length_command, role_of_score, scores
@@ -88,11 +90,15 @@ def trained(run: Run) -> Iterator[Finding]:
     if not evaluation.arms:
         text = "No model was trained on this selection, so the selection is not tested. All other "
         text += "figures depend on scores and vectors that the selection may have optimised."
-        command = "datamask evaluate RUN"
-        if not evaluation.has_texts:
-            command += " --set evaluation.hold_out=0.01"
-        has_text = run.settings.source.layout != "features"
-        yield Finding("unknown", "trained models", text, command if has_text else "")
+        command, takes = "", ""
+        if run.settings.source.layout != "features":
+            command, seconds = proposed(run)
+            if command:
+                takes = f"about {duration(seconds)} on one core, after selecting anew; tiny "
+                takes += "models decide little: on a GPU, leave out evaluation.model and .tokens"
+            else:
+                text += " The selection has too little text to train models on."
+        yield Finding("unknown", "trained models", text, command, takes)
         return
     from datamask.report.evaluation import findings  # imports torch
 

@@ -7,10 +7,11 @@ Markdown, names from the data (dumps, domains) are untrusted too, and `cell` esc
 
 from __future__ import annotations
 
-import html
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
@@ -107,8 +108,24 @@ def cell(value: object) -> str:
     """A value as a table cell: a number as `number` shows it, text with markup escaped."""
     if not isinstance(value, str):
         return number(value)
-    text = html.escape(one_line(value))
+    # Apostrophes and single ampersands are as they are: people read the Markdown as text too.
+    text = re.sub(r"&(?=#?\w+;)", "&amp;", one_line(value)).replace("<", "&lt;")
     return "".join(f"\\{character}" if character in r"\|`*_[]" else character for character in text)
+
+
+def shown_path(path: str) -> str:
+    """A URL without credentials and query; of any other path, the last component."""
+    url = urlsplit(path)
+    if url.scheme and url.netloc and url.scheme != "file":
+        return urlunsplit((url.scheme, url.netloc.rpartition("@")[2], url.path, "", ""))
+    return path.rstrip("/").rpartition("/")[2]
+
+
+def shown_model(model: str) -> str:
+    """A model's name on the Hub; of a local folder, the last component."""
+    # Hub names have at most one slash.
+    is_folder = model.count("/") > 1 or model.startswith(("/", ".", "~"))
+    return shown_path(model) if is_folder else model
 
 
 @cache

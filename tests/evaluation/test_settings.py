@@ -43,7 +43,9 @@ def test_the_amount_of_training_is_told():
     small = parsed(["ours", "random"]).evaluation.model_copy(
         update={"model": "tiny", "seeds": 2, "epochs": 3}
     )
-    (amount,) = training_explained(small)
+    assert f"{18 * 300e6 / 550 / 86400:,.0f} days" in without_gpu
+    amount, takes = training_explained(small)
+    assert "10 minutes" in takes
     assert "8 models" in amount and "400,000 tokens each, 3 times" in amount
     assert training_explained(Evaluation()) == []
 

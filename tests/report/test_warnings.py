@@ -201,20 +201,6 @@ def test_without_weight_a_lower_quality_is_no_reason_for_a_sweep(tmp_path, monke
     assert (trade_off(0.3).grade, trade_off(0.3).command) == ("caution", SWEEP)
 
 
-@pytest.mark.parametrize("evaluation", [{}, {"hold_out": 0.1}])
-def test_the_evaluation_that_is_proposed_can_be_done(evaluation, tmp_path):
-    """Texts are held out by the command if the run has none; vectors alone cannot be evaluated."""
-
-    def command(**source: str) -> list[str]:
-        settings = parse_settings({"source": source, "evaluation": evaluation})
-        (found,) = findings.trained(Run(run_storage(tmp_path), settings, {}))
-        return found.command.split()
-
-    changed = ["--set", "evaluation.hold_out=0.01"] if not evaluation else []
-    assert command() == ["datamask", "evaluate", "RUN", *changed]
-    assert command(layout="features") == []
-
-
 @pytest.mark.parametrize("score", [{"kind": "column", "column": "q"}, {"kind": "heuristic"}])
 def test_the_default_share_that_is_pruned_counts(score, tmp_path):
     """A score that prunes by default is not said to have no effect."""
