@@ -29,6 +29,7 @@ import torch
 
 from benchmarks.inputs import best_other_texts, docstrings, load, semantic_documents
 from benchmarks.learner import RATIO, coverage
+from benchmarks.methods import chosen
 from benchmarks.near_copies import OVERLAP, kept_copies, ngrams_of, overlapping
 from benchmarks.text_sampling import dsir, quadmix
 from datamask.config.compute import Compute
@@ -45,16 +46,18 @@ METHODS: dict[str, dict[str, Any]] = {
     "DATAMASK, pairwise": {"metric": "pairwise"},
     "random": {"method": "random"},
     "top quality": {"method": "top_quality"},
-    "quality − density": {"method": "quality_minus_density"},
     "SemDeDup": {"method": "semdedup"},
     "D4": {"method": "d4"},
     "cluster-balanced": {"method": "cluster_balanced"},
-    "GIST": {"method": "gist"},
-    "SPOKES": {"method": "spokes"},
-    "ODiS": {"method": "odis"},
+}
+OWN = {
+    "quality − density": "quality_minus_density",
+    "GIST": "gist",
+    "SPOKES": "spokes",
+    "ODiS": "odis",
 }
 SAMPLING = ("QuaDMix-like", "DSIR")
-METRICS = ("disf", "pairwise", "vendi")
+METRICS = ("disf", "pairwise", "benchmarks.spectrum:Vendi")
 HEADING = """\
 | method | CPU seconds | gain | quality | DiSF ↓ | pairwise ↓ | Vendi score ↑ | coverage ↑ \
 | near-copies | groups | shares of {domains} |
@@ -87,14 +90,18 @@ def select(corpus: Corpus, name: str) -> tuple[np.ndarray, float]:
     count = round(RATIO * corpus.rows)
     documents = corpus.documents
     texts = documents["text"].to_pylist()
-    if name not in SAMPLING:
-        parts = np.array([parts_of(text) for text in texts]).T if name == "ODiS" else ()
-        scores = {f"part {number}": part for number, part in enumerate(parts)}
+    if name in METHODS:
         selection = Selection(**{"ratio": RATIO} | METHODS[name])
         given = features, quality, selection, count
         start = time.process_time()
-        learned = learn_mask(*given, seed=0, scores=scores, compute=Compute(device="cpu"))
+        learned = learn_mask(*given, seed=0, compute=Compute(device="cpu"))
         return learned.selected, time.process_time() - start
+    if name in OWN:
+        parts = np.array([parts_of(text) for text in texts]).T if name == "ODiS" else ()
+        scores = {f"part {number}": part for number, part in enumerate(parts)}
+        start = time.process_time()
+        mask = chosen(OWN[name], features, quality, count, 0.5, scores)
+        return mask, time.process_time() - start
     target = best_other_texts(corpus.folder, corpus.rows, count) if name == "DSIR" else []
     generator = np.random.default_rng(0)
     start = time.process_time()
@@ -208,7 +215,7 @@ def main() -> None:
     is_semantic = corpus.data == "semantic"
     kept = corpus.folder / f"comparators-{corpus.data}-{corpus.rows}.jsonl"
     found = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
-    for name in (*METHODS, *(SAMPLING if is_semantic else ())):
+    for name in (*METHODS, *OWN, *(SAMPLING if is_semantic else ())):
         if name not in {row["name"] for row in found}:
             found.append(measure(corpus, name))
             with kept.open("a") as file:

@@ -190,7 +190,6 @@ TRIALS: tuple[tuple[str, tuple[Any, ...], dict[str, Case]], ...] = (
     ("learning.scales.PRECISION", (0.05, 0.005), COVERAGE),
     ("learning.scales.MISSED", (1e-2, 1e-6), COVERAGE),
     ("objectives.disf.NOISE", (0.0, 1e-3), DISF),
-    ("baselines.density.NEIGHBOURS", (3, 30), {"density": _method("quality_minus_density")}),
     ("baselines.clustered.DOCUMENTS_PER_CLUSTER", (20, 500), {"semdedup": _method("semdedup")}),
     ("baselines.clustered.ITERATIONS", (5, 60), {"semdedup": _method("semdedup")}),
     ("learning.exchange.BATCHES", (1, 32), CORPUS),

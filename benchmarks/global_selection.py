@@ -50,8 +50,8 @@ SUM = (
 CASES: tuple[tuple[str, float, tuple[dict[str, Any], ...]], ...] = (
     *(("disf", weight, ()) for weight in (0.5, 0.1, 0.9, 0.0)),
     *(("pairwise", weight, ()) for weight in (0.5, 0.1, 0.0)),
-    *(("vendi", weight, ()) for weight in (0.5, 0.1, 0.0)),
-    *(("log_determinant", weight, ()) for weight in (0.5, 0.1, 0.0)),
+    *(("benchmarks.spectrum:Vendi", weight, ()) for weight in (0.5, 0.1, 0.0)),
+    *(("benchmarks.spectrum:LogDeterminant", weight, ()) for weight in (0.5, 0.1, 0.0)),
     *(("disf", weight, SUM) for weight in (0.5, 0.1, 0.0)),
 )
 """Metric, lambda, and further terms: a sum of second and first moments, quality and an own term."""

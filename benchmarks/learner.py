@@ -89,7 +89,7 @@ def _methods(metric: str, rows: int) -> list[str]:
         methods += greedy if metric == "facility_location" else ["greedy"]
         methods += ["semdedup", "policy_gradient"]
     if rows <= 10_000:
-        methods += ["quality_minus_density", "d4", "cluster_balanced", "gist"]
+        methods += ["d4", "cluster_balanced"]
         if metric == "facility_location":
             methods += [name for name in SELECTORS if importlib.util.find_spec(name)]
     return methods

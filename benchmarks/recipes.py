@@ -69,6 +69,7 @@ FAMILY = [*product(("A", "A2", "B", "B0"), COMPARED[:3]), (CLEAN, "random")]
 """The confirmatory tests of the plans."""
 WEIGHTS = (0.0, 0.1, 0.3, 0.5)
 """The lambdas of the second plan."""
+VENDI = "benchmarks.spectrum:Vendi"
 FILTERS = (1.0, 0.7, 0.5, 0.35, 0.25, 0.15)
 """Shares kept by the filters of `--study grid`."""
 
@@ -99,7 +100,7 @@ class Arm:
         if self.follows:
             return f"{self.score}, {self.method} by AUC"
         words = [self.score, f"best {self.kept * 100:.0f} %" if self.kept < 1 else ""]
-        weight = f" {self.weight:g}" if self.method in METRICS else ""
+        weight = f" {self.weight:g}" if self.method in (*METRICS, VENDI) else ""
         words += ["distinct" if self.is_distinct else "", self.method + weight]
         return ", ".join(word for word in words if word)
 
@@ -131,7 +132,7 @@ def arms_of(setting: str, study: str) -> dict[str, Arm]:
         arms += [Arm(score, 0.5, covering, 0.1), Arm(score, 1.0, covering, 0.3)]
         arms += [Arm(score, 1.0, "disf", weight) for weight in (0.1, 0.3, 0.5)]
         arms += [Arm(score, 0.5, "disf", weight) for weight in (0.0, 0.1, 0.3)]
-        arms += [Arm(score, 0.5, metric, 0.1) for metric in ("pairwise", "vendi")]
+        arms += [Arm(score, 0.5, metric, 0.1) for metric in ("pairwise", VENDI)]
         arms += [Arm(score, 0.5, "semdedup", 0.0)]
         arms += [Arm(score, 0.5, method, 0.0, True) for method in ("random", covering)]
         arms += [Arm("heuristic", 0.6, "random", 0.0)]
@@ -262,7 +263,7 @@ def chosen_by(arm: Arm, corpus: Corpus, budget: int, seed: int) -> np.ndarray:
     kept = round(arm.kept * len(rows))
     rows = np.sort(rows[np.argsort(-quality[rows], kind="stable")][:kept])
     costs, vectors, quality = corpus.costs[rows], corpus.vectors[rows], quality[rows]
-    is_metric = arm.method in METRICS
+    is_metric = arm.method in (*METRICS, VENDI)
     number = min(len(rows), max(16, round(budget / costs.mean())))
     for _ in range(ATTEMPTS):
         selected = datamask.select(

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from datamask.objectives.protocol import MomentObjective as MomentObjective
     from datamask.objectives.protocol import Moments as Moments
     from datamask.objectives.protocol import Objective as Objective
-    from datamask.objectives.spectrum import LogDeterminant as LogDeterminant
-    from datamask.objectives.spectrum import Vendi as Vendi
     from datamask.objectives.target import TargetCoverage as TargetCoverage
     from datamask.runs.opening import open_run as open_run
 
@@ -63,7 +61,6 @@ _HOMES = {
     "objectives.groups": ("GroupBalance", "LengthBalance"),
     "objectives.pairwise": ("PairwiseSimilarity",),
     "objectives.protocol": ("MomentObjective", "Moments", "Objective"),
-    "objectives.spectrum": ("LogDeterminant", "Vendi"),
     "objectives.target": ("TargetCoverage",),
     "runs.opening": ("open_run",),
 }

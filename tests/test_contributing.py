@@ -57,6 +57,28 @@ def test_the_toxicity_term_keeps_toxicity_low(estimator, tmp_path, monkeypatch):
     assert toxicity(written["selection"]["more_terms"]) < toxicity([]) - 0.2
 
 
+def test_the_metric_of_the_example_is_the_vendi_score(tmp_path, monkeypatch):
+    """Its value follows from the eigenvalues of all cosines, and a mask by it raises it."""
+    section = "A metric of your own: the Vendi score"
+    (tmp_path / "my_metric.py").write_text(code_block("python", section))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_metric", raising=False)
+    written = yaml.safe_load(code_block("yaml", section))["selection"]
+    generator = np.random.default_rng(3)
+    features = generator.standard_normal((300, 8), dtype=np.float32)
+    features *= np.arange(1, 9)
+    features /= np.linalg.norm(features, axis=1, keepdims=True)
+    selection = parse_settings({"selection": written | {"quality_weight": 0, "steps": 100}})
+    learned = learn_mask(features, features[:, 0], selection.selection, 30, seed=1)
+    rows = features[learned.selected].astype(np.float64)
+    eigenvalues = np.linalg.eigvalsh(rows @ rows.T / 30)
+    eigenvalues = eigenvalues[eigenvalues > 1e-9]
+    vendi = learned.metrics["terms"]["vendi"]
+    assert vendi["selected"] == pytest.approx(-(eigenvalues * np.log(eigenvalues)).sum(), abs=1e-4)
+    assert vendi["selected"] > vendi["random"] + 5 * vendi["random_std"]
+    assert learned.metrics["optimality_gap"] is not None
+
+
 def test_the_embedder_of_the_example_makes_a_runs_vectors(tmp_path, monkeypatch):
     """Counts of letters, worked out again for each text, are the run's embeddings."""
     (tmp_path / "my_embedder.py").write_text(code_block("python", "Add an embedder"))

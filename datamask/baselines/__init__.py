@@ -2,10 +2,8 @@
 
 Each returns logits by which the chosen documents come first, in the order of choice, so everything
 downstream is the same as for a learned mask. The greedy methods maximise quality and metric with
-the run's weights and scales. `quality_minus_density`, `gist` and `spokes` weigh quality against
-density, distance or entropy by lambda. `random`, `top_quality`, `semdedup`, `d4`,
-`cluster_balanced` and `odis` have no objective. The result of every method is measured by the run's
-objective.
+the run's weights and scales. `random`, `top_quality`, `semdedup`, `d4` and `cluster_balanced` have
+no objective. The result of every method is measured by the run's objective.
 
 Methods are given documents in the order of falling quality: features N x D, float32, unit rows.
 They return values by which these rank (float64, shape N), the first of equal values first, or the
@@ -14,21 +12,16 @@ chosen rows in the order of choice.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from datamask.baselines import greedy
 from datamask.baselines.clustered import cluster_balanced, d4, semdedup
-from datamask.baselines.density import quality_minus_density
-from datamask.baselines.gist import gist
-from datamask.baselines.odis import odis
-from datamask.baselines.spokes import spokes
 from datamask.config.selection import GREEDY, Selection
 from datamask.errors import SettingsError
 from datamask.objectives.weighted import WeightedTerm
 
-WEIGHING = {"quality_minus_density": quality_minus_density, "gist": gist, "spokes": spokes}
 CLUSTERING = {"semdedup": semdedup, "d4": d4, "cluster_balanced": cluster_balanced}
 
 
@@ -43,7 +36,7 @@ def check_method(selection: Selection, terms: Sequence[WeightedTerm]) -> None:
             f"selection.method: {selection.method} does not serve {selection.metric}; greedy "
             "serves pairwise and disf, lazy_greedy serves facility_location"
         )
-    if selection.method in (*WEIGHING, *GREEDY) and any(term.weight for term in terms[2:]):
+    if selection.method in GREEDY and any(term.weight for term in terms[2:]):
         raise SettingsError(
             f"selection.more_terms: {selection.method} has no further terms; leave them out, or "
             "use method mask"
@@ -59,13 +52,12 @@ def select(
     *,
     seed: int,
     id_order: np.ndarray | None = None,
-    scores: Mapping[str, np.ndarray] | None = None,
 ) -> np.ndarray:
     """Rank documents by a comparator; float32 logits, shape N.
 
     Arguments are as those of `learning.learner.learn_mask`; *terms* are the objective, weighted and
     scaled, for the greedy methods, and *id_order* the ranks of the documents by id, by default
-    their rows. *scores* are those of the documents by name, for `odis`.
+    their rows.
 
     Raises:
         SettingsError: the method does not support the objective.
@@ -75,17 +67,13 @@ def select(
         return np.zeros(0, np.float32)
     order = np.lexsort((np.arange(len(features)) if id_order is None else id_order, -quality))
     method, ranking = selection.method, np.asarray(quality, np.float64)[order]
-    needed = order[:0] if method in ("random", "top_quality", "odis") else order
+    needed = order[:0] if method in ("random", "top_quality") else order
     given = features[needed].astype(np.float32)
     if method == "random":
         generator = np.random.Generator(np.random.PCG64(seed))
         ranked = generator.permutation(len(order)).astype(np.float64)
     elif method == "top_quality":
         ranked = ranking
-    elif method in WEIGHING:
-        ranked = WEIGHING[method](given, ranking, num_selected, selection.quality_weight)
-    elif method == "odis":
-        ranked = odis({name: values[order] for name, values in (scores or {}).items()}, ranking)
     elif method in CLUSTERING:
         ranked = CLUSTERING[method](given, num_selected, seed)
     else:

@@ -12,7 +12,7 @@ from datamask.config.group import Group, Place, known_or_own
 MOST_ROUNDS = 50
 """Maximum of `selection.rounds`."""
 
-METRICS = ("disf", "facility_location", "pairwise", "vendi", "log_determinant")
+METRICS = ("disf", "facility_location", "pairwise")
 """Built-in diversity metrics."""
 
 TERMS = (*METRICS, "group_balance", "length", "target")
@@ -42,7 +42,7 @@ GREEDY = {"greedy": ("pairwise", "disf"), "lazy_greedy": ("facility_location",)}
 WITHOUT_VECTORS = ("random", "top_quality")
 """Methods that read no vectors."""
 
-WITHOUT_OBJECTIVE = ("random", "semdedup", "d4", "cluster_balanced", "odis")
+WITHOUT_OBJECTIVE = ("random", "semdedup", "d4", "cluster_balanced")
 """Methods that optimise nothing."""
 
 NO_GROUP = "(none)"
@@ -106,14 +106,9 @@ class Selection(Group):
         "semdedup",
         "d4",
         "cluster_balanced",
-        "gist",
-        "quality_minus_density",
-        "spokes",
-        "odis",
     ] = "mask"
     """`mask` learns; the others are comparators: the greedy methods maximise quality and metric as
-    `mask` does; quality_minus_density, gist and spokes weigh quality against density, distance or
-    entropy by lambda; the rest have no objective"""
+    `mask` does; the rest have no objective"""
     mask_model: Place = ""
     """folder or URL of a finished run's `mask_model`: documents above its threshold are kept
     (`datamask apply` sets it), and `ratio` is the share that is expected"""

@@ -64,9 +64,6 @@ class Settings(Group):
             raise ValueError("publication.include: tokens need tokens.tokenizer")
         if self.evaluation.hold_out_by == "topic" and self.topics is None:
             raise ValueError("evaluation.hold_out_by: the run has no topics; set `topics`")
-        methods = [selection.method, *(arm.change.get("method") for arm in self.evaluation.arms)]
-        if "odis" in methods and len(self.scores) < 2:
-            raise ValueError("selection.method: odis needs two scores or more in quality.scores")
         of_sums = selection.scope == "corpus" or selection.method == "greedy"
         of_sums |= bool(selection.mask_model or "mask_model" in included)
         metric = recipe.CORPUS_METRIC if of_sums else recipe.METRIC

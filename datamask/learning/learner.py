@@ -162,7 +162,6 @@ def learn(problem: Problem, curve: Curve) -> Ranking:
             problem.objective.terms,
             seed=problem.seed,
             id_order=problem.id_order,
-            scores={name: score.cpu().numpy() for name, score in problem.data.scores.items()},
         )
         return Ranking(logits, selection.method)
     estimator = estimator_of(selection, problem.objective)

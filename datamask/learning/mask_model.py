@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -29,14 +28,16 @@ from datamask.learning.moment_gradient import along, along_and, raw_slope
 from datamask.objectives.disf import DiSF
 from datamask.objectives.pairwise import PairwiseSimilarity
 from datamask.objectives.protocol import MomentObjective, Moments
-from datamask.objectives.spectrum import LogDeterminant, Vendi
 from datamask.objectives.target import TargetCoverage, curvature_of_distance
 from datamask.objectives.weighted import WeightedTerm
 
 CURVED: Mapping[str, type[MomentObjective]] = {
-    term.name: term for term in (DiSF, PairwiseSimilarity, Vendi, LogDeterminant)
+    term.name: term for term in (DiSF, PairwiseSimilarity)
 }
-"""Built-in terms whose curvature depends on nothing but moments and `options`."""
+"""Built-in terms whose curvature depends on nothing but moments."""
+
+KINDS = ("", *CURVED, TargetCoverage.name)
+"""Values of `TermGain.kind`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,6 @@ class TermGain:
     Args:
         name: of the term.
         kind: a built-in term, whose curvature is known here; empty for others.
-        options: keyword arguments of the built-in term.
         factor: weight, divided by scale, with the sign of its direction.
         slope: the gradient at the moments of the selection: W as `second_DD`, b as `first_D`, c as
             `quality` and `scores`; its count is not used.
@@ -54,14 +54,13 @@ class TermGain:
 
     name: str
     kind: str
-    options: Mapping[str, Any]
     factor: float
     slope: Moments
 
     def curvature(self, moments: Moments) -> Callable[[Tensor], Tensor] | None:
         """δ_jᵀ ∇²F δ_j of the raw value; None if there is none or it is not known."""
         if self.kind in CURVED:
-            return CURVED[self.kind](**self.options).self_curvature(moments)
+            return CURVED[self.kind]().self_curvature(moments)
         if self.kind == TargetCoverage.name:
             return curvature_of_distance(moments)
         return None
@@ -144,6 +143,5 @@ def _gain(term: WeightedTerm, moments: Moments) -> TermGain:
     assert isinstance(objective, MomentObjective)
     is_known = type(objective) in (*CURVED.values(), TargetCoverage)
     kind = objective.name if is_known else ""
-    options = {"ridge": objective.ridge} if isinstance(objective, LogDeterminant) else {}
     slope = raw_slope(objective, moments)
-    return TermGain(objective.name, kind, options, term.factor, slope)
+    return TermGain(objective.name, kind, term.factor, slope)

@@ -7,16 +7,6 @@ from datamask.config.selection import METRICS, WITHOUT_OBJECTIVE, Selection
 SIGNS = {name: "−" if name in ("disf", "pairwise") else "+" for name in METRICS}
 """Signs of the built-in metrics in the objective."""
 
-FORMULAS = {
-    "gist": "λ · quality / σ + (1 − λ) · smallest distance",
-    "spokes": "λ · quality + (1 − λ) · log Vendi score of a mixture (SPOKES)",
-    "quality_minus_density": (
-        "λ · quality − (1 − λ) · density (mean cosine to the ten nearest documents), each in "
-        "units of its deviation over the shard's documents"
-    ),
-}
-"""What comparators optimise that weigh quality against something of their own."""
-
 
 def formula(selection: Selection) -> str:
     """What the method optimises, as Markdown, for the card and the report."""
@@ -24,9 +14,6 @@ def formula(selection: Selection) -> str:
         return f"none: `{selection.method}` optimises no objective"
     if selection.method == "top_quality":
         return "quality alone"
-    weight = f"λ = {selection.quality_weight:g}"
-    if selection.method in FORMULAS:
-        return f"{FORMULAS[selection.method]}, {weight}"
 
     def term(factor: str, name: str) -> str:
         scale = f" / σ({name})" if selection.scale_terms else ""
@@ -40,7 +27,7 @@ def formula(selection: Selection) -> str:
         is_balance = extra.name == "group_balance"
         names.append(f"{extra.options['column']}_balance" if is_balance else extra.name)
         text += f" {sign} {term(f'{abs(extra.weight):g} · s', names[-1])}"
-    text += f", {weight}"
+    text += f", λ = {selection.quality_weight:g}"
     if any(name not in SIGNS for name in names) or selection.more_terms:
         text += "; s is +1 for terms to maximise and −1 for terms to minimise"
     if selection.scale_terms:

@@ -29,7 +29,6 @@ from datamask.objectives.level import Level
 from datamask.objectives.pairwise import PairwiseSimilarity
 from datamask.objectives.protocol import Batch, MomentObjective, Objective
 from datamask.objectives.quality import Quality
-from datamask.objectives.spectrum import LogDeterminant, Vendi
 from datamask.objectives.target import TargetCoverage
 from datamask.storage.unchanged import content_digest, pinned
 
@@ -38,8 +37,6 @@ BUILT_IN: Mapping[str, type[Any]] = {
     "pairwise": PairwiseSimilarity,
     "disf": DiSF,
     "facility_location": FacilityLocation,
-    "vendi": Vendi,
-    "log_determinant": LogDeterminant,
     "group_balance": GroupBalance,
     "length": LengthBalance,
     "target": TargetCoverage,

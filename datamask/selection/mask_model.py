@@ -21,11 +21,11 @@ import torch
 
 from datamask.config.compute import Compute
 from datamask.config.settings import Settings
-from datamask.errors import SettingsError, one_line
+from datamask.errors import InputError, SettingsError, one_line
 from datamask.learning import published
 from datamask.learning.data import ShardData
 from datamask.learning.exchange import check_scope, gain_over_random
-from datamask.learning.mask_model import Judged, MaskModel, TermGain, mask_model
+from datamask.learning.mask_model import KINDS, Judged, MaskModel, TermGain, mask_model
 from datamask.learning.moment_gradient import along
 from datamask.objectives.formula import formula
 from datamask.objectives.protocol import Moments
@@ -154,7 +154,7 @@ def _about_terms(
         {
             "name": term.name,
             "kind": term.kind,
-            "options": dict(term.options),
+            "options": {},  # programs that read models of 0.1.0 expect the key
             "weight": weighted.weight,
             "factor": term.factor,
             "orders": [len(term.slope.first_D) > 0, len(term.slope.second_DD) > 0],
@@ -277,15 +277,19 @@ def read_model(folder: str, about: dict[str, Any]) -> MaskModel:
         about: what `read_about` returned.
 
     Raises:
-        InputError: model.safetensors is missing.
+        InputError: model.safetensors is missing, or a term is unknown.
         CorruptFileError: it is truncated, or not the one of model.json.
     """
     path, names = f"{folder.rstrip('/')}/{TENSORS}", about["score_names"]
     tensors = _read_tensors(path, about)
     try:
+        for term in about["terms"]:
+            if term["kind"] not in KINDS:
+                problem = f"term {term['kind']} is not built in (any more); learn the model again"
+                raise InputError(problem, path=path)
         gains = (
             TermGain(
-                **{name: term[name] for name in ("name", "kind", "options", "factor")},
+                **{name: term[name] for name in ("name", "kind", "factor")},
                 slope=_unpack(tensors, f"term{index}", names),
             )
             for index, term in enumerate(about["terms"])

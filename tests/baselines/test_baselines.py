@@ -1,22 +1,14 @@
 """Comparators: each against a naive re-derivation on shards small enough for one."""
 
-import itertools
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
-from sklearn.decomposition import PCA
 
 from datamask.baselines import select
 from datamask.baselines.clustered import clusters_of, d4, semdedup
-from datamask.baselines.density import density
-from datamask.baselines.gist import gist
-from datamask.baselines.odis import odis
-from datamask.baselines.spokes import capped_probabilities, spokes
 from datamask.config.selection import METRICS, Selection
 from datamask.config.settings import Settings
-from datamask.errors import SettingsError
 from datamask.learning.learner import learn_mask
 from datamask.objectives.protocol import MomentObjective
 from datamask.objectives.weighted import WeightedObjective, WeightedTerm, build_terms
@@ -125,14 +117,13 @@ def test_lazy_greedy_covers_all_documents():
         covered = np.maximum(covered, similarity[row])
 
 
-@pytest.mark.parametrize("method", ["semdedup", "gist"])
-def test_planted_copies_are_dropped(method):
+def test_planted_copies_are_dropped():
     """Of each document and its near copy, one is kept."""
     features = clustered(100, dimension=64)
     noise = np.random.default_rng(1).standard_normal(features.shape) * 1e-3
     copies = features + noise.astype(np.float32)
     copies /= np.linalg.norm(copies, axis=1, keepdims=True)
-    found = chosen(method, np.concatenate([features, copies]), 100)
+    found = chosen("semdedup", np.concatenate([features, copies]), 100)
     assert len({row % 100 for row in found}) >= 98
 
 
@@ -159,32 +150,6 @@ def test_d4_drops_copies_first_and_prototypes_next():
     for row, label in zip(kept, labels, strict=True):
         cosine = features[row] @ centroids[label] / np.linalg.norm(centroids[label])
         assert ranked[row] == pytest.approx(1 - cosine, abs=1e-5)
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_gist_reaches_half_of_the_best(seed):
-    """The paper's guarantee, by enumeration of all subsets of three."""
-    features = clustered(12, dimension=4, seed=seed)
-    quality = np.sort(np.random.default_rng(seed).random(12))[::-1]
-    distance = np.sqrt(np.maximum(2 - 2 * features @ features.T, 0))
-    unit, largest = float(np.std(quality)), float(distance[0].max())
-
-    def value(rows: tuple[int, ...]) -> float:
-        least = min(distance[a, b] for a, b in itertools.combinations(rows, 2))
-        return 0.5 * float(quality[list(rows)].mean()) / unit + 0.5 * float(least) / largest
-
-    found = tuple(np.argsort(-gist(features, quality, 3, 0.5), kind="stable")[:3])
-    assert value(found) >= 0.5 * max(map(value, itertools.combinations(range(12), 3)))
-
-
-def test_density_is_the_mean_of_the_nearest():
-    """Against sorting all cosines."""
-    features = clustered(40)
-    cosines = features.astype(np.float64) @ features.T
-    np.fill_diagonal(cosines, -np.inf)
-    expected = np.sort(cosines, axis=1)[:, -10:].mean(axis=1)
-    assert np.allclose(density(features), expected, atol=1e-5)
-    assert len(chosen("quality_minus_density", features, 5)) == 5
 
 
 def test_ties_fall_to_quality_then_id():
@@ -221,10 +186,6 @@ def test_ties_fall_to_quality_then_id():
             {"method": "greedy", "more_terms": [{"name": "pairwise", "weight": 1}]},
             "selection.more_terms: greedy has no further terms",
         ),
-        (
-            {"method": "quality_minus_density", "more_terms": [{"name": "pairwise", "weight": 1}]},
-            "selection.more_terms: quality_minus_density has no further terms",
-        ),
     ],
 )
 def test_terms_that_a_method_would_ignore_are_refused(selection, problem):
@@ -234,81 +195,6 @@ def test_terms_that_a_method_would_ignore_are_refused(selection, problem):
     assert problem in str(error)
     del selection["method"]
     assert not list(objective_problems(Settings.model_validate({"selection": selection})))
-
-
-@pytest.mark.parametrize(("weight", "count"), [(0.0, 12), (0.5, 12), (0.0, 1)])
-def test_spokes_raises_the_entropy_of_the_mixture(weight, count):
-    """With lambda 0, above all of 1,000 random selections; with quality, quality rises too."""
-    features = clustered(120, dimension=6)
-    quality = np.random.default_rng(2).standard_normal(120)
-
-    def entropy(probabilities: np.ndarray) -> float:
-        values = np.linalg.eigvalsh((features.T.astype(np.float64) * probabilities) @ features)
-        values = values[values > 1e-12]
-        return float(-(values * np.log(values)).sum())
-
-    found = capped_probabilities(spokes(features, quality, count, weight), count)
-    assert found.sum() == pytest.approx(1) and found.max() <= 1 / count + 1e-12
-    even = np.full(120, 1 / 120)
-    if weight:
-        assert found @ quality > even @ quality + 0.5
-    else:
-        random = np.random.default_rng(3)
-        others = [random.permutation(120)[: max(count, 6)] for _ in range(1000)]
-        best = max(entropy(np.isin(np.arange(120), rows) / len(rows)) for rows in others)
-        assert entropy(found) > max(best, entropy(even))
-
-
-def test_capped_probabilities_are_those_of_a_bisection():
-    """The factor by which they add up to 1, found by halving an interval."""
-    ranked = np.random.default_rng(0).standard_normal(50) * 3
-    for count in (1, 5, 20, 49, 50):
-        low, high = -50.0, 50.0
-        for _ in range(200):
-            middle = (low + high) / 2
-            total = np.minimum(np.exp(ranked + middle), 1 / count).sum()
-            low, high = (middle, high) if total < 1 else (low, middle)
-        expected = np.minimum(np.exp(ranked + high), 1 / count)
-        np.testing.assert_allclose(capped_probabilities(ranked, count), expected, atol=1e-9)
-
-
-def test_odis_takes_the_best_of_each_orthogonal_axis_in_turn():
-    """Against scikit-learn's principal components; a missing value is the mean."""
-    random = np.random.default_rng(1)
-    common = random.standard_normal(60)
-    scores = {
-        "first": common + 0.1 * random.standard_normal(60),
-        "second": common + 0.1 * random.standard_normal(60),
-        "third": random.standard_normal(60),
-        "constant": np.ones(60),
-    }
-    scores["third"][7] = np.nan
-    quality = common + scores["third"].copy()
-    quality[7] = common[7]
-    table = np.stack([scores[name] for name in ("first", "second", "third")], 1)
-    table[7, 2] = np.nanmean(table[:, 2])
-    along = PCA().fit_transform((table - table.mean(0)) / table.std(0))
-    along *= np.sign((quality - quality.mean()) @ along)
-    selection = Selection(method="odis", quality_weight=0)
-    features = np.zeros((60, 2), np.float32)
-    logits = select(features, quality, 9, selection, build_terms(selection), seed=0, scores=scores)
-    found = set(np.argsort(-logits)[:9].tolist())
-    orders = [np.argsort(-along[:, axis]).tolist() for axis in range(3)]
-    assert set(np.concatenate([order[:3] for order in orders])) <= found
-    with pytest.raises(SettingsError, match="odis needs two scores"):
-        odis({"first": common}, quality)
-    alone = odis(
-        {"first": common, "constant": np.full(60, 0.1), "none": np.full(60, np.nan)}, common
-    )
-    assert np.argsort(-alone).tolist() == np.argsort(-common).tolist(), "a shard of one score"
-    same = odis({"constant": np.ones(60), "none": np.full(60, np.nan)}, quality)
-    assert (same == quality).all()
-    for groups in (
-        {"selection": {"method": "odis"}},
-        {"evaluation": {"arms": ["ours", "odis"], "hold_out": 0.01}},
-    ):
-        with pytest.raises(ValidationError, match="odis needs two scores"):
-            Settings.model_validate(groups)
 
 
 @pytest.mark.parametrize("estimator", ["auto", "expected"])

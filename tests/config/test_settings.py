@@ -148,8 +148,8 @@ MODEL = {"license": "mit", "dry_run": True, "include": ["mask_model"]}
         ({"source": {"layout": "features"}}, ("facility_location", 0.5, 0.0), []),
         ({"selection": {"scope": "corpus"}}, ("disf", 0.0, 0.4), ["heuristic", "sums"]),
         (
-            {"selection": {"scope": "corpus", "metric": "vendi", "quality_weight": 0.5}},
-            ("vendi", 0.5, 0.4),
+            {"selection": {"scope": "corpus", "metric": "pairwise", "quality_weight": 0.5}},
+            ("pairwise", 0.5, 0.4),
             [],
         ),
         (

@@ -23,9 +23,7 @@ def test_names_alone_are_arms():
     """The run's own selection, two kinds, and every method of selection but those two's."""
     methods = [name for name in METHODS if name not in ("random", "top_quality")]
     assert "semdedup" in methods
-    scores = [{"name": name, "kind": "column", "column": name} for name in ("edu", "words")]
-    quality = {"scores": scores}  # odis needs two
-    found = parsed(["ours", "random", "top_quality", *methods], quality=quality).evaluation.arms
+    found = parsed(["ours", "random", "top_quality", *methods]).evaluation.arms
     assert found == (
         Arm(name="ours"),
         Arm(name="random", kind="random"),

@@ -118,7 +118,6 @@ def test_an_objective_of_its_own_values(make_shard, working_set):
             ("top_quality", "disf"),
             ("greedy", "disf"),
             ("semdedup", "disf"),
-            ("quality_minus_density", "disf"),
         ),
     ],
 )

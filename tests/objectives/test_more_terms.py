@@ -1,9 +1,10 @@
-"""Spectral terms, balance of groups and coverage of a target, against numpy and against gains."""
+"""Terms of the benchmarks, balance of groups, coverage of a target, against numpy and gains."""
 
 import numpy as np
 import pytest
 import torch
 
+from benchmarks.spectrum import LogDeterminant, Vendi
 from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
 from datamask.config.selection import METRICS, Selection
@@ -14,7 +15,6 @@ from datamask.learning.moment_gradient import moment_gradient
 from datamask.objectives.formula import SIGNS, formula
 from datamask.objectives.groups import GroupBalance, LengthBalance
 from datamask.objectives.protocol import Batch
-from datamask.objectives.spectrum import LogDeterminant, Vendi
 from datamask.objectives.target import TargetCoverage
 from datamask.objectives.weighted import BUILT_IN, WeightedTerm, build_terms, load_objective
 
@@ -60,8 +60,8 @@ def made(tmp_path):
     np.save(tmp_path / "target.npy", vectors)
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     objectives = {
-        "vendi": load_objective("vendi"),
-        "log_determinant": load_objective("log_determinant"),
+        "vendi": load_objective("benchmarks.spectrum:Vendi"),
+        "log_determinant": load_objective("benchmarks.spectrum:LogDeterminant"),
         "language_balance": load_objective(
             "group_balance", {"column": "language", "shares": {"en": 0.5, "de": 0.3}}
         ),
@@ -188,8 +188,8 @@ def test_options_that_make_no_sense_are_refused(tmp_path):
     with pytest.raises(SettingsError, match="matrix of finite numbers"):
         load_objective("target", {"path": str(tmp_path / "wrong.npy")})
     with pytest.raises(SettingsError, match="ridge"):
-        load_objective("log_determinant", {"ridge": 0})
+        load_objective("benchmarks.spectrum:LogDeterminant", {"ridge": 0})
     assert LengthBalance().indicators == tuple(f"length={number}" for number in range(10))
     assert GroupBalance("dump", ["a", "b"]).shares["a"] == 0.5
-    assert set(METRICS) == {"disf", "facility_location", "pairwise", "vendi", "log_determinant"}
+    assert set(METRICS) == {"disf", "facility_location", "pairwise"}
     assert TargetCoverage.order == 1

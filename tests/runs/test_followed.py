@@ -135,7 +135,7 @@ def test_what_follows_is_in_force(tmp_path, monkeypatch):
     [
         ({}, {}, (True, True)),
         ({}, {"selection": {"metric": "disf"}}, (True, False)),
-        ({}, {"selection": {"method": "gist"}}, (True, False)),
+        ({}, {"selection": {"method": "semdedup"}}, (True, False)),
         ({}, {"selection": {"quality_weight": 0.3}}, (True, False)),
         ({"normalise_within": "domain"}, {}, (False, False)),
         ({"weight": -1.0}, {}, (False, False)),

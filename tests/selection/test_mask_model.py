@@ -11,7 +11,7 @@ from torch import Tensor
 
 from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
-from datamask.errors import CorruptFileError, DatamaskError, RunError
+from datamask.errors import CorruptFileError, DatamaskError, InputError, RunError
 from datamask.learning.learner import shard_data
 from datamask.objectives.level import Level
 from datamask.objectives.protocol import MomentObjective, Moments
@@ -94,13 +94,13 @@ TERMS = [
     ("scope", "selection"),
     [
         ("shard", {}),
-        ("corpus", {"metric": "log_determinant", "more_terms": TERMS}),
+        ("corpus", {"metric": "disf", "more_terms": TERMS}),
         *(
             pytest.param(scope, selection, marks=pytest.mark.slow)
             for scope, selection in (
                 ("corpus", {}),
                 ("corpus", {"rounds": 1, "quality_weight": 1.0}),
-                ("shard", {"metric": "vendi", "more_terms": TERMS}),
+                ("shard", {"metric": "disf", "more_terms": TERMS}),
                 ("corpus", {"metric": "pairwise", "quality_weight": 0.1, "scale_terms": False}),
             )
         ),
@@ -229,11 +229,14 @@ def test_masks_that_are_no_function_of_a_document_say_why(tmp_path):
 
 
 def test_damaged_models_are_refused(tmp_path):
-    """Truncated, exchanged or changed files, and a folder without a model."""
+    """Truncated, exchanged or changed files, unknown terms, and a folder without a model."""
     source = write(tmp_path / "source", 90, 1)
     run = finish(tmp_path / "run", chosen(source), "mask_model")
     folder = run.path("mask_model").parent
     about = read_about(str(folder))
+    terms = [{**term, "kind": "of a later version"} for term in about["terms"]]
+    with pytest.raises(InputError, match="of a later version"):
+        read_model(str(folder), about | {"terms": terms})
     tensors = (folder / "model.safetensors").read_bytes()
     for content in (tensors[:-9], tensors[:4], b"", tensors[:-1] + b"x"):
         (folder / "model.safetensors").write_bytes(content)
