@@ -38,6 +38,7 @@ from datamask.runs.opening import open_run
 from datamask.storage.file_locks import held
 from datamask.storage.local import Storage
 from datamask.storage.location import Root
+from datamask.storage.names import inside
 
 SKIP, UNDO, QUIT = "s", "u", "q"
 """Keys of the user, besides digits."""
@@ -82,14 +83,14 @@ def label(
     name = rubric_file.stem if rubric_file else "labels"
     if output is None and run.address != str(run.root):
         raise SettingsError(f"{run.address}: name a local folder for the labels: -o FOLDER")
-    folder = output or run.root / "labels" / (name if endpoint else f"{name}-by-hand")
+    folder = output or inside(run.root, f"labels/{name if endpoint else f'{name}-by-hand'}")
     storage = run.storage if output is None else None
     folder.mkdir(parents=True, exist_ok=True)
     if endpoint is None and not sys.stdin.isatty():
         raise SettingsError("no terminal to ask you in; name an --endpoint")
     number = texts or NUMBERS["endpoint" if endpoint else "user"]
-    with held(folder / "lock", False, str(folder)):
-        journal = folder / "journal.jsonl"
+    with held(inside(folder, "lock"), False, str(folder)):
+        journal = inside(folder, "journal.jsonl")
         known = list(dict.fromkeys(line["id"] for line in read_journal(journal)))
         drawn = sample(run, max(number, len(known)), rubric.characters, Compute(), known)
         if endpoint is None:
@@ -182,7 +183,7 @@ def _show(text: str, title: str) -> None:
 
 def _finish(folder: Path, rubric: Rubric, labels: Labels, storage: Storage | None) -> None:
     """Write the labels, and print how often each grade was given, and the settings."""
-    path = folder / "labels.jsonl"
+    path = inside(folder, "labels.jsonl")
     write_labels(path, labels, storage)
     rows = []
     for axis in rubric.axes:

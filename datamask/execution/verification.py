@@ -8,7 +8,6 @@ the next launch makes it again. In a run that this user may only read, it is onl
 from __future__ import annotations
 
 import itertools
-import json
 import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ from datamask.runs.output import files_of
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
 from datamask.source.convert import FOLDER
+from datamask.storage.contents import parse_json
 from datamask.storage.local import Storage
 from datamask.storage.names import inside
 
@@ -136,7 +136,7 @@ def _published(run: Run) -> list[tuple[str, str]]:
     if reason:
         return []
     try:
-        files = json.loads(run.path("publication").read_text(encoding="utf-8"))["files"]
+        files = parse_json(run.path("publication").read_bytes())["files"]
         return [(str(file["path"]), str(file["sha256"])) for file in files]
     except (OSError, ValueError, KeyError, TypeError):
         return []

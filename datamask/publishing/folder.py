@@ -77,7 +77,7 @@ def write_folder(run: Run, publication: Publication) -> list[LocalFile]:
     card = card_text(run, publication, configs, [picture.stem for picture in pictures])
     for name, source in sources.items():
         _link(source, inside(run.root, f"publication/{name}"))
-    write_text_file(folder / "README.md", signed(card))
+    write_text_file(inside(run.root, "publication/README.md"), signed(card))
     names = ["README.md", *sorted(sources)]
     _remove_others(folder, {folder / name for name in names})
     return [_local_file(run, name, sources.get(name, folder / name)) for name in names]

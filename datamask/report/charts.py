@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from datamask.errors import one_line
-from datamask.runs.files import replace_file, write_text_file
+from datamask.runs.files import reading, replace_file, write_text_file
 from datamask.runs.run import Run
+from datamask.storage.contents import parse_json
 from datamask.storage.local import Storage
 
 CAPTIONS = "report/captions.json"
@@ -330,4 +331,5 @@ def write_captions(run: Run, charts: Iterable[Chart]) -> None:
 def read_captions(run: Run) -> dict[str, tuple[str, str]]:
     """Title and note of the report's pictures; empty if there are none."""
     path = run.fetch(run.root / CAPTIONS)
-    return json.loads(path.read_bytes()) if path.exists() else {}
+    with reading(path):
+        return dict(parse_json(path.read_bytes())) if path.exists() else {}

@@ -12,6 +12,7 @@ import shutil
 import time
 import zipfile
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 import numpy as np
 
@@ -36,9 +37,13 @@ class Checkpoints:
     """
 
     def __init__(self, run: Run, work: str, unit: int, how: Iterable[object] = ()) -> None:
-        self.home = inside(run.root, f"checkpoints/{work}/{unit:05d}")
+        self.root, self.home = run.root, inside(run.root, f"checkpoints/{work}/{unit:05d}")
         self.folder = self.home / digest(*how)
         self._saved = time.monotonic()
+
+    def _path(self, name: str) -> Path:
+        file = self.folder / f"{name}.npz"
+        return inside(self.root, file.relative_to(self.root).as_posix())
 
     def due(self) -> bool:
         """Whether the last save is long enough ago, or the work is to stop after another."""
@@ -50,14 +55,17 @@ class Checkpoints:
         Raises:
             KeyboardInterrupt: they are kept, and the user has interrupted the work.
         """
-        with replace_file(self.folder / f"{name}.npz") as temporary, temporary.open("wb") as file:
+        with (
+            replace_file(self._path(name), root=self.root) as temporary,
+            temporary.open("wb") as file,
+        ):
             np.savez(file, **dict(state), allow_pickle=False)
         self._saved = time.monotonic()
         stopping.check()
 
     def load(self, name: str) -> dict[str, np.ndarray] | None:
         """The arrays kept under a name; None if there are none, or they are damaged."""
-        path = self.folder / f"{name}.npz"
+        path = self._path(name)
         try:
             # Given a path, numpy leaves the file of a damaged archive open.
             with path.open("rb") as file, np.load(file, allow_pickle=False) as kept:

@@ -13,7 +13,7 @@ from datamask.runs.files import write_text_file
 from datamask.runs.receipt import fingerprint_in
 from datamask.runs.run import Run, digest
 from datamask.runs.stages import owner_of
-from datamask.storage.contents import Contents, ReadFingerprint
+from datamask.storage.contents import Contents, ReadFingerprint, parse_json
 from datamask.storage.local import Storage
 from datamask.storage.location import Root, open_storage
 
@@ -60,14 +60,14 @@ def open_run(root: Root, read: ReadFingerprint = fingerprint_in) -> Run:
     if not path.exists():
         raise RunError(f"{storage.address}: no run here (run.json is missing)")
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = parse_json(path.read_bytes())
         if record.pop("digest") != digest(record):
             raise ValueError("changed by hand or damaged")
         settings = record["settings"]
         if settings.get("embedding", {}).get("keep") is True:
             del settings["embedding"]["keep"]  # older runs have it, and every run does it now
         return Run(storage, parse_settings(settings), record["pinned_revisions"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptFileError(
             f"{path}: not as datamask wrote it ({error}); delete it, then run `datamask rebuild` "
             "with the settings of this run; it does only what is left"

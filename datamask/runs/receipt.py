@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datamask.errors import CorruptFileError, is_transient, one_line
+from datamask.storage.contents import parse_json
 from datamask.storage.duckdb_scratch import read_only_duckdb
 
 RECEIPT_KEY = b"datamask"
@@ -61,7 +62,7 @@ def read_receipt(path: Path | IO[bytes]) -> Receipt:
     if isinstance(path, Path) and not path.is_file():
         raise FileNotFoundError(path)
     try:
-        return Receipt(**json.loads(_receipt_text(path)))
+        return Receipt(**parse_json(_receipt_text(path)))
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
         if isinstance(error, OSError) and is_transient(error):
             raise
@@ -106,7 +107,7 @@ def _receipt_text(path: Path | IO[bytes]) -> str:
         file = pa.OSFile(str(path)) if isinstance(path, Path) else path
         return str((pq.read_metadata(file).metadata or {})[RECEIPT_KEY], "utf-8")
     if path.suffix == ".json":
-        return json.dumps(json.loads(path.read_text(encoding="utf-8"))["receipt"])
+        return json.dumps(parse_json(path.read_bytes())["receipt"])
     if path.suffix == ".html":
         with path.open(encoding="utf-8") as file:
             return file.readline().strip().removeprefix(HTML_OPEN).removesuffix(HTML_CLOSE)

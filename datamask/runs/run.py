@@ -24,10 +24,11 @@ from datamask.config.outputs import MOST_DUMPS
 from datamask.config.settings import Settings
 from datamask.errors import CorruptFileError, RunError
 from datamask.runs import budget, schemas
-from datamask.runs.files import read_columns
+from datamask.runs.files import read_columns, reading
 from datamask.runs.receipt import Receipt, canonical_json, read_receipt
 from datamask.runs.stage import Stage, Unit
 from datamask.runs.stages import STAGES, owner_of, stages_of
+from datamask.storage.contents import parse_json
 from datamask.storage.local import Storage
 from datamask.storage.names import inside
 
@@ -140,7 +141,8 @@ class Run:
         """Documents of each shard by dump (`source.dumps`); empty if the subset has none."""
         assert self.pieces, "the plan has been checked"
         encoded = (pq.read_metadata(self.plan_path).metadata or {}).get(DUMPS_KEY, b"[]")
-        by_shard = json.loads(encoded)
+        with reading(self.plan_path):
+            by_shard = parse_json(encoded)
         names = {name for dumps in by_shard for name in dumps}
         return by_shard if names - {OTHER_DUMPS} and len(names) <= MOST_DUMPS else []
 

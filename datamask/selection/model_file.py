@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from datamask.errors import CorruptFileError, InputError, RunError, one_line
 from datamask.runs.run import Run, digest
 from datamask.source.opening import open_binary
+from datamask.storage.contents import parse_json
 
 ABOUT, TENSORS = "model.json", "model.safetensors"
 FORMAT = "datamask-mask-1"
@@ -34,7 +34,7 @@ def read_about(folder: str) -> dict[str, Any]:
             path=folder,
         ) from None
     try:
-        about: dict[str, Any] = json.loads(text)
+        about: dict[str, Any] = parse_json(text)
         if about.pop("digest") != digest(about) or about["format"] != FORMAT:
             raise ValueError("changed by hand, or of another format")
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -31,7 +31,14 @@ from datamask.errors import InputError
 from datamask.runs.files import parquet_output, write_parquet, write_text_file
 from datamask.runs.in_progress import each_in_turn
 from datamask.source import formats
-from datamask.source.opening import is_remote, list_files, naming, open_binary, resolve_path
+from datamask.source.opening import (
+    check_regular,
+    is_remote,
+    list_files,
+    naming,
+    open_binary,
+    resolve_path,
+)
 from datamask.source.reading import joined
 from datamask.storage.clients import file_system
 from datamask.storage.local import Storage
@@ -69,6 +76,7 @@ def source_files(path: str) -> tuple[list[str], list[str]]:
     certain = [name for name in others if not name.lower().endswith(".json")]
     if parquet or certain:
         others = certain
+    check_regular([*parquet, *others])
     unread = sorted({*names} - {*parquet} - {*others})
     if not parquet and not others:
         known = ", ".join((PARQUET, *formats.CONVERTED))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -134,8 +135,18 @@ def list_files(path: str, suffixes: tuple[str, ...] = (".parquet",)) -> tuple[st
         problem = f"no {kinds}files found; check the path, and the right to read it"
         raise InputError(problem, path=path)
     if not is_remote(path):
+        if any(suffixes):
+            check_regular(names)
         return tuple(sorted(names))
     return tuple(sorted(filesystem.unstrip_protocol(name) for name in names))
+
+
+def check_regular(names: Iterable[str]) -> None:
+    """Raise InputError for local names of what is no regular file: reading a pipe never ends."""
+    problem = "a pipe, socket, device or dead link in the place of a file; move it away"
+    local = (name for name in names if not is_remote(name))
+    if odd := [InputError(problem, path=name) for name in local if not os.path.isfile(name)]:
+        raise together(odd)
 
 
 def open_binary(path: str, shard: int | None = None, **options: str) -> IO[bytes]:

@@ -11,6 +11,19 @@ from typing import IO, Any
 UNCHECKED = ("run.json", "records/", "logs/")
 """Names, or prefixes of names, of small files without a checksum."""
 
+
+def parse_json(text: str | bytes) -> Any:
+    """Parse JSON that somebody else may have written.
+
+    Raises:
+        ValueError: it is not JSON, or its brackets are nested deeper than Python reads.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("brackets nested too deep") from None
+
+
 ReadFingerprint = Callable[[Path | str | IO[bytes]], str]
 """Reads the fingerprint in a file, or in an open Parquet file, or raises CorruptFileError."""
 
@@ -31,9 +44,9 @@ class Record:
     def parsed(cls, text: bytes) -> Record:
         """The record in a file; an empty one if the file is damaged."""
         try:
-            content = json.loads(text)
+            content = parse_json(text)
             return cls(dict(content["sha256"]), dict(content["work"]))
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, KeyError, TypeError):
             return cls()
 
     def with_sha256(self, name: str, sha256: str) -> Record:

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 
 from datamask.errors import RunError, SettingsError, StorageError, TransientError
+from datamask.storage.contents import parse_json
 from datamask.storage.file_locks import MOST_TRIES, SECONDS_BETWEEN_LINES, process_name
 from datamask.storage.object_store import Entry, ObjectStore
 from datamask.storage.stopping import pause
@@ -141,7 +142,7 @@ class _Seen:
     def __init__(self, entry: Entry, content: bytes) -> None:
         self.entry = entry
         try:
-            record = json.loads(content)
+            record = parse_json(content)
             self.holder, self.id = str(record["holder"]), str(record["id"])
             self.cache, self.seconds = str(record["mirror"]), float(record["seconds"])
         except (ValueError, KeyError, TypeError):

@@ -15,6 +15,7 @@ import hashlib
 import logging
 import os
 import shutil
+import stat
 import time
 import uuid
 from collections.abc import Callable, Iterable
@@ -98,7 +99,7 @@ class Storage:
             try:
                 # A path would double the time of `status`.
                 path = f"{self.root}/{name}"
-                if os.path.islink(path):
+                if not stat.S_ISREG(os.lstat(path).st_mode):
                     here(name)
                 fingerprints[name] = self._fingerprint_in(path)
             except FileNotFoundError:

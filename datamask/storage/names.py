@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from pathlib import Path
 
 from datamask.errors import RunError, is_utf8
@@ -18,23 +19,35 @@ def is_plain(name: str) -> bool:
 
 
 def inside(root: Path, name: str) -> Path:
-    """The local path of the file *name* of the run in the folder *root*.
+    """Check and return the local path of the file *name* of the run in the folder *root*.
 
-    A symbolic link may lead to another file of the run, as those of `publication/` do.
+    Every path below a run that is written, or read by its name, comes from here. A symbolic link
+    may lead to another file of the run, as the links in `publication/` do.
 
     Raises:
-        RunError: the path would be outside of the run.
+        RunError: the path would be outside of the run, or in the place of a file or folder is a
+            pipe, socket or device, which would block whoever opens it.
     """
     if not is_plain(name):
         raise RunError(f"{root}: {name!r} is no name of a run's file; do not use this run")
     path = str(root)
     for component in name.split("/"):
         path = f"{path}/{component}"
-        if os.path.islink(path):
-            home, target = os.path.realpath(root), os.path.realpath(path)
-            if not target.startswith(f"{home}/"):
-                raise RunError(
-                    f"{path}: this symbolic link leads out of the run, to {target!r}; put a file "
-                    "or folder there instead, or mount the other disk there"
-                )
+        try:
+            mode = os.lstat(path).st_mode
+            if stat.S_ISLNK(mode):
+                home, target = os.path.realpath(root), os.path.realpath(path)
+                if not target.startswith(f"{home}/"):
+                    raise RunError(
+                        f"{path}: this symbolic link leads out of the run, to {target!r}; put a "
+                        "file or folder there instead, or mount the other disk there"
+                    )
+                mode = os.stat(path).st_mode
+        except OSError:
+            break  # it does not exist, so nothing below it does
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise RunError(
+                f"{path}: a pipe, socket or device is in the place of a file; delete it, then run "
+                "the same command again"
+            )
     return root / name

@@ -58,7 +58,8 @@ def remove_orphans(root: Path) -> list[Path]:
     locks = [] if home.is_symlink() else [*home.glob("*.lock")]
     for lock in locks:
         folder = lock.with_suffix("")
-        if not _LOCK.fullmatch(lock.name) or lock.is_symlink() or folder.is_symlink():
+        is_ours = _LOCK.fullmatch(lock.name) and lock.is_file()  # and no pipe
+        if not is_ours or lock.is_symlink() or folder.is_symlink():
             continue
         # A living process holds it, or has just deleted it.
         with contextlib.suppress(RunError), held(lock, False, str(root)) as is_locked:

@@ -36,6 +36,7 @@ COMMANDS: dict[str, Callable[[str, str], list[str]]] = {
     "extend": lambda run, new: ["extend", run],
     "compare": lambda run, new: ["compare", run, run, "--output", f"{new}.html"],
     "apply": lambda run, new: ["apply", run, new],
+    "label": lambda run, new: ["label", run, "--endpoint", "http://127.0.0.1:1/v1"],
     "query": lambda run, new: ["query", run, "SELECT count(*) FROM documents"],
 }
 LINKED = (
@@ -45,6 +46,7 @@ LINKED = (
     *("documents/00000.parquet", "documents/other.parquet", "subset/train-00000-of-00002.parquet"),
     *("records/plan.parquet.json", "mask_model/model.safetensors", "pictures/stolen.png"),
     *("publication/README.md", "publication/data", "logs/selection/00000.log", "locks/run.lock"),
+    *("labels", "labels/labels", "labels/labels/journal.jsonl", "labels/labels/lock"),
     *("locks/settings.lock", "checkpoints/embeddings", "tmp/" + 32 * "a" + ".lock"),
 )
 
@@ -146,6 +148,8 @@ CHANGES = {change.__name__: change for change in (published, dump, score, link)}
 @example("publish", ("link", "pictures/stolen.png"))
 @example("publish", ("link", "publication/data"))
 @example("report", ("link", "logs"))
+@example("label", ("link", "labels"))
+@example("label", ("link", "labels/labels/journal.jsonl"))
 @example("share", ("link", "subset/train-00000-of-00002.parquet"))
 def test_no_command_leaves_a_hostile_run(theirs, tmp_path, capsys, command, change):
     """The user's files keep their names and bytes, and appear in no run and in no message."""
