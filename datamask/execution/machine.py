@@ -62,7 +62,7 @@ def _disk(folder: Path) -> Check:
     if not os.access(existing, os.W_OK):
         return Check("disk", "failed", f"{existing}: not writable; use another folder for runs")
     if free < LEAST_DISK:
-        hint = "`datamask plan RUN --dry-run` says what a run needs"
+        hint = "a dry run of its plan says what a run needs"
         return Check("disk", "warning", f"{text}; {hint}")
     return Check("disk", "ok", text)
 

@@ -14,7 +14,7 @@ from typing import Any
 from datamask.analysis.composition import query
 from datamask.analysis.summary import MOST_CHANGE, drift, gains, totals_of
 from datamask.config import recipe
-from datamask.config.inputs import MOST_WINDOWS
+from datamask.config.inputs import MOST_WINDOWS, Embedding
 from datamask.evaluation.models import duration
 from datamask.evaluation.sizes import proposed
 from datamask.report.finding import Finding, Grade
@@ -179,7 +179,8 @@ def _near_duplicates(run: Run) -> Iterator[Finding]:
         text = f"The selection has more near-copies than random documents. {text}"
     grade: Grade = "caution" if above or many else "good"
     command = ""
-    if grade == "caution" and run.settings.quality.near_duplicates is None:
+    is_text = run.settings.source.layout != "features"
+    if grade == "caution" and is_text and run.settings.quality.near_duplicates is None:
         command = "datamask rebuild RUN --set 'quality.near_duplicates={}'"
     yield Finding(grade, "near-duplicates", f"{text}{'; '.join(parts)}.", command)
 
@@ -209,6 +210,9 @@ def _embeddings(run: Run) -> Iterator[Finding]:
         text = "Lexical vectors represent wording, not meaning: for demonstrations and "
         text += "near-duplicates, not to select training data."
         command = "datamask rebuild RUN --set embedding.method=sentence-transformer"
+        usual, chosen = Embedding(), run.settings.embedding
+        if chosen.model == usual.model and chosen.dimension != usual.dimension:
+            command += f" --set embedding.dimension={usual.dimension}"
         yield Finding("caution", "embeddings", text, command)
     elif near:
         text = f"The mean cosine of two documents is {cosine:.3f}: the embeddings distinguish "

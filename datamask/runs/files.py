@@ -139,8 +139,8 @@ def reading(path: Path) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise CorruptFileError(
-            f"{path}: damaged ({one_line(error)[:200]}); delete it and relaunch, or run `datamask "
-            "verify` to find all such files"
+            f"{path}: damaged ({one_line(error)[:200]}); delete it and relaunch; the command "
+            "verify finds all such files"
         ) from None
 
 

@@ -69,8 +69,8 @@ def open_run(root: Root, read: ReadFingerprint = fingerprint_in) -> Run:
         return Run(storage, parse_settings(settings), record["pinned_revisions"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptFileError(
-            f"{path}: not as datamask wrote it ({error}); delete it, then run `datamask rebuild` "
-            "with the settings of this run; it does only what is left"
+            f"{path}: not as datamask wrote it ({error}); delete it, then rebuild the run "
+            "with the settings that it had (--config): that does only what is left"
         ) from None
 
 

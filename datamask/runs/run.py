@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import pkgutil
+import shlex
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass, field
 from functools import cached_property
@@ -96,7 +97,8 @@ class Run:
         """
         path = self.plan_path
         if not path.exists():
-            raise RunError(f"{self.address}: no plan yet; run `datamask plan {self.address}` first")
+            command = f"datamask plan {shlex.quote(self.address)}"
+            raise RunError(f"{self.address}: no plan yet; run `{command}` first")
         table = read_columns(path)
         if not table.num_rows or not table.schema.equals(schemas.PLAN):
             raise CorruptFileError(f"{path}: not a plan of datamask; delete it and relaunch")
@@ -384,7 +386,8 @@ class Run:
             if receipt.fingerprint == self.fingerprint(stage, unit):
                 return receipt
             state = "stale"
-        raise RunError(f"{path}: {state}; run stage `{stage}` first (`datamask rerun-failed`)")
+        command = f"datamask rerun-failed {shlex.quote(self.address)}"
+        raise RunError(f"{path}: {state}; `{command}` runs stage {stage} first")
 
     def make_receipt(
         self, stage: str, unit: int, rows: int, metrics: dict[str, Any] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 from datamask.errors import CorruptFileError, InputError, RunError, one_line
@@ -30,7 +31,7 @@ def read_about(folder: str) -> dict[str, Any]:
             text = file.read()
     except InputError as error:
         raise InputError(
-            f"no mask model ({one_line(error)}); finish its run with `datamask rebuild`",
+            f"no mask model ({one_line(error)}); finish the run that learns it",
             path=folder,
         ) from None
     try:
@@ -64,6 +65,6 @@ def judged_by(run: Run) -> dict[str, Any] | None:
     if digest(about) != run.pinned_revisions.get("selection:mask_model"):
         raise RunError(
             f"selection.mask_model: {folder} has changed since the run was planned; restore it, or "
-            "relaunch `datamask rebuild` to judge by the new one"
+            f"`datamask rebuild {shlex.quote(run.address)}` judges by the new one"
         )
     return about

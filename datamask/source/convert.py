@@ -16,6 +16,7 @@ import itertools
 import json
 import logging
 import os
+import shlex
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -155,8 +156,8 @@ class NotConvertedError(InputError):
 def not_converted(path: str, files: int) -> NotConvertedError:
     """The error about files that would have to be converted first."""
     return NotConvertedError(
-        f"{files} files are not Parquet, and a launch converts them first; `datamask ingest {path} "
-        "FOLDER` does it now, for any number of runs",
+        f"{files} files are not Parquet, and a launch converts them first; `datamask ingest "
+        f"{shlex.quote(path)} pool` does it now, for any number of runs",
         path=path,
     )
 

@@ -8,6 +8,7 @@ remedy.
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -85,8 +86,8 @@ def temporary_duckdb(root: Path, compute: Compute) -> Iterator[Any]:
         except duckdb.Error as error:
             # A damaged Parquet file causes all others, which have many classes.
             raise CorruptFileError(
-                f"{root}: DuckDB: {one_line(error)[:300]}; `datamask verify {root}` finds damaged "
-                "files, and a relaunch makes them again"
+                f"{root}: DuckDB: {one_line(error)[:300]}; `datamask verify "
+                f"{shlex.quote(str(root))}` finds damaged files, and a relaunch makes them again"
             ) from error
 
 

@@ -18,6 +18,7 @@ import fnmatch
 import hashlib
 import logging
 import math
+import shlex
 import threading
 import time
 from collections import defaultdict
@@ -108,8 +109,8 @@ class RemoteStorage(Storage):
             if not problem:
                 return path
         raise CorruptFileError(
-            f"{self.address}/{name}: {problem}; `datamask verify {self.address}` moves such files "
-            "aside, and a relaunch makes them again"
+            f"{self.address}/{name}: {problem}; `datamask verify "
+            f"{shlex.quote(self.address)}` moves such files aside, and a relaunch makes them again"
         )
 
     def _fetch(self, name: str, entry: Entry) -> str:
