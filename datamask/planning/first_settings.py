@@ -28,7 +28,8 @@ from datamask.source.columns import is_id, is_numeric, is_text
 from datamask.source.convert import first_records, source_files
 from datamask.source.opening import resolve_path
 from datamask.source.pinned import open_parquet
-from datamask.source.reading import plain_schema, plain_type, read_footers, unify_schemas
+from datamask.source.reading import plain_schema, plain_type, read_footers
+from datamask.source.types import unify_schemas
 
 ROWS = 1000
 """Rows of the first file that are read."""

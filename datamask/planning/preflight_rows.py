@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
@@ -39,6 +39,7 @@ from datamask.source.columns import (
     missing_score,
     named,
     usable,
+    whole_tokens,
 )
 from datamask.source.dumps import COUNT_DUMPS, create_dumps, dump_names, dumps_by_shard
 from datamask.source.long_texts import remedy, surely_long
@@ -214,8 +215,9 @@ class _SourceRows:
         """
         path, ids = self.paths[file], read["id"].cast(pa.string())
 
-        def refuse(problem: str, at: int) -> NoReturn:
-            column = self.settings.source.id_column
+        id_column = self.settings.source.id_column
+
+        def refuse(problem: str, at: int, column: str = id_column) -> NoReturn:
             raise InputError(problem, path=path, row=start + at, column=column)
 
         if (first := invalid_text(ids)) is not None:
@@ -227,7 +229,7 @@ class _SourceRows:
             "id": ids,
             "file": pa.array(np.full(len(ids), file, np.int32)),
             "row": pa.array(np.arange(start, start + len(ids))),
-            **self._counts(read),
+            **self._counts(read, refuse),
         }
         if self.has_dumps:
             columns["dump"] = pa.nulls(len(ids), pa.string())
@@ -253,21 +255,27 @@ class _SourceRows:
             problem = f"a text that is too long{where}; {remedy(source)}"
             raise InputError(problem, path=path, row=first, column=source.columns.text)
 
-    def _counts(self, read: pa.RecordBatch) -> dict[str, pa.Array]:
+    def _counts(
+        self, read: pa.RecordBatch, refuse: Callable[[str, int, str], NoReturn]
+    ) -> dict[str, pa.Array]:
         """Group and tokens of each document, as stage `scores` reads them; unknown tokens are 0."""
         if not self.counted:
             return {}
         names = pa.array([NO_GROUP] * len(read), pa.string())
-        tokens = pa.array(np.zeros(len(read)))
+        tokens = pa.array(np.zeros(len(read), np.int64))
         if "name" in self.counted:
             names = read["name"].cast(pa.string())
             if self.settings.selection.limits[0].column == "domain":
                 names = domains(names)
             names = named(names).fill_null(NO_GROUP)
         if "tokens" in self.counted:
-            known = read["tokens"].cast(pa.float64(), safe=False)
-            tokens = pc.if_else(usable(known), pc.round(known), tokens)
-        return {"name": names, "tokens": tokens.cast(pa.int64(), safe=False)}
+            known, at = whole_tokens(read["tokens"])
+            if at >= 0:
+                refuse(
+                    f"{read['tokens'][at]} tokens in a document; fix it", at, self.counted["tokens"]
+                )
+            tokens = known.fill_null(0)
+        return {"name": names, "tokens": tokens}
 
     def _check_vectors(self, path: str, file: pq.ParquetFile) -> None:
         """Check width and values of a file's first vectors, in layout `features`."""

@@ -34,8 +34,9 @@ from datamask.runs.schemas import SIGNATURE_BYTES, SKETCH_BYTES
 from datamask.source.convert import FOLDER, not_converted, source_files
 from datamask.source.opening import SOURCE_PIN, pin_source, pinned_path, resolve_path
 from datamask.source.pinned import digest_file, digest_files
-from datamask.source.reading import SourceFile, read_footers, unify_schemas
+from datamask.source.reading import SourceFile, read_footers
 from datamask.source.token_counts import tokenizer_digest
+from datamask.source.types import unify_schemas
 from datamask.tokens.order import check_phases
 from datamask.tokens.tokenise import pin_tokenizer
 

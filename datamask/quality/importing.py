@@ -28,7 +28,7 @@ from datamask.runs.in_progress import advance
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.source.columns import domains, named
+from datamask.source.columns import domains, named, whole_tokens
 from datamask.source.reading import check_text, locate, read_shard, row_error, source_schema
 from datamask.source.token_counts import count_tokens, load_tokenizer
 
@@ -86,10 +86,6 @@ def import_scores(run: Run, shard: int, compute: Compute) -> Receipt:
     return receipt
 
 
-MOST_TOKENS = 2**40
-"""Tokens of one document: more than any text has, and sums over a corpus stay 64-bit integers."""
-
-
 def _wanted_columns(run: Run) -> list[str]:
     source, known = run.settings.source, source_schema(run).names
     columns = source.columns
@@ -126,15 +122,15 @@ def _facts(
             check_text(run, shard, first, values, name)
         return values
 
-    tokens = pc.round(_finite(column(columns.token_count, pa.float64())))
-    at = pc.index(pc.greater(pc.abs(tokens), MOST_TOKENS), True).as_py()
+    given = column(columns.token_count, pa.float64())
+    tokens, at = whole_tokens(given)
     if at >= 0:
-        problem = f"{tokens[at].as_py():g} tokens in a document; fix it, or name another column"
+        problem = f"{given[at].as_py():g} tokens in a document; fix it, or name another column"
         raise row_error(run, shard, first + at, columns.token_count, problem)
     facts = {
         "id": column(source.id_column, pa.string()),
         "characters": pa.nulls(batch.num_rows, pa.int64()),
-        "tokens": tokens.cast(pa.int64()),
+        "tokens": tokens,
         "dump": named(column(columns.dump, pa.string())),
         "language": named(column(columns.language, pa.string())),
         "domain": named(domains(column(columns.url, pa.string()))),

@@ -86,6 +86,22 @@ def usable(values: pa.Array) -> pa.Array:
     return pc.fill_null(pc.is_finite(values.cast(pa.float64(), safe=False)), False)
 
 
+MOST_TOKENS = 2**40
+"""Tokens of one document: more than any text has, and sums over a corpus stay 64-bit integers."""
+
+
+def whole_tokens(values: pa.Array) -> tuple[pa.Array, int]:
+    """Numbers of tokens as int64, null where one is null, NaN or infinite; and a row, or -1.
+
+    The row is the first with a number that is negative, no whole one or above `MOST_TOKENS`.
+    """
+    known = values.cast(pa.float64(), safe=False)
+    numbers = pc.if_else(usable(known), known, pa.scalar(None, pa.float64()))
+    odd = pc.not_equal(pc.floor(numbers), numbers)
+    odd = pc.or_(odd, pc.or_(pc.less(numbers, 0), pc.greater(numbers, MOST_TOKENS)))
+    return numbers.cast(pa.int64(), safe=False), int(pc.index(odd, True).as_py())
+
+
 _HOST = r"^(?:[A-Za-z][A-Za-z0-9+.-]*:)?//(?:[^/?#@]*@)?(?P<host>\[[^\]/]*\]|[^/?#:]+)"
 
 

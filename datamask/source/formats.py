@@ -2,6 +2,7 @@
 
 Objects within a record of JSON become columns with dotted names (`metadata.url`). Lists, objects
 with more than `MOST_KEYS` keys and values of mixed types become text. No text is taken for a date.
+Numbers are of the narrowest of three types that loses no digit (`_number_type`), or text.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from datamask.errors import InputError, one_line
 from datamask.source.opening import naming
 from datamask.source.reading import cast_plain, plain_schema
 from datamask.source.rows import json_objects
+from datamask.source.types import EXACT, widened
 
 JSON_LINES, TABLES, ARROW = (".jsonl", ".ndjson", ".json"), (".csv", ".tsv"), (".arrow", ".feather")
 COMPRESSIONS = ("", ".gz", ".zst")
@@ -37,16 +40,21 @@ ROWS_AT_ONCE = 4096
 KEYS = b"keys"
 """Where a column of JSON keeps the pointer to its values."""
 
-_TYPES = {
-    "BIGINT": pa.int64(),
-    "UBIGINT": pa.uint64(),
-    "DOUBLE": pa.float64(),
-    "BOOLEAN": pa.bool_(),
-}
-_EXACT = "^[+-]?(0[0-9]|[0-9]{19})"
-"""What begins so is text in CSV: as a number it would lose its leading zeros or last digits."""
+LARGE = b"large"
+"""Marks a column of whole numbers in which one is beyond `types.EXACT`."""
 
-_SQL_TYPES = {kind: name for name, kind in _TYPES.items()}
+_NUMBERS = ("BIGINT", "UBIGINT", "HUGEINT", "DOUBLE")
+"""DuckDB's types of a column of JSON whose values are numbers."""
+
+_SQL_TYPES = {
+    pa.int64(): "BIGINT",
+    pa.uint64(): "UBIGINT",
+    pa.float64(): "DOUBLE",
+    pa.bool_(): "BOOLEAN",
+}
+_WHOLE, _DIGITS = "-?[1-9][0-9]*|0", "[+-]?[0-9]+"
+_NUMBER = "[+-]?((([1-9][0-9]*|0)([.][0-9]*)?|[.][0-9]+)([eE][+-]?[0-9]+)?|(?i:nan|inf|infinity))"
+"""Spellings of numbers. One with leading zeros may be an id, and is text."""
 
 
 def check_whole(path: str, name: str) -> None:
@@ -99,24 +107,28 @@ def read_records(path: str, name: str, schema: pa.Schema) -> Iterator[pa.RecordB
 
 
 def merge_schemas(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
-    """One schema with the columns of all files; a column whose types do not fit together is text.
+    """One schema with the columns of all files, whose types are those of `types.widened`.
 
     Raises:
-        InputError: different values would be one column.
+        InputError: different values would be one column, or no type holds its values.
     """
     merged: dict[str, pa.Field] = {}
     for name, schema in schemas:
         for field in schema:
-            known, kind = merged.get(field.name, field), pa.string()
-            pointers = {of.metadata[KEYS] for of in (known, field) if of.metadata}
+            known = merged.get(field.name, field)
+            marks = [of.metadata or {} for of in (known, field)]
+            pointers = {mark[KEYS] for mark in marks if KEYS in mark}
             if len(pointers) > 1 or schema.names.count(field.name) > 1:
                 problem = "two values have this name, such as key `m.a` and `a` in `m`; rename one"
                 raise InputError(problem, path=name, column=field.name)
-            with contextlib.suppress(pa.ArrowInvalid, pa.ArrowTypeError):
-                pair = [pa.schema([known]), pa.schema([field])]
-                kind = pa.unify_schemas(pair, promote_options="permissive").field(0).type
-            keys = known.metadata or field.metadata  # where JSON has the values; others have none
-            merged[field.name] = pa.field(field.name, kind, metadata=keys)
+            are_exact = not any(LARGE in mark for mark in marks)
+            kind = widened(known.type, field.type, lambda: are_exact)  # noqa: B023 - called at once
+            if kind is None:
+                problem = f"type {field.type} does not fit {known.type} of the other files"
+                raise InputError(f"{problem}; give all the same", path=name, column=field.name)
+            kind = pa.string() if pa.types.is_large_string(kind) else kind
+            # JSON has its values where a pointer says; other files have none.
+            merged[field.name] = pa.field(field.name, kind, metadata=marks[1] | marks[0])
     return pa.schema(list(merged.values()))
 
 
@@ -127,7 +139,10 @@ def _fitted(batch: pa.RecordBatch, schema: pa.Schema, name: str) -> pa.RecordBat
             columns.append(pa.nulls(len(batch), field.type))
             continue
         try:
-            columns.append(cast_plain(batch.column(field.name), field.type))
+            values = batch.column(field.name)
+            if pa.types.is_string(values.type) and not pa.types.is_string(field.type):
+                values = pc.utf8_trim_whitespace(values)  # a cell of CSV
+            columns.append(cast_plain(values, field.type))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             problem = f"does not fit type {field.type} of the other files ({one_line(error)})"
             raise InputError(problem, path=name, column=field.name) from None
@@ -166,6 +181,11 @@ def _batches(query: str, name: str) -> Iterator[pa.RecordBatch]:
         raise InputError(problem, path=name) from None
 
 
+def _rows(query: str, name: str) -> list[list[Any]]:
+    """The rows of a query with few of them, as plain values."""
+    return [[*row.values()] for batch in _batches(query, name) for row in batch.to_pylist()]
+
+
 def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
@@ -198,7 +218,80 @@ def _look_into_json(path: str, name: str, most_bad_lines: int) -> tuple[pa.Schem
     if bad > most_bad_lines:
         raise _first_bad_line(path, name, bad)
     known = json.loads(counts["structure"]) if counts["rows"] else {}
-    return pa.schema(list(_flat(known))), bad
+    return _json_schema(path, name, list(_flat(known))), bad
+
+
+def _json_schema(path: str, name: str, columns: list[tuple[str, str, str]]) -> pa.Schema:
+    """The schema of a file of JSON, given name, pointer and DuckDB's type of each column.
+
+    Raises:
+        InputError: an object has a key twice, of which some readers take the first and some the
+            last.
+    """
+    keys = (
+        f"json_keys(json, {_quoted(at)})" for at in {p.rpartition("/")[0] for _, p, _ in columns}
+    )
+    repeated = " OR ".join(f"len({of}) > len(list_distinct({of}))" for of in sorted(keys))
+    numbers = [pointer for _, pointer, kind in columns if kind in _NUMBERS]
+    figures = ", ".join(_figures(f"value[{place}]") for place in range(1, len(numbers) + 1))
+    query = (
+        f"SELECT {figures or 'NULL'}, bool_or(repeated) FROM (SELECT {repeated or 'false'} AS "
+        f"repeated, json_extract_string(json, [{', '.join(map(_quoted, numbers))}]) AS value "
+        f"FROM {_objects(path)} WHERE json_type(json) = 'OBJECT')"
+    )
+    [[*answers, is_repeated]] = _rows(query, name)
+    if is_repeated:
+        raise _repeated_key(path, name)
+    types = dict(zip(numbers, map(_number_type, answers), strict=False))
+    fields = []
+    for column, pointer, kind in columns:
+        type_of = pa.bool_() if kind == "BOOLEAN" else pa.string()
+        type_of, marks = types.get(pointer, (type_of, {}))
+        fields.append(pa.field(column, type_of, metadata={KEYS: pointer, **marks}))
+    return pa.schema(fields)
+
+
+def _figures(value: str) -> str:
+    """SQL: what `_number_type` needs to know of a column of texts."""
+    whole = f"CASE WHEN regexp_full_match({value}, '{_DIGITS}') THEN {value} END"
+    number = f"TRY_CAST({whole} AS HUGEINT)"
+    return (
+        f"[bool_and(regexp_full_match({value}, '{_WHOLE}'))::INTEGER, "
+        f"bool_and(regexp_full_match({value}, '{_NUMBER}'))::INTEGER, "
+        f"bool_or({whole} IS NOT NULL AND {number} IS NULL)::INTEGER, "
+        f"min({number}), max({number})]::VARCHAR[]"
+    )
+
+
+def _number_type(figures: list[str | None]) -> tuple[pa.DataType, dict[bytes, bytes]]:
+    """The type of a column that loses no digit, and `LARGE` where a double would."""
+    is_whole, is_number, is_beyond, low, high = (int(figure or 0) for figure in figures)
+    is_large = is_beyond or max(-low, high) > EXACT
+    marks = {LARGE: b""} if is_large else {}
+    if is_whole and not is_beyond:
+        if low >= -(2**63) and high < 2**63:
+            return pa.int64(), marks
+        if low >= 0 and high < 2**64:
+            return pa.uint64(), marks
+    return pa.float64() if is_number and not is_large else pa.string(), marks
+
+
+def _repeated_key(path: str, name: str) -> InputError:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(twice := dict(pairs)) < len(pairs):
+            names = [key for key, _ in pairs]
+            raise KeyError(next(key for key in twice if names.count(key) > 1))
+        return twice
+
+    with _decompressed(path) as file:
+        for row, line in enumerate(file):
+            with contextlib.suppress(ValueError, RecursionError):
+                try:
+                    json.loads(line.decode("utf-8-sig"), object_pairs_hook=unique)
+                except KeyError as error:
+                    problem = f"key {error} occurs twice in an object; keep one"
+                    return InputError(problem, path=name, row=row)
+    return InputError("a key occurs twice in an object; keep one", path=name)
 
 
 def _json_query(path: str, schema: pa.Schema) -> str:
@@ -228,15 +321,15 @@ def _first_bad_line(path: str, name: str, count: int) -> InputError:
     return InputError(more, path=name)
 
 
-def _flat(structure: Any, keys: tuple[str, ...] = ()) -> Iterator[pa.Field]:
-    """The columns of a structure of JSON, with the pointer to their values (RFC 6901)."""
+def _flat(structure: Any, keys: tuple[str, ...] = ()) -> Iterator[tuple[str, str, str]]:
+    """Name, pointer to the values (RFC 6901) and type of each column of a structure of JSON."""
     if isinstance(structure, dict) and len(keys) < MOST_DEPTH and len(structure) <= MOST_KEYS:
         for key, inner in structure.items():
             yield from _flat(inner, (*keys, key))
     elif keys:
-        kind = _TYPES.get(structure, pa.string()) if isinstance(structure, str) else pa.string()
         steps = (key.replace("~", "~0").replace("/", "~1") for key in keys)
-        yield pa.field(".".join(keys), kind, metadata={KEYS: "".join(f"/{step}" for step in steps)})
+        kind = structure if isinstance(structure, str) else "VARCHAR"
+        yield ".".join(keys), "".join(f"/{step}" for step in steps), kind
 
 
 def _check_rows(file: io.BufferedReader[Any], name: str) -> None:
@@ -278,24 +371,21 @@ def _csv(path: str, name: str) -> tuple[list[str], str]:
 
 
 def _look_into_csv(path: str, name: str, of_text: Collection[str]) -> pa.Schema:
-    """A column of numbers holds nothing else, none with leading zeros or 19 digits, as ids have."""
+    """The schema of a file of CSV; a column of text may hold whole numbers as its only numbers."""
     header, rows = _csv(path, name)
     if not header:
         return pa.schema([])
-    are = ", ".join(
-        f"bool_and(regexp_full_match({column}, '0|-?[1-9][0-9]{{0,17}}')), bool_and(TRY_CAST("
-        f"{column} AS DOUBLE) IS NOT NULL AND NOT regexp_matches({column}, '{_EXACT}')) "
-        f"FILTER ({column} IS NOT NULL)"
-        for column in map(_identifier, header)
+    texts = [column.lower() in of_text for column in header]
+    values = (
+        _identifier(column) if is_text else f"trim({_identifier(column)})"
+        for column, is_text in zip(header, texts, strict=True)
     )
-    [answers] = [
-        [column[0].as_py() for column in batch.columns]
-        for batch in _batches(f"SELECT {are} FROM {rows}", name)
-    ]
+    [answers] = _rows(f"SELECT {', '.join(map(_figures, values))} FROM {rows}", name)
     fields = []
-    for column, is_whole, is_number in zip(header, answers[::2], answers[1::2], strict=True):
-        kind = pa.float64() if is_number and column.lower() not in of_text else pa.string()
-        fields.append((column, pa.int64() if is_whole else kind))
+    for column, is_text, figures in zip(header, texts, answers, strict=True):
+        kind, marks = _number_type(figures)
+        kind = pa.string() if is_text and pa.types.is_floating(kind) else kind
+        fields.append(pa.field(column, kind, metadata=marks))
     return pa.schema(fields)
 
 

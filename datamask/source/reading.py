@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datamask.errors import DatamaskError, InputError, one_line, together
+from datamask.errors import DatamaskError, InputError, one_line
 from datamask.runs.in_progress import note
 from datamask.runs.run import Piece, Run
 from datamask.source import long_texts
@@ -56,52 +56,6 @@ def cast_plain(values: Any, kind: pa.DataType) -> Any:
 def plain_schema(schema: pa.Schema) -> pa.Schema:
     """A schema without metadata and encodings, which may differ between equal files."""
     return pa.schema([pa.field(field.name, plain_type(field.type)) for field in schema])
-
-
-def unify_schemas(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
-    """The one schema of all files, given path and schema of each; small differences are widened.
-
-    Raises:
-        InputError: columns are absent from a file, occur twice, or have incompatible types.
-    """
-    unified: pa.Schema | None = None
-    first = ""
-    problems: list[DatamaskError] = []
-
-    def refuse(problem: str, path: str, column: str) -> None:
-        problems.append(InputError(problem, path=path, column=column))
-
-    for path, schema in schemas:
-        plain = plain_schema(schema)
-        if plain is unified:
-            continue  # as most of 100,000 small files
-        if repeated := sorted(name for name in {*plain.names} if plain.names.count(name) > 1):
-            problem = "occurs more than once in the file; give every column its own name"
-            refuse(problem, path, repeated[0])
-            continue
-        unified, first = (plain, path) if unified is None else (unified, first)
-        different = sorted({*plain.names} ^ {*unified.names})
-        for name in different:
-            lacking, having = (path, first) if name in unified.names else (first, path)
-            refuse(f"absent, but {having} has it; give all files the same columns", lacking, name)
-        if different or plain.equals(unified):
-            continue
-        fields = []
-        for field in unified:
-            other = plain.field(field.name)
-            pair = [pa.schema([field]), pa.schema([other])]
-            try:
-                fields.append(pa.unify_schemas(pair, promote_options="permissive").field(0))
-            except (pa.ArrowInvalid, pa.ArrowTypeError):
-                fields.append(field)
-                problem = f"type {other.type} does not fit {field.type} in {first}; give all files "
-                refuse(f"{problem}the same types", path, field.name)
-        unified = pa.schema(fields)
-    if problems:
-        raise together(problems)
-    if unified is None:
-        raise InputError("no files")
-    return unified
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,7 @@ COLUMNS: Cases = {
             lambda table: table.append_column("token_count", [[1, 2**62, 2**62, 2**62] * 2]),
             selection__tokens=4,
         ),
-        "0.parquet, shard 00000, row 1, column token_count: ",
+        "0.parquet, row 1, column token_count: ",
     ),
     "no score of any document": (
         every_file(

@@ -15,8 +15,9 @@ from datamask.planning.plan import plan_run
 from datamask.runs.run import Run
 from datamask.source.opening import list_files, naming
 from datamask.source.pinned import PlannedFiles, open_parquet
-from datamask.source.reading import locate, read_shard, unify_schemas
+from datamask.source.reading import locate, read_shard
 from datamask.source.rows import ROW_SUFFIXES, read_rows
+from datamask.source.types import unify_schemas
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
