@@ -67,11 +67,13 @@ class HeldOutSet(Group):
     """the text, or the answer to `prompt`"""
     prompt: str = ""
     """column of the text before the answer, which is read but not scored"""
+    group_column: str = ""
+    """column of the kind of text: results are also given as mean, median and worst over kinds"""
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that are read."""
-        return (self.prompt, self.column) if self.prompt else (self.column,)
+        return (*filter(None, (self.prompt, self.group_column)), self.column)
 
 
 class Evaluation(Group):
@@ -81,7 +83,8 @@ class Evaluation(Group):
     """share of the documents, by a seeded hash of the id, that no selection gets and models are
     scored on (0.005 to 0.02 is usual); 0: none"""
     hold_out_by: Literal["none", "domain", "dump", "language", "topic"] = "none"
-    """score held-out documents separately by this column too"""
+    """score held-out documents separately by this column too, and give mean, median and worst
+    group; the mixture alone does not show what happens to small kinds of text"""
     sets: tuple[HeldOutSet, ...] = ()
     """texts of your purpose; the verdict rests on the first set"""
     arms: tuple[Arm, ...] = Field((), max_length=50)

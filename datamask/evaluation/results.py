@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from datamask.config.compute import Compute
 from datamask.config.evaluation import Evaluation
 from datamask.evaluation import verdict
 from datamask.evaluation.arms import arm_stream, piece_of
+from datamask.evaluation.by_group import counts_of, groups_of, over_groups
 from datamask.evaluation.models import budget_tokens
 from datamask.evaluation.ngram import MOST_TOKENS, Trigrams, bits_by_text
 from datamask.evaluation.units import read_bits, sets_of
@@ -34,7 +36,9 @@ def evaluate(run: Run, compute: Compute) -> Receipt:
     evaluation = run.settings.evaluation
     by_rate, diverged = read_bits(run)
     bits = np.stack([*by_rate.values()], axis=2)
-    held_out = read_columns(run.path("held_out"), ["set", "in_all", "tokens", "prefix", "bytes"])
+    held_out = read_columns(
+        run.path("held_out"), ["set", "in_all", "group", "tokens", "prefix", "bytes"]
+    )
     proxy = _ngram_bits(run, held_out)
     sizes = held_out["bytes"].to_numpy()
     ngram = {
@@ -71,24 +75,34 @@ def compare_arms(
     Args:
         names: of the arms.
         bits: by arm, seed, learning rate and held-out document.
-        held_out: columns `set`, `in_all` and `bytes`.
+        held_out: columns `set`, `in_all`, `group` and `bytes`.
         ngram: by set, bits per byte of the n-gram model by arm.
         evaluation: its sets.
     """
     rows: list[dict[str, Any]] = []
+    every_size = held_out["bytes"].to_numpy()
     for name, is_member in sets_of(held_out, evaluation):
-        sizes = held_out["bytes"].to_numpy()[is_member]
+        sizes = every_size[is_member]
         of_set = bits[..., is_member]
         means = verdict.bits_per_byte(of_set, sizes).mean(axis=(1, 2))
         common = {"set": name, "documents": len(sizes)}
+        groups = groups_of(held_out, name, [own_set.name for own_set in evaluation.sets])
+        by_group = over_groups(bits, every_size, groups) if groups else repeat({})
         for arm, mean in enumerate(means):
             measured = {"bits_per_byte": mean, "ngram": ngram[name][arm], "seeds": bits.shape[1]}
+            if groups:
+                of_groups = [
+                    verdict.bits_per_byte(bits[arm : arm + 1, ..., rows], every_size[rows]).mean()
+                    for rows in groups.values()
+                ]
+                measured |= {**counts_of(groups), "mean": float(np.mean(of_groups))}
             rows.append({**common, "arm": names[arm], "other": None, **measured})
-        for compared in verdict.compare(of_set, sizes):
+        for compared, of_pair in zip(verdict.compare(of_set, sizes), by_group, strict=False):
             pair = asdict(compared)
             pair |= {"arm": names[compared.arm], "other": names[compared.other]}
             ngrams = ngram[name][compared.arm] - ngram[name][compared.other]
-            rows.append({**common, **pair, "bits_per_byte": compared.difference, "ngram": ngrams})
+            pair |= {"bits_per_byte": compared.difference, "ngram": ngrams}
+            rows.append({**common, **pair, **of_pair})
     return rows
 
 

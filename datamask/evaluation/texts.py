@@ -270,7 +270,8 @@ def _from_source(run: Run, compute: Compute) -> Iterator[dict[str, Any]]:
     for shard, rows_read, texts in read_texts(run, list(known)):
         for row, text in zip(rows_read.tolist(), texts, strict=True):
             name, group, in_all = known[shard, row]
-            yield {"set": group, "id": name, "in_all": in_all, "text": text}
+            found = {"set": group, "id": name, "in_all": in_all, "text": text}
+            yield found | {"group": None if by == "none" else group}
 
 
 def _add_topics(connection: Any, run: Run, compute: Compute) -> None:
@@ -303,5 +304,7 @@ def _from_set(run: Run, own_set: HeldOutSet) -> Iterator[dict[str, Any]]:
     rows = rows_of(run, f"held_out:{own_set.name}", own_set.path, own_set.columns, MOST_DOCUMENTS)
     for number, row in enumerate(rows):
         text, prompt = (str(row.get(name) or "") for name in (own_set.column, own_set.prompt or ""))
+        group = row.get(own_set.group_column) if own_set.group_column else None
         shared = {"set": own_set.name, "id": str(number), "in_all": False, "text": text}
+        shared["group"] = None if group is None else str(group)
         yield {**shared, "prompt": prompt} if own_set.prompt else shared

@@ -14,6 +14,7 @@ for every arm.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -80,28 +81,53 @@ def seed_variance(values: npt.NDArray[np.float64]) -> tuple[float, int]:
     return float((left**2).sum()) / freedom, freedom
 
 
-def compare(bits: Bits, sizes: npt.NDArray[np.int64], level: float = LEVEL) -> list[Comparison]:
-    """Compare all pairs of arms.
+def _ratio(
+    apart: npt.NDArray[np.float64], sizes: npt.NDArray[np.int64]
+) -> tuple[float, float, int]:
+    """A difference in bits per byte, its variance by the delta method, and of how many documents.
+
+    *apart* are differences in bits, by document.
+    """
+    difference = float(apart.sum() / sizes.sum())
+    left = apart - difference * sizes
+    many = len(sizes) / max(len(sizes) - 1, 1)
+    return difference, float(left @ left) * many / float(sizes.sum()) ** 2, len(sizes)
+
+
+def compare(
+    bits: Bits,
+    sizes: npt.NDArray[np.int64],
+    level: float = LEVEL,
+    groups: Sequence[npt.NDArray[np.bool_]] = (),
+    error: float = 0.05,
+) -> list[Comparison]:
+    """Compare all pairs of arms, on the mixture of the documents or on the mean over groups.
+
+    The error of documents of a mean over groups is that of each group, divided by their number:
+    the groups are these, and not a sample of groups.
 
     Args:
         bits: at least two seeds of each arm.
         sizes: bytes of each document.
         level: probability of a wrong verdict among all pairs of equal arms.
+        groups: the members of each group; none: all documents are one, the mixture.
+        error: probability with which an interval fails.
     """
-    by_rate = bits_per_byte(bits, sizes)
+    groups = groups or [np.ones(len(sizes), bool)]
+    per_group = [bits_per_byte(bits[..., members], sizes[members]) for members in groups]
+    by_rate = np.mean(per_group, axis=0)
     variance, freedom = seed_variance(by_rate.mean(axis=2))
     pairs = []
     for arm, other in combinations(range(len(bits)), 2):
         apart = bits[arm].mean(axis=(0, 1)) - bits[other].mean(axis=(0, 1))
-        difference = float(apart.sum() / sizes.sum())
-        left = apart - difference * sizes
-        many = len(sizes) / max(len(sizes) - 1, 1)
-        of_documents = float(left @ left) * many / float(sizes.sum()) ** 2
+        ratios = [_ratio(apart[members], sizes[members]) for members in groups]
+        difference = float(np.mean([ratio for ratio, _, _ in ratios]))
         of_seeds = 2 * variance / bits.shape[1]
+        parts = [(part / len(groups) ** 2, documents - 1) for _, part, documents in ratios]
+        parts.append((of_seeds, freedom))
         width, p_value = math.inf, 1.0
-        if freedom and len(sizes) > 1 and of_documents + of_seeds:
-            parts = ((of_seeds, freedom), (of_documents, len(sizes) - 1))
-            width, p_value = _half_width(0.05, parts), _p_value(difference, parts)
+        if all(degrees > 0 for _, degrees in parts) and any(part > 0 for part, _ in parts):
+            width, p_value = _half_width(error, parts), _p_value(difference, parts)
         elif freedom and not difference:
             width = 0.0  # arms of the same documents train the same models
         of_rates = (by_rate[arm] - by_rate[other]).mean(axis=0)
@@ -121,7 +147,7 @@ _POWER_RATIO = 0.8416 / 1.96
 """Quantiles of the normal distribution: that of `POWER`, by that of the interval."""
 
 
-def _half_width(level: float, parts: tuple[tuple[float, int], ...]) -> float:
+def _half_width(level: float, parts: Sequence[tuple[float, int]]) -> float:
     """Half the width of the interval that fails with probability *level* at most.
 
     Args:
@@ -135,7 +161,7 @@ def _half_width(level: float, parts: tuple[tuple[float, int], ...]) -> float:
     )
 
 
-def _p_value(difference: float, parts: tuple[tuple[float, int], ...]) -> float:
+def _p_value(difference: float, parts: Sequence[tuple[float, int]]) -> float:
     """The level at which the interval ends at 0; `SMALLEST_P_VALUE` stands for smaller ones."""
     from scipy import optimize
 

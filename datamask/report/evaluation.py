@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from datamask.evaluation.by_group import FEW
 from datamask.evaluation.models import learning_rates
 from datamask.evaluation.results import by_set, read_results
 from datamask.evaluation.texts import SOURCE_SET
@@ -71,8 +72,10 @@ def findings(run: Run) -> Findings | None:
 def _in_context(pair: Row, main: str, others: dict[str, list[Row]]) -> Row:
     """The sentence of a pair with the held-out set that it is about.
 
-    Sets whose verdict on the same arms is another stand beside it, and in `against` by name.
+    Sets whose verdict on the same arms is another stand beside it, and in `against` by name; so
+    does the mean over groups.
     """
+    contested: list[str] = []
     against = [
         (name, row)
         for name, of_set in others.items()
@@ -80,13 +83,31 @@ def _in_context(pair: Row, main: str, others: dict[str, list[Row]]) -> Row:
         if (row["arm"], row["other"]) == (pair["arm"], pair["other"])
         and row["verdict"] not in ("undecided", pair["verdict"])
     ]
-    text = f"On {_shown_set(main)}, {pair['sentence']}"
+    text = f"On {_shown_set(main)}, {pair['sentence']}{_by_group(pair)}"
+    if pair.get("mean_verdict") not in (None, "undecided", pair["verdict"]):
+        contested.append("mean over groups")
     for name, row in against[:MOST_NAMED]:
         text += f" On {_shown_set(name)}, {pair['arm']} is {row['verdict']} "
         text += f"({row['bits_per_byte']:+.4f} bits per byte)."
     if len(against) > MOST_NAMED:
         text += f" {len(against) - MOST_NAMED} further sets decide otherwise too."
-    return {"sentence": text, "against": [name for name, _ in against]}
+    return {"sentence": text, "against": [name for name, _ in against] + contested}
+
+
+def _by_group(pair: Row) -> str:
+    """A sentence on the groups of a set, if it has any: all other figures are of the mixture."""
+    if not pair.get("groups"):
+        return ""
+    mean, median, worst = (
+        f"{pair[name]:+.4f} ({pair[f'{name}_low']:+.4f} to {pair[f'{name}_high']:+.4f})"
+        for name in ("mean", "median", "worst")
+    )
+    text = f" That is the mixture. With its {pair['groups']} groups counted once each: {mean} on "
+    text += f"average, {pair['mean_verdict']}; {median} in the median; {worst} in the worst group, "
+    text += f"{pair['worst_group']}."
+    if pair["few"]:
+        text += f" {pair['few']} of the groups have fewer than {FEW} texts."
+    return text
 
 
 def _shown_set(name: str) -> str:
@@ -126,6 +147,7 @@ def _conditions(run: Run, arms: list[Row], metrics: dict[str, Any]) -> str:
         examples=run.receipt("held_out").metrics["examples"],
         seeds=evaluation.seeds,
         documents=arms[0]["documents"],
+        groups=arms[0]["groups"],
     )
     return text.rstrip("\n").replace("\n", " ")
 

@@ -175,13 +175,15 @@ in `tokenised/`."""
 HELD_OUT = pa.schema(
     [
         *_never_null(set=_TEXT, id=_TEXT, in_all=_BOOL, tokens=_TOKENS, prefix=_INT, bytes=_WHOLE),
+        ("group", _TEXT),
         ("signature", pa.binary(SIGNATURE_BYTES)),
     ]
 )
 """`evaluation/held_out.parquet`: texts that models are scored on.
 
 `in_all`: part of the sample of all held-out documents; `prefix`: first tokens, which are not
-scored; `bytes`: of the text that the other tokens encode; `signature`: 128 unsigned
+scored; `bytes`: of the text that the other tokens encode; `group`: by `evaluation.hold_out_by`, or
+by the `group_column` of its set; `signature`: 128 unsigned
 16-bit numbers, little-endian; null for a text without words.
 """
 
@@ -191,6 +193,17 @@ ARM = pa.schema(_never_null(id=_TEXT, shard=_INT, row=_WHOLE, tokens=_TOKENS))
 TRAINING = pa.schema(_never_null(set=_TEXT, id=_TEXT, bits=_DOUBLE))
 """`evaluation/training/`: what a trained model needs for each row of `HELD_OUT`."""
 
+OVER_GROUPS = pa.schema(
+    [
+        *(("groups", _INT), ("few", _INT)),
+        *((name, _DOUBLE) for name in ("mean", "mean_low", "mean_high")),
+        ("mean_verdict", _TEXT),
+        *((name, _DOUBLE) for name in ("median", "median_low", "median_high")),
+        ("worst_group", _TEXT),
+        *((name, _DOUBLE) for name in ("worst", "worst_low", "worst_high")),
+    ]
+)
+
 EVALUATION = pa.schema(
     [
         *_never_null(set=_TEXT, arm=_TEXT),
@@ -198,6 +211,7 @@ EVALUATION = pa.schema(
         *_never_null(seeds=_INT, documents=_WHOLE, bits_per_byte=_DOUBLE),
         *((name, _DOUBLE) for name in ("low", "high", "p_value", "detectable", "ngram")),
         ("verdict", _TEXT),
+        *OVER_GROUPS,
     ]
 )
 """`evaluation.parquet`: for each set a row per arm, then a row per pair of arms.
@@ -205,7 +219,10 @@ EVALUATION = pa.schema(
 Of an arm: the mean over seeds and learning rates, and `ngram`, the same of an n-gram model. Of a
 pair: the difference (arm minus other: below 0, the arm is better), its 95 % interval, the p-value
 with Holm's correction, the least difference that would be detected in four of five cases, and the
-verdict on the arm: better, worse or undecided.
+verdict on the arm: better, worse or undecided. These are of the mixture of the set's documents. The
+rest is null unless the set has at least two groups with 30 documents: their number, and how many
+have `few` documents (below 100); of an arm the `mean` over groups; of a pair the difference on the
+mean, in the median and in the worst group with 95 % intervals, and the verdict on the mean.
 """
 
 

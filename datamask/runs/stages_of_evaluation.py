@@ -17,7 +17,7 @@ EVALUATION = (
     ),
     Stage(
         "held_out",
-        7,
+        8,
         "datamask.evaluation.texts:encode_held_out",
         settings=of.held_out,
         after_all=("quality", "tokenizer"),
@@ -52,7 +52,7 @@ EVALUATION = (
     ),
     Stage(
         "evaluation",
-        6,
+        7,
         "datamask.evaluation.results:evaluate",
         settings=of.reads(
             *("evaluation.arms.name", "evaluation.tokens", "evaluation.epochs"),
