@@ -20,6 +20,7 @@ from datamask.evaluation.arms import drawn_tokens
 from datamask.evaluation.ngram import Trigrams, bits_by_text
 from datamask.evaluation.results import read_results
 from datamask.execution.pipeline import run_stage
+from datamask.report.evaluation import evaluation_markdown
 from datamask.runs.opening import open_run
 from datamask.runs.run import Run
 from datamask.runs.stages import evaluation_stages, stages_of
@@ -46,7 +47,11 @@ def folder(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     held_out = {texts[name] for name in small.drawn(SEED, SHARE, [*texts])}
     listed = [name for name, text in texts.items() if text.strip() and text not in held_out]
     (home / "ids.txt").write_text("\n".join(listed[::2]) + "\n")
-    rows = [{"question": text[:90], "answer": text[90:200]} for text in [*texts.values()][60:72]]
+    rows = [
+        {"question": text[:90], "answer": text[90:200], "subject": f"s{number % 2}"}
+        for number, text in enumerate([*texts.values()][20:90])
+    ]
+    del rows[40]["subject"]
     small.write_lines(home / "questions.jsonl", rows)
     return home
 
@@ -59,6 +64,7 @@ def run(source: Path, folder: Path) -> Run:
     arms.append({"name": "listed", "kind": "ids", "path": str(folder / "ids.txt")})
     arms.append({"name": "changed", "change": {"method": "random"}})
     questions = {"path": str(folder / "questions.jsonl"), "column": "answer", "prompt": "question"}
+    questions["group_column"] = "subject"
     sets = [{"name": "questions", **questions}]
     chosen = small.settings(source, arms=arms, sets=sets, hold_out_by="language")
     return finish(folder / "run", chosen)
@@ -214,6 +220,26 @@ def test_the_results_are_means_over_the_trained_models(run):
                 assert row["low"] <= row["bits_per_byte"] <= row["high"]
                 assert row["verdict"] in ("better", "worse", "undecided")
             assert row["bits_per_byte"] == pytest.approx(expected, abs=1e-12)
+
+
+def test_groups_of_a_set_count_once(run):
+    """From the bits of the models: the mean of two subjects; a text without one is in neither."""
+    held_out = pq.read_table(run.path("held_out")).to_pylist()
+    subjects = [row["group"] for row in held_out if row["set"] == "questions"]
+    assert min(subjects.count(name) for name in ("s0", "s1")) > 30 and None in subjects
+    sizes = np.array([row["bytes"] for row in held_out])
+    for arm in read_results(run)[: len(ARMS)]:
+        paths = [
+            run.root / f"evaluation/training/{arm['arm']}-seed{s}-rate0.004.parquet" for s in "01"
+        ]
+        bits = np.mean([pq.read_table(path)["bits"].to_numpy() for path in paths], axis=0)
+        members = [np.array([row["group"] == name for row in held_out]) for name in ("s0", "s1")]
+        means = [bits[rows].sum() / sizes[rows].sum() for rows in members]
+        assert (arm["set"], arm["groups"], arm["few"]) == ("questions", 2, 2)
+        assert arm["mean"] == pytest.approx(np.mean(means), abs=1e-12)
+    text = evaluation_markdown(run)
+    assert "2 groups counted once" in text and "mean over 2 groups" in text
+    assert {row["group"] for row in held_out if row["set"] == "en"} == {"en"}
 
 
 def test_a_long_text_is_cut_and_its_bytes_are_those_of_its_tokens(run, monkeypatch):
