@@ -107,7 +107,7 @@ def compose(run: Run, compute: Compute) -> None:
 def _drift(run: Run) -> list[dict[str, Any]]:
     if not run.settings.selection.mask_model:
         return []
-    from datamask.selection.applying import drift  # imports torch
+    from datamask.selection.judging import drift  # imports torch
 
     return drift(run)
 

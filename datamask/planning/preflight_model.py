@@ -12,7 +12,7 @@ from datamask.runs.run import digest
 from datamask.selection.mask_model import about_embedding, about_scores, read_model
 from datamask.selection.model_file import read_about
 
-STAGES = ("combined", "quality", "topics", "selection")
+STAGES = ("combined", "quality", "topics", "judged")
 """Stages that read the model."""
 
 

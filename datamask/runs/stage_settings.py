@@ -106,10 +106,11 @@ def combined(settings: Settings) -> list[Any]:
 def pruned(settings: Settings) -> list[Any]:
     """What quality, and all documents dropped before embedding, depend on."""
     selection = settings.selection
-    fraction: Any = "follows" if settings.pruning_follows else settings.prune_fraction
-    if settings.pruning_gives_way:
+    fraction: Any = None  # a mask model prunes as its own run did
+    if not selection.mask_model and settings.pruning_gives_way:
         fraction = ["follows", selection.ratio, selection.documents, selection.tokens]
-    fraction = None if selection.mask_model else fraction
+    elif not selection.mask_model:
+        fraction = "follows" if settings.pruning_follows else settings.prune_fraction
     return [*combined(settings), fraction, settings.quality.contamination is not None]
 
 
@@ -173,8 +174,10 @@ def cut(settings: Settings) -> list[Any]:
 
 def mask(settings: Settings) -> list[Any]:
     """What a mask depends on, besides logits and threshold of all shards where there are any."""
-    selection = settings.selection
-    return [] if selection.mask_model or selection.has_cut else learner(settings)
+    if settings.selection.mask_model:  # it is compared with random selections
+        names = (f"selection.{name}" for name in ("scope", *_OBJECTIVE, "scale_terms"))
+        return reads(*names, "seed")(settings)
+    return [] if settings.selection.has_cut else learner(settings)
 
 
 def learner(settings: Settings) -> list[Any]:

@@ -223,7 +223,7 @@ def on_device(
     return within_memory(documents.shard, compute, on_data)
 
 
-def judged(
+def compare_mask(
     run: Run, documents: ShardDocuments, selected: np.ndarray, compute: Compute
 ) -> dict[str, Any]:
     """Compare the mask of a shard with random subsets and top quality (`learner.judge`)."""

@@ -62,7 +62,7 @@ def judged_by(run: Run) -> dict[str, Any] | None:
     if not folder:
         return None
     about = read_about(folder)
-    if digest(about) != run.pinned_revisions.get("selection:mask_model"):
+    if digest(about) != run.pinned_revisions.get("quality:mask_model"):
         raise RunError(
             f"selection.mask_model: {folder} has changed since the run was planned; restore it, or "
             f"`datamask rebuild {shlex.quote(run.address)}` judges by the new one"

@@ -2,10 +2,12 @@
 
 If every shard selects its own share, `selection` learns the mask in one go. If documents of
 different shards are compared (stage `threshold`), `learning` writes logits, and `selection` applies
-the threshold to them.
+the threshold to them. It does the same with the logits that a mask model gives (stage `judged`).
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +23,8 @@ from datamask.runs.in_progress import advance
 from datamask.runs.run import Run, shard_seed
 from datamask.selection.documents import (
     ShardDocuments,
-    judged,
+    compare_mask,
+    read_column,
     read_quality,
     read_survivors,
     read_tokens,
@@ -41,41 +44,52 @@ LEARNED_METRICS = ("estimator", "steps", "stopped_by")
 
 
 def make_mask(run: Run, shard: int, compute: Compute) -> None:
-    """Write the mask of a shard: learn it, or apply a threshold of all shards or a mask model.
+    """Write the mask of a shard: learn it, or keep the documents whose logit is above a threshold.
 
     Raises:
         DeviceMemoryError: the accelerator ran out of memory.
         SettingsError: the budget or an objective cannot be met.
     """
     selection = run.settings.selection
-    if selection.mask_model:
-        from datamask.selection.applying import apply_model  # imports torch
-
-        apply_model(run, shard, compute)
-        return
-    is_judged = selection.scope == "shard"
-    if is_judged:
+    is_compared = selection.scope == "shard"
+    if is_compared:
         documents = with_vectors(run, read_quality(run, shard))
     else:  # the objective is that of the corpus (stage `outcome`)
         documents = read_survivors(run, shard)
-    if selection.has_cut:
-        how = run.receipt("learning", shard).metrics
-        metrics = {name: how[name] for name in LEARNED_METRICS}
-        threshold = run.receipt("threshold").metrics["threshold"]
-        candidates = candidates_of(run, documents)
-        selected = kept_of_shard(run, candidates, compute)
-        logits = (candidates["logit"].to_numpy() - threshold).astype(np.float32)
-        if not selection.limits:
-            logits = published.on_side(logits, selected)
-        metrics |= {"num_selected": int(selected.sum()), "optimality_gap": None}
-        if is_judged:
-            metrics |= judged(run, documents, selected, compute)
+    if selection.mask_model or selection.has_cut:
+        logits, selected, metrics = _above_threshold(run, documents, compute)
+        if is_compared:
+            metrics |= compare_mask(run, documents, selected, compute)
     else:
         due = budget.shard_units(selection, run.num_documents, documents.left)
         learned = _learn(run, "selection", documents, due, compute)
         logits, selected, metrics = learned.logits, learned.selected, learned.metrics
     columns = {"logit": logits, "selected": selected}
     write_rows(run, "selection", shard, schemas.MASK, columns, metrics)
+
+
+def _above_threshold(
+    run: Run, documents: ShardDocuments, compute: Compute
+) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
+    """Logits less the threshold, which documents are kept (bool, shape N), and the metrics.
+
+    The threshold is that of all shards; for the logits of a mask model it is 0.
+    """
+    selection = run.settings.selection
+    stage = "judged" if selection.mask_model else "learning"
+    how = run.receipt(stage, documents.shard).metrics
+    metrics = {name: how[name] for name in LEARNED_METRICS}
+    if selection.mask_model:
+        logits = read_column(run, "judged", documents, "logit").to_numpy()
+        selected = logits > 0
+    else:
+        candidates = candidates_of(run, documents)
+        selected = kept_of_shard(run, candidates, compute)
+        threshold = run.receipt("threshold").metrics["threshold"]
+        logits = (candidates["logit"].to_numpy() - threshold).astype(np.float32)
+        if not selection.limits:
+            logits = published.on_side(logits, selected)
+    return logits, selected, metrics | {"num_selected": int(selected.sum()), "optimality_gap": None}
 
 
 def learn_logits(run: Run, shard: int, compute: Compute) -> None:

@@ -10,12 +10,13 @@ import pytest
 from datamask.config.compute import Compute
 from datamask.execution import attempts
 from datamask.execution.pipeline import run_stage
+from datamask.planning.applying import settings_to_apply
 from datamask.planning.plan import plan_run
 from datamask.runs.receipt import canonical_json
 from datamask.runs.run import Run
 from datamask.runs.stages import STAGES, stages_of
 from tests.conftest import mostly_nightly
-from tests.finished import corpus, settings, word_tokenizer
+from tests.finished import corpus, finish, settings, word_tokenizer
 from tests.runs.recording import IN_TABLE, recording
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
@@ -73,6 +74,7 @@ RUNS: dict[str, dict[str, Any]] = {
         "selection": {"metric": None, "quality_weight": None, "ratio": 0.4},
         "evaluation": {**TRAINED, "hold_out": 0.1, "arms": ["ours", OTHER]},
     },
+    "judged": {"topics": {"number": 2}},
 }
 
 ELSEWHERE = {
@@ -168,7 +170,11 @@ def recorded(
     columns = pq.read_table(source / "1.parquet").to_pydict()
     columns["edu"][5] = None if request.param == "screened" else 0.0
     pq.write_table(pa.table(columns), source / "1.parquet")
-    run = plan_run(folder / "run", settings(source, **groups))
+    chosen = settings(source, **groups)
+    if request.param == "judged":
+        learnt = finish(folder / "learnt", chosen, "mask_model")
+        chosen = settings_to_apply(learnt, learnt.settings.source)
+    run = plan_run(folder / "run", chosen)
     reads: dict[str, set[str]] = {}
     original = attempts._work
 

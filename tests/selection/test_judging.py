@@ -142,7 +142,7 @@ def test_a_model_of_other_scores_or_vectors_is_refused(tmp_path):
     about["threshold"] += 1
     path.write_text(json.dumps(about | {"digest": digest(about)}))
     with pytest.raises(DatamaskError, match="has changed since the run was planned"):
-        run_stage(new, "selection", Compute(), force=True)
+        run_stage(new, "judged", Compute(), force=True)
     assert plan_run(new.root, None).remaining("selection") == [0, 1, 2]
 
 

@@ -1,8 +1,8 @@
-"""Stage `selection` of a run that is judged by the mask model of another: nothing is learnt.
+"""Stage `judged`: the logits of a shard's documents by the mask model of another run.
 
-A document is kept if its logit is above 0, whatever the others are, so one pass is enough and the
-number of documents kept is not set. The comparison with random subsets and top quality is that of
-scope `shard`.
+A document is worth as much as it would add to the selection that the model was learnt with,
+whatever the other documents are. So one pass is enough, and stage `selection` keeps all documents
+with a logit above 0, however many they are.
 """
 
 from __future__ import annotations
@@ -14,31 +14,34 @@ from datamask.config.compute import Compute
 from datamask.learning import published
 from datamask.runs import schemas
 from datamask.runs.run import Run
-from datamask.selection.documents import judged, on_device, read_quality, with_vectors, write_rows
+from datamask.selection.documents import on_device, read_quality, with_vectors, write_rows
 from datamask.selection.mask_model import read_model
 from datamask.selection.model_file import judged_by
 
 
-def apply_model(run: Run, shard: int, compute: Compute) -> None:
-    """Write the mask of a shard by the run's mask model.
+def judge_shard(run: Run, shard: int, compute: Compute) -> None:
+    """Write `judged/NNNNN.parquet`, with a logit for each document that survived pruning.
 
     The metrics have `gains`: mean and deviation over documents of what each term adds to the logit.
+
+    Raises:
+        RunError, CorruptFileError: the model has changed since the run was planned, or is damaged.
+        DeviceMemoryError: the accelerator ran out of memory.
     """
     about = judged_by(run)
     assert about is not None
     documents = with_vectors(run, read_quality(run, shard))
     model = read_model(run.settings.selection.mask_model, about)
     judgement = on_device(documents, compute, model.judge)
-    selected = judgement.logits > 0
-    metrics = judged(run, documents, selected, compute)
     gains = judgement.gains if len(documents.ids) else {}
-    metrics["gains"] = {
+    metrics = {"estimator": "mask_model", "steps": 0, "stopped_by": "complete"}
+    of_terms = {
         name: {"mean": float(gain.mean()), "deviation": float(gain.std())}
         for name, gain in gains.items()
     }
-    metrics |= {"estimator": "mask_model", "steps": 0, "stopped_by": "complete"}
-    columns = {"logit": published.on_side(judgement.logits, selected), "selected": selected}
-    write_rows(run, "selection", shard, schemas.MASK, columns, metrics)
+    # In float32, too, a logit has the sign that it has in full precision.
+    columns = {"logit": published.on_side(judgement.logits, judgement.logits > 0)}
+    write_rows(run, "judged", shard, schemas.LOGITS, columns, metrics | {"gains": of_terms})
 
 
 def drift(run: Run) -> list[dict[str, Any]]:
@@ -46,8 +49,9 @@ def drift(run: Run) -> list[dict[str, Any]]:
     about = judged_by(run)
     if about is None:
         return []
-    receipts = [run.receipt("selection", shard) for shard in range(run.num_shards)]
-    kept = sum(receipt.metrics["num_selected"] for receipt in receipts)
+    shards = range(run.num_shards)
+    receipts = [run.receipt("judged", shard) for shard in shards]
+    kept = sum(run.receipt("selection", shard).metrics["num_selected"] for shard in shards)
     then, now = about["documents"] / about["source_documents"], kept / run.num_documents
     rows = [{"term": "share kept", "then": then, "now": now, "shift": now / then - 1}]
     for term in about["terms"]:
