@@ -29,6 +29,7 @@ from scipy import stats
 import datamask
 from datamask.config.compute import Compute
 from datamask.config.inputs import Embedding
+from datamask.config.recipe import following
 from datamask.config.selection import METRICS
 from datamask.embedding.loose_texts import embed_texts
 from datamask.evaluation.ngram import Trigrams
@@ -39,7 +40,6 @@ from datamask.hygiene.words import hash_ngrams, split_words
 from datamask.quality.examples import RANDOM_DOCUMENTS
 from datamask.quality.heuristic import heuristic_scores
 from datamask.quality.word_model import example_scores, features_of, fit_words
-from datamask.runs.followed import following
 from datamask.selection.per_shard import LEAST_CHANGE
 from datamask.source.token_counts import encode
 

@@ -18,7 +18,6 @@ from typing import Any
 from datamask.analysis.composition import KINDS, documents_of, rows_of
 from datamask.config.compute import Compute
 from datamask.errors import InputError, RunError
-from datamask.runs.followed import settings_of
 from datamask.runs.run import Run
 from datamask.source.texts import with_beginnings
 from datamask.storage.duckdb_scratch import execute, temporary_duckdb
@@ -178,7 +177,7 @@ def _differences(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
 
     The documents are the same, so of the source's path only the last component counts.
     """
-    flat = [_flat(settings_of(run)) for run in runs]
+    flat = [_flat(run.in_force.model_dump(mode="json")) for run in runs]
     for settings in flat:
         settings["source.path"] = Path(settings["source.path"]).name
     known = dict.fromkeys(key for settings in flat for key in settings)

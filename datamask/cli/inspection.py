@@ -63,6 +63,13 @@ def status(root: Root, shards: bool) -> None:
         ((stage, *map(of.count, states), _shown(of)) for stage, of in states_of.items()),
         "table",
     )
+    follows = run.settings.pruning_follows and states_of["example_models"] == ["done"]
+    if follows and states_of["quality"][0] == "done":
+        values = {"quality.prune_fraction": run.in_force.prune_fraction}
+        if run.settings.weight_follows:
+            values["selection.quality_weight"] = run.in_force.selection.quality_weight
+        shown = ", ".join(f"{key}={value:g}" for key, value in values.items())
+        click.echo(f"in force, as the examples decide: {shown}")
     if any(map(_shown, states_of.values())):
         click.echo(next_step(run, states_of))
         return

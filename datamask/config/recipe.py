@@ -15,7 +15,7 @@ models, method `greedy`."""
 
 PRUNE_FRACTION = 0.5
 """Share of texts that is pruned by scores of the user's own; by a score from examples it is the
-most that is pruned (`runs.followed`)."""
+most that is pruned (`following`)."""
 
 HEURISTIC_PRUNE_FRACTION = 0.4
 """Share that is pruned by the built-in heuristic alone, which tells noise from text less well."""
@@ -30,3 +30,30 @@ documents."""
 
 UNPRUNED_QUALITY_WEIGHT = 0.5
 """Lambda where quality has pruned nothing."""
+
+
+def following(auc: float) -> tuple[float, float]:
+    """The share to prune and lambda, to two decimals, where a score of examples decides them.
+
+    If a share p of random documents is of the wanted kind too, a perfect score separates examples
+    from them with an AUC of 1 - p / 2. So t = 2 AUC - 1 is at most the share that is not wanted,
+    and small where the score hardly separates them. The share to prune is min(1/2, t), and lambda
+    is t squared: chosen by a comparison (docs/evidence.md).
+
+    Args:
+        auc: of examples and random documents, cross-validated; below 0.5 counts as 0.5.
+    """
+    separated = max(0.0, 2 * auc - 1)
+    return round(min(PRUNE_FRACTION, separated), 2), round(separated**2, 2)
+
+
+def wanted_share(auc: float) -> str:
+    """What the AUC of examples and random documents says of the source, as a question.
+
+    If a share p of the random documents is of the wanted kind, no score has an AUC above 1 - p / 2.
+    """
+    most = min(1.0, 2 - 2 * auc)
+    return (
+        f"By this score, at most 2 - 2 AUC = {most:.0%} of the source is of the wanted kind: is "
+        "that so? If more is, the examples show a part of what you want, and the rest is pruned."
+    )

@@ -173,7 +173,7 @@ class Settings(Group):
 
     @property
     def pruning_follows(self) -> bool:
-        """Whether the share to prune follows from how well a score tells (`runs.followed`).
+        """Whether the share to prune follows from how well a score tells (`recipe.following`).
 
         It does if it is not given, and the only score tells examples from random documents,
         prefers them and is compared over the whole corpus, as its AUC is. Then `prune_fraction` is
@@ -204,6 +204,13 @@ class Settings(Group):
         covers = selection.metric == recipe.METRIC and selection.method in ("mask", "lazy_greedy")
         is_given = "quality_weight" in selection.model_fields_set
         return covers and not is_given and self.pruning_follows
+
+    def resolved(self, pruned: float, weight: float) -> Self:
+        """These settings with the share that is pruned and, if it follows too, with this lambda."""
+        weight = weight if self.weight_follows else self.selection.quality_weight
+        quality = self.quality.model_copy(update={"prune_fraction": pruned})
+        selection = self.selection.model_copy(update={"quality_weight": weight})
+        return self.model_copy(update={"quality": quality, "selection": selection})
 
     def __eq__(self, other: object) -> bool:
         """Whether all settings are equal; a lambda that follows is not equal to one that is set."""

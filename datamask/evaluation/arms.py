@@ -32,7 +32,6 @@ from datamask.evaluation.texts import (
 )
 from datamask.runs import budget, schemas
 from datamask.runs.files import read_columns
-from datamask.runs.followed import selection_of
 from datamask.runs.opening import open_run
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
@@ -153,7 +152,7 @@ def _ids(run: Run, arm: Arm, compute: Compute) -> Iterator[pa.Array | pa.Chunked
     elif arm.change:
         from datamask.selection.per_shard import selected_alone
 
-        selection = changed_selection(selection_of(run), arm)
+        selection = changed_selection(run.in_force.selection, arm)
         changed = replace(run, settings=run.settings.model_copy(update={"selection": selection}))
         for shard in range(run.num_shards):
             yield selected_alone(changed, shard, compute)

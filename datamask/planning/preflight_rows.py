@@ -28,7 +28,7 @@ from datamask.config.settings import Settings
 from datamask.embedding.vectors import normalise, to_matrix
 from datamask.errors import DatamaskError, InputError, gathering, shortened
 from datamask.runs.in_progress import each_in_turn
-from datamask.runs.run import Piece
+from datamask.runs.schemas import Piece
 from datamask.selection.limits import COUNTS, check_bounds
 from datamask.source.columns import (
     INEXACT,

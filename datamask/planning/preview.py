@@ -29,8 +29,8 @@ from datamask.quality.classifier import pin_classifier
 from datamask.quality.examples import check_examples
 from datamask.quality.fasttext_model import pin_fasttext
 from datamask.runs import budget
-from datamask.runs.run import Piece, Run
-from datamask.runs.schemas import SIGNATURE_BYTES, SKETCH_BYTES
+from datamask.runs.run import Run
+from datamask.runs.schemas import SIGNATURE_BYTES, SKETCH_BYTES, Piece
 from datamask.source.convert import FOLDER, not_converted, source_files
 from datamask.source.opening import SOURCE_PIN, pin_source, pinned_path, resolve_path
 from datamask.source.pinned import digest_file, digest_files

@@ -31,7 +31,6 @@ from datamask.report.charts import read_captions
 from datamask.report.evaluation import evaluation_markdown
 from datamask.report.markdown import report_markdown
 from datamask.report.rendering import cell, render, shown_model, shown_path
-from datamask.runs.followed import prune_fraction_of, selection_of
 from datamask.runs.run import Run
 from datamask.runs.schemas import added_columns
 from datamask.source.opening import SOURCE_PIN
@@ -133,7 +132,7 @@ def card_text(
 
 def recipe(run: Run) -> str:
     """The settings that determine the selection, as a Markdown table."""
-    selection = selection_of(run)
+    selection = run.in_force.selection
     return render(
         "recipe.md",
         TEMPLATES,
@@ -144,7 +143,7 @@ def recipe(run: Run) -> str:
         commit=run.pinned_revisions.get(SOURCE_PIN),
         rounds=query(run, "SELECT settled FROM rounds ORDER BY round"),
         formula=formula(selection),
-        pruned=prune_fraction_of(run),
+        pruned=run.in_force.prune_fraction,
         near=near_duplicates(run),
         words=WORDS,
         tokens=tokens_of(run),

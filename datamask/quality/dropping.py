@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from datamask.config import recipe
 from datamask.config.compute import Compute
 from datamask.config.selection import LENGTH_BINS
 from datamask.hygiene.contamination import common_ngrams
@@ -29,7 +30,6 @@ from datamask.quality.fitting import rank_correlation
 from datamask.quality.grouping import group_kinds, group_shares
 from datamask.runs import schemas
 from datamask.runs.budget import total_units
-from datamask.runs.followed import prune_fraction_due
 from datamask.runs.run import Run
 from datamask.selection.model_file import judged_by
 from datamask.storage.duckdb_scratch import execute, is_sampled, temporary_duckdb, value_at
@@ -82,19 +82,23 @@ def drop(run: Run, compute: Compute) -> None:
         write_shards(connection, run, "quality", "result", schema, metrics)
 
 
-def _prune(connection: Any, run: Run, about: dict[str, Any] | None) -> float:
+def _prune(connection: Any, run: Run, about: dict[str, Any] | None) -> float | None:
     """View `result`: `joined` with the reason to drop each document, null if it stays.
 
-    Returns the share that is pruned, as set or, if the budget needs more documents, less.
+    Returns the share that is pruned, as set or, if the budget needs more documents, less; None if
+    a mask model prunes.
     """
-    fraction = prune_fraction_due(run)
     execute(
         connection,
         "CREATE VIEW remaining AS SELECT * FROM joined ANTI JOIN near USING (shard, row) "
         "WHERE reason IS NULL",
     )
-    border, last = (about["least_quality"] if about else None), None
+    border, last, fraction = (about["least_quality"] if about else None), None, None
     if not about:
+        fraction = run.settings.prune_fraction
+        if run.settings.pruning_follows:
+            [figures] = run.receipt("example_models").metrics.values()
+            fraction, _ = recipe.following(figures["auc"])
         number = execute(connection, "SELECT count(*) FROM remaining")[0][0]
         pruned = int(Fraction(str(fraction)) * number)
         if run.settings.pruning_gives_way and (spare := _spare(connection, run, number)) < pruned:

@@ -21,13 +21,13 @@ import pyarrow.compute as pc
 from datamask.config.compute import Compute
 from datamask.config.group import SourceGroup
 from datamask.config.inputs import LARGEST, Score
+from datamask.config.recipe import following, wanted_share
 from datamask.errors import InputError
 from datamask.quality.held_out import are_drawn
 from datamask.quality.resemblance import alike, resemblance
 from datamask.quality.word_model import FOLDS, WordModel, features_of, fit_words
 from datamask.runs import schemas
 from datamask.runs.files import read_columns
-from datamask.runs.followed import following, wanted_share
 from datamask.runs.output import write_output
 from datamask.runs.run import Run, shard_seed
 from datamask.source.columns import domains, usable

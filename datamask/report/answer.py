@@ -13,7 +13,6 @@ from datamask.analysis.summary import totals_of
 from datamask.report.finding import Finding
 from datamask.report.findings import findings_of
 from datamask.report.rendering import render
-from datamask.runs.followed import selection_of
 from datamask.runs.run import Run
 
 
@@ -60,7 +59,7 @@ def answer_markdown(run: Run) -> str:
 
 
 def _what(run: Run) -> str:
-    totals, selection = totals_of(run), selection_of(run)
+    totals, selection = totals_of(run), run.in_force.selection
     ours, source = totals["selected"], totals["source"]
 
     def kept(unit: str) -> str:

@@ -21,7 +21,6 @@ from datamask.report.finding import Finding, Grade
 from datamask.report.group_findings import copied_groups, explained, groups, prefers_quality
 from datamask.report.quality_findings import leaks, length_command, role_of_score, scores
 from datamask.report.redundancy import NEAR_DUPLICATE_COSINE, redundancy, sample_path
-from datamask.runs.followed import selection_of
 from datamask.runs.receipt import read_receipt
 from datamask.runs.run import Run
 
@@ -117,7 +116,7 @@ def trained(run: Run) -> Iterator[Finding]:
 
 
 def _gains(run: Run) -> Iterator[Finding]:
-    known, selection = gains(run), selection_of(run)
+    known, selection = gains(run), run.in_force.selection
     texts = [
         f"{name} {gain['selected']:+.1f}"
         + (f" (top quality {gain['top_quality']:+.1f})" if "top_quality" in gain else "")

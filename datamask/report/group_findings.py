@@ -14,7 +14,6 @@ from datamask.errors import SettingsError
 from datamask.report.finding import LEAST_EXPECTED, MOST_NAMED, Finding, Grade
 from datamask.report.rendering import STEPS
 from datamask.runs.budget import total_units
-from datamask.runs.followed import prune_fraction_of, selection_of
 from datamask.runs.run import Run
 from datamask.selection.limits import check_limits
 
@@ -148,12 +147,12 @@ def _differs(row: Row) -> bool:
 
 def _has_effect(run: Run) -> bool:
     """Whether scores decide anything."""
-    return prefers_quality(run) or prune_fraction_of(run) > 0
+    return prefers_quality(run) or run.in_force.prune_fraction > 0
 
 
 def prefers_quality(run: Run) -> bool:
     """Whether documents with a high score are selected rather than others."""
-    selection = selection_of(run)
+    selection = run.in_force.selection
     is_blind = selection.method in WITHOUT_OBJECTIVE
     return selection.method == "top_quality" or bool(selection.quality_weight and not is_blind)
 

@@ -32,7 +32,6 @@ from datamask.report.redundancy import NEAR_DUPLICATE_COSINE, neighbours_path, s
 from datamask.report.rendering import STEPS, render
 from datamask.report.sample import write_sample
 from datamask.runs.files import write_text_file
-from datamask.runs.followed import prune_fraction_of, selection_of, settings_of
 from datamask.runs.receipt import html_receipt
 from datamask.runs.records import read_record
 from datamask.runs.run import Run
@@ -75,9 +74,9 @@ def write_report(run: Run, compute: Compute) -> None:
 
 
 def _page(run: Run, answered: Answer, charts: list[Chart], trained: list[Chart]) -> str:
-    settings = settings_of(run, "subset", "publication")
+    settings = run.in_force.model_dump(mode="json", exclude={"subset", "publication"})
     settings["source"]["path"] = Path(settings["source"]["path"]).name
-    selection = selection_of(run)
+    selection = run.in_force.selection
     shards = query(run, "SELECT * FROM shards ORDER BY objective - objective_random, shard")
     funnel = summary.funnel_of(run)
     groups, documents = page_data.groups(run), page_data.documents(run)
@@ -115,7 +114,7 @@ def _page(run: Run, answered: Answer, charts: list[Chart], trained: list[Chart])
         correlations=query(run, "SELECT * FROM score_correlations"),
         explained=query(run, "SELECT * FROM score_explained"),
         fitted=example_figures(run),
-        pruned=prune_fraction_of(run),
+        pruned=run.in_force.prune_fraction,
         moved=moved_groups(run, MOVED_GROUPS),
         shards=[row | _work(run, row["shard"]) for row in shards[:LISTED_SHARDS]],
         rounds=query(run, "SELECT * FROM rounds ORDER BY round"),

@@ -18,7 +18,6 @@ from datamask.analysis.query import open_run_database
 from datamask.report.finding import LEAST_EXPECTED
 from datamask.report.group_findings import RETENTION
 from datamask.report.redundancy import NEAR_COPY
-from datamask.runs.followed import selection_of
 from datamask.runs.run import Run
 
 TABS = KINDS | {"length": "length bands (characters)"}
@@ -59,7 +58,7 @@ ORDER BY s.kind = 'random', d.dropped IS NOT NULL, s.kind, d.logit, s.shard, s.r
 def documents(run: Run) -> list[list[Any]]:
     """The documents to read, extremes first; one that is there for two reasons is there once."""
     with open_run_database(run) as connection:
-        weight, is_whole = selection_of(run).quality_weight, not run.settings.has_vectors
+        weight, is_whole = run.in_force.selection.quality_weight, not run.settings.has_vectors
         sql = _DOCUMENTS.format(weight=weight, is_whole=is_whole)
         rows = rows_of(connection.execute(sql))
     by_id: dict[str, list[Any]] = {}

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from datamask.analysis.composition import query
 from datamask.analysis.summary import benchmarks
+from datamask.config.recipe import wanted_share
 from datamask.config.selection import Selection
 from datamask.quality.examples import example_figures
 from datamask.quality.resemblance import alike
 from datamask.report.finding import Finding
 from datamask.report.group_findings import label_command, prefers_quality
-from datamask.runs.followed import prune_fraction_of, wanted_share
 from datamask.runs.run import Run
 
 MOST_LACKING = 0.5
@@ -29,7 +29,7 @@ def role_of_score(run: Run) -> str:
     """What the score does, as a clause."""
     if prefers_quality(run):
         return "the selection prefers documents with a high score"
-    if prune_fraction_of(run):
+    if run.in_force.prune_fraction:
         return "the score only prunes the worst documents"
     return "the score has no effect on the selection"
 
@@ -61,7 +61,7 @@ def scores(run: Run) -> Iterator[Finding]:
     else:
         names = ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
         text = f"Quality combines {names}; {role}."
-        has_effect = prefers_quality(run) or prune_fraction_of(run) > 0
+        has_effect = prefers_quality(run) or run.in_force.prune_fraction > 0
         is_tested = {*kinds.values()} == {"examples"} and has_effect
         if is_tested:
             figures = example_figures(run)

@@ -21,6 +21,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from datamask.config import recipe
 from datamask.config.outputs import MOST_DUMPS
 from datamask.config.settings import Settings
 from datamask.errors import CorruptFileError, RunError
@@ -50,20 +51,6 @@ def shard_seed(seed: int, shard: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}/{shard}".encode()).digest()[:8]) >> 1
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Consecutive rows of one source file in one shard (see `schemas.PLAN`)."""
-
-    shard: int
-    path: str
-    first_row_group: int
-    num_row_groups: int
-    skip_rows: int
-    rows: int
-    bytes: int
-    digest: str
-
-
 @dataclass(frozen=True)
 class Run:
     """A run with its settings as in run.json. Use `open_run` or `create_run`."""
@@ -82,13 +69,22 @@ class Run:
         """The run's URL or folder, as users give it and other machines open it."""
         return self.storage.address
 
+    @cached_property
+    def in_force(self) -> Settings:
+        """The settings, with what follows from examples; RunError before `quality` is done."""
+        if not self.settings.pruning_follows:
+            return self.settings
+        [figures] = self.receipt("example_models").metrics.values()
+        weight, metrics = recipe.following(figures["auc"])[1], self.receipt("quality").metrics
+        return self.settings.resolved(metrics["prune_fraction"], weight)
+
     @property
     def plan_path(self) -> Path:
         """The local path of plan.parquet: which rows are in which shard."""
         return self.fetch("plan.parquet")
 
     @cached_property
-    def pieces(self) -> tuple[Piece, ...]:
+    def pieces(self) -> tuple[schemas.Piece, ...]:
         """The plan, in order of shard.
 
         Raises:
@@ -103,13 +99,12 @@ class Run:
         if not table.num_rows or not table.schema.equals(schemas.PLAN):
             raise CorruptFileError(f"{path}: not a plan of datamask; delete it and relaunch")
         columns = (column.to_pylist() for column in table.columns)
-        return tuple(starmap(Piece, zip(*columns, strict=True)))
+        return tuple(starmap(schemas.Piece, zip(*columns, strict=True)))
 
     @cached_property
-    def shard_pieces(self) -> tuple[tuple[Piece, ...], ...]:
+    def shard_pieces(self) -> tuple[tuple[schemas.Piece, ...], ...]:
         """The pieces of each shard."""
-        by_shard = groupby(self.pieces, lambda piece: piece.shard)
-        return tuple(tuple(pieces) for _, pieces in by_shard)
+        return tuple(tuple(of) for _, of in groupby(self.pieces, lambda piece: piece.shard))
 
     @property
     def num_shards(self) -> int:

@@ -6,6 +6,7 @@ Ids are text everywhere inside a run, whatever the source's type.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -26,8 +27,24 @@ PLAN = pa.schema(
 )
 """`skip_rows`: rows of the first row group that belong to an earlier shard."""
 
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Consecutive rows of one source file in one shard: a row of `PLAN`."""
+
+    shard: int
+    path: str
+    first_row_group: int
+    num_row_groups: int
+    skip_rows: int
+    rows: int
+    bytes: int
+    digest: str
+
+
 LOGITS = pa.schema(_never_null(logit=_FLOAT))
-"""`learning/`: what was learnt of a shard, before the threshold over all shards is known."""
+"""`learning/`: what was learnt of a shard, before the threshold over all shards is known.
+`judged/`: what a mask model makes of it."""
 
 MASK = pa.schema([*LOGITS, *_never_null(selected=_BOOL)])
 """`selection/`: one row per document that survived pruning, in the source's order. Their ids are in

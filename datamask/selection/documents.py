@@ -19,7 +19,6 @@ from datamask.learning.ranked import compare_quality
 from datamask.objectives.level import Level
 from datamask.runs import budget
 from datamask.runs.files import read_columns
-from datamask.runs.followed import selection_of
 from datamask.runs.output import write_output
 from datamask.runs.run import Run, shard_seed
 from datamask.selection.terms import indicator_names
@@ -235,7 +234,7 @@ def compare_mask(
         problem = scale(
             documents.features,
             documents.quality,
-            selection_of(run),
+            run.in_force.selection,
             int(selected.sum()),
             shard_seed(run.settings.seed, documents.shard),
             documents.scores,

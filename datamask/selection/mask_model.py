@@ -32,7 +32,6 @@ from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import WeightedTerm, is_linear, with_unit
 from datamask.runs import budget
 from datamask.runs.files import read_columns, replace_file, write_text_file
-from datamask.runs.followed import selection_of
 from datamask.runs.opening import versions
 from datamask.runs.run import Run, digest
 from datamask.selection import sampling, sums
@@ -94,7 +93,8 @@ def _unavailable(run: Run) -> str:
 
 def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any], str]:
     """The model, what model.json says of it, and why it is of no use, if it is of none."""
-    selection, shards, level = selection_of(run), range(run.num_shards), sums.level_of_quality(run)
+    selection, shards = run.in_force.selection, range(run.num_shards)
+    level = sums.level_of_quality(run)
     quality = run.receipt("quality", 0).metrics
     moments, *_ = sums.read_moments(run, "outcome", shards)
     kept, candidates = float(moments.count), quality["kept_total"]

@@ -18,7 +18,6 @@ from datamask.learning import published
 from datamask.learning.ranked import LearnedMask, select_ranked
 from datamask.runs import budget, schemas
 from datamask.runs.checkpoints import Checkpoints
-from datamask.runs.followed import selection_of
 from datamask.runs.in_progress import advance
 from datamask.runs.run import Run, shard_seed
 from datamask.selection.documents import (
@@ -173,7 +172,7 @@ def _learn(
     compute: Compute,
     attempt: int = 0,
 ) -> LearnedMask:
-    selection, shard = selection_of(run), documents.shard
+    selection, shard = run.in_force.selection, documents.shard
     seed = shard_seed(run.settings.seed, shard)
     if not run.settings.has_vectors:
         return select_ranked(documents.quality, documents.ids, selection, num_selected, seed)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from datamask.config.selection import Selection
-from datamask.runs.followed import selection_of
 from datamask.runs.run import Run
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ def terms_of(run: Run) -> tuple[WeightedTerm, ...]:
         for key in (f"learning:{term.path}", f"arms:{term.path}"):
             if key in run.pinned_revisions:
                 planned[term.path] = run.pinned_revisions[key]
-    return build_terms(selection_of(run), planned)
+    return build_terms(run.in_force.selection, planned)
 
 
 def indicator_names(selection: Selection) -> tuple[str, ...]:

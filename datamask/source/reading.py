@@ -21,7 +21,8 @@ import pyarrow.parquet as pq
 
 from datamask.errors import DatamaskError, InputError, one_line
 from datamask.runs.in_progress import note
-from datamask.runs.run import Piece, Run
+from datamask.runs.run import Run
+from datamask.runs.schemas import Piece
 from datamask.source import long_texts
 from datamask.source.opening import FETCH_BYTES, is_remote
 from datamask.source.pinned import open_parquet

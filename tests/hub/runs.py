@@ -14,7 +14,8 @@ from datamask.config.loading import parse_settings
 from datamask.runs import schemas
 from datamask.runs.files import write_parquet
 from datamask.runs.opening import create_run
-from datamask.runs.run import Piece, Run
+from datamask.runs.run import Run
+from datamask.runs.schemas import Piece
 from datamask.source.reading import SCHEMA_KEY
 
 NAME = "ada/subset"

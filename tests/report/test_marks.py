@@ -22,7 +22,7 @@ EXAMPLES = {"scores": [{"name": "edu", "kind": "examples", "path": "x.jsonl"}]}
 def run_of(**groups: Any) -> Run:
     """Settings that pass for a run, whose results are those of the case."""
     settings = parse_settings({"quality": COLUMN, **groups})
-    run: Any = SimpleNamespace(settings=settings, address="r", root="r")
+    run: Any = SimpleNamespace(settings=settings, in_force=settings, address="r", root="r")
     return run
 
 

@@ -18,7 +18,8 @@ from datamask.embedding.vectors import to_columns
 from datamask.runs import schemas
 from datamask.runs.files import write_parquet
 from datamask.runs.opening import create_run
-from datamask.runs.run import Piece, Run
+from datamask.runs.run import Run
+from datamask.runs.schemas import Piece
 from datamask.source.reading import read_footers
 from tests.finished import WORDS
 from tests.hub.runs import MASK_METRICS, write_outputs

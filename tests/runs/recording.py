@@ -74,9 +74,13 @@ def _all(path: str, kind: type[Group], name: str) -> Iterator[str]:
 
 
 def _is_of(modules: set[str]) -> bool:
+    """Whether a module reads; what `Run.in_force` asks is asked by the stage that calls it."""
     frame = sys._getframe(2)
     while frame is not None:
-        if frame.f_globals.get("__name__") in modules:
+        name = frame.f_code.co_name
+        if name == "in_force":
+            return False
+        if name == "resolved" or frame.f_globals.get("__name__") in modules:
             return True
         frame = frame.f_back
     return False

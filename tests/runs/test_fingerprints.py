@@ -1,6 +1,7 @@
 """A fingerprint holds exactly the settings that its stage reads, by a record of all reads."""
 
 import pkgutil
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -180,7 +181,7 @@ def recorded(
 
     def work(run: Run, stage: str, *more: Any) -> None:
         with recording() as keys:
-            original(run, stage, *more)
+            original(replace(run), stage, *more)  # which has resolved nothing yet
         reads.setdefault(stage, set()).update(keys)
 
     with pytest.MonkeyPatch.context() as patch:

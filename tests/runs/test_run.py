@@ -16,7 +16,8 @@ from datamask.runs import schemas
 from datamask.runs.files import replace_file, write_parquet
 from datamask.runs.opening import create_run, open_run
 from datamask.runs.receipt import Receipt, fingerprint_at_end, html_receipt, read_receipt
-from datamask.runs.run import Piece, Run, digest, shard_seed
+from datamask.runs.run import Run, digest, shard_seed
+from datamask.runs.schemas import Piece
 from datamask.runs.stages import STAGES
 
 SCHEMA = pa.schema([pa.field("id", pa.string(), nullable=False)])

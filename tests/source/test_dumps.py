@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datamask.runs.run import Piece
+from datamask.runs.schemas import Piece
 from datamask.source.dumps import (
     COUNT_DUMPS,
     MOST_COUNTED,

@@ -10,14 +10,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from datamask.analysis.compare import compare
+from datamask.cli.main import cli
 from datamask.config.loading import parse_settings
+from datamask.config.recipe import following
 from datamask.evaluation.units import arm_units
 from datamask.publishing.card import _settings, recipe
 from datamask.report import quality_findings
 from datamask.report.group_findings import _remedy
-from datamask.runs.followed import following
 from datamask.runs.run import Run
 from tests.cli.commands import here
 from tests.finished import finish, table_of
@@ -117,7 +119,7 @@ def test_an_arm_that_sets_lambda_does_not_depend_on_that_of_the_run(tmp_path):
 
 def test_what_follows_is_in_force(tmp_path, monkeypatch):
     """Of the documents left by other reasons, floor(t · number) are pruned; 1 needs no metric."""
-    monkeypatch.setattr("datamask.runs.followed.following", lambda _: (0.13, 1.0))
+    monkeypatch.setattr("datamask.config.recipe.following", lambda _: (0.13, 1.0))
     run = made(tmp_path, "run", "report", evaluation={"arms": []})
     page = (run.root / "report.html").read_text()
     assert "quality_weight: 1.0" in page and "prune_fraction: 0.13" in page
@@ -125,7 +127,9 @@ def test_what_follows_is_in_force(tmp_path, monkeypatch):
     dropped = table_of(run, "quality")["dropped"].to_pylist()
     left = sum(reason in (None, "pruned") for reason in dropped)
     assert dropped.count("pruned") == left * 13 // 100
-    monkeypatch.setattr("datamask.runs.followed.following", lambda _: (0.0, 0.0))
+    status = CliRunner().invoke(cli, ["status", str(run.root)])
+    assert "quality.prune_fraction=0.13, selection.quality_weight=1\n" in status.output
+    monkeypatch.setattr("datamask.config.recipe.following", lambda _: (0.0, 0.0))
     command = _remedy(run, "taste", "topic")
     assert "limits" in command, "scores are not normalised within topics"
 
