@@ -9,18 +9,23 @@ from __future__ import annotations
 import contextlib
 import difflib
 import errno
+import functools
 import os
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 MOST_EXAMPLES = 10
 """Problems of one kind that are shown."""
 
 SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 """Environment variables whose values are never shown."""
+
+LEAST_SECRET, LEAST_INSIDE = 8, 16
+"""Characters of a secret that is looked for at all, and of one that is looked for inside of words:
+`test` and `minioadmin`, in common use on development machines, are parts of honest paths."""
 
 # In abfs://container@account the first name is not a user. A colon that is not followed by a port
 # begins a password, which may contain any character.
@@ -38,13 +43,11 @@ _SECRET_NAME = re.compile(
 def without_secrets(text: str) -> str:
     """Replace secrets in a text by ***.
 
-    These are the values of `SECRETS`, user and password in a URL, and signatures, tokens and keys
-    in its query.
+    These are the values of `SECRETS` as they are, escaped or in part, user and password in a URL,
+    and signatures, tokens and keys in its query.
     """
-    for name in SECRETS:
-        secret = os.environ.get(name, "").strip()
-        if secret:
-            text = text.replace(secret, "***")
+    if pattern := _secrets(tuple(os.environ.get(name, "").strip() for name in SECRETS)):
+        text = pattern.sub("***", text)
     text = _USER.sub(lambda match: match["container"] or "://***@", text)
     return _PARAMETER.sub(
         lambda match: (
@@ -52,6 +55,39 @@ def without_secrets(text: str) -> str:
         ),
         text,
     )
+
+
+@functools.lru_cache
+def _secrets(values: tuple[str, ...]) -> re.Pattern[str] | None:
+    """The pattern of all forms in which libraries and servers repeat secrets; None without any."""
+    forms = set[str]()
+    for value in values:
+        parts = re.findall(
+            r"[\x21-\x7e]+", value
+        )  # clients join the lines of a token, or quote one of them
+        forms |= {value, *parts, "".join(parts), quote(value, safe=""), ascii(value)[1:-1]}
+    found = sorted((form for form in forms if len(form) >= LEAST_SECRET), key=len, reverse=True)
+    escaped = (
+        re.escape(form)
+        if len(form) >= LEAST_INSIDE
+        else rf"(?<![\w./-]){re.escape(form)}(?![\w./-])"
+        for form in found
+    )
+    return re.compile("|".join(escaped)) if found else None
+
+
+def check_secrets() -> None:
+    """Check the secrets in the environment before anybody sends one: no header can carry it.
+
+    Raises:
+        SettingsError: one has a line break, a space or a control character inside.
+    """
+    for name in SECRETS:
+        if re.search(r"[^\x21-\x7e]", os.environ.get(name, "").strip()):
+            raise SettingsError(
+                f"{name}: has a line break, a space or another character that no token has; "
+                "export it again, as one line"
+            )
 
 
 # Without tab and line feed; with the characters that change the direction of what follows.
@@ -268,10 +304,11 @@ _DISK_FULL = re.compile(
 """Messages of libraries about a full disk that have lost the number of the error."""
 
 _NO_MEMORY = re.compile(
-    "can't start new thread|can(no|')t allocate memory|bad.alloc|allocation failure|malloc of size",
+    "can't start new thread|can(no|')t allocate memory|bad.alloc|allocation failure|malloc of size"
+    "|failed to map segment|memory protection",
     re.IGNORECASE,
 )
-"""Messages about a lack of memory: for a thread, or an array of torch, Arrow or DuckDB."""
+"""Messages about a lack of memory for a thread, a library, or an array of torch, Arrow or DuckDB."""
 
 
 def is_disk_full(error: BaseException | None) -> bool:

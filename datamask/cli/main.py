@@ -23,7 +23,7 @@ from datamask.cli.open_pages import open_pages
 from datamask.cli.planning import COMMANDS as PLANNING
 from datamask.cli.rebuilding import COMMANDS as REBUILDING
 from datamask.cli.terminal import escaped_output, print_text
-from datamask.errors import DatamaskError, exit_status, known, lines, printable
+from datamask.errors import DatamaskError, check_secrets, exit_status, known, lines, printable
 
 NOISY_LOGGERS = (
     *("httpx", "httpx2", "sentence_transformers", "transformers", "huggingface_hub"),
@@ -75,6 +75,7 @@ def cli(context: click.Context, quiet: bool) -> None:
     Completion in the shell: eval "$(_DATAMASK_COMPLETE=bash_source datamask)", or zsh_source,
     fish_source.
     """  # noqa: D301 - click wants the character itself
+    check_secrets()
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
     # Read when huggingface_hub is imported: `cli.progress` shows what is at work.

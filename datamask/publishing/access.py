@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from datamask.config.outputs import Publication
-from datamask.errors import PublicationError
+from datamask.errors import PublicationError, check_secrets
 from datamask.publishing.retries import call_hub
 
 ATTEMPTS = 3
@@ -15,7 +15,8 @@ WRITING_ROLES = ("admin", "write", "contributor")
 
 
 def token_for(publication: Publication) -> str:
-    """The token in HF_TOKEN; if it is not set, a PublicationError is raised."""
+    """The token in HF_TOKEN; without one a PublicationError is raised; and as `check_secrets`."""
+    check_secrets()
     token = os.environ.get("HF_TOKEN", "").strip()
     if not token:
         raise PublicationError(

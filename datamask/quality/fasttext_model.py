@@ -22,7 +22,7 @@ def _load(path: str, digest: str) -> Any:
     """A model, loaded once per process and SHA-256 of its file."""
     try:
         import fasttext
-    except ImportError:
+    except ModuleNotFoundError:
         remedy = 'run `pip install "datamask-pipeline[fasttext]"`'
         raise SettingsError(f"kind `fasttext` needs the package fasttext; {remedy}") from None
     try:

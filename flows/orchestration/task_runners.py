@@ -78,7 +78,7 @@ def _ray(stage: str, root: Root, compute: Compute) -> Iterator[tuple[TaskRunner[
         import ray
         from prefect_ray.context import remote_options
         from prefect_ray.task_runners import RayTaskRunner
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise SettingsError(
             'compute.engine: ray needs `pip install "datamask-pipeline[ray]"` where the flow runs '
             f"and on every node ({error})"

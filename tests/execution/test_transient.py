@@ -3,6 +3,8 @@
 import errno
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 
 import duckdb
@@ -35,6 +37,9 @@ TRANSIENT: dict[str, Callable[[], Exception]] = {
     "no memory, by Arrow": lambda: pa.ArrowMemoryError("malloc of size 64 failed"),
     "no memory, by torch": lambda: RuntimeError("DefaultCPUAllocator: can't allocate memory"),
     "no memory, by the system": lambda: OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)),
+    "no memory, by the loader": lambda: ImportError(
+        "x.so: failed to map segment from shared object"
+    ),
     "no thread": lambda: RuntimeError("can't start new thread"),
 }
 LASTING: dict[str, Callable[[], Exception]] = {
@@ -128,3 +133,12 @@ def test_a_lock_on_a_full_disk_is_held_without_a_name(tmp_path, monkeypatch):
         with file_locks.held(tmp_path / "a.lock", None, "run") as is_ours:
             assert is_ours
     assert not (tmp_path / "a.lock").exists()
+
+
+def test_libraries_that_do_not_fit_are_a_lack_of_memory(tmp_path):
+    """Also those that the command imports before it has read its arguments (`ulimit -v`)."""
+    limit = f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({150 * 2**20},) * 2); "
+    command = [sys.executable, "-c", f"{limit}from datamask.cli import run; run()", "status", "x"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 75, done.stderr
+    assert len(done.stderr.splitlines()) == 1 and "a bug" not in done.stderr

@@ -6,6 +6,7 @@ The attacks are real: each payload leaves a mark when it runs.
 import ast
 import json
 import pickle
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 
 from datamask.config.compute import Compute
 from datamask.config.inputs import Embedding
+from datamask.config.reference import descriptions
 from datamask.errors import SettingsError
 from datamask.objectives.weighted import load_objective
 from datamask.runs.checkpoints import Checkpoints
@@ -151,3 +153,18 @@ def test_code_of_a_model_does_not_run_unless_asked_for(write, tmp_path, monkeypa
     with pytest.raises(Exception):  # noqa: B017 - their class is no model; it was run
         load_model(Embedding(model=str(folder), trust_remote_code=True), pin, Compute())
     assert mark.exists(), "the code is never run: the test would see nothing"
+
+
+def test_every_setting_that_runs_code_is_listed():
+    """The settings whose help says so are those of SECURITY.md, and its command finds them."""
+    named = {
+        key.replace("[].", "`, a `")
+        for key, help in descriptions().items()
+        if "package.module:Class" in help or "trust_remote_code" in key
+    }
+    text = (PROJECT / "SECURITY.md").read_text()
+    assert named and all(f"`{key}" in text for key in named)
+    [pattern] = re.findall("grep -E '([^']+)'", text)
+    for line in ('"method": "a.b:C",', '"name": "a:B"', '"trust_remote_code": true,'):
+        assert re.search(pattern, line)
+    assert not re.search(pattern, '"path": "s3://a/b", "method": "lexical"')

@@ -15,17 +15,29 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
 from datamask.cli.main import main
 from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
-from datamask.errors import PublicationError, RunError, SettingsError
+from datamask.config.outputs import Publication
+from datamask.errors import (
+    SECRETS,
+    PublicationError,
+    RunError,
+    SettingsError,
+    check_secrets,
+    printable,
+)
 from datamask.execution import pipeline
+from datamask.publishing.access import check_access
 from datamask.runs.opening import run_storage
+from tasks.hub_token import provide_hub_token
 from tests.hub.runs import finished_run
 from tests.hub.server import Fault, Hub
+from tests.malformed.commands import run_main
 from tests.publishing.conftest import TOKEN
 
 
@@ -217,3 +229,39 @@ def test_the_token_of_the_environment_is_no_setting(monkeypatch):
     with pytest.raises(SettingsError) as caught:
         parse_settings({"embedding": {"prefix": f"{TOKEN}: "}})
     assert TOKEN not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", SECRETS)
+@pytest.mark.parametrize("between", ["\n", "\r\n", " ", "\t", "\u200b", "\n\n"])
+def test_a_secret_that_no_header_can_carry_is_refused_at_the_door(name, between, monkeypatch):
+    """Before anything is sent, by the terminal, by tasks and by the library; no part is shown."""
+    halves = "hf_firstHalfOfTheToken", "secondHalfOfTheToken"
+    monkeypatch.setenv(name, between.join(halves) + "\n")
+    publication = Publication(repository="a/b", license="mit")
+    for act in (check_secrets, provide_hub_token, lambda: check_access(publication)):
+        monkeypatch.setenv("HF_TOKEN", os.environ.get("HF_TOKEN", TOKEN))
+        with pytest.raises(SettingsError, match=f"^{name}: ") as caught:
+            act()
+        assert not any(half in str(caught.value) for half in halves)
+    assert run_main(["-q", "doctor"]) == 2
+    joined = "".join(halves)
+    for form in (repr(between.join(halves)), quote(between.join(halves)), joined, *halves):
+        assert "Half" not in printable(f"Illegal header value b'Bearer {form}'")
+
+
+@pytest.mark.parametrize("secret", ["test", "minioadmin", "data"])
+def test_a_short_secret_is_no_part_of_an_honest_path(secret, monkeypatch):
+    """Development stores have such passwords; a long one is found inside of words too."""
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secret)
+    for path in (
+        f"/{secret}/corpus",
+        f"s3://{secret}/x-{secret}.parquet",
+        f"{secret}/a",
+        "/latest",
+    ):
+        assert parse_settings({"source": {"path": path}}).source.path == path
+        assert printable(f"{path}: no such file") == f"{path}: no such file"
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2hunter2")
+    assert "hunter2" not in printable("the key 'hunter2hunter2' is not known")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2/hunter2+hunter2")
+    assert "hunter2" not in printable("x?k=hunter2%2Fhunter2%2Bhunter2_hunter2/hunter2+hunter2")
