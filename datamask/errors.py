@@ -308,7 +308,7 @@ _NO_MEMORY = re.compile(
     "|failed to map segment|memory protection",
     re.IGNORECASE,
 )
-"""Messages about a lack of memory for a thread, a library, or an array of torch, Arrow or DuckDB."""
+"""Messages about a lack of memory for threads, libraries or arrays of torch, Arrow or DuckDB."""
 
 
 def is_disk_full(error: BaseException | None) -> bool:
