@@ -9,100 +9,16 @@ from __future__ import annotations
 import contextlib
 import difflib
 import errno
-import functools
 import os
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
-from urllib.parse import quote, unquote
+
+from datamask.showing import SECRETS, printable
 
 MOST_EXAMPLES = 10
 """Problems of one kind that are shown."""
-
-SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
-"""Environment variables whose values are never shown."""
-
-LEAST_SECRET, LEAST_INSIDE = 8, 16
-"""Characters of a secret that is looked for at all, and of one that is looked for inside of words:
-`test` and `minioadmin`, in common use on development machines, are parts of honest paths."""
-
-# In abfs://container@account the first name is not a user. A colon that is not followed by a port
-# begins a password, which may contain any character.
-_USER = re.compile(
-    r"\b(?P<container>(?:abfss?|wasbs?)://[^/:@\s]+@)"
-    r"|://(?:[^/?#\s]*@|[^/?#\s@\[]*:(?!\d*(?:[/?#\s'\"`]|$))[^\s'\"]*@)"
-)
-_PARAMETER = re.compile(r"(?P<name>[?&;#][\w.%-]+=)[^&;#\s'\"`]+")
-_SECRET_NAME = re.compile(
-    r"signature|token|secret|passw|pwd|credential|(api|access|account)[_-]?key|\W(sig|key|auth)=",
-    re.IGNORECASE,
-)
-
-
-def without_secrets(text: str) -> str:
-    """Replace secrets in a text by ***.
-
-    These are the values of `SECRETS` as they are, escaped or in part, user and password in a URL,
-    and signatures, tokens and keys in its query.
-    """
-    if pattern := _secrets(tuple(os.environ.get(name, "").strip() for name in SECRETS)):
-        text = pattern.sub("***", text)
-    text = _USER.sub(lambda match: match["container"] or "://***@", text)
-    return _PARAMETER.sub(
-        lambda match: (
-            f"{match['name']}***" if _SECRET_NAME.search(unquote(match["name"])) else match[0]
-        ),
-        text,
-    )
-
-
-@functools.lru_cache
-def _secrets(values: tuple[str, ...]) -> re.Pattern[str] | None:
-    """The pattern of all forms in which libraries and servers repeat secrets; None without any."""
-    forms = set[str]()
-    for value in values:
-        parts = re.findall(
-            r"[\x21-\x7e]+", value
-        )  # clients join the lines of a token, or quote one of them
-        forms |= {value, *parts, "".join(parts), quote(value, safe=""), ascii(value)[1:-1]}
-    found = sorted((form for form in forms if len(form) >= LEAST_SECRET), key=len, reverse=True)
-    escaped = (
-        re.escape(form)
-        if len(form) >= LEAST_INSIDE
-        else rf"(?<![\w./-]){re.escape(form)}(?![\w./-])"
-        for form in found
-    )
-    return re.compile("|".join(escaped)) if found else None
-
-
-def check_secrets() -> None:
-    """Check the secrets in the environment before anybody sends one: no header can carry it.
-
-    Raises:
-        SettingsError: one has a line break, a space or a control character inside.
-    """
-    for name in SECRETS:
-        if re.search(r"[^\x21-\x7e]", os.environ.get(name, "").strip()):
-            raise SettingsError(
-                f"{name}: has a line break, a space or another character that no token has; "
-                "export it again, as one line"
-            )
-
-
-# Without tab and line feed; with the characters that change the direction of what follows.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-
-
-def visible(text: str) -> str:
-    """The text with escapes for control characters and for bytes that are not UTF-8."""
-    return _CONTROL.sub(lambda match: repr(match[0])[1:-1], text)
-
-
-def printable(text: str) -> str:
-    """The text without secrets, and `visible`."""
-    return visible(without_secrets(text))
-
 
 NOT_UTF8 = "its name is not UTF-8 in this locale; rename it, or set PYTHONUTF8=1 if it is"
 """The problem of a file or folder that is not `is_utf8`."""
@@ -195,6 +111,20 @@ class SettingsError(TerminalError):
     """A setting is unknown, out of range, or contradicts another."""
 
     code = "settings"
+
+
+def check_secrets() -> None:
+    """Check the secrets in the environment before anybody sends one: no header can carry it.
+
+    Raises:
+        SettingsError: one has a line break, a space or a control character inside.
+    """
+    for name in SECRETS:
+        if re.search(r"[^\x21-\x7e]", os.environ.get(name, "").strip()):
+            raise SettingsError(
+                f"{name}: has a line break, a space or another character that no token has; "
+                "export it again, as one line"
+            )
 
 
 class InputError(TerminalError):

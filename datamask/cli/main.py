@@ -23,7 +23,8 @@ from datamask.cli.open_pages import open_pages
 from datamask.cli.planning import COMMANDS as PLANNING
 from datamask.cli.rebuilding import COMMANDS as REBUILDING
 from datamask.cli.terminal import escaped_output, print_text
-from datamask.errors import DatamaskError, check_secrets, exit_status, known, lines, printable
+from datamask.errors import DatamaskError, check_secrets, exit_status, known, lines
+from datamask.showing import printable
 
 NOISY_LOGGERS = (
     *("httpx", "httpx2", "sentence_transformers", "transformers", "huggingface_hub"),

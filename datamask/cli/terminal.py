@@ -20,7 +20,8 @@ from typing import IO, Any
 import click
 from pydantic_core import to_json
 
-from datamask.errors import escaped, visible
+from datamask.errors import escaped
+from datamask.showing import visible
 
 ALIGNED_ROWS = 1000
 WIDEST = 60

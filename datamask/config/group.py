@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationInfo, field_validator
 
-from datamask.errors import did_you_mean, without_secrets
+from datamask.errors import did_you_mean
+from datamask.showing import without_secrets
 
 PLACE, MODEL = "place", "model"
 """Marks of settings that `Group.relocated` changes."""

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from datamask.errors import one_line, without_secrets
+from datamask.errors import one_line
 from datamask.execution.devices import usable_cores
+from datamask.showing import without_secrets
 from datamask.storage.local import nearest_folder
 
 SECONDS = 5.0

@@ -12,7 +12,8 @@ import random
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from datamask.errors import HubUnavailableError, PublicationError, one_line, printable
+from datamask.errors import HubUnavailableError, PublicationError, one_line
+from datamask.showing import printable
 from datamask.source.opening import http_status
 from datamask.storage.stopping import pause
 

@@ -20,17 +20,11 @@ from typing import Any
 import httpx2
 
 from datamask.config.rubric import Rubric
-from datamask.errors import (
-    DatamaskError,
-    EndpointError,
-    SettingsError,
-    describe,
-    one_line,
-    without_secrets,
-)
+from datamask.errors import DatamaskError, EndpointError, SettingsError, describe, one_line
 from datamask.quality.labelling import Labels, Sampled, append, read_journal
 from datamask.runs.in_progress import advance
 from datamask.runs.retrying import attempts
+from datamask.showing import without_secrets
 from datamask.storage.stopping import pause, stoppable_threads
 
 SILENCE_SECONDS = 120.0

@@ -17,11 +17,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from datamask.errors import DatamaskError, code_of, describe, visible
+from datamask.errors import DatamaskError, code_of, describe
 from datamask.runs.files import write_text_file
 from datamask.runs.in_progress import working
 from datamask.runs.run import Run
 from datamask.runs.stages import STAGES
+from datamask.showing import visible
 from datamask.storage.contents import Record
 
 logger = logging.getLogger(__name__)

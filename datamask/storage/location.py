@@ -8,7 +8,8 @@ from typing import Annotated
 
 from pydantic import BeforeValidator
 
-from datamask.errors import NOT_UTF8, RunError, is_utf8, without_secrets
+from datamask.errors import NOT_UTF8, RunError, is_utf8
+from datamask.showing import without_secrets
 from datamask.storage.contents import Contents
 from datamask.storage.local import Storage
 from datamask.storage.remote import RemoteStorage

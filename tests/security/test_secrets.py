@@ -23,17 +23,11 @@ from datamask.cli.main import main
 from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
 from datamask.config.outputs import Publication
-from datamask.errors import (
-    SECRETS,
-    PublicationError,
-    RunError,
-    SettingsError,
-    check_secrets,
-    printable,
-)
+from datamask.errors import PublicationError, RunError, SettingsError, check_secrets
 from datamask.execution import pipeline
 from datamask.publishing.access import check_access
 from datamask.runs.opening import run_storage
+from datamask.showing import SECRETS, printable
 from tasks.hub_token import provide_hub_token
 from tests.hub.runs import finished_run
 from tests.hub.server import Fault, Hub
