@@ -92,6 +92,8 @@ def compare(runs: Sequence[Run]) -> Comparisons:
     """
     if len(runs) < 2:
         raise RunError("compare: needs two runs or more")
+    if len({run.address for run in runs}) < len(runs):
+        raise RunError("compare: a run is named twice")
     short = [run.root.absolute().name for run in runs]
     names = short if len(set(short)) == len(short) else [run.address for run in runs]
     for run in runs:

@@ -138,15 +138,16 @@ def compare(roots: tuple[Root, ...], output: Path) -> None:
     write_text_file(output, compare_page(compared))
     if not compared.same_source:
         print_text("The runs have different sources, so their figures cannot be compared.")
-    for key, values in compared.settings:
-        print_text(f"{key}: {' | '.join(values)}")
     terms = ([name, *values, better] for name, values, better in term_rows(compared))
     shown = ("first", "second", "both", "only_first", "only_second", "jaccard")
     pairs = ([getattr(pair, name) for name in shown] for pair in compared.pairs)
-    for names, rows in ((("term", *compared.names, "better"), terms), (shown, pairs)):
-        click.echo()
+    settings = ([key, *values] for key, values in compared.settings)
+    terms_of = ("term", *compared.names, "better")
+    tables = ((("setting", *compared.names), settings), (terms_of, terms), (shown, pairs))
+    for names, rows in tables:
         print_rows(names, rows, "table")
-    click.echo(f"\npage  {output}")
+        click.echo()
+    click.echo(f"page  {output}")
 
 
 @click.command()

@@ -382,7 +382,7 @@ class Run:
                 return receipt
             state = "stale"
         command = f"datamask rerun-failed {shlex.quote(self.address)}"
-        raise RunError(f"{path}: {state}; `{command}` runs stage {stage} first")
+        raise RunError(f"{path}: {state}; run stage `{stage}` first (`{command}`)")
 
     def make_receipt(
         self, stage: str, unit: int, rows: int, metrics: dict[str, Any] | None = None

@@ -106,6 +106,26 @@ def test_terms_and_settings_side_by_side(runs, tmp_path, capsys):
     for pair in found.pairs:
         assert f"{pair.jaccard:.6g}" in text
         assert f"{pair.jaccard:.2%}" in page
+    lines = [line.split() for line in text.splitlines()]
+    assert lines[0] == ["setting", *found.names]
+    weights = [f"{run.settings.selection.quality_weight}" for run in runs]
+    assert ["selection.quality_weight", *weights] in lines
+
+
+def test_the_better_run_is_named_where_values_can_be_compared(runs):
+    """By the largest gain; with other shards no run is named, except for quality."""
+    for compared in (runs[:2], runs[:2][::-1]):
+        found = compare(compared)
+        for name, values, better in term_rows(found):
+            if name in ("quality", "disf"):
+                own = [gains(run, compared[0])[name]["selected"] for run in compared]
+                assert values == own and better == found.names[int(np.argmax(own))]
+                assert f"<td>{better}</td></tr>" in compare_page(found)
+    named = {name: better for name, _, better in term_rows(compare(runs))}
+    assert named["quality"] == "quality"
+    assert named["disf"] == named["near-duplicates"] == "(other plan.rows_per_shard)"
+    with pytest.raises(RunError):
+        compare([runs[0], runs[0]])
 
 
 @pytest.mark.slow

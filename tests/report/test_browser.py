@@ -215,6 +215,24 @@ def test_a_group_shows_its_funnel(chromium, made):
         assert re.findall(r": (\d+)", said) == counts
 
 
+def test_settings_stand_under_their_run(chromium, made):
+    """The right edge of each value's text is that of its column's heading, and in no other column.
+
+    Values are of any length, so a heading and a value that are aligned differently lie far apart.
+    """
+    script = """() => [...document.querySelectorAll('[aria-label="Settings"] tr')].map(row =>
+        [...row.cells].map(cell => {
+            const range = document.createRange();
+            range.selectNodeContents(cell);
+            return range.getBoundingClientRect().right;
+        }))"""
+    with opened(chromium, made.pages["comparison"]) as (page, _):
+        heads, *rows = page.evaluate(script)
+        assert rows and len(heads) == 3
+        for row in rows:
+            assert row[1:] == pytest.approx(heads[1:], abs=1.5)
+
+
 def test_a_command_is_copied(chromium, made):
     """The clipboard has what stands next to the button."""
     with opened(chromium, made.pages["report"]) as (page, _):

@@ -1,6 +1,8 @@
 """Every ✓ of a report has a case in which it is given, and one in which it must not be."""
 
 import ast
+import re
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 from datamask.config.loading import parse_settings
 from datamask.report import evaluation, findings, group_findings, quality_findings
 from datamask.report.finding import Finding
+from datamask.report.rendering import cell
 from datamask.runs.run import Run
 
 REPORT = Path(findings.__file__).parent
@@ -174,6 +177,16 @@ def test_a_mark_is_given_and_withheld(name, monkeypatch):
     assert finding(monkeypatch, *good).grade == "good"
     for case in others:
         assert finding(monkeypatch, *case).grade != "good", case
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_finding_can_be_published(name, monkeypatch):
+    """No path, address or host in its text, and no entity where Markdown shows it."""
+    finding, good, others = CASES[name]
+    for case in (good, *others):
+        text = cell(finding(monkeypatch, *case).text)
+        assert not re.search(r"(^|\s)[~.]?/\w|://|&#?\w+;", text), text
+        assert socket.gethostname() not in text and "datamask " not in text
 
 
 def test_every_mark_has_its_cases():

@@ -2,6 +2,9 @@
 
 import html
 import logging
+import os
+import re
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +104,17 @@ def told(run: Run, caplog: pytest.LogCaptureFixture) -> list[str]:
     for line in found:
         assert cell(line) in card.partition("\n## ")[0]
         assert line in listed
+    _reveals_nothing(run, card)
     return found
+
+
+def _reveals_nothing(run: Run, card: str) -> None:
+    """No folder or name of this machine, no secret, no HTML entity, no command for the run."""
+    folder, commands = run.root.absolute().parent, answer(run).commands
+    secrets = [value for key, value in os.environ.items() if re.search("TOKEN|SECRET|KEY$", key)]
+    for hidden in (str(folder), socket.gethostname(), *filter(None, secrets), *commands):
+        assert hidden not in card
+    assert not re.search(r"&#?\w+;", card) and "datamask rebuild RUN" not in card
 
 
 @pytest.fixture(autouse=True)
