@@ -89,11 +89,20 @@ FOURTH_DOCUMENTATION = """
     python-tables-doc python-vispy-doc qtcharts5-doc-html qtcreator-doc qtdeclarative5-doc-html
     rdkit-doc scala-doc scilab-doc senlin-doc swig4.0-doc wireshark-doc
 """
+FIFTH_DOCUMENTATION = """
+    ada-reference-manual-2012 cargo-web-doc debian-edu-doc-en dynare-doc freedombox-doc-en
+    gimp-help-en gnome-devel-docs gnome-user-docs gnucash-docs grass-doc groovy-doc
+    installation-guide-amd64 lazarus-doc-2.2 monodoc-manual ns3-doc openms-doc pacemaker-doc
+    petsc3.18-doc python-gevent-doc python-pymatgen-doc
+    python-scipy-doc python-sfepy-doc python-skimage-doc python-sklearn-doc racket-doc
+    regina-normal-doc rt5-doc-html sagemath-doc sumo-doc tellico-doc uhd-doc weka-doc
+"""
 PACKAGES = {
     "first": (MANUALS, DOCUMENTATION),
     "other": (OTHER_MANUALS, OTHER_DOCUMENTATION),
     "third": (THIRD_MANUALS, THIRD_DOCUMENTATION),
     "fourth": (FOURTH_MANUALS, FOURTH_DOCUMENTATION),
+    "fifth": ("", FIFTH_DOCUMENTATION),
 }
 """Packages with manual pages and with HTML documentation. Selections are explored on texts of the
 first ones; the others are for corpora that are looked at once."""

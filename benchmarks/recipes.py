@@ -32,7 +32,7 @@ from datamask.config.inputs import Embedding
 from datamask.config.recipe import following
 from datamask.config.selection import METRICS
 from datamask.embedding.loose_texts import embed_texts
-from datamask.evaluation.ngram import Trigrams
+from datamask.evaluation.ngram import Trigrams, bits_by_text
 from datamask.evaluation.texts import NGRAM, SCORED_TOKENS, SIMILARITY
 from datamask.evaluation.verdict import holm
 from datamask.hygiene.minhash import cluster, sign
@@ -144,6 +144,9 @@ def arms_of(setting: str, study: str) -> dict[str, Arm]:
 class Corpus:
     """A corpus without near-copies of held-out texts, its vectors and its scores."""
 
+    tokenizer_of = "B-0.parquet"
+    """The file whose texts the byte pairs are learned from."""
+
     def __init__(self, folder: Path, setting: str, fold: int, embedding: Embedding) -> None:
         names = ("", "-held-out", "-examples")
         tables = [pq.read_table(folder / f"{setting}-{fold}{name}.parquet") for name in names]
@@ -159,12 +162,16 @@ class Corpus:
         self.examples: list[str] = examples["text"].to_pylist()
         self.seed = fold
         self.wanted = set(held_out["domain"].to_pylist())
-        tokenizer = _tokenizer(folder)
+        tokenizer = _tokenizer(folder, self.tokenizer_of)
         self.tokens = [np.array(ids, np.int64) for ids in encode(tokenizer, self.texts)]
         self.costs = np.array([len(ids) + 1 for ids in self.tokens])
         scored = encode(tokenizer, held_out["text"].to_pylist())
         self.held_out = [np.array(ids[:SCORED_TOKENS], np.int64) for ids in scored]
-        self.bytes = sum(len(tokenizer.decode(ids.tolist()).encode()) for ids in self.held_out)
+        self.held_out_bytes = np.array(
+            [len(tokenizer.decode(ids.tolist()).encode()) for ids in self.held_out]
+        )
+        self.bytes = int(self.held_out_bytes.sum())
+        self.held_out_kinds = np.array(held_out["domain"].to_pylist())
         self.vectors = _vectors(folder, fold, self.documents, embedding)
         self.score = cache(self._score)
         self.auc: dict[str, float] = {}
@@ -203,14 +210,15 @@ class Corpus:
 
     def bits_per_byte(self, chosen: np.ndarray, budget: int, seed: int) -> float:
         """Of the held-out texts, by trigrams of *budget* tokens of chosen documents."""
+        return float(self.bits(chosen, budget, seed).sum()) / self.bytes
+
+    def bits(self, chosen: np.ndarray, budget: int, seed: int) -> np.ndarray:
+        """Of each held-out text, by trigrams of *budget* tokens of chosen documents."""
         order = np.random.default_rng([self.seed, seed, 2]).permutation(chosen)
         texts = [np.append(self.tokens[row], VOCABULARY) for row in order]
         stream = np.concatenate([[VOCABULARY], *texts])[: budget + 1]
         model = Trigrams(stream, VOCABULARY + 1)
-        joined = [np.append([VOCABULARY, VOCABULARY], ids) for ids in self.held_out]
-        bits = model.bits(np.concatenate(joined), (VOCABULARY, VOCABULARY))
-        is_scored = np.concatenate([np.arange(len(ids)) > 1 for ids in joined])
-        return float(bits[is_scored].sum()) / self.bytes
+        return bits_by_text(model, self.held_out, [0] * len(self.held_out))
 
 
 def _clusters(texts: Sequence[str]) -> np.ndarray:
@@ -218,8 +226,8 @@ def _clusters(texts: Sequence[str]) -> np.ndarray:
     return cluster(sign(hash_ngrams(words, NGRAM)), SIMILARITY)
 
 
-def _tokenizer(folder: Path) -> Any:
-    """Byte pairs of the noisy corpus of fold 0, learned once and kept in a file."""
+def _tokenizer(folder: Path, learned_from: str) -> Any:
+    """Byte pairs, learned once from the texts of a file and kept in another."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     path = folder / "tokenizer.json"
@@ -232,7 +240,7 @@ def _tokenizer(folder: Path) -> Any:
     trainer = trainers.BpeTrainer(
         vocab_size=VOCABULARY, show_progress=False, initial_alphabet=alphabet
     )
-    texts = pq.read_table(folder / "B-0.parquet")["text"].to_pylist()
+    texts = pq.read_table(folder / learned_from)["text"].to_pylist()
     tokenizer.train_from_iterator(texts, trainer)
     tokenizer.save(str(path))
     return tokenizer
