@@ -40,14 +40,14 @@ SHARES = {
         "database": 0.01,
     },
     "confirmed": {
-        "dictionary": 0.385,
-        "documentation": 0.28,
-        "senses": 0.15,
-        "encyclopaedia": 0.08,
-        "novels": 0.045,
-        "quotations": 0.035,
-        "jargon": 0.015,
-        "rules": 0.01,
+        "dictionary": 0.39,
+        "documentation": 0.29,
+        "senses": 0.165,
+        "encyclopaedia": 0.07,
+        "novels": 0.04,
+        "quotations": 0.025,
+        "jargon": 0.012,
+        "rules": 0.008,
     },
 }
 """The kinds of wanted texts and their shares of these."""
