@@ -91,12 +91,11 @@ bench: $(READY) ## compare the learner with its comparators (runs/bench)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[bench]"
 	$(BIN)/python -m benchmarks.learner
 
-evidence: $(READY) ## compare recipes of selection on noisy crawls at 10 % of the tokens (needs Debian, its mirror and groff)
-	test -d runs/debian-corpus -a -d runs/apt || $(BIN)/python -m benchmarks.debian_texts runs/debian-corpus --work runs/apt
-	$(BIN)/python examples/demo_model.py runs/all-MiniLM-L6-v2
-	$(BIN)/python -m benchmarks.noisy_crawl runs/debian-corpus runs/noisy-crawl --work runs/apt --documents 8000
-	$(BIN)/python -m benchmarks.recipes runs/noisy-crawl --model runs/all-MiniLM-L6-v2 --folds 4 5 6 --study follows \
-		--winner "examples, facility_location by AUC"
+evidence: $(READY) ## compare recipes of selection on noisy webs at 10 % of the tokens (needs Debian, its mirror and groff)
+	test -d runs/fifth-corpus -a -d runs/fifth-apt || \
+		$(BIN)/python -m benchmarks.debian_texts runs/fifth-corpus --work runs/fifth-apt --packages fifth
+	test -d runs/webs || $(BIN)/python -m benchmarks.kinds confirmed runs/fifth-corpus runs/webs --work runs/fifth-apt
+	$(BIN)/python -m benchmarks.sizes runs/webs --settings 8000 8000narrow --folds 0 1 2 3 4
 
 faults: $(READY) ## kill, cut, fill and restart real processes, and compare (20 to 40 minutes)
 	$(BIN)/python -m tests.faults.campaign

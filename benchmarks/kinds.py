@@ -56,7 +56,11 @@ GOALS = {
     "confirmed": ("encyclopaedia", "novels", "quotations", "jargon", "rules"),
 }
 """The kinds that are wanted where the goal is narrow; the web is the same."""
-PACKAGES = {"libreoffice-help-en-us": "office", "linux-doc-6.1": "kernel", "sqlite3-doc": "database"}
+PACKAGES = {
+    "libreoffice-help-en-us": "office",
+    "linux-doc-6.1": "kernel",
+    "sqlite3-doc": "database",
+}
 """Packages of documentation that are kinds of their own in explored webs."""
 DICTIONARIES = {
     "dict-gcide": "dictionary",
@@ -231,8 +235,8 @@ def main() -> None:
     parser.add_argument("source", type=Path, help="folder of benchmarks.debian_texts")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--work", type=Path, required=True, help="packages of the source")
-    parser.add_argument("--sizes", type=int, nargs="+", default=[40000, 40000])
-    parser.add_argument("--nested", type=int, nargs="+", default=[4000, 16000])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[40000] * 3 + [8000] * 2)
+    parser.add_argument("--nested", type=int, nargs="+", default=[8000])
     parser.add_argument("--copies", choices=COPIES, nargs="+", default=[""])
     write(parser.parse_args())
 

@@ -67,14 +67,13 @@ ARMS = (
     Arm("top quality", "top"),
     Arm("importance sampling", "importance"),
     Arm("DSIR", "dsir"),
-    Arm("filter, cover, t²", "cover", 0.5, 2),
-    Arm("filter, cover, t", "cover", 0.5, 1),
-    Arm("filter, cover, 0", "cover", 0.5),
-    Arm("filter .7, cover, t²", "cover", 0.7, 2),
-    Arm("filter, distinct, cover, t²", "cover", 0.5, 2, is_distinct=True),
+    Arm("rule", "cover", 0.7, 2),
+    Arm("rule, at most half pruned", "cover", 0.5, 2),
+    Arm("rule, λ = t", "cover", 0.5, 1),
+    Arm("rule, λ = 0", "cover", 0.5),
+    Arm("rule, distinct", "cover", 0.5, 2, is_distinct=True),
     Arm("wanted", "wanted"),
     Arm("filter, wanted", "wanted", 0.5),
-    Arm("wanted by share", "wanted by share"),
 )
 
 
@@ -92,7 +91,7 @@ class Web(Corpus):
 
     @property
     def told(self) -> float:
-        """t = 2 AUC - 1 of the score."""
+        """The score's t: 2 AUC - 1."""
         self.score("examples")
         return max(0.0, 2 * self.auc["examples"] - 1)
 
@@ -117,8 +116,9 @@ class Web(Corpus):
     def _neighbours(self, pruned: float) -> tuple[np.ndarray, np.ndarray]:
         """Cosines and places (N x NEIGHBOURS) of the rows nearest to each row that is left."""
         vectors = torch.from_numpy(self.vectors[self.rows(pruned, False)])
-        found = [(part @ vectors.T).topk(NEIGHBOURS) for part in vectors.split(2048)]
-        return tuple(np.concatenate([f[i].numpy() for f in found]) for i in (0, 1))
+        found = [(part @ vectors.T).topk(NEIGHBOURS) for part in torch.split(vectors, 2048)]
+        cosines, places = (torch.cat([pair[i] for pair in found]).numpy() for i in (0, 1))
+        return cosines, places
 
     def figures(self, chosen: np.ndarray, budget: int, seed: int) -> dict[str, float]:
         """Bits per byte of each kind, and of the mixture."""
@@ -133,10 +133,16 @@ class Web(Corpus):
 def cover(
     weights: np.ndarray, cosines: np.ndarray, places: np.ndarray, costs: np.ndarray, budget: int
 ) -> np.ndarray:
-    """Choose places by lazy greedy until their *costs* reach *budget*: Σ weight · nearest cosine."""
+    """Choose places until their *costs* reach *budget*, for the largest Σ weight · nearest cosine.
+
+    Lazy greedy: a gain computed earlier is an upper bound of the gain now.
+    """
     order = np.argsort(places.ravel(), kind="stable")
     covered = np.repeat(np.arange(len(places)), places.shape[1])[order]
-    values, starts = cosines.ravel()[order], np.searchsorted(places.ravel()[order], range(len(places) + 1))
+    values, starts = (
+        cosines.ravel()[order],
+        np.searchsorted(places.ravel()[order], range(len(places) + 1)),
+    )
     nearest = cosines[:, -1].copy()
 
     def gain(place: int) -> float:
@@ -186,11 +192,10 @@ def chosen_by(arm: Arm, web: Web, budget: int, seed: int) -> np.ndarray:
     pruned = arm.most_pruned if arm.is_fixed else min(arm.most_pruned, told)
     rows = web.rows(pruned, arm.is_distinct)
     quality, generator = web.score("examples"), np.random.default_rng([web.seed, seed, 3])
-    if arm.method.startswith("wanted"):
+    if arm.method == "wanted":
         wanted = 1 / (1 + np.exp(-quality[rows]))
-        if arm.method == "wanted by share":
-            wanted = np.minimum(1, (1 - told) * np.exp(quality[rows]))
-        return rows[cover(wanted, *web.neighbours(pruned), web.costs[rows], budget)]
+        chosen = cover(wanted, *web.neighbours(pruned), web.costs[rows], budget)
+        return np.asarray(rows[chosen])
     if arm.method == "cover":
         weight = told**arm.power if arm.power else 0.0
         number = max(16, round(budget / web.costs[rows].mean()))
@@ -260,7 +265,8 @@ def differences(result: dict[str, Any], other: dict[str, Any]) -> dict[str, floa
     """Bits per byte of one arm minus those of another, by kind, and the figures over kinds."""
     apart = {name: result[name] - other[name] for name in result}
     kinds = [apart[name] for name in list(result)[: list(result).index("mixture")]]
-    return apart | {"mean": float(np.mean(kinds)), "median": float(np.median(kinds)), "worst": max(kinds)}
+    of_all = {"mean": np.mean(kinds), "median": np.median(kinds), "worst": max(kinds)}
+    return apart | {name: float(value) for name, value in of_all.items()}
 
 
 def show(arguments: argparse.Namespace) -> None:
@@ -269,7 +275,7 @@ def show(arguments: argparse.Namespace) -> None:
     names = list(dict.fromkeys(key[3] for key in found))
     for setting, share in product(arguments.settings, arguments.shares):
         print(f"\n{setting}, {share:.0%} of the tokens, minus {arguments.against}\n")
-        print("| arm |", *(f"{figure} |" for figure in FIGURES), "by fold (mixture, mean) | copies |")
+        print("| arm |", *(f"{figure} |" for figure in FIGURES), "mixture, mean | copies |")
         for name in names:
             keys = [(setting, fold, share) for fold in arguments.folds]
             pairs = [
