@@ -91,11 +91,10 @@ FOURTH_DOCUMENTATION = """
 """
 FIFTH_DOCUMENTATION = """
     ada-reference-manual-2012 cargo-web-doc debian-edu-doc-en dynare-doc freedombox-doc-en
-    gimp-help-en gnome-devel-docs gnome-user-docs gnucash-docs grass-doc groovy-doc
-    installation-guide-amd64 lazarus-doc-2.2 monodoc-manual ns3-doc openms-doc pacemaker-doc
-    petsc3.18-doc python-gevent-doc python-pymatgen-doc
-    python-scipy-doc python-sfepy-doc python-skimage-doc python-sklearn-doc racket-doc
-    regina-normal-doc rt5-doc-html sagemath-doc sumo-doc tellico-doc uhd-doc weka-doc
+    gimp-help-en gnucash-docs grass-doc groovy-doc installation-guide-amd64 lazarus-doc-2.2 ns3-doc
+    openms-doc pacemaker-doc petsc3.18-doc python-gevent-doc python-pymatgen-doc python-scipy-doc
+    python-sfepy-doc python-skimage-doc python-sklearn-doc racket-doc regina-normal-doc
+    rt5-doc-html uhd-doc weka-doc
 """
 PACKAGES = {
     "first": (MANUALS, DOCUMENTATION),
