@@ -40,11 +40,11 @@ SHARES = {
         "database": 0.01,
     },
     "confirmed": {
-        "dictionary": 0.39,
+        "dictionary": 0.405,
         "documentation": 0.29,
         "senses": 0.165,
         "encyclopaedia": 0.07,
-        "novels": 0.04,
+        "novels": 0.025,
         "quotations": 0.025,
         "jargon": 0.012,
         "rules": 0.008,
