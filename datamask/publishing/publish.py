@@ -37,8 +37,10 @@ def publish(run: Run, compute: Compute) -> Receipt:
     Raises:
         RunError: the subset is not up to date, or `publication` is not set.
         PublicationError: the Hub refuses, the repository contains files of others, or the uploaded
-            files differ from the local ones. The tag was not moved.
-        HubUnavailableError: transient faults persisted through all attempts. The tag was not moved.
+            files differ from the local ones.
+        HubUnavailableError: transient faults persisted through all attempts.
+
+    After both errors the tag is where it was, unless the message says that it is missing.
     """
     publication = run.settings.publication
     if publication is None:

@@ -16,6 +16,7 @@ import logging
 import os
 import re
 import tempfile
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,7 @@ from typing import Any
 from huggingface_hub import CommitOperationCopy, CommitOperationDelete, HfApi, HfFileSystem
 
 from datamask.config.outputs import Publication
-from datamask.errors import PublicationError
+from datamask.errors import DatamaskError, PublicationError
 from datamask.publishing.card import is_edited, is_our_card
 from datamask.publishing.folder import LocalFile
 from datamask.publishing.retries import call_hub
@@ -32,6 +33,9 @@ from datamask.publishing.retries import call_hub
 logger = logging.getLogger(__name__)
 
 STAGING = "datamask-upload"
+
+MOVING = "datamask-moving-"
+"""Beginning of the name of a tag that exists while another is moved."""
 
 OURS = re.compile(
     r"(data|sample|scores|tokens)/(.+/)?train-\d{5}-of-\d{5}\.parquet|pictures/[^/]+\.png"
@@ -56,6 +60,8 @@ class Upload:
         self.folder, self.files = folder, files
         self.api: Any = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None, token=token)
         self.repository: dict[str, Any] = {"repo_id": self.name, "repo_type": "dataset"}
+        self.missing = ""
+        """What readers lack while the tag is deleted and not made again; empty otherwise."""
         self.edited = ""
         """The commit of `main` whose card somebody has edited; empty if none has."""
 
@@ -69,13 +75,16 @@ class Upload:
             size = sum(file.size for file in self.files) / 1e6
             logger.info("%s: sending what is new of %d files, %.1f MB", name, len(self.files), size)
             staged = call_hub(f"{name}: sending files", partial(self.stage, first))
-        if staged or call_hub(f"{name}: tag {tag}", self.tagged) != first:
+        if staged or call_hub(f"{name}: tag {tag}", self.tags).get(tag) != first:
             logger.info("%s: reading %d files back", name, len(self.files))
             read = partial(read_back, self.api, name, staged or first, self.files)
             call_hub(f"{name}: reading back", read)
         if staged:
             head = call_hub(f"{name}: commit on main", partial(self.move_main, staged))
-        call_hub(f"{name}: tag {tag}", partial(self.tag, head))
+        try:
+            call_hub(f"{name}: tag {tag}", partial(self.tag, head))
+        except DatamaskError as error:
+            raise type(error)(f"{error}{self.missing}") from None
         if staged:
             with contextlib.suppress(Exception):  # The branch does no harm if it stays.
                 self.api.delete_branch(**self.repository, branch=STAGING)
@@ -199,27 +208,57 @@ class Upload:
             )
         return commit
 
-    def tagged(self) -> str | None:
-        """The commit of the tag; None if the tag does not exist."""
+    def tags(self) -> dict[str, str]:
+        """The commits of all tags, by name."""
         refs = self.api.list_repo_refs(**self.repository)
-        return {tag.name: tag.target_commit for tag in refs.tags}.get(self.publication.tag)
+        return {tag.name: tag.target_commit for tag in refs.tags}
 
     def tag(self, commit: str) -> None:
-        """Set or move the tag; safe to repeat."""
-        at, tag = self.tagged(), self.publication.tag
-        if at == commit:
-            return
-        if at is not None:
-            logger.warning("%s: tag %s moves from %s to %s", self.name, tag, at, commit)
+        """Set or move the tag; safe to repeat.
+
+        The Hub cannot move a tag, only delete it and create one. So the right to create is proved
+        by another tag first; it stays until the move is done.
+        """
+        tags, tag = self.tags(), self.publication.tag
+        at, probe = tags.get(tag), f"{MOVING}{tag}"
+        if at not in (None, commit):
+            logger.warning(
+                "%s: tag %s moves from %s to %s, and readers of it get an error for a moment; "
+                "publication.tag=%s would keep the old version",
+                *(self.name, tag, at, commit, next_free(tag, tags)),
+            )
+            if tags.get(probe) not in (None, commit):
+                self.api.delete_tag(**self.repository, tag=probe)
+            if tags.get(probe) != commit:
+                self.api.create_tag(**self.repository, tag=probe, revision=commit)
+            self.missing = (
+                f". Tag {tag} is missing on the Hub, so its readers get an error: it was at {at}. "
+                f"Publish again, or run `hf repos tag create {self.name} {tag} --type dataset "
+                f"--revision {at}`"
+            )
             self.api.delete_tag(**self.repository, tag=tag)
-        try:
-            self.api.create_tag(**self.repository, tag=tag, revision=commit)
-        except Exception:
-            # The Hub cannot move a tag, so restore the deleted one.
-            with contextlib.suppress(Exception):
-                if at is not None:
-                    self.api.create_tag(**self.repository, tag=tag, revision=at)
-            raise
+        if at != commit:
+            try:
+                self.api.create_tag(**self.repository, tag=tag, revision=commit)
+            except BaseException:
+                with contextlib.suppress(Exception):
+                    if at is not None:
+                        self.api.create_tag(**self.repository, tag=tag, revision=at)
+                        self.missing = ""
+                raise
+        self.missing = ""
+        if probe in self.tags():
+            with contextlib.suppress(Exception):  # It does no harm if it stays.
+                self.api.delete_tag(**self.repository, tag=probe)
+
+
+def next_free(tag: str, tags: Iterable[str]) -> str:
+    """The tag with the next number that no tag has: v2 after v1, v1.1 after v1.0."""
+    start, number = re.fullmatch(r"(.*?)(\d*)", tag).groups()  # type: ignore[union-attr]
+    taken, following = {*tags, tag}, int(number or 1) + 1
+    while f"{start}{following}" in taken:
+        following += 1
+    return f"{start}{following}"
 
 
 def read_back(api: Any, repository: str, commit: str, files: list[LocalFile]) -> None:

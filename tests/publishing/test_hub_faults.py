@@ -1,6 +1,7 @@
 """Faults of the Hub, the connection and other clients: they heal, or the tag stays where it was."""
 
 import contextlib
+import sys
 import threading
 from itertools import product
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from huggingface_hub import HfApi, close_session, hf_api
 
 from datamask.config.compute import Compute
-from datamask.errors import HubUnavailableError, PublicationError
+from datamask.errors import DatamaskError, HubUnavailableError, PublicationError
 from datamask.execution.pipeline import run_stage
 from datamask.publishing import folder as publishing_folder
 from datamask.publishing import retries, upload
@@ -165,16 +166,62 @@ def test_lasting_faults_fail_cleanly(make_run, hub, fault, error, message):
     assert remote(hub, "v1") == folder(run)
 
 
-def test_a_tag_that_cannot_be_moved_stays(make_run, hub):
-    """Moving is deleting and making anew; refused in between, readers keep the old version."""
+@pytest.mark.parametrize("status", [401, 403, 409])
+def test_a_tag_that_cannot_be_made_anew_is_not_deleted(make_run, hub, status):
+    """Moving is deleting and making anew: the right to make one is proved before."""
     run = make_run()
     send(run)
     first = hub.repositories[NAME].tags["v1"]
     write_subset(run, 0, word="other")
-    hub.faults = [Fault("tag", 403)]
-    with pytest.raises(PublicationError, match="write access"):
+    hub.faults = [Fault("tag", status, times=99)]
+    with pytest.raises(PublicationError) as caught:
         send(run)
-    assert hub.repositories[NAME].tags == {"v1": first}
+    assert "untag" not in hub.calls
+    assert hub.repositories[NAME].tags == {"v1": first} and first not in str(caught.value)
+    hub.faults = []
+    send(run)
+    assert hub.repositories[NAME].tags == {"v1": hub.repositories[NAME].branches["main"]}
+
+
+@pytest.mark.parametrize("status", [401, 403, 409, 500])
+def test_a_tag_that_is_lost_is_named(make_run, hub, status, caplog):
+    """The right is lost between deleting and making: the message has the commit readers need."""
+    run = make_run()
+    send(run)
+    repository = hub.repositories[NAME]
+    first = repository.tags["v1"]
+    repository.tags["v2"] = first
+    write_subset(run, 0, word="other")
+    hub.faults = [Fault("tag", status, times=99, skip=1)]
+    with pytest.raises(DatamaskError) as caught:
+        send(run)
+    assert {*repository.tags} == {"v2", "datamask-moving-v1"}
+    assert first in str(caught.value) and f"tag create {NAME} v1" in str(caught.value)
+    assert "publication.tag=v3" in caplog.text, "v2 is taken"
+    hub.faults = []
+    send(run)
+    assert repository.tags == {"v1": repository.branches["main"], "v2": first}
+
+
+def test_a_tag_whose_move_was_killed_is_set_by_the_next_launch(make_run, hub, monkeypatch):
+    """A process that is killed after deleting restores nothing."""
+    run = make_run()
+    send(run)
+    write_subset(run, 0, word="other")
+    delete = HfApi.delete_tag
+    with monkeypatch.context() as patch:
+
+        def die(api: HfApi, **given: Any) -> None:
+            delete(api, **given)
+            patch.setattr(HfApi, "create_tag", lambda *_, **given: sys.exit("killed"))
+
+        patch.setattr(HfApi, "delete_tag", die)
+        with pytest.raises(SystemExit):
+            send(run)
+    repository = hub.repositories[NAME]
+    assert {*repository.tags} == {"datamask-moving-v1"}
+    send(run)
+    assert repository.tags == {"v1": repository.branches["main"]}
 
 
 def test_the_wait_follows_what_the_hub_asks_for(make_run, hub):
