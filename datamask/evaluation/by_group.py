@@ -1,9 +1,9 @@
-"""What a difference of two arms is by group of the held-out texts: mean, median and worst group.
+"""Differences of two arms by group of the held-out texts: mean, median and worst group.
 
 In the mixture a kind of text counts by its bytes, so a selection may lose every small kind and look
 better. Here each group counts once. All groups get intervals that hold together with probability
-95 % (Bonferroni); then the median lies between the median of their lower and that of their upper
-ends, and the worst between the largest ends.
+95 % (Bonferroni). Then the median of the groups lies between the median of the lower ends and the
+median of the upper ends, and the worst group between the largest lower and the largest upper end.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def groups_of(held_out: pa.Table, name: str, own: list[str]) -> dict[str, npt.ND
 
     Args:
         held_out: columns `set` and `group` of `schemas.HELD_OUT`.
-        name: of the set. The groups of the source's documents are of all that were drawn.
+        name: of the set. The set `all` is a sample; its groups have all documents that were drawn.
         own: names of the sets of the user's own.
     """
     sets = np.asarray(held_out["set"].to_pylist(), object)

@@ -102,8 +102,12 @@ def _prune(connection: Any, run: Run, about: dict[str, Any] | None) -> float | N
         number = execute(connection, "SELECT count(*) FROM remaining")[0][0]
         pruned = int(Fraction(str(fraction)) * number)
         if run.settings.pruning_gives_way and (spare := _spare(connection, run, number)) < pruned:
-            shares = 100 * fraction, 100 * spare / number
-            logger.warning("pruned: not %.1f %% as by the rule, but the %.1f %% spared", *shares)
+            logger.warning(
+                "quality: the budget needs more documents than the rule would leave, so the worst "
+                "%.1f %% are pruned instead of %.1f %%",
+                100 * spare / number,
+                100 * fraction,
+            )
             pruned, fraction = spare, spare / number
         if pruned:
             border = value_at(connection, "quality", "remaining", pruned - 1)
