@@ -73,6 +73,9 @@ def status(root: Root, shards: bool) -> None:
     if any(map(_shown, states_of.values())):
         click.echo(next_step(run, states_of))
         return
+    has_model = "mask_model" in states_of
+    if has_model and (reason := run.receipt("mask_model").metrics["unavailable"]):
+        print_text(f"mask_model: there is none, and apply cannot use this run: {reason}")
     click.echo()
     _print_funnel(run)
     click.echo(f"finished; report: {run.address}/report.html")

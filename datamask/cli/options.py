@@ -96,7 +96,7 @@ def accept_only(groups: tuple[str, ...], overrides: tuple[str, ...]) -> None:
         if not item.startswith(groups):
             accepted = " and ".join(f"{group}*" for group in groups)
             raise SettingsError(
-                f"--set {item}: only {accepted} here; the command rebuild changes other settings"
+                f"--set {item}: only {accepted} here; `datamask rebuild` changes other settings"
             )
 
 

@@ -161,7 +161,10 @@ def plan(
             "does not fit",
             to_stderr=True,
         )
-    if tried.problems:
+    if tried.problems and _must_convert(tried.problems):
+        for problem in tried.problems:  # a launch converts by itself
+            print_text(f"not checked: {problem}", to_stderr=True)
+    elif tried.problems:
         raise together(tried.problems)
 
 
@@ -204,11 +207,16 @@ def _print_plan(plan: PlanPreview, form: str, *, with_settings: bool) -> None:
         click.echo("\nall settings: add --settings")
 
 
+def _must_convert(problems: Sequence[DatamaskError]) -> bool:
+    """Whether the only problem is that a launch converts the source first."""
+    return all(isinstance(problem, NotConvertedError) for problem in problems)
+
+
 def _verdict(problems: Sequence[DatamaskError]) -> str:
     """Whether a launch can start, as a sentence."""
     if not problems:
         return "No problem was found; a launch can start."
-    if all(isinstance(problem, NotConvertedError) for problem in problems):
+    if _must_convert(problems):
         return "Little was checked: a launch converts the source's files first (below)."
     reasons = f"{len(problems)} reason{'s' * (len(problems) > 1)}"
     return f"A launch would be refused, for {reasons} (below)."

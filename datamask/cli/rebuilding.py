@@ -174,7 +174,8 @@ def apply(root: Root, new: Root, overrides: tuple[str, ...]) -> None:
     """Judge new documents by the mask model of RUN, without learning; NEW is their run.
 
     NEW has the settings of RUN, with its mask model instead of a budget. Documents are kept if they
-    are worth as much as those that RUN kept, however many they are.
+    are worth as much as those that RUN kept, however many they are. RUN needs a metric that is a
+    function of sums, such as disf: a run with the default metric has no mask model.
 
     \b
     datamask apply runs/mine runs/march --set source.path=/data/march

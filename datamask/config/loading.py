@@ -82,6 +82,8 @@ def load_settings(
 ) -> tuple[Settings, Compute]:
     """Read a YAML file and apply overrides, `group.key=value` with YAML as value.
 
+    A number in a key is the position in a list: `quality.scores.0.missing=drop`.
+
     The file's top level holds the groups of `Settings` and `compute`. Keys that are not in the file
     have their defaults, so that the file alone determines a run. Without a file, the overrides
     change the settings of an existing run, *own*, or the defaults.
@@ -145,13 +147,27 @@ def _apply(data: dict[str, Any], override: str) -> None:
 
 
 def _put(data: dict[str, Any], key: str, value: Any, shown: str) -> None:
-    """Set the value of a dotted key in nested data; an error begins with *shown*."""
+    """Set the value of a dotted key in nested data; an error begins with *shown*.
+
+    A number in the key is the position in a list, from 0.
+    """
     *groups, last = key.split(".")
-    group_data: Any = data
+    inner: Any = data
     for group in groups:
-        if group_data.get(group) is None:
-            group_data[group] = {}
-        group_data = group_data[group]
-        if not isinstance(group_data, dict):
+        place = _place(inner, group, shown)
+        if isinstance(inner, dict) and inner.get(place) is None:
+            inner[place] = {}
+        inner = inner[place]
+        if not isinstance(inner, dict | list):
             raise SettingsError(f"{shown}: {group} is not a group of settings")
-    group_data[last] = value
+    inner[_place(inner, last, shown)] = value
+
+
+def _place(inner: dict[str, Any] | list[Any], part: str, shown: str) -> Any:
+    """A part of a dotted key: itself in a group, and a position in a list that has it."""
+    if isinstance(inner, dict):
+        return part
+    if not part.isdecimal() or int(part) >= len(inner):
+        there = f"0 to {len(inner) - 1}" if inner else "none, because the list is empty"
+        raise SettingsError(f"{shown}: {part} is not a position in the list; there: {there}")
+    return int(part)

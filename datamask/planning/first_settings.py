@@ -6,6 +6,7 @@ decided are comments next to the settings.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import tempfile
@@ -48,7 +49,11 @@ TEXTS = " ".join(names for key, names in NAMES.items() if key != "token_count").
 """Those of columns of text."""
 
 SCORE = re.compile(r"score|quality|rating|grade|edu|prob", re.IGNORECASE)
-NO_SCORE = re.compile(r"lang|token|length|_id$|minhash", re.IGNORECASE)
+NO_SCORE = re.compile(
+    r"lang|token|length|_id$|minhash|toxic|nsfw|adult|spam|hate|perplexity|ppl", re.IGNORECASE
+)
+"""Names of numbers that measure something else, or of which a low value is good."""
+
 MOST_SHARD_ROWS = 1_000_000
 BYTES_PER_NUMBER = 8
 """Of an embedding while a shard is learned: float16 in memory, and float32 on its way."""
@@ -79,7 +84,11 @@ def look(path: str) -> Look:
     """
     paths, to_convert = source_files(path)
     if paths:
-        return _look_at(path, paths)
+        seen = _look_at(path, paths)
+        if not to_convert:
+            return seen
+        more = f" in Parquet files; {len(to_convert)} files more to convert, not counted"
+        return replace(seen, lines=(seen.lines[0] + more, *seen.lines[1:]))
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "first.parquet"
         first_records(to_convert[0], ROWS, copy, TEXTS)
@@ -124,6 +133,10 @@ def _look_at(path: str, paths: Sequence[str]) -> Look:
         other = {key: name for key, name in columns.items() if name != getattr(defaults, key)}
         source |= {"columns": other} if other else {}
         scores = _scores(schema, {*columns.values()})
+        without = _without(paths, [score["column"] for score in scores], first)
+        for score in scores:
+            if without[score["column"]]:
+                score["missing"] = "drop"
     shard_rows = _shard_rows(embedding.get("dimension", standard.dimension))
     settings: dict[str, Any] = {
         "source": source,
@@ -144,7 +157,7 @@ def _look_at(path: str, paths: Sequence[str]) -> Look:
     lines = [total, *comments["source"].split("\n")]
     parsed: Settings = parse_settings(settings)
     if not has_features:
-        about, pruned = _about_scores(scores), parsed.prune_fraction
+        about, pruned = _about_scores(scores, without), parsed.prune_fraction
         lines += about.split("\n")
         comments |= {
             "quality": f"{about}\nthe worst {pruned:.0%} are not embedded (quality.prune_fraction)",
@@ -227,6 +240,24 @@ def _scores(schema: pa.Schema, taken: Iterable[str]) -> list[dict[str, str]]:
     return scores
 
 
+def _without(paths: Sequence[str], columns: Sequence[str], first: pa.Table) -> dict[str, int]:
+    """Documents without these numbers, by column: nulls by the footers, NaN in the first rows."""
+    without = dict.fromkeys(columns, 0)
+    for name in columns:
+        if pa.types.is_floating(first[name].type):
+            without[name] = pc.sum(pc.is_nan(first[name])).as_py() or 0
+    for path in paths if columns else ():
+        with open_parquet(path) as file:
+            schema, groups = file.metadata.schema, range(file.metadata.num_row_groups)
+            places = [place for place in range(len(schema)) if schema.column(place).path in without]
+            for group, place in itertools.product(groups, places):
+                column = file.metadata.row_group(group).column(place)
+                known = column.statistics
+                nulls = known.null_count if known and known.has_null_count else 0
+                without[column.path_in_schema] += nulls or 0
+    return without
+
+
 def _shard_rows(dimension: int) -> int:
     """Rows whose embeddings fit in a quarter of memory, to one digit; at most a million."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -252,7 +283,7 @@ def _about_columns(schema: pa.Schema, columns: dict[str, str], first: pa.Table) 
     return "\n".join(lines)
 
 
-def _about_scores(scores: list[dict[str, str]]) -> str:
+def _about_scores(scores: list[dict[str, str]], without: dict[str, int]) -> str:
     if not scores:
         return (
             "no column looks like a score: the built-in heuristic is used, which measures form "
@@ -261,6 +292,10 @@ def _about_scores(scores: list[dict[str, str]]) -> str:
             "  quality: {scores: [{name: wanted, kind: examples, path: examples.jsonl}]}"
         )
     lines = [f"scores: {', '.join(score['column'] for score in scores)}"]
+    lines.append("a higher number must be a better text; delete what is no quality")
     if len(scores) > 1:
-        lines.append("the scores are added with equal weights; delete those that are not quality")
+        lines.append("the scores are added with equal weights")
+    for column, number in without.items():
+        if number:
+            lines.append(f"{number:,d} documents have no {column}, and are dropped (missing: drop)")
     return "\n".join(lines)

@@ -18,7 +18,8 @@ from click.testing import CliRunner
 from datamask.cli.main import cli
 from datamask.config.loading import parse_settings
 from datamask.errors import RunError
-from datamask.runs.opening import run_exists
+from datamask.planning.applying import settings_to_apply
+from datamask.runs.opening import open_run, run_exists
 from tests.cli.commands import here, settings, text_corpus
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -126,6 +127,9 @@ def test_status_of_a_finished_run_has_the_funnel_and_the_report(finished, tmp_pa
         cells = next(line.split() for line in lines if line.startswith(f"{step} "))
         assert cells[1:3] == [f"{len(tokens)}", f"{sum(tokens):,d}"]
     assert lines[-1] == f"finished; report: {root}/report.html"
+    with pytest.raises(RunError):
+        settings_to_apply(open_run(root))
+    assert any(line.startswith("mask_model: there is none") for line in lines)
 
 
 def test_an_empty_name_is_not_the_current_folder(finished, tmp_path, monkeypatch):

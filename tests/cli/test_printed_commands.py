@@ -37,6 +37,7 @@ PRINTED = {
     ("datamask/cli/inspection.py", "verify"): "test_damage_names_the_launch",
     ("datamask/cli/labelling.py", "settings"): "test_keys_are_explained",
     ("datamask/cli/open_pages.py", "rebuild"): "test_what_is_missing_names_the_launch",
+    ("datamask/cli/options.py", "rebuild"): "tests/cli/test_main.py",
     ("datamask/cli/planning.py", "init"): "test_a_source_of_lines_goes_from_command_to_command",
     ("datamask/cli/planning.py", "plan"): "test_a_source_of_lines_goes_from_command_to_command",
     ("datamask/config/loading.py", "settings"): "test_keys_are_explained",

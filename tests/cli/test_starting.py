@@ -91,6 +91,38 @@ def test_init_writes_settings_that_a_run_accepts(tmp_path):
     assert path.read_text() == text
 
 
+def test_init_counts_all_files_and_proposes_what_the_source_has(tmp_path, capsys):
+    """Lines beside a table are named; a score that later rows lack is dropped there; no toxicity.
+
+    A launch accepts the file, by a dry run.
+    """
+    folder = tmp_path / "source"
+    columns: dict[str, object] = {
+        "text": [f"a text of its own {row}" for row in range(3000)],
+        "id": [f"d{row}" for row in range(3000)],
+        "edu_score": [None if row > 2600 else row / 3000 for row in range(3000)],
+        "toxicity_score": [0.5] * 3000,
+    }
+    write(folder, **columns)
+    path = tmp_path / "my.yaml"
+    assert run_main(["init", str(folder), "-o", str(path)]) == 0
+    chosen, _ = load_settings(path)
+    [score] = chosen.scores
+    assert (score.column, score.missing) == ("edu_score", "drop")
+    assert "399 documents have no edu_score" in path.read_text()
+    given = ("--config", str(path), "--set", "embedding.method=lexical", "--dry-run")
+    assert run_main(["plan", str(tmp_path / "run"), *given]) == 0
+    lines = [f'{{"id": "l{row}", "text": "line {row}", "edu_score": 1.5}}\n' for row in range(50)]
+    (folder / "b.jsonl").write_text("".join(lines))
+    capsys.readouterr()
+    assert run_main(["init", str(folder), "-o", str(tmp_path / "both.yaml")]) == 0
+    assert "3,000 documents" in (out := capsys.readouterr().out)
+    assert "1 files more to convert" in out
+    given = ("--config", str(tmp_path / "both.yaml"), "--set", "embedding.method=lexical")
+    assert run_main(["plan", str(tmp_path / "run"), *given, "--dry-run"]) == 0
+    assert "not checked" in capsys.readouterr().err
+
+
 def test_the_command_that_init_prints_can_be_pasted(tmp_path, monkeypatch, capsys):
     """Also if the name of the file has a space."""
     monkeypatch.chdir(tmp_path)

@@ -80,6 +80,18 @@ def test_wrong_settings_are_refused_with_the_path_of_the_key(data, message):
     assert "\n" not in str(caught.value)
 
 
+def test_a_number_in_a_key_is_a_position_in_a_list():
+    """Of a run's own list; a position that the list lacks, or in a text, is refused."""
+    own = parse_settings({"quality": {"scores": [{"name": "a", "kind": "column", "column": "a"}]}})
+    changed, _ = load_settings(None, ("quality.scores.0.missing=drop",), own)
+    assert [(score.name, score.missing) for score in changed.scores] == [("a", "drop")]
+    for key in ("quality.scores.1.missing", "quality.scores.x.missing", "quality.scores.0.name.x"):
+        with pytest.raises(SettingsError, match=f"--set {key}"):
+            load_settings(None, (f"{key}=drop",), own)
+    with pytest.raises(SettingsError, match="empty"):
+        load_settings(None, ("selection.limits.0.cap=1",), own)
+
+
 def test_overrides_win_over_the_file_and_compute_stays_apart(tmp_path):
     """`--set` changes one key of the file; `compute` is read from the same file."""
     config = tmp_path / "my.yaml"
