@@ -90,6 +90,7 @@ def compose(run: Run, compute: Compute) -> None:
             "score_explained": groups,
             "terms": learning_tables.terms(run, receipts, connection, documents_of(run)),
             "shards": learning_tables.shards(run, receipts),
+            "curves": learning_tables.curves(run, range(run.num_shards)),
             "rounds": [
                 {"round": number, **run.receipt("round_total", number).metrics}
                 for number in range(1, run.last_round + 1)
@@ -155,6 +156,7 @@ _TABLES = {
     "shards": "shard BIGINT, documents BIGINT, candidates BIGINT, selected BIGINT, "
     "estimator VARCHAR, steps BIGINT, stopped_by VARCHAR, optimality_gap DOUBLE, "
     "objective DOUBLE, objective_random DOUBLE, objective_top_quality DOUBLE",
+    "curves": "shard BIGINT, step BIGINT, term VARCHAR, value DOUBLE",
     "rounds": "round BIGINT, objective DOUBLE, share DOUBLE, documents DOUBLE, dual_price DOUBLE, "
     "settled BOOLEAN",
     "drift": 'term VARCHAR, "then" DOUBLE, now DOUBLE, deviation_then DOUBLE, '
@@ -163,11 +165,12 @@ _TABLES = {
 """Columns of the tables that are made of rows."""
 
 
-def _fill(connection: Any, table: str, columns: str, rows: list[dict[str, Any]]) -> None:
+def _fill(connection: Any, table: str, columns: str, rows: list[dict[str, Any]] | pa.Table) -> None:
     """Make a table of rows; what they lack is null, and what has no column is left out."""
     connection.execute(f"CREATE TABLE {table} ({columns})")
     schema = connection.sql(f"FROM {table}").to_arrow_table().schema
-    arriving = pa.Table.from_pylist(rows, schema=schema)
+    known = isinstance(rows, pa.Table)
+    arriving = rows if known else pa.Table.from_pylist(rows, schema=schema)
     execute_with(connection, arriving, f"INSERT INTO {table} FROM arriving")
 
 

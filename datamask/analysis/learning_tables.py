@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
+
+import pyarrow as pa
 
 from datamask.learning.ranked import quality_metrics
 from datamask.runs.receipt import Receipt
@@ -85,3 +88,33 @@ def shards(run: Run, receipts: list[Receipt]) -> list[dict[str, Any]]:
         }
         rows.append(receipt.metrics | facts)
     return rows
+
+
+CURVES = pa.schema(
+    [
+        ("shard", pa.int64()),
+        ("step", pa.int64()),
+        ("term", pa.string()),
+        ("value", pa.float64()),
+    ]
+)
+"""Table `curves`."""
+
+
+def curves(run: Run, shards: Iterable[int]) -> pa.Table:
+    """Table `curves` of some shards: the objective and its terms, step by step, as they learned.
+
+    Shards that learned nothing by themselves have no rows.
+    """
+    selection = run.settings.selection
+    if selection.scope == "corpus":
+        return CURVES.empty_table()
+    stage, parts = "learning" if selection.has_cut else "selection", [CURVES.empty_table()]
+    for shard in shards:
+        curve = dict(run.receipt(stage, shard).metrics.get("curve", {}))
+        steps = curve.pop("step", [])
+        parts += [
+            pa.table([[shard] * len(steps), steps, [term] * len(steps), values], schema=CURVES)
+            for term, values in curve.items()
+        ]
+    return pa.concat_tables(parts).combine_chunks()

@@ -21,6 +21,7 @@ from datamask.config.settings import Settings
 from datamask.errors import DatamaskError, SettingsError, gathering, together
 from datamask.execution.sharing import check_sharing
 from datamask.planning.plan import plan_run
+from datamask.report.curves import curve_charts
 from datamask.report.sweep_page import Row, sweep_rows, tradeoff, write_sweep
 from datamask.runs.opening import open_run
 from datamask.runs.run import Run, digest
@@ -143,4 +144,5 @@ def run_sweep(
         made = {"the run": run} | made
     rows = sweep_rows(made, shards)
     charts = [tradeoff(rows, {variant.root.name: variant.values for variant in variants})]
+    charts += curve_charts(made, shards)
     return rows, write_sweep(variants[0].root.parent, Path(run.address).name, rows, charts)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from datamask.analysis.compare import Comparisons
 from datamask.analysis.composition import KINDS, open_composition
 from datamask.analysis.summary import gains, totals_of
+from datamask.report.curves import curve_charts
 from datamask.report.redundancy import redundancy
 from datamask.report.rendering import render
 
@@ -68,5 +69,6 @@ def compare_page(comparisons: Comparisons) -> str:
             comparisons=comparisons,
             totals={name: totals_of(run) for name, run in comparisons.runs.items()},
             terms=term_rows(comparisons),
+            curves=curve_charts(comparisons.runs),
             kinds=KINDS,
         )

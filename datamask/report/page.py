@@ -25,6 +25,7 @@ from datamask.quality.examples import example_figures
 from datamask.report import chart_data, page_data
 from datamask.report.answer import Answer, answer
 from datamask.report.charts import Chart, write_captions, write_pictures
+from datamask.report.curves import curve_charts
 from datamask.report.evaluation import findings, write_evaluation_page
 from datamask.report.findings import learned_from
 from datamask.report.markdown import moved_groups
@@ -63,17 +64,23 @@ def write_report(run: Run, compute: Compute) -> None:
         charts = chart_data.training_windows(run)
         if run.settings.has_vectors:
             charts = [chart_data.tradeoff(run), chart_data.embedding_map(run), *charts]
-        trained = write_evaluation_page(run)
-        write_pictures(run.storage, "pictures", [*charts, *trained])
-        write_captions(run, [*charts, *trained])
+        trained, curves = write_evaluation_page(run), curve_charts({"": run})
+        write_pictures(run.storage, "pictures", [*charts, *trained, *curves])
+        write_captions(run, [*charts, *trained, *curves])
         answered = answer(run)
-        page = _page(run, answered, charts, trained)
+        page = _page(run, answered, charts, trained, curves)
         write_text_file(run.local_path("report"), html_receipt(receipt) + page, run.storage)
         for line in answered.warnings:
             logger.warning("%s", line)
 
 
-def _page(run: Run, answered: Answer, charts: list[Chart], trained: list[Chart]) -> str:
+def _page(
+    run: Run,
+    answered: Answer,
+    charts: list[Chart],
+    trained: list[Chart],
+    curves: list[Chart],
+) -> str:
     settings = run.in_force.model_dump(mode="json", exclude={"subset", "publication"})
     settings["source"]["path"] = Path(settings["source"]["path"]).name
     selection = run.in_force.selection
@@ -85,6 +92,7 @@ def _page(run: Run, answered: Answer, charts: list[Chart], trained: list[Chart])
         "report.html",
         charts=charts,
         trained=trained,
+        curves=curves,
         answer=answered,
         today=date.today().isoformat(),
         title=run.root.absolute().name,

@@ -171,7 +171,7 @@ STAGES = {
         ),
         Stage(
             "learning",
-            19,
+            20,
             "datamask.selection.per_shard:learn_logits",
             "shard",
             settings=of.learning,
@@ -204,7 +204,7 @@ STAGES = {
         ),
         Stage(
             "selection",
-            23,
+            24,
             "datamask.selection.per_shard:make_mask",
             "shard",
             settings=of.mask,
@@ -263,7 +263,7 @@ STAGES = {
         *TOKENS,
         Stage(
             "composition",
-            10,
+            11,
             "datamask.analysis.composition:compose",
             after_all=("documents", "outcome", "round_total"),
             file="composition.duckdb",
@@ -271,7 +271,7 @@ STAGES = {
         *EVALUATION,
         Stage(
             "report",
-            19,
+            20,
             "datamask.report.page:write_report",
             settings=lambda s: s.model_dump(mode="json", exclude={"subset", "publication"}),
             after_all=("composition", "evaluation", "order"),

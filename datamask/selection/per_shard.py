@@ -41,6 +41,9 @@ documents changes by at most this share (docs/log.md#threshold)."""
 
 LEARNED_METRICS = ("estimator", "steps", "stopped_by")
 
+MOST_POINTS = 50
+"""Points of a learner's curve that a receipt keeps, a few kB (docs/log.md#curves)."""
+
 
 def make_mask(run: Run, shard: int, compute: Compute) -> None:
     """Write the mask of a shard: learn it, or keep the documents whose logit is above a threshold.
@@ -63,6 +66,7 @@ def make_mask(run: Run, shard: int, compute: Compute) -> None:
         due = budget.shard_units(selection, run.num_documents, documents.left)
         learned = _learn(run, "selection", documents, due, compute)
         logits, selected, metrics = learned.logits, learned.selected, learned.metrics
+        metrics |= kept_curve(learned)
     columns = {"logit": logits, "selected": selected}
     write_rows(run, "selection", shard, schemas.MASK, columns, metrics)
 
@@ -109,9 +113,24 @@ def learn_logits(run: Run, shard: int, compute: Compute) -> None:
     else:
         documents = with_vectors(run, read_quality(run, shard))
         learned, logits = _learn_to_budget(run, documents, compute)
-        metrics = {name: learned.metrics[name] for name in LEARNED_METRICS}
+        metrics = {name: learned.metrics[name] for name in LEARNED_METRICS} | kept_curve(learned)
     columns = {"logit": np.asarray(logits, np.float32)}
     write_rows(run, "learning", shard, schemas.LOGITS, columns, metrics)
+
+
+def kept_curve(learned: LearnedMask) -> dict[str, Any]:
+    """The metric `curve` of a shard that was learned; nothing of one that was not.
+
+    It has columns `step`, `objective` and one per term, with at most `MOST_POINTS` points, of which
+    the last is the final mask. Seconds are left out, because a receipt depends on no clock.
+    """
+    if not learned.metrics["steps"]:
+        return {}
+    number = len(learned.curve["step"])
+    rows = np.unique(np.linspace(0, number - 1, min(number, MOST_POINTS)).round().astype(int))
+    kept = {name: [values[row] for row in rows] for name, values in learned.curve.items()}
+    del kept["seconds"]
+    return {"curve": kept}
 
 
 def _learn_to_budget(
