@@ -60,6 +60,11 @@ SELECTIONS = {
 """Sets of documents that are compared, each with its SQL condition."""
 
 
+READABLE_FROM = "v1.4.0"
+"""The oldest DuckDB that opens the file: the minimum of pyproject.toml. By itself, DuckDB 2 writes a
+format that no older client reads."""
+
+
 def compose(run: Run, compute: Compute) -> None:
     """Write `composition.duckdb`.
 
@@ -74,7 +79,7 @@ def compose(run: Run, compute: Compute) -> None:
         temporary_duckdb(run.root, compute) as connection,
     ):
         quoted = str(temporary).replace("'", "''")
-        connection.execute(f"ATTACH '{quoted}' AS made")
+        connection.execute(f"ATTACH '{quoted}' AS made (STORAGE_VERSION '{READABLE_FROM}')")
         _load(connection, run, totals)
         _funnel(connection)
         scores = [*(score.name for score in run.settings.scores), "quality"]

@@ -1,6 +1,11 @@
 """Composition: every table recomputed in plain Python from the run's Parquet files."""
 
+import json
 import shutil
+import subprocess
+import tomllib
+import venv
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -26,6 +31,47 @@ pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 def made(composed: Run) -> tuple[Run, list[dict[str, Any]]]:
     """A run with its composition, and its documents joined in Python."""
     return composed, documents_of(composed)
+
+
+def oldest_client() -> str:
+    """The least version of DuckDB in pyproject.toml, as its releases spell it."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    [least] = [one for one in project["project"]["dependencies"] if one.startswith("duckdb")]
+    return f"{least.partition('>=')[2]}.0"
+
+
+def test_the_file_has_the_format_of_the_oldest_client(made):
+    """DuckDB says of the file which version reads it."""
+    run, _ = made
+    with duckdb.connect() as connection:
+        connection.execute(f"ATTACH '{run.path('composition')}' AS made (READ_ONLY)")
+        [(tags,)] = connection.sql(
+            "SELECT tags FROM duckdb_databases() WHERE database_name = 'made'"
+        ).fetchall()
+    assert tags["storage_version"].startswith(f"v{oldest_client()}")
+
+
+@pytest.mark.slow
+def test_the_oldest_client_reads_all_tables_and_views(made, tmp_path):
+    """Of the release that pyproject.toml declares, in an environment of its own."""
+    run, documents = made
+    venv.create(tmp_path, with_pip=True)
+    python = tmp_path / "bin" / "python"
+    install = [python, "-m", "pip", "install", "-q", f"duckdb=={oldest_client()}"]
+    if subprocess.run(install, capture_output=True).returncode:
+        pytest.skip("this release of DuckDB cannot be installed here")
+    program = (
+        "import duckdb, json; db = duckdb.connect('composition.duckdb', read_only=True); "
+        "names = [name for name, in db.sql('SELECT table_name FROM duckdb_tables() UNION ALL "
+        "SELECT view_name FROM duckdb_views() WHERE NOT internal').fetchall()]; "
+        "print(json.dumps({n: len(db.table(n).fetchall()) for n in names}))"
+    )
+    found = subprocess.run([python, "-c", program], cwd=run.root, capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    counts = json.loads(found.stdout)
+    assert counts["documents"] == len(documents) and len(counts) > 10
+    for name, number in counts.items():
+        assert number == query(run, f"SELECT count(*) AS n FROM {name}")[0]["n"], name
 
 
 def test_random_is_the_expectation_of_a_draw_per_shard(made):
