@@ -135,6 +135,7 @@ class InputError(TerminalError):
         path: the file.
         shard: the shard's number.
         row: the row within the file (from 0).
+        line: the line within a file of text (from 1), in place of the row.
         column: the column's name.
     """
 
@@ -147,11 +148,13 @@ class InputError(TerminalError):
         path: object = None,
         shard: int | None = None,
         row: int | None = None,
+        line: int | None = None,
         column: str | None = None,
     ) -> None:
-        self.problem, self.row, self.column = problem, row, column
+        self.problem, self.path, self.shard = problem, path, shard
+        self.row, self.line, self.column = row, line, column
         number = None if shard is None else f"{shard:05d}"
-        location = {"file": path, "shard": number, "row": row, "column": column}
+        location = {"file": path, "shard": number, "row": row, "line": line, "column": column}
         known = {name: value for name, value in location.items() if value is not None}
         where = ", ".join(f"{name} {value}" for name, value in known.items())
         super().__init__(f"{where}: {problem}" if where else problem)

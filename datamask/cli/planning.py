@@ -38,8 +38,9 @@ from datamask.runs.budget import expected_documents
 from datamask.runs.in_progress import working
 from datamask.runs.opening import run_storage
 from datamask.runs.stages import stages_of
-from datamask.source.convert import FOLDER, NotConvertedError, convert, source_files
+from datamask.source.convert import NotConvertedError, convert, source_files
 from datamask.source.opening import resolve_path
+from datamask.source.originals import FOLDER
 from datamask.storage.location import Root
 
 MOST_SHARDS, MOST_FOLDERS = 20, 3

@@ -11,13 +11,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
 from collections import Counter
-from pathlib import Path
 
 from datamask.embedding.reuse import has_same_vectors
 from datamask.errors import CorruptFileError, RunError
-from datamask.runs.files import replace_file
+from datamask.runs.files import link_file
 from datamask.runs.opening import run_storage
 from datamask.runs.receipt import read_receipt
 from datamask.runs.records import write_record
@@ -80,19 +78,7 @@ def _share_unit(origin: Run, run: Run, stage: str, unit: int) -> str:
             return ""
         write_record(run, stage, unit, Record(sums))
         for name in names:
-            how = _link(origin.storage.fetch(name), run.root / name, run.root)
+            how = link_file(origin.storage.fetch(name), run.root / name, run.root)
     except (FileNotFoundError, CorruptFileError):
         return ""  # the run makes it again
     return how
-
-
-def _link(source: Path, path: Path, root: Path) -> str:
-    with replace_file(path, root=root) as temporary:
-        try:
-            os.link(source, temporary)
-            return "linked"
-        except FileNotFoundError:
-            raise
-        except OSError:  # another disk, another owner, too many links, no links at all
-            shutil.copyfile(source, temporary)
-            return "copied"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datamask.runs.output import files_of
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
-from datamask.source.convert import FOLDER
+from datamask.source.originals import FOLDER
 from datamask.storage.contents import parse_json
 from datamask.storage.local import Storage
 from datamask.storage.names import inside

@@ -31,8 +31,10 @@ from datamask.runs import locks, schemas
 from datamask.runs.files import write_parquet
 from datamask.runs.opening import create_run, open_run, run_exists, run_storage
 from datamask.runs.run import DUMPS_KEY, Run, digest
-from datamask.source.convert import FOLDER, NOTE, convert
+from datamask.runs.schemas import Piece
+from datamask.source.convert import convert, share_copies
 from datamask.source.opening import is_remote
+from datamask.source.originals import FOLDER, NOTE, at_original
 from datamask.source.reading import SCHEMA_KEY
 from datamask.storage.local import Storage
 from datamask.storage.location import Root
@@ -125,7 +127,7 @@ def dry_run(root: Root, settings: Settings, compute: Compute) -> tuple[PlanPrevi
     plan = examine(settings, before, convert=to_parquet)
     if not _may_go_on(storage, plan, before, extend=False):
         return plan, False
-    checked = _checked(plan, before)
+    checked = _checked(plan, before, is_own=True)
     if checked is None and is_remote(plan.settings.source.path):
         return plan, False
     with tempfile.TemporaryDirectory() as folder:
@@ -136,7 +138,7 @@ def dry_run(root: Root, settings: Settings, compute: Compute) -> tuple[PlanPrevi
 def _conversion(
     known: Run | None, storage: Storage, compute: Compute, *, may_write: bool = True
 ) -> Convert:
-    """Converts files to Parquet in the run's folder, or where a known run of the source has them.
+    """Converts files to Parquet in the run's folder, which gets those of a known run of the source.
 
     A run within its own source is refused first.
     """
@@ -146,14 +148,21 @@ def _conversion(
     ) -> tuple[list[str], dict[str, str]]:
         if problems := list(folder_problems(storage, settings)):
             raise together(problems)
-        home = storage
-        same = known is not None and known.settings.source.path == settings.source.path
-        if known is not None and same and known.plan_path.exists():
-            folders = {piece.path.rpartition(f"/{FOLDER}/")[0] for piece in known.pieces}
-            homes = map(run_storage, sorted(folders - {""}))
+        home, is_planned = storage, False
+        if known is not None and known.settings.source.path == settings.source.path:
+            is_planned = known.plan_path.exists()
+            pieces = known.pieces if is_planned else ()
+            folders = {piece.path.rpartition(f"/{FOLDER}/")[0] for piece in pieces}
+            homes = map(run_storage, sorted(folders - {"", storage.address}))
             # A run that was moved or deleted has none there any more.
-            home = next((other for other in homes if other.fetch(NOTE).exists()), storage)
-        return convert(path, names, settings.source, home, compute, may_write=may_write)
+            other = next((other for other in homes if other.fetch(NOTE).exists()), None)
+            if other is not None and not storage.fetch(NOTE).exists():
+                if may_write:
+                    share_copies(other, storage)
+                else:
+                    home = other
+        may = {"may_write": may_write, "is_planned": is_planned}
+        return convert(path, names, settings.source, home, compute, **may)
 
     return to_parquet
 
@@ -168,16 +177,16 @@ def _write(
 ) -> Run:
     """Write the plan, if there is none yet or it grows, and run.json, unless there are problems."""
     if not _may_go_on(storage, plan, before, extend=extend):
-        raise together(plan.problems)
+        raise together([*map(at_original, plan.problems)])
     planned = before if before is not None and before.plan_path.exists() else None
-    checked = _checked(plan, planned or origin)
+    checked = _checked(plan, planned or origin, is_own=planned is not None)
     now = (plan.settings, plan.pinned_revisions)
     if planned is not None and checked and (planned.settings, planned.pinned_revisions) == now:
         return create_run(storage.address, *now)
     with locks.alone(storage):
         dumps = _check_rows(storage.root, plan, compute, checked)
         if plan.problems:
-            raise together(plan.problems)
+            raise together([*map(at_original, plan.problems)])
         if planned is None or checked is None:
             _write_plan(Run(storage, *now), plan, dumps)
         return create_run(storage.address, *now)
@@ -202,12 +211,22 @@ def _may_go_on(storage: Storage, plan: PlanPreview, before: Run | None, *, exten
     return True
 
 
-def _checked(plan: PlanPreview, known: Run | None) -> Run | None:
-    """A known run if it has this plan, and its rows were checked for the new settings."""
+def _checked(plan: PlanPreview, known: Run | None, *, is_own: bool) -> Run | None:
+    """A known run if it has this plan, and its rows were checked for the new settings.
+
+    Unless it *is_own*, its copies of converted files are in another folder.
+    """
     if known is None or not known.plan_path.exists():
         return None
     is_same = _note(known, MADE_FOR_KEY) == _rows_matter(plan).encode()
-    return known if is_same and known.pieces == plan.pieces else None
+    before, now = known.pieces, plan.pieces
+    is_same &= before == now or (not is_own and _stable(before) == _stable(now))
+    return known if is_same else None
+
+
+def _stable(pieces: Iterable[Piece]) -> list[Piece]:
+    """Pieces whose paths do not say where a run is, nor at which commit its source."""
+    return [replace(piece, path=stable_path(piece.path)) for piece in pieces]
 
 
 def _note(planned: Run, key: bytes) -> bytes:
@@ -294,11 +313,7 @@ def _another_cut(before: Run, plan: PlanPreview) -> Iterator[RunError]:
         return
     if not plan.disk:
         return  # not all files were read, and the problems say why
-    old, new = (
-        [replace(piece, path=stable_path(piece.path)) for piece in pieces]
-        for pieces in (before.pieces, plan.pieces)
-    )
-    if old == new:
+    if _stable(before.pieces) == _stable(plan.pieces):
         return  # copies of converted files are in another folder
     old_files, new_files = (
         {stable_path(piece.path): piece for piece in pieces}

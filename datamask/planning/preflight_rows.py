@@ -44,6 +44,7 @@ from datamask.source.columns import (
 from datamask.source.dumps import COUNT_DUMPS, create_dumps, dump_names, dumps_by_shard
 from datamask.source.long_texts import remedy, surely_long
 from datamask.source.opening import naming
+from datamask.source.originals import original
 from datamask.source.pinned import open_parquet
 from datamask.source.reading import invalid_text, joined
 from datamask.source.rows import read_all_scores
@@ -310,7 +311,7 @@ def _repeated_ids(connection: Any, rows: _SourceRows) -> Iterator[InputError]:
     )
     shown = "; ".join(
         f"{shortened(rows.id_at(*divmod(first, 2**64)))} {count} times in "
-        + ", ".join(rows.paths[file] for file in files[:3])
+        + ", ".join(original(rows.paths[file]) for file in files[:3])
         for count, files, first in examples
     )
     yield InputError(

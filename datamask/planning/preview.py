@@ -31,8 +31,9 @@ from datamask.quality.fasttext_model import pin_fasttext
 from datamask.runs import budget
 from datamask.runs.run import Run
 from datamask.runs.schemas import SIGNATURE_BYTES, SKETCH_BYTES, Piece
-from datamask.source.convert import FOLDER, not_converted, source_files
+from datamask.source.convert import not_converted, source_files
 from datamask.source.opening import SOURCE_PIN, pin_source, pinned_path, resolve_path
+from datamask.source.originals import FOLDER
 from datamask.source.pinned import digest_file, digest_files
 from datamask.source.reading import SourceFile, read_footers
 from datamask.source.token_counts import tokenizer_digest

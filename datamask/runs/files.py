@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -55,6 +57,22 @@ def replace_file(
                     "stay"
                 ) from error
             raise
+
+
+def link_file(source: Path, path: Path, root: Path) -> str:
+    """Link a file of another run to *path* in the run at *root*, or copy it: "linked" or "copied".
+
+    Neither run is affected by later changes of the other: files are replaced, never changed.
+    """
+    with replace_file(path, root=root) as temporary:
+        try:
+            os.link(source, temporary)
+            return "linked"
+        except FileNotFoundError:
+            raise
+        except OSError:  # another disk, another owner, too many links, no links at all
+            shutil.copyfile(source, temporary)
+            return "copied"
 
 
 def write_text_file(path: Path, text: str, storage: Storage | None = None) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import glob
-import hashlib
 import io
 import itertools
 import json
@@ -19,17 +18,16 @@ import os
 import shlex
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from operator import attrgetter
 from pathlib import Path
-from urllib.parse import quote
 
 import pyarrow as pa
 
 from datamask.config.compute import Compute
 from datamask.config.inputs import Source
 from datamask.errors import InputError
-from datamask.runs.files import parquet_output, write_parquet, write_text_file
+from datamask.runs.files import link_file, parquet_output, write_parquet, write_text_file
 from datamask.runs.in_progress import each_in_turn
 from datamask.source import formats
 from datamask.source.opening import (
@@ -40,6 +38,7 @@ from datamask.source.opening import (
     open_binary,
     resolve_path,
 )
+from datamask.source.originals import ARROW, FOLDER, NOTE, PARQUET, Note, copy_name, read_note
 from datamask.source.reading import joined
 from datamask.storage.clients import file_system
 from datamask.storage.local import Storage
@@ -47,13 +46,6 @@ from datamask.storage.temporary import temporary_folder
 from datamask.storage.unchanged import content_digest
 
 logger = logging.getLogger(__name__)
-
-FOLDER = "converted"
-NOTE = f"{FOLDER}/files.json"
-PARQUET = ".parquet"
-
-LONGEST_NAME = 180
-"""Characters of a copy's name, which file systems bound at 255 bytes."""
 
 MARKS = ("size", "ETag", "etag", "blob_id", "md5Hash", "mtime", "LastModified", "created")
 """What stores tell of a version of a file, apart from its commit."""
@@ -96,11 +88,13 @@ def convert(
     compute: Compute,
     *,
     may_write: bool = True,
+    is_planned: bool = True,
 ) -> tuple[list[str], dict[str, str]]:
     """Convert files, local or URLs, that are not converted yet, `compute.workers` at once.
 
     *path* is the source at its commit, of which *names* are files; *storage* gets the copies. If no
-    file has the column of ids, they are made from file and row.
+    file has the column of ids, they are made from file and row. Unless *is_planned*, no run has
+    shards of the copies, and a file may be another than was converted.
 
     Returns:
         The copies, in the order of *names*; and what was done to the rows, as pinned revisions.
@@ -110,13 +104,17 @@ def convert(
             converted, or has a column of another type than the files before it; or, without
             *may_write*, files are not converted.
     """
-    known, base = storage.fetch(NOTE), _base(path)
-    note = _Note(**json.loads(known.read_text(encoding="utf-8"))) if known.exists() else _Note()
+    note, base = read_note(storage), _base(path)
     files = {name.removeprefix(base): name for name in names}
-    copies = {file: f"{FOLDER}/{_copy_name(file)}" for file in files}
-    for file, name in files.items():
-        if file in note.files:
-            _check_unchanged(name, *note.files[file])
+    copies = {file: f"{FOLDER}/{copy_name(file)}" for file in files}
+    try:
+        for file, name in files.items():
+            if file in note.files:
+                _check_unchanged(name, *note.files[file])
+    except InputError:
+        if is_planned:
+            raise
+        note = Note()  # no run has shards of the copies yet, so all are made anew
     new = {file: name for file, name in files.items() if file not in note.files}
     made = {*storage.list(FOLDER, f"*{PARQUET}")}
     lacking = [file for file in files if file in new or copies[file] not in made]
@@ -149,6 +147,16 @@ def convert(
     return [f"{resolve_path(storage.address)}/{copies[file]}" for file in files], pins
 
 
+def share_copies(other: Storage, own: Storage) -> None:
+    """Link, or else copy, the converted files of another run, with their checksums and note.
+
+    Each run has its own copies: extending one changes nothing of the other.
+    """
+    for name in (*other.list(FOLDER, f"*{PARQUET}"), NOTE):
+        write_text_file(own.root / own.record_name(name), other.record(name).text, own)
+        link_file(other.root / name, own.root / name, own.root)
+
+
 class NotConvertedError(InputError):
     """Files have to be converted before they can be checked; a launch does it."""
 
@@ -160,26 +168,6 @@ def not_converted(path: str, files: int) -> NotConvertedError:
         f"{shlex.quote(path)} pool` does it now, for any number of runs",
         path=path,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Note:
-    """What `converted/files.json` says.
-
-    `files`: by name within the source, what tells a file's version, and a digest of its content;
-    `bad_lines`: how many lines are left out; `schema`: that of the copies (Arrow IPC, hexadecimal);
-    `made_ids`: the column whose ids are made, if they are.
-    """
-
-    files: dict[str, list[str]] = field(default_factory=dict)
-    bad_lines: dict[str, int] = field(default_factory=dict)
-    schema: str = ""
-    made_ids: str = ""
-
-    @property
-    def arrow_schema(self) -> pa.Schema:
-        """The schema of the copies."""
-        return pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(self.schema)))
 
 
 _Look = tuple[list[str], pa.Schema, int]
@@ -199,7 +187,7 @@ def first_records(name: str, rows: int, copy: Path, of_text: Collection[str]) ->
     ending = next(end for end in formats.CONVERTED if name.lower().endswith(end))
     head = copy.with_name(f"head{ending.removesuffix('.gz').removesuffix('.zst')}")
     with naming(name), open_binary(name) as raw, head.open("wb") as beginning:
-        if ending in formats.ARROW:
+        if ending in ARROW:
             shutil.copyfileobj(raw, beginning)
         else:
             compression = {".gz": "gzip", ".zst": "zstd"}.get(Path(ending).suffix)
@@ -216,7 +204,7 @@ def _check_unchanged(name: str, version: str, digest: str) -> None:
         raise InputError(problem, path=name)
 
 
-def _extended(note: _Note, base: str, looks: dict[str, _Look], id_column: str) -> _Note:
+def _extended(note: Note, base: str, looks: dict[str, _Look], id_column: str) -> Note:
     """The note with further files; those after the first keep to the schema of the first."""
     files = note.files | {file: version for file, (version, *_) in looks.items()}
     bad = {file: lines for file, (*_, lines) in looks.items() if lines}
@@ -232,12 +220,12 @@ def _extended(note: _Note, base: str, looks: dict[str, _Look], id_column: str) -
                     raise InputError(problem, path=base + file, column=had.name)
         if further:
             logger.warning("left out, absent before: columns %s", ", ".join(sorted(further)))
-        return replace(note, files=files, bad_lines=note.bad_lines | bad)
+        return replace(note, base=base, files=files, bad_lines=note.bad_lines | bad)
     schema = formats.merge_schemas((base + file, look[1]) for file, look in looks.items())
     made_ids = "" if id_column in schema.names or not schema.names else id_column
     if made_ids:
         schema = schema.append(pa.field(made_ids, pa.string()))
-    return _Note(files, bad, schema.serialize().to_pybytes().hex(), made_ids)
+    return Note(base, files, bad, schema.serialize().to_pybytes().hex(), made_ids)
 
 
 def _with_ids(
@@ -284,11 +272,3 @@ def _base(path: str) -> str:
     if parts[-1].lower().endswith(formats.CONVERTED):
         fixed = min(fixed, len(parts) - 1)
     return "/".join(parts[:fixed]) + "/"
-
-
-def _copy_name(file: str) -> str:
-    """The name of a file's copy. A long name would not be one of a file."""
-    name = quote(file, safe="")
-    if len(name) > LONGEST_NAME:
-        name = f"{hashlib.md5(file.encode()).hexdigest()}-{name[-LONGEST_NAME // 2 :]}"
-    return f"{name}{PARQUET}"

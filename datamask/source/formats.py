@@ -20,11 +20,11 @@ import pyarrow.compute as pc
 
 from datamask.errors import InputError, one_line
 from datamask.source.opening import naming
+from datamask.source.originals import ARROW, JSON_LINES, TABLES
 from datamask.source.reading import cast_plain, plain_schema
 from datamask.source.rows import json_objects
 from datamask.source.types import EXACT, widened
 
-JSON_LINES, TABLES, ARROW = (".jsonl", ".ndjson", ".json"), (".csv", ".tsv"), (".arrow", ".feather")
 COMPRESSIONS = ("", ".gz", ".zst")
 CONVERTED = (*(kind + end for kind in JSON_LINES + TABLES for end in COMPRESSIONS), *ARROW)
 """Ends of names of the files that are converted to Parquet before they are read."""
@@ -290,7 +290,7 @@ def _repeated_key(path: str, name: str) -> InputError:
                     json.loads(line.decode("utf-8-sig"), object_pairs_hook=unique)
                 except KeyError as error:
                     problem = f"key {error} occurs twice in an object; keep one"
-                    return InputError(problem, path=name, row=row)
+                    return InputError(problem, path=name, line=row + 1)
     return InputError("a key occurs twice in an object; keep one", path=name)
 
 
@@ -337,15 +337,15 @@ def _check_rows(file: io.BufferedReader[Any], name: str) -> None:
     # DuckDB names the row of a byte that is not UTF-8.
     with io.TextIOWrapper(file, "utf-8-sig", errors="replace", newline="") as text:
         rows = csv.reader(text, delimiter=_delimiter(name), strict=True)
-        columns, row = len(next(rows, [])), -1
+        columns = len(next(rows, []))
         try:
-            for row, values in enumerate(filter(None, rows)):
+            for values in filter(None, rows):
                 if len(values) != columns:
                     problem = f"{len(values)} values for {columns} columns; correct the row"
-                    raise InputError(problem, path=name, row=row)
+                    raise InputError(problem, path=name, line=rows.line_num)
         except csv.Error as error:
             problem = f"not CSV ({error}); correct the row, or replace the file with a whole one"
-            raise InputError(problem, path=name, row=row + 1) from None
+            raise InputError(problem, path=name, line=rows.line_num) from None
 
 
 def _delimiter(name: str) -> str:

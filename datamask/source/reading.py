@@ -25,6 +25,7 @@ from datamask.runs.run import Run
 from datamask.runs.schemas import Piece
 from datamask.source import long_texts
 from datamask.source.opening import FETCH_BYTES, is_remote
+from datamask.source.originals import at_original
 from datamask.source.pinned import open_parquet
 
 SCHEMA_KEY = b"datamask-source-schema"
@@ -304,10 +305,10 @@ def check_text(run: Run, shard: int, first: int, values: pa.Array, column: str) 
         raise row_error(run, shard, first + at, column, "not valid UTF-8; re-encode it")
 
 
-def row_error(run: Run, shard: int, row: int, column: str, problem: str) -> InputError:
-    """The error about a value in a shard's row; names the file and the row within it."""
+def row_error(run: Run, shard: int, row: int, column: str, problem: str) -> DatamaskError:
+    """The error about a value in a shard's row; names the file and the row or line within it."""
     path, row_of_file = locate(run, shard, row)
-    return InputError(problem, path=path, shard=shard, row=row_of_file, column=column)
+    return at_original(InputError(problem, path=path, shard=shard, row=row_of_file, column=column))
 
 
 def locate(run: Run, shard: int, row: int) -> tuple[str, int]:

@@ -185,7 +185,7 @@ def _column(
         if not isinstance(value, int | kind | None) or isinstance(value, bool):
             needed = "text or a whole number" if kind is str else "a number"
             problem = f"{value!r}, needed {needed}; correct it"
-            raise InputError(problem, path=path, row=number, column=name)
+            raise InputError(problem, path=path, line=number + 1, column=name)
         values.append(None if value is None else kind(value))
     return pa.array(values, pa.string() if kind is str else pa.float64())
 
@@ -201,9 +201,9 @@ def json_objects(file: Iterable[bytes], path: str) -> Iterator[tuple[int, dict[s
                 json.dumps(content, ensure_ascii=False).encode()
         except (ValueError, RecursionError) as error:
             problem = f"not JSON ({error}); correct the line"
-            raise InputError(problem, path=path, row=number) from None
+            raise InputError(problem, path=path, line=number + 1) from None
         if not isinstance(content, dict):
-            raise InputError("not a JSON object; correct the line", path=path, row=number)
+            raise InputError("not a JSON object; correct the line", path=path, line=number + 1)
         yield number, content
 
 

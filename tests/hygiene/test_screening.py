@@ -34,7 +34,7 @@ def test_all_problems_are_reported_before_any_work(tmp_path, benchmarks):
     told = str(caught.value)
     for part in (
         "absent.jsonl: no .parquet, .jsonl, .ndjson, .txt files found",
-        "broken.jsonl, row 1: not JSON",
+        "broken.jsonl, line 2: not JSON",
         "table.csv: unknown kind of file; use .parquet, .jsonl, .ndjson, .txt",
         "image.jsonl, column text: absent; needed is one of: picture",
         "b.parquet, column questions: absent; needed is one of: text",

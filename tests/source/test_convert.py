@@ -92,7 +92,7 @@ def test_bad_lines_are_refused_or_counted(tmp_path):
     root = tmp_path / "run"
     with pytest.raises(InputError) as caught:
         plan_run(root, finished.settings(path.parent))
-    assert "a.jsonl, row 7" in str(caught.value) and "\n" not in str(caught.value)
+    assert "a.jsonl, line 8" in str(caught.value) and "\n" not in str(caught.value)
     assert not (root / "run.json").exists()
     bounded = {"path": str(path.parent), "most_bad_lines": 2}
     run = finished.finish(root, finished.settings(path.parent, source=bounded), "composition")

@@ -81,11 +81,11 @@ CSV = "id,text\na,first\nb,second\n"
 REFUSED = {
     "a.jsonl.zst": (pa.compress(b'{"id": 1}\n' * 99, codec="zstd", asbytes=True)[:-1], ""),
     "a.csv.zst": (pa.compress(CSV.encode(), codec="zstd", asbytes=True)[:-1], ""),
-    "quote.csv": (f'{CSV}c,"third\nd,fourth\n', "row 2"),
-    "short.csv": (f"{CSV}\nc\n", "row 2"),
+    "quote.csv": (f'{CSV}c,"third\nd,fourth\n', "line 5"),
+    "short.csv": (f"{CSV}\nc\n", "line 5"),
     "two.csv": (CSV.replace("id", "TEXT"), "column TEXT"),
     "ends.csv": (f"{CSV}c,third\r\n", "end alike"),
-    "half.jsonl": ('{"id": "a"}\n{"id": "\\ud83d"}\n', "row 1"),
+    "half.jsonl": ('{"id": "a"}\n{"id": "\\ud83d"}\n', "line 2"),
 }
 
 

@@ -95,7 +95,7 @@ def test_a_key_that_occurs_twice_is_refused(tmp_path):
         path.write_text(f'{{"id": "a", "k": 1}}\n{line}\n')
         with pytest.raises(InputError) as caught:
             converted(path.parent, tmp_path / f"run{number}")
-        assert f"{path}, row 1" in str(caught.value) and "'k'" in str(caught.value)
+        assert f"{path}, line 2" in str(caught.value) and "'k'" in str(caught.value)
 
 
 def parquet(folder: Path, **columns: pa.Array) -> Path:

@@ -1,0 +1,109 @@
+"""From a converted copy back to the file that a person edits, for messages.
+
+The copies of a source's JSON lines, CSV and Arrow files are in the folder `converted/` of a run, or
+of a folder of the user's (`datamask ingest`). Its note says which files they were.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from datamask.errors import DatamaskError, InputError
+from datamask.runs.opening import run_storage
+from datamask.source.opening import open_binary
+from datamask.storage.local import Storage
+
+FOLDER = "converted"
+NOTE = f"{FOLDER}/files.json"
+PARQUET = ".parquet"
+
+LONGEST_NAME = 180
+"""Characters of a copy's name, which file systems bound at 255 bytes."""
+
+JSON_LINES, TABLES, ARROW = (".jsonl", ".ndjson", ".json"), (".csv", ".tsv"), (".arrow", ".feather")
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What `converted/files.json` says.
+
+    `base`: the folder or URL of the source; `files`: by name within it, what tells a file's
+    version, and a digest of its content; `bad_lines`: how many lines are left out; `schema`: that
+    of the copies (Arrow IPC, hexadecimal); `made_ids`: the column whose ids are made, if they are.
+    """
+
+    base: str = ""
+    files: dict[str, list[str]] = field(default_factory=dict)
+    bad_lines: dict[str, int] = field(default_factory=dict)
+    schema: str = ""
+    made_ids: str = ""
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """The schema of the copies."""
+        return pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(self.schema)))
+
+
+def read_note(storage: Storage) -> Note:
+    """The note of a run or folder; an empty one if nothing is converted there."""
+    path = storage.fetch(NOTE)
+    return Note(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else Note()
+
+
+def copy_name(file: str) -> str:
+    """The name of a file's copy. A long name would not be one of a file."""
+    name = quote(file, safe="")
+    if len(name) > LONGEST_NAME:
+        name = f"{hashlib.md5(file.encode()).hexdigest()}-{name[-LONGEST_NAME // 2 :]}"
+    return f"{name}{PARQUET}"
+
+
+def original(path: str) -> str:
+    """The file of which the file *path* is a copy; *path* itself if it is none."""
+    home, is_copy, name = path.rpartition(f"/{FOLDER}/")
+    if not is_copy or "/" in name:
+        return path
+    note = read_note(run_storage(home))
+    return next((note.base + file for file in note.files if copy_name(file) == name), path)
+
+
+def at_original(error: DatamaskError) -> DatamaskError:
+    """An error about a copy as one about its file, with the line there; others as they are."""
+    path = str(error.path) if isinstance(error, InputError) and error.path else ""
+    if not isinstance(error, InputError) or (file := original(path)) == path:
+        return error
+    place: dict[str, Any] = {"row": error.row}
+    if error.row is not None and not file.lower().endswith(ARROW):
+        place = {"line": _line(file, error.row)}
+    return InputError(error.problem, path=file, shard=error.shard, column=error.column, **place)
+
+
+def _line(path: str, row: int) -> int | None:
+    """The line of a row of JSON or CSV, both from 0; a row of several lines is at its last."""
+    compression = {".gz": "gzip", ".zst": "zstd"}.get(path[path.rfind(".") :].lower())
+    with open_binary(path) as raw, pa.input_stream(raw, compression=compression) as file:
+        lines = io.BufferedReader(file)
+        is_table = any(kind in path.lower() for kind in TABLES)
+        places = _table_lines(lines, path) if is_table else _json_lines(lines)
+        return next((line for number, line in enumerate(places) if number == row), None)
+
+
+def _json_lines(file: io.BufferedReader[Any]) -> Iterator[int]:
+    for number, line in enumerate(file, 1):
+        if line.strip().startswith(b"{"):
+            yield number
+
+
+def _table_lines(file: io.BufferedReader[Any], path: str) -> Iterator[int]:
+    with io.TextIOWrapper(file, "utf-8-sig", errors="replace", newline="") as text:
+        rows = csv.reader(text, delimiter="\t" if ".tsv" in path.lower() else ",")
+        yield from (rows.line_num for number, row in enumerate(filter(None, rows)) if number)
