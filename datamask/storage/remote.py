@@ -200,7 +200,7 @@ class RemoteStorage(Storage):
             return Record()
 
     def on_record(self) -> tuple[str, ...]:
-        names = (name.removeprefix("records/") for name in self.store.list("records/"))
+        names = (name.removeprefix("records/") for name in self.store.list("records"))
         return tuple(sorted(name.removesuffix(".json") for name in names))
 
     def fingerprints(self, names: Iterable[str]) -> dict[str, str]:

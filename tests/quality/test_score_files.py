@@ -52,8 +52,8 @@ def test_numbers_of_json_as_ids_are_their_decimal_text(tmp_path, texts):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"key": 1.0, "mark": 1}', "row 1, column key: 1.0, needed text or a whole number"),
-        ('{"key": 2, "mark": "1"}', "row 1, column mark: '1', needed a number"),
+        ('{"key": 1.0, "mark": 1}', "line 2, column key: 1.0, needed text or a whole number"),
+        ('{"key": 2, "mark": "1"}', "line 2, column mark: '1', needed a number"),
         ('{"key": 2', "line 2: not JSON"),
         ('{"key": "\\ud800", "mark": 1}', "s.jsonl, line 2: "),
         ('{"key": 2, "mark": 1' + 400 * "0" + "}", "cannot be read as ids"),
