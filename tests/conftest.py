@@ -113,14 +113,14 @@ def leave_out_charts(patch: pytest.MonkeyPatch) -> None:
 
 
 def measure_roughly(patch: pytest.MonkeyPatch) -> None:
-    """Measure scales from hundreds of subsets in place of thousands, in this process.
+    """Compare with few random subsets, in this process.
 
     Nor is the report's map arranged: documents lie at their first two coordinates.
     """
     from datamask.learning import scales
     from datamask.report import sample
 
-    patch.setattr(scales, "PRECISION", 0.05)
+    patch.setattr(scales, "MOST_SUBSETS", 4)
     patch.setattr(sample, "embedding_map", lambda features, seed: features[:, :2])
 
 
@@ -134,7 +134,7 @@ def undrawn() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def roughly() -> Iterator[None]:
-    """For modules whose runs are all in this process: scales are measured roughly.
+    """For modules whose runs are all in this process: random subsets are few.
 
     That is much of the time of a small run.
     """

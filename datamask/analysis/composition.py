@@ -156,8 +156,8 @@ _TABLES = {
     "best_within BIGINT",
     "score_explained": "score VARCHAR, kind VARCHAR, documents BIGINT, groups BIGINT, auc DOUBLE, "
     "eta_squared DOUBLE, constant_groups BIGINT, constant_documents BIGINT",
-    "terms": "term VARCHAR, maximise BOOLEAN, selected DOUBLE, random DOUBLE, random_std DOUBLE, "
-    "top_quality DOUBLE, scale DOUBLE",
+    "terms": "term VARCHAR, maximise BOOLEAN, selected DOUBLE, random DOUBLE, best DOUBLE, "
+    "top_quality DOUBLE, error DOUBLE, scale DOUBLE",
     "shards": "shard BIGINT, documents BIGINT, candidates BIGINT, selected BIGINT, "
     "estimator VARCHAR, steps BIGINT, stopped_by VARCHAR, optimality_gap DOUBLE, "
     "objective DOUBLE, objective_random DOUBLE, objective_top_quality DOUBLE",

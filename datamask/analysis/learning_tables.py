@@ -12,7 +12,7 @@ from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.storage.duckdb_scratch import execute
 
-_VALUES = ("selected", "random", "random_std", "top_quality", "scale")
+_VALUES = ("selected", "random", "best", "top_quality", "error", "scale")
 
 
 def terms(
@@ -36,18 +36,13 @@ def terms(
 
 def _compared(run: Run, connection: Any, documents: str) -> dict[str, Any]:
     """The metrics of quality over the corpus; DuckDB uses one thread, so that sums are the same."""
-    metrics = run.receipt("quality", 0).metrics
-    centre, unit = metrics["centre"], metrics["unit"]  # squares of tiny numbers are 0
-    [(size, number, ours, mean, spread, best)] = execute(
+    [(size, *means)] = execute(
         connection,
-        "SELECT count(*) FILTER (selected), count(*), avg(quality) FILTER (selected), "
-        "avg(quality), ? * stddev_samp((quality - ?) / ?), avg(quality) FILTER (top_quality) "
-        f"FROM {documents} AND dropped IS NULL",
-        [unit, centre, unit],
+        "SELECT count(*) FILTER (selected), avg(quality) FILTER (selected), avg(quality), "
+        f"avg(quality) FILTER (top_quality) FROM {documents} AND dropped IS NULL",
     )
-    ours, mean, spread, best = (value or 0.0 for value in (ours, mean, spread, best))
-    scaled = run.settings.selection.scale_terms
-    return quality_metrics(size, number, ours, mean, spread, best, scaled)
+    ours, mean, best = (value or 0.0 for value in means)
+    return quality_metrics(size, ours, mean, best, run.settings.selection.scale_terms)
 
 
 def terms_of_shards(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -26,25 +26,26 @@ def terms_of(run: Run, shards: Sequence[int] | None = None) -> dict[str, dict[st
 
 
 def units_of(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[float, float]]:
-    """By term of the objective, mean and deviation of random selections of as many candidates.
+    """By term of the objective, the mean of random selections, and what the best one gains.
 
-    *rows* are as of `terms_of`. The deviation is below 0 for terms to minimise. Terms that do not
-    vary are left out.
+    *rows* are as of `terms_of`. The best selection is by this term alone; its gain is below 0 for
+    terms to minimise. Terms whose best selection is not known are left out.
     """
     return {
-        name: (row["random"], row["random_std"] * (1 if row["maximise"] else -1))
+        name: (row["random"], row["best"] - row["random"])
         for name, row in rows.items()
-        if name != "objective" and (row["random_std"] or 0) > 0
+        if name != "objective" and row["best"] is not None and row["best"] != row["random"]
     }
 
 
 def gains(
     run: Run, reference: Run | None = None, shards: Sequence[int] | None = None
 ) -> dict[str, dict[str, float]]:
-    """The gain of `selected` and `top_quality` over random, by term, in the units of `units_of`.
+    """The gain of `selected` and `top_quality` over random, by term, as a share of the best one's.
 
-    Above 0 is better than random, also for terms to minimise. Runs are compared over the random
-    selections of one *reference*, because other settings change what random selections have.
+    0 is random, 1 the best selection by this term alone; terms to minimise too. `error` is the
+    standard error of the share, above 0 where the value is measured on a sample. Runs are compared
+    over the random and best selections of one *reference*, because other settings change those.
     Raises as `terms_of`.
     """
     rows = terms_of(run, shards)
@@ -55,6 +56,7 @@ def gains(
             for selection in ("selected", "top_quality")
             if row[selection] is not None
         }
+        | {"error": (row["error"] or 0.0) / abs(units[name][1])}
         for name, row in rows.items()
         if name in units
     }

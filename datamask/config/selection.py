@@ -146,7 +146,8 @@ class Selection(Group):
     more_terms: tuple[Term, ...] = ()
     """further terms of the objective, scaled like the others"""
     scale_terms: bool = True
-    """divide each term by its deviation over random subsets; false: the paper's unscaled sum"""
+    """divide each term by what its best selection gains over random documents; false: the paper's
+    unscaled sum"""
     estimator: Literal["auto", "expected", "policy_gradient"] = "auto"
     """`auto`: expected if every term supports it"""
     init: Literal["uniform", "quality"] = "uniform"

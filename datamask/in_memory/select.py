@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
-from math import isnan
+from math import isnan, nan
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,7 @@ class Comparison:
         name: a term of the objective, `objective`, or `mean length`.
         selected: of the selected documents.
         random: expected for as many random candidates.
+        best: of the best selection by this term alone; NaN if it was not learned.
         top_quality: of as many documents with the highest quality.
         better: `higher`, `lower`, or empty if neither is better.
     """
@@ -48,8 +49,15 @@ class Comparison:
     name: str
     selected: float
     random: float
+    best: float
     top_quality: float
     better: str
+
+    @property
+    def share(self) -> float:
+        """The gain over random, as a share of what the best selection gains; NaN if not known."""
+        most = self.best - self.random
+        return (self.selected - self.random) / most if most else nan
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -81,22 +89,24 @@ class Selected:
         return np.flatnonzero(self.mask)
 
     def summary(self) -> list[Comparison]:
-        """Each term for the selection, random documents and top quality (NaN without quality)."""
+        """Each term for the selection, random, best and top quality (NaN without quality)."""
         rows = []
         for name, term in self._terms().items():
             top = np.nan if self.quality is None else term["top_quality"]
             better = "higher" if term["maximise"] else "lower"
-            rows.append(Comparison(name, term["selected"], term["random"], top, better))
+            best = nan if term["best"] is None else term["best"]
+            rows.append(Comparison(name, term["selected"], term["random"], best, top, better))
         return rows
 
     def plot(self) -> Chart:
-        """By how much each term beats random, as a chart that notebooks show."""
+        """How much each term gains over random, as a share of the best, as a chart."""
         series, sets = [], ("selected",) if self.quality is None else ("selected", "top_quality")
         for chosen in sets:
             gains = {}
             for name, term in self._terms().items():
-                gain = (term[chosen] - term["random"]) / (term["random_std"] or 1)
-                gains[f"{name}, {NAMES[chosen]}"] = gain if term["maximise"] else -gain
+                if (most := (term["best"] or term["random"]) - term["random"]) != 0:
+                    share = (term[chosen] - term["random"]) / most
+                    gains[f"{name}, {NAMES[chosen]}"] = share
             colour, _ = LOOKS[chosen]
             values = [*gains.values()]
             series.append(Series(name=NAMES[chosen], x=[*gains], y=values, colour=colour))
@@ -104,7 +114,7 @@ class Selected:
             key="gains",
             title=f"{self._counts()}: gain over random",
             kind="bars",
-            x="better than random by (standard deviations of random selections)",
+            x="gain over random, as a share of what the best selection by this term gains",
             y="",
             series=tuple(series),
         )
@@ -125,13 +135,13 @@ class Selected:
 
     def _table(self) -> list[tuple[str, ...]]:
         """The comparisons in cells, below a heading."""
-        rows: list[tuple[str, ...]] = [("", "ours", "random", "top quality", "better")]
+        rows: list[tuple[str, ...]] = [("", "ours", "random", "best", "top quality", "better")]
         for row in self.summary():
-            ours, random, top = (
+            cells = (
                 "–" if isnan(value) else f"{value:.5g}"
-                for value in (row.selected, row.random, row.top_quality)
+                for value in (row.selected, row.random, row.best, row.top_quality)
             )
-            rows.append((row.name, ours, random, top, row.better))
+            rows.append((row.name, *cells, row.better))
         return rows
 
     def _terms(self) -> dict[str, Any]:
@@ -144,23 +154,16 @@ class Selected:
         return f"{self.mask.sum():,d} of {len(self.mask):,d} documents selected"
 
     def _gains(self) -> str:
-        """What was gained over random and top quality, in words."""
+        """The share of the best possible gain over random, by term, in words."""
         parts = []
         for row in self.summary():
-            if row.name == "quality":
-                if (most := row.top_quality - row.random) > 0:
-                    share = (row.selected - row.random) / most
-                    parts.append(f"quality {share:.0%} of top quality's gain over random")
-                continue
-            changes = [
-                f"{abs(row.selected / other - 1):.1%} "
-                f"{'below' if row.selected < other else 'above'} {name}"
-                for name, other in (("random", row.random), ("top quality", row.top_quality))
-                if other > 0
-            ]
-            changed = " and ".join(changes) or f"{row.selected:.4g}, random {row.random:.4g}"
-            parts.append(f"{row.name} {changed} ({row.better} is better)")
-        return "; ".join(parts)
+            if not isnan(row.share):
+                parts.append(f"{row.name} {row.share:.0%}")
+            elif row.random:
+                change = row.selected / row.random - 1
+                parts.append(f"{row.name} {abs(change):.1%} {'below' if change < 0 else 'above'}")
+                parts[-1] += f" random ({row.better} is better)"
+        return ", ".join(parts) + " (0% is random, 100% the best by this alone)"
 
 
 def select(

@@ -15,7 +15,11 @@ import torch
 from torch import Tensor
 
 from datamask.errors import SettingsError
-from datamask.objectives.facility_location import FacilityLocation, fixed_sample
+from datamask.objectives.facility_location import (
+    FacilityLocation,
+    fixed_sample,
+    stratified_mean,
+)
 from datamask.objectives.level import NATURAL, Level
 from datamask.objectives.products import times_vector
 from datamask.objectives.protocol import CACHED_ROWS, Batch, MomentObjective, Moments, Objective
@@ -182,11 +186,24 @@ class ShardData:
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
-    """Mean and standard deviation of a raw value over random subsets."""
+class Reference:
+    """The raw values of a term with which a selection is compared.
 
-    mean: float
-    deviation: float
+    Args:
+        random: mean over random selections of as many documents.
+        best: of the best selection by this term alone; None if it was not learned.
+        cover_P: mean cosine of each probe of facility location with its nearest document in random
+            selections; None for other terms.
+    """
+
+    random: float
+    best: float | None = None
+    cover_P: Tensor | None = None
+
+    @property
+    def range(self) -> float:
+        """The gain of the best selection over random ones, >= 0; 0 if it is not known."""
+        return abs(self.best - self.random) if self.best is not None else 0.0
 
 
 def zero_moments(data: ShardData, order: int) -> Moments:
@@ -294,14 +311,22 @@ def _raw_value(objective: Objective, data: ShardData, mask_N: Tensor, moments: M
     if not isinstance(objective, FacilityLocation):
         rows = sampled_rows(data)
         return float(objective.values(mask_N[rows][None], data.batch(rows))[0])
+    rows = objective.probe_rows(data.num_documents).to(data.device)
+    share = float(mask_N.sum()) / data.num_documents
+    cover = cover_of_probes(objective, data, mask_N)
+    return float(stratified_mean(cover, mask_N[rows], share))
+
+
+def cover_of_probes(objective: FacilityLocation, data: ShardData, mask_N: Tensor) -> Tensor:
+    """The cosine of each probe with its nearest selected document, shape P; some are selected."""
     if data.probes_PN is not None:
-        return float(data.probes_PN[:, mask_N].amax(1).mean(dtype=torch.float64))
+        return data.probes_PN[:, mask_N].amax(1)
     probes = data.rows(objective.probe_rows(data.num_documents))
     best = torch.full((len(probes),), -torch.inf, device=data.device)
     size = max(1, min(data.chunk_rows, data.working_set_bytes // (8 * len(probes))))
     for rows in torch.split(mask_N.nonzero()[:, 0], size):
         best = torch.maximum(best, (probes @ data.rows(rows).T).amax(1))
-    return float(best.mean(dtype=torch.float64))
+    return best
 
 
 def sampled_rows(data: ShardData) -> Tensor:

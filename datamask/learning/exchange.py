@@ -28,6 +28,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -181,8 +182,8 @@ def gain_over_random(
     terms: Sequence[WeightedTerm],
     num_selected: float,
     share: float,
-) -> float:
-    """What a sample's documents of the highest values gain over random ones.
+) -> tuple[float, float]:
+    """Gain of a sample's documents of the highest values over random ones, and their deviation.
 
     Selections are of finite samples, whose moments are scaled to S. DiSF of few documents is high,
     so random selections of as many documents are compared.
@@ -191,7 +192,7 @@ def gain_over_random(
     masks = [torch.arange(number) % parts == part for part in range(min(parts, RANDOM_PARTS))]
     masks.append(policy.top_mask(values_N, max(number // parts, 1)))
     *random, best = (_value_of(terms, data, mask, num_selected) for mask in masks)
-    return best - sum(random) / len(random)
+    return best - sum(random) / len(random), float(np.std(random, ddof=1))
 
 
 def _value_of(
@@ -214,7 +215,7 @@ def shortfall(
     It was learned from documents that include *own*; *second* are as many others.
     """
     before, after = (
-        gain_over_random(data, along(judge.slope, data), terms, num_selected, share)
+        gain_over_random(data, along(judge.slope, data), terms, num_selected, share)[0]
         for data in (own, second)
     )
     return (before - after) / max(abs(before), 1e-12)

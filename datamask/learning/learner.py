@@ -1,6 +1,6 @@
 """Learn the mask of one shard.
 
-`scale` divides each term by its standard deviation, `learn` moves the logits, `refine` takes the
+`scale` divides each term by its range, `learn` moves the logits, `refine` takes the
 best S and improves them by swaps, `judge` measures the mask, and `published_logits` computes the
 marginal gain of every document. The same input, settings and seed give the same bytes on the same
 machine: all random numbers come from generators seeded here, and no result depends on the clock.
@@ -20,7 +20,14 @@ from datamask.config.compute import Compute
 from datamask.config.selection import Selection
 from datamask.errors import InputError, SettingsError
 from datamask.learning import coverage, expected, policy_gradient, published
-from datamask.learning.data import ShardData, Spread, highest_order, moments_of, raw_values
+from datamask.learning.data import (
+    Reference,
+    ShardData,
+    cover_of_probes,
+    highest_order,
+    moments_of,
+    raw_values,
+)
 from datamask.learning.moment_gradient import marginal_gains
 from datamask.learning.neighbours import Neighbours
 from datamask.learning.norms import NORM_TOLERANCE, row_norms
@@ -28,11 +35,11 @@ from datamask.learning.optimality_gap import certified_gap
 from datamask.learning.policy import initial_logits
 from datamask.learning.problem import Curve, Keeper, Problem
 from datamask.learning.ranked import LearnedMask
-from datamask.learning.scales import FEWEST_SUBSETS, MOST_SUBSETS, random_subsets, scaled
+from datamask.learning.scales import references, scaled
 from datamask.learning.swap_refinement import refine_by_swaps
 from datamask.objectives.facility_location import FacilityLocation
 from datamask.objectives.level import NATURAL, Level
-from datamask.objectives.protocol import MomentObjective, Moments
+from datamask.objectives.protocol import MomentObjective, Objective
 from datamask.objectives.weighted import (
     WeightedObjective,
     WeightedTerm,
@@ -40,6 +47,9 @@ from datamask.objectives.weighted import (
     coverage_factor,
     with_unit,
 )
+
+WEIGHING = ("mask", "greedy", "lazy_greedy")
+"""Methods that weigh terms against each other, and so need their ranges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +126,12 @@ def scale(
     compute: Compute,
     ids: Sequence[str] | np.ndarray | None = None,
     terms: Sequence[WeightedTerm] | None = None,
-    learns: bool = True,
+    ranges: Mapping[str, float] | None = None,
 ) -> Problem:
-    """Put a shard on the device and divide each term by its deviation over random S-subsets.
+    """Put a shard on the device and divide each term by its range (`learning.scales`).
 
-    Without *learns*, masks can only be judged: facility location then searches no neighbours.
+    With *ranges*, which were measured before, a mask is only judged: facility location searches no
+    neighbours.
     """
     values = np.asarray(quality, np.float64)
     data = shard_data(features, values, scores, compute, Level.of(values))
@@ -129,7 +140,9 @@ def scale(
         id_order = np.argsort(np.argsort(np.asarray(ids, object), kind="stable"), kind="stable")
     terms = with_unit(build_terms(selection) if terms is None else terms, 1 / data.level.unit)
     neighbours = None
-    if learns and selection.method == "mask" and 0 < num_selected < len(values):
+    if ranges is None and selection.method not in WEIGHING:
+        ranges = {}
+    if ranges is None and selection.method == "mask" and 0 < num_selected < len(values):
         data, terms = _by_document(data, terms)
         unscaled = WeightedObjective(tuple(terms))
         covers = [t.objective for t in unscaled.active if isinstance(t.objective, FacilityLocation)]
@@ -138,10 +151,13 @@ def scale(
             neighbours = Neighbours.of(data, num_selected, probes)
             data = replace(data, probes_PN=neighbours.probes_PN)
     totals = moments_of(data, torch.ones_like(data.quality_N), max(highest_order(terms), 0))
-    objective, random = _scaled(terms, totals, selection, data, num_selected, seed)
+    measured = references(
+        terms, totals, data.exact, num_selected, seed, neighbours=neighbours, ranges=ranges
+    )
+    objective = WeightedObjective(scaled(terms, measured if selection.scale_terms else {}))
     return Problem(
         *(data, values, id_order, selection, num_selected, seed),
-        *(objective, totals, random, neighbours),
+        *(objective, totals, measured, neighbours),
     )
 
 
@@ -188,14 +204,17 @@ def judge(problem: Problem, selected: np.ndarray, ranking: Ranking | None = None
     objective, data = problem.objective, problem.data
     raw = raw_values(objective.terms, data, problem.put(selected))
     best = raw_values(objective.terms, data, problem.put(problem.top(problem.quality)))
-    metrics = compared(objective.terms, raw, problem.random, best, data.level)
+    metrics = compared(objective.terms, raw, problem.references, best, data.level)
+    for term in objective.terms:
+        error = _error_of_probes(term.objective, problem, selected)
+        metrics["terms"][term.objective.name]["error"] = error
     metrics |= {"num_selected": problem.num_selected, "optimality_gap": None}
     if ranking is None:
         return metrics
     metrics |= {name: getattr(ranking, name) for name in ("estimator", "steps", "stopped_by")}
     if problem.selection.method == "mask" and problem.has_choice:
         value = objective.join(raw)
-        means = {name: spread.mean for name, spread in problem.random.items()}
+        means = {name: known.random for name, known in problem.references.items()}
         gain = value - objective.join(means)
         relaxed = problem.put(ranking.logits)
         metrics["optimality_gap"] = certified_gap(problem, relaxed, value, gain)
@@ -211,14 +230,15 @@ def published_logits(problem: Problem, selected: np.ndarray, ranking: Ranking) -
         return published.by_rank(order, num_selected)
     # An empty or complete selection has no scale: use that of one document more or less.
     size = min(max(num_selected, 1), max(number - 1, 1))
-    if size != num_selected:
-        objective, _ = _scaled(objective.terms, problem.totals, selection, data, size, problem.seed)
+    if size != num_selected and selection.scale_terms:
+        known = references(objective.terms, problem.totals, data.exact, size, problem.seed)
+        objective = WeightedObjective(scaled(objective.terms, known))
     neighbours = problem.neighbours
     if coverage_factor(objective.active) and not neighbours:
         neighbours = Neighbours.of(data, size)
     mask = problem.put(selected)
     values = marginal_gains(data, objective.active, mask, neighbours=neighbours)
-    values *= published.unit(size, number, selection.scale_terms)
+    values *= size
     return published.on_side(values - published.threshold_of(values, num_selected), selected)
 
 
@@ -321,55 +341,51 @@ def _by_document(
     return replace(data, by_document=few != [*terms]), few
 
 
-def _scaled(
-    terms: Sequence[WeightedTerm],
-    totals: Moments,
-    selection: Selection,
-    data: ShardData,
-    num_selected: int,
-    seed: int,
-) -> tuple[WeightedObjective, dict[str, Spread]]:
-    """The objective, its terms scaled unless disabled, and the spread of random subsets."""
-    is_alone = sum(term.weight != 0 for term in terms) == 1
-    # The scale of a term alone changes no selection, so its spread is only for comparison.
-    most = FEWEST_SUBSETS if is_alone else MOST_SUBSETS
-    random = random_subsets(terms, totals, data.exact, num_selected, seed ^ 0x5CA1E, most)
-    return WeightedObjective(scaled(terms, random if selection.scale_terms else {})), random
+def _error_of_probes(objective: Objective, problem: Problem, selected: np.ndarray) -> float:
+    """Standard error of the gain over random: facility location of a large shard has few probes."""
+    data = problem.data
+    if not isinstance(objective, FacilityLocation) or not selected.any():
+        return 0.0
+    random = problem.references[objective.name].cover_P
+    rows = objective.probe_rows(data.num_documents).to(data.device)
+    if random is None or len(rows) == data.num_documents:
+        return 0.0
+    mask = problem.put(selected)
+    gains = (cover_of_probes(objective, data, mask) - random)[~mask[rows]]
+    return float(gains.std() / max(len(gains), 1) ** 0.5) if len(gains) > 1 else 0.0
 
 
 def compared(
     terms: Sequence[WeightedTerm],
     raw: Mapping[str, float],
-    random: Mapping[str, Spread],
-    best: Mapping[str, float],
+    known: Mapping[str, Reference],
+    top_quality: Mapping[str, float],
     level: Level,
 ) -> dict[str, Any]:
-    """Compare a selection with random subsets and top quality, by term and jointly.
+    """Compare a selection with random, best and top quality, by term and jointly.
 
-    Returns `terms`, `objective` and `scales`, as JSON.
+    Returns `terms`, `objective` and `scales`, as JSON. Of a term, `best` is null if it was not
+    learned, and `error` is the standard error of its gain over random.
 
     Args:
         terms: weighted and scaled.
         raw: the values of the selection, for quality as it is learned.
-        random: the spread over random subsets of the same size.
-        best: the values of as many documents with the highest quality.
+        known: random and best selections of the same size.
+        top_quality: the values of as many documents with the highest quality.
         level: of quality; everything returned is on the scale of the score.
     """
     objective = WeightedObjective(tuple(terms)).as_reported(level)
-    without_centre = Level(unit=level.unit)
-    means, deviations = (
-        {name: getattr(spread, kind) for name, spread in random.items()}
-        for kind in ("mean", "deviation")
-    )
     values = {
         "selected": objective.at_level(raw, level),
-        "random": objective.at_level(means, level),
-        "random_std": objective.at_level(deviations, without_centre),
-        "top_quality": objective.at_level(best, level),
+        "random": objective.at_level({name: each.random for name, each in known.items()}, level),
+        "top_quality": objective.at_level(top_quality, level),
     }
+    best = {name: each.best for name, each in known.items() if each.best is not None}
+    best = objective.at_level(best, level)
     return {
         "terms": {
-            name: {kind: by_name[name] for kind, by_name in values.items()} | {"maximise": sign}
+            name: {kind: by_name[name] for kind, by_name in values.items()}
+            | {"best": best.get(name), "error": 0.0, "maximise": sign}
             for name, sign in ((t.objective.name, t.objective.maximise) for t in terms)
         },
         "objective": {

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from datamask.config.selection import Selection
-from datamask.learning.data import ShardData, Spread
+from datamask.learning.data import Reference, ShardData
 from datamask.learning.neighbours import Neighbours
 from datamask.learning.policy import top_s
 from datamask.objectives.level import NATURAL, Level
@@ -42,7 +42,7 @@ class Problem:
         seed: of every random choice.
         objective: the terms, weighted and scaled.
         totals: moments of all documents.
-        random: mean and deviation of random S-subsets, by term.
+        references: random and best selections, by term.
         neighbours: by which facility location is learned, if it is.
     """
 
@@ -54,7 +54,7 @@ class Problem:
     seed: int
     objective: WeightedObjective
     totals: Moments
-    random: Mapping[str, Spread]
+    references: Mapping[str, Reference]
     neighbours: Neighbours | None = None
 
     @property

@@ -3,13 +3,12 @@
 Learners use logits of their own, on an arbitrary scale. The logit that a run publishes, and by
 which shards are compared, is
 
-    logit_j = unit · Σ_t w_t s_t / scale_t · g_t,j − threshold
+    logit_j = S · Σ_t w_t s_t / scale_t · g_t,j − threshold
 
 with w_t the weight, s_t the sign and g_t,j the gradient of term t at the final mask for document j,
 the number of documents held fixed: half of the change from a mask without j to one with it, to
-second order. For scaled terms the unit is √(S (1 − S/N)): to first order, a term's standard
-deviation over random S-subsets is that of its gradient over documents times this factor (the delta
-method). For unscaled terms it is S. What a logit of 1 then means is in docs/method.md#logits.
+second order. A term is a mean over S documents, so S times its gradient is what one document adds,
+whatever the size of the shard. What a logit of 1 then means is in docs/method.md#logits.
 
 The threshold is midway between the gains of the S-th and the (S+1)-th best document. A gain is of
 first order, and many documents can have nearly the same one. If the mask keeps a document below
@@ -22,19 +21,10 @@ distance from the threshold in their own ranking, as a share of the shard (`by_r
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 LEAST = 2.0**-20
 """Least logit of a document of the mask (docs/log.md#numbers)."""
-
-
-def unit(num_selected: float, num_documents: float, scaled: bool) -> float:
-    """The unit of the logits, by S and N."""
-    if not scaled:
-        return num_selected
-    return math.sqrt(max(num_selected * (1 - num_selected / num_documents), 0.0))
 
 
 def threshold_of(values: np.ndarray, number: int) -> float:

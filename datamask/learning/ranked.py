@@ -1,12 +1,11 @@
 """Methods that need no vectors, `random` and `top_quality`, without torch, which imports slowly.
 
-They select what they select with vectors; only quality is compared with random subsets. Its mean
-over S of N documents drawn without replacement has a variance of (1 - S/N) / S Var, Var with N - 1.
+They select what they select with vectors; only quality is compared with random documents.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,6 @@ import pyarrow.compute as pc
 
 from datamask.config.selection import Selection
 from datamask.learning import published
-from datamask.objectives.level import Level
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,36 +63,35 @@ def compare_quality(quality: np.ndarray, selected: np.ndarray, scale_terms: bool
     """Compare the quality of a mask with random subsets and top quality, as `learner.judge`."""
     size, number = int(selected.sum()), len(quality)
     if not size:
-        return quality_metrics(0, number, 0.0, 0.0, 0.0, 0.0, scale_terms)
-    level = Level.of(quality)
-    learned = level.learned(quality)  # its square is representable, however small quality is
-    spread = level.unit * float(learned.std(ddof=1)) if number > 1 else 0.0
+        return quality_metrics(0, 0.0, 0.0, 0.0, scale_terms)
     best = float(np.partition(quality, number - size)[number - size :].mean())
     ours, mean = float(quality[selected].mean()), float(quality.mean())
-    return quality_metrics(size, number, ours, mean, spread, best, scale_terms)
+    return quality_metrics(size, ours, mean, best, scale_terms)
 
 
 def quality_metrics(
-    size: int,
-    number: int,
-    ours: float,
-    mean: float,
-    spread: float,
-    best: float,
-    scale_terms: bool,
+    size: int, ours: float, mean: float, best: float, scale_terms: bool
 ) -> dict[str, Any]:
-    """The metrics of a mask by quality alone, as `learner.judge` returns them.
+    """Return the metrics of a mask by quality alone, as `learner.judge` does.
 
-    *size* is S, *number* N, *ours*, *mean* and *best* the mean quality of the mask, of all N and of
-    the S best; *spread* is the standard deviation of all N, with N - 1.
+    *size* is S, and *ours*, *mean* and *best* are the mean quality of the mask, of all documents
+    and of the S best.
     """
-    deviation = math.sqrt((1 - size / number) / size) * spread if size else 0.0
     values = {"selected": ours, "random": mean, "top_quality": best}
-    scale = (scale_terms and deviation) or 1.0
+    scale = (scale_terms and best - mean) or 1.0
     return {
-        "terms": {"quality": {**values, "random_std": deviation, "maximise": True}},
+        "terms": {"quality": {**values, "best": best, "error": 0.0, "maximise": True}},
         "objective": {kind: value / scale for kind, value in values.items()},
         "scales": {"quality": scale},
         "num_selected": size,
         "optimality_gap": None,
+    }
+
+
+def ranges_of(terms: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """The gain of the best selection by each term over random documents, where it is known."""
+    return {
+        name: abs(term["best"] - term["random"])
+        for name, term in terms.items()
+        if term["best"] is not None
     }

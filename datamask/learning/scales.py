@@ -1,78 +1,79 @@
-"""The scale of each term: the standard deviation of its value over random subsets.
+"""The scale of each term: how much its best selection gains over random documents.
 
-A term is divided by its standard deviation over random S-subsets, drawn without replacement. For a
-shard, all documents are available; for a corpus, its moments and a sample.
+A term is divided by its *range*, the value of the best selection by this term alone minus the mean
+value of random selections of as many documents. So λ weighs shares of what is possible: with
+λ = 0.5, one percent of the best quality is worth one percent of the best diversity, whatever the
+number of documents, the metric, the embedder and the share that is selected.
 
-By the delta method, the value of a subset is to first order a constant plus Σ g_j over its
-documents, g the gradient at the expected moments. The variance of that sum is S (1 − S/N) Var g,
-Var with N − 1, and is complete for a mean such as quality. The rest of the variance is measured on
-random subsets, with the linear part as a control variate, until the relative standard error of the
-deviation is `PRECISION`. That takes a few subsets if the first order explains nearly everything,
-and thousands if it explains nothing, as for DiSF of about as many documents as dimensions. There
-`MOST_PASSES` stops earlier, at an error of 3 to 6 %, which shifts a weight of 0.5 by 0.01 to 0.015.
-Of more than `MOST_DOCUMENTS` documents, gradient and subsets are those of a random sample. Of a
-sample, and of functions of proportions such as DiSF, smaller subsets are drawn. The rest of
-the variance then shrinks with the square of (1 − S/N) / S, as that of a quadratic form of the sums.
+The best selection by a linear term such as quality is known exactly. By facility location it is
+learned from the neighbours that the joint objective needs anyway. By another function of moments it
+is learned from at most `SAMPLE` random documents, and by an objective that has only values, from at
+most `SAMPLE_OF_VALUES`. Random selections are drawn, so their mean is that of real subsets: DiSF of
+a few documents is far from DiSF of their expected moments.
 
-Facility location is linearised as if each document were drawn independently: of the documents in
-order of similarity to a probe, the k-th is the nearest drawn with probability p (1 − p)^k. Custom
-objectives that are not functions of moments have no linear part.
+docs/method.md has the definition, benchmarks/lambda_by_size.py shows what it does at each size.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from datamask.learning.data import ShardData, Spread, moments_of, sampled_rows
+from datamask.config.selection import Selection
+from datamask.learning import coverage, expected, policy_gradient
+from datamask.learning.data import (
+    Reference,
+    ShardData,
+    cover_of_probes,
+    moments_of,
+    raw_values,
+)
 from datamask.learning.moment_gradient import along, raw_slope
-from datamask.objectives.facility_location import FacilityLocation
+from datamask.learning.neighbours import Neighbours
+from datamask.learning.policy import top_mask
+from datamask.learning.problem import Curve, Problem
+from datamask.learning.swap_refinement import refine_by_swaps
+from datamask.objectives.facility_location import FacilityLocation, stratified_mean
 from datamask.objectives.protocol import MomentObjective, Moments, Objective
 from datamask.objectives.trial import tried
-from datamask.objectives.weighted import WeightedTerm
+from datamask.objectives.weighted import WeightedObjective, WeightedTerm
 
-PRECISION = 0.0125
-"""Relative standard error of a deviation at which measuring stops (docs/log.md#scales)."""
+SAMPLE, SAMPLE_OF_VALUES = 32_768, 512
+"""Most documents from which the best selection by one term is learned (docs/log.md#scales)."""
 
-FEWEST_SUBSETS, MOST_SUBSETS = 16, 10_000
-"""Subsets per deviation. Without a linear part, normally distributed values need 3,200: 1 / √(2n)
+ENOUGH_SELECTED, FEWEST_SUBSETS, MOST_SUBSETS = 16_384, 4, 32
+"""Random subsets are drawn until they hold ENOUGH_SELECTED documents together
 (docs/log.md#scales)."""
 
-MOST_PASSES, FREE_OPERATIONS = 16, 10**10
-"""All subsets of a moment term together hold at most this many times the documents they are drawn
-from, or cost at most this many multiplications, so that measuring is cheaper than learning
+STEPS_OF_VALUES = 200
+"""Steps of the policy gradient that learns an objective that has only values
 (docs/log.md#scales)."""
 
-MOST_DOCUMENTS = 16_384
-"""Most documents whose gradient is measured and from which subsets are drawn, for moment terms that
-are not linear (docs/log.md#scales)."""
-
-LARGEST = 128
-"""Documents of the largest subsets by which a function of proportions, such as DiSF, is measured
+LEAST_RANGE = 1e-6
+"""A range below this share of the mean is rounding: the term is the same for every subset
 (docs/log.md#scales)."""
 
-ROWS_AT_ONCE, MASKS_AT_ONCE = 2048, 128
-"""Documents of small subsets, and masks of other objectives, that are evaluated together
-(docs/log.md#memory)."""
-
-MISSED = 1e-4
-"""Share of probes whose nearest selected document may lie beyond the stored neighbours
-(docs/log.md#scales)."""
+ALONE = Selection()
+ALONE_BY_VALUES = Selection(steps=STEPS_OF_VALUES, batch_fraction=1.0, rollouts=64)
+"""How the best selection by one term is learned, whatever the run's own settings of the learner:
+else a range, and so λ, would change with them."""
 
 
-def random_subsets(
+def references(
     terms: Sequence[WeightedTerm],
     totals: Moments,
     data: ShardData,
     num_selected: float,
     seed: int,
-    most: int = MOST_SUBSETS,
-) -> dict[str, Spread]:
-    """Mean and standard deviation of the raw values over random S-subsets, by name of the term.
+    *,
+    neighbours: Neighbours | None = None,
+    ranges: Mapping[str, float] | None = None,
+) -> dict[str, Reference]:
+    """Measure random selections and the best ones, by name of the term.
 
     Args:
         terms: weights and scales are ignored.
@@ -81,233 +82,143 @@ def random_subsets(
             documents and are left out of the result otherwise.
         num_selected: S, in [0, N].
         seed: of the subsets.
-        most: maximum number of subsets.
+        neighbours: by which facility location is learned, if they are known.
+        ranges: known ranges of terms that are not linear, by name; without one, a term has no best
+            selection, and nothing is learned. None measures all.
 
     Raises:
         SettingsError: a term fails.
     """
-    spreads = {}
+    part = data.num_documents / (float(totals.count) or 1.0) if data.num_documents else 1.0
+    if part < 1:
+        terms = [term for term in terms if isinstance(term.objective, MomentObjective)]
+    if num_selected <= 0 or not data.num_documents:
+        return {term.objective.name: Reference(0.0) for term in terms}
+    size = min(max(round(num_selected * part), 1), data.num_documents)
+    generator = np.random.Generator(np.random.PCG64(seed))
+    masks = _random_masks(data, size, generator)
+    values, covers = _mean_values(terms, data, masks)
+    everything = torch.ones_like(data.quality_N)
+    known = {}
+    gain: float | None
     for objective in (term.objective for term in terms):
-        generator = np.random.Generator(np.random.PCG64(seed))
-        if num_selected <= 0 or data.num_documents == 0:
-            spread = Spread(0.0, 0.0)
-        elif isinstance(objective, MomentObjective):
-            spread = _of_moments(objective, totals, data, num_selected, generator, most)
-        elif float(totals.count) != data.num_documents:
-            continue
-        elif isinstance(objective, FacilityLocation):
-            spread = _of_coverage(objective, data, int(num_selected), generator, most)
+        random, cover = values[objective.name], covers.get(objective.name)
+        if isinstance(objective, MomentObjective):
+            at = float(tried(objective, objective.of_moments, totals.scaled(num_selected)))
+            if objective.linear:
+                random = at
+            elif part < 1:
+                # What random sums add to the value at their mean shrinks with 1/S − 1/N.
+                moments = moments_of(data, everything, totals.order).scaled(size)
+                random = at + part * (random - float(objective.of_moments(moments)))
+        is_linear = isinstance(objective, MomentObjective) and objective.linear
+        if ranges is None or is_linear:
+            drawn = random if is_linear else values[objective.name]
+            gain = _range_of(objective, data, size, seed, drawn, neighbours)
         else:
-            spread = _of_masks(objective, data, int(num_selected), generator, most)
-        spreads[objective.name] = spread
-    return spreads
+            gain = ranges.get(objective.name)
+        sign = 1 if objective.maximise else -1
+        best = None if gain is None else random + sign * gain
+        known[objective.name] = Reference(random, best, cover)
+    return known
 
 
 def scaled(
-    terms: Sequence[WeightedTerm], spreads: Mapping[str, Spread]
+    terms: Sequence[WeightedTerm], known: Mapping[str, Reference]
 ) -> tuple[WeightedTerm, ...]:
-    """Terms divided by their deviation; a term without deviation is not scaled."""
+    """Terms divided by their range; a term without one is not scaled."""
     return tuple(
-        replace(term, scale=spread.deviation)
-        if (spread := spreads.get(term.objective.name)) and spread.deviation
+        replace(term, scale=reference.range)
+        if (reference := known.get(term.objective.name)) and reference.range
         else term
         for term in terms
     )
 
 
-def _measured(
-    values_of: Callable[[list[np.ndarray]], np.ndarray],
-    slope: np.ndarray,
-    size: int,
-    generator: np.random.Generator,
-    centre: float = 0.0,
-    linear_variance: float = 0.0,
-    shrink: float = 1.0,
-    most: int = MOST_SUBSETS,
-) -> Spread:
-    """Mean and deviation of a value, from as many subsets as `PRECISION` needs, at least 2.
-
-    *values_of* gives the values of subsets, each as its rows, minus the centre; *slope* is what
-    each document adds to the linear part of these, whose exact variance is *linear_variance*;
-    *shrink* is the variance of the linear part, divided by that among the subsets drawn.
-    """
-    linear, rest = np.zeros(0), np.zeros(0)
-    variance = linear_variance
-    while len(rest) < most:
-        more = max(FEWEST_SUBSETS, len(rest) // 4)
-        chosen = [
-            generator.choice(len(slope), size, replace=False, shuffle=False)
-            for _ in range(min(more, most - len(rest)))
-        ]
-        some = np.array([slope[rows].sum() for rows in chosen])
-        linear, rest = np.append(linear, some), np.append(rest, values_of(chosen) - some)
-        beyond = rest - rest.mean()
-        parts = (2 * shrink**1.5 * linear + shrink**2 * beyond) * beyond
-        variance = linear_variance + float(parts.sum()) / (len(rest) - 1)
-        error = float(parts.std(ddof=1)) / len(rest) ** 0.5
-        if error <= 2 * PRECISION * variance:  # twice, because it is the error of a variance
-            break
-    mean = centre + shrink * float(rest.mean())
-    deviation = max(variance, 0.0) ** 0.5
-    # A deviation at the level of rounding means that the term is the same for every subset.
-    return Spread(mean, deviation if deviation > 1e-6 * max(abs(mean), 1e-9) else 0.0)
+def _random_masks(data: ShardData, size: int, generator: np.random.Generator) -> list[Tensor]:
+    number = min(max(-(-ENOUGH_SELECTED // size), FEWEST_SUBSETS), MOST_SUBSETS)
+    masks = []
+    for _ in range(number):
+        mask = torch.zeros(data.num_documents, dtype=torch.bool)
+        mask[torch.from_numpy(generator.permutation(data.num_documents)[:size])] = True
+        masks.append(mask.to(data.device))
+    return masks
 
 
-def _of_moments(
-    objective: MomentObjective,
-    totals: Moments,
-    data: ShardData,
-    num_selected: float,
-    generator: np.random.Generator,
-    most: int,
-) -> Spread:
-    number = float(totals.count)
-    expected = totals.scaled(num_selected)
-    centre = float(tried(objective, objective.of_moments, expected))
-    if num_selected >= number or data.num_documents < 2:
-        return Spread(centre, 0.0)
-    spread = num_selected * (1 - num_selected / number)
-    is_sample = number > min(MOST_DOCUMENTS, data.num_documents)
-    # The gradient of a sample has the same variance, but for an error of about 1 %.
-    if data.num_documents > MOST_DOCUMENTS and not objective.linear:
-        rows = np.sort(generator.choice(data.num_documents, MOST_DOCUMENTS, replace=False))
-        data = data.part(torch.from_numpy(rows).to(data.device))
-    gradient = _gradient(objective, expected, data)
-    linear_variance = spread * float(gradient.var(ddof=1))
-    if objective.linear:
-        # Values that differ by rounding alone are the same: compared with the values, not their
-        # mean, which a constant would change.
-        differs = bool(np.ptp(gradient) > 1e-6 * np.abs(gradient).max())
-        return Spread(centre, linear_variance**0.5 if differs else 0.0)
-    size = round(num_selected)
-    if objective.of_proportions:
-        size = min(size, LARGEST)
-    reference, shrink, slope = expected, 1.0, gradient
-    if is_sample:
-        size = max(1, min(size, data.num_documents // 8))
-        totals = moments_of(data, torch.ones_like(data.quality_N), totals.order)
-    if is_sample or size < round(num_selected):
-        reference = totals.scaled(size)
-        shrink = (1 / num_selected - 1 / number) / (1 / size - 1 / data.num_documents)
-        # Without a sample, fewer documents are drawn only of a function of proportions.
-        slope = _gradient(objective, reference, data) if is_sample else slope * num_selected / size
-    slope -= slope.mean()
-    at = float(tried(objective, objective.of_moments, reference))
-
-    def values_of(chosen: list[np.ndarray]) -> np.ndarray:
-        # Small subsets are evaluated together: one batch of their documents, one mask for each.
-        group = max(1, ROWS_AT_ONCE // size)
-        values = []
-        for start in range(0, len(chosen), group):
-            some = chosen[start : start + group]
-            taken = torch.from_numpy(np.concatenate(some)).to(data.device)
-            masks = torch.eye(len(some), dtype=torch.bool, device=data.device)
-            masks = masks.repeat_interleave(size, 1)
-            values.append(tried(objective, objective.values, masks, data.batch(taken)))
-        return np.asarray(torch.cat(values).cpu().numpy().astype(np.float64) - at)
-
-    operations = size * max(len(totals.first_D), 1) ** objective.order
-    affordable = max(MOST_PASSES * data.num_documents // size, FREE_OPERATIONS // operations)
-    most = min(most, max(affordable, FEWEST_SUBSETS))
-    return _measured(values_of, slope, size, generator, centre, linear_variance, shrink, most)
+def _mean_values(
+    terms: Sequence[WeightedTerm], data: ShardData, masks: Sequence[Tensor]
+) -> tuple[dict[str, float], dict[str, Tensor]]:
+    """The mean raw value over masks, and of each probe of facility location; by name."""
+    others = [term for term in terms if not isinstance(term.objective, FacilityLocation)]
+    values = [raw_values(others, data, mask) for mask in masks]
+    means = {name: float(np.mean([each[name] for each in values])) for name in values[0]}
+    covers = {}
+    for objective in (term.objective for term in terms):
+        if isinstance(objective, FacilityLocation):
+            rows = objective.probe_rows(data.num_documents).to(data.device)
+            each = [cover_of_probes(objective, data, mask) for mask in masks]
+            share = float(masks[0].sum()) / data.num_documents
+            stratified = [
+                float(stratified_mean(cover, mask[rows], share))
+                for cover, mask in zip(each, masks, strict=True)
+            ]
+            means[objective.name] = float(np.mean(stratified))
+            covers[objective.name] = torch.stack(each).mean(0)
+    return means, covers
 
 
-def _gradient(objective: MomentObjective, moments: Moments, data: ShardData) -> np.ndarray:
-    """<∇F, δ_j> of a raw value; float64, shape N."""
-    values = along(raw_slope(objective, moments), data)
-    return values.cpu().numpy().astype(np.float64)
-
-
-def _of_coverage(
-    objective: FacilityLocation,
-    data: ShardData,
-    num_selected: int,
-    generator: np.random.Generator,
-    most: int,
-) -> Spread:
-    number = data.num_documents
-    share = num_selected / number
-    if share >= 1:
-        return Spread(float(_nearest(objective, data, 1)[0][:, 0].mean()), 0.0)
-    depth = min(number, math.ceil(math.log(MISSED) / math.log1p(-share)))
-    similarity, rows = _nearest(objective, data, depth)
-    # From the last neighbour backwards: the expected similarity of a probe from its k-th neighbour
-    # on, and what the k-th adds to it.
-    expected = similarity[:, -1].copy()
-    added = np.empty_like(similarity)
-    for column in range(similarity.shape[1] - 1, -1, -1):
-        added[:, column] = (1 - share) ** column * (similarity[:, column] - expected)
-        expected = share * similarity[:, column] + (1 - share) * expected
-    slope = np.bincount(rows.ravel(), added.ravel(), minlength=number) / len(rows)
-    slope -= slope.mean()
-    centre = float(expected.mean())
-    block = np.zeros((0, 0), np.float32)
-    if num_selected < depth and 8 * number * len(rows) <= data.working_set_bytes:
-        # All similarities of so few documents are faster to search than all near neighbours.
-        block_PN = data.probes_PN
-        if block_PN is None:
-            probes = data.rows(objective.probe_rows(number))
-            block_PN = torch.cat([probes @ x.T for _, x in data.blocks()], 1)
-        block = block_PN.T.contiguous().cpu().numpy()
-    selected, every = np.zeros(number, bool), np.arange(len(rows))
-    # In most subsets, one of these is selected.
-    close = np.ascontiguousarray(rows[:, : math.ceil(2 / share)])
-
-    def value(chosen: np.ndarray) -> float:
-        if len(block):
-            return float(block[chosen].max(0).mean(dtype=np.float64))
-        selected[chosen] = True
-        first = selected.take(close).argmax(1)
-        unsure = np.flatnonzero(~selected[rows[every, first]])
-        beyond = selected[rows[unsure]]
-        first[unsure] = np.where(beyond.any(1), beyond.argmax(1), depth - 1)
-        selected[chosen] = False
-        return float(similarity[every, first].mean())
-
-    def values_of(chosen: list[np.ndarray]) -> np.ndarray:
-        return np.array([value(rows) for rows in chosen]) - centre
-
-    variance = num_selected * (1 - share) * float(slope.var(ddof=1))
-    return _measured(values_of, slope, num_selected, generator, centre, variance, most=most)
-
-
-def _nearest(
-    objective: FacilityLocation, data: ShardData, depth: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Cosines (float64) and rows of the documents nearest to each probe, in order; P x depth."""
-    if data.probes_PN is not None:
-        values, rows = data.probes_PN.topk(depth, 1)
-        return values.cpu().numpy().astype(np.float64), rows.cpu().numpy()
-    probes = data.rows(objective.probe_rows(data.num_documents))
-    values = probes.new_zeros(len(probes), 0)
-    rows = torch.zeros(len(probes), 0, dtype=torch.int64, device=data.device)
-    size = max(64, min(data.chunk_rows, data.working_set_bytes // (16 * len(probes))))
-    for start in range(0, data.num_documents, size):
-        features = data.rows(slice(start, start + size))
-        new = torch.arange(start, start + len(features), device=data.device)
-        values = torch.cat([values, probes @ features.T], 1)
-        rows = torch.cat([rows, new.expand(len(probes), -1)], 1)
-        values, order = values.topk(min(depth, values.shape[1]), 1)
-        rows = rows.gather(1, order)
-    return values.cpu().numpy().astype(np.float64), rows.cpu().numpy()
-
-
-def _of_masks(
+def _range_of(
     objective: Objective,
     data: ShardData,
-    num_selected: int,
-    generator: np.random.Generator,
-    most: int,
-) -> Spread:
-    batch = data.batch(sampled_rows(data))
-    number = len(batch.quality_B)
-    size = min(number, max(1, round(num_selected * number / data.num_documents)))
+    size: int,
+    seed: int,
+    random: float,
+    neighbours: Neighbours | None,
+) -> float:
+    """Gain of the best selection by one term over random ones, at least 0; 0 if it is rounding."""
+    sign = 1.0 if objective.maximise else -1.0
+    term = WeightedTerm(objective, 1.0)
+    most = data.num_documents
+    if isinstance(objective, MomentObjective) and not objective.linear:
+        most = SAMPLE
+    elif not isinstance(objective, MomentObjective | FacilityLocation):
+        most = SAMPLE_OF_VALUES
+    generator = np.random.Generator(np.random.PCG64(seed + 1))
+    if data.num_documents > most:
+        rows = np.sort(generator.permutation(data.num_documents)[:most])
+        size = min(max(round(size * most / data.num_documents), 1), most)
+        data = data.part(torch.from_numpy(rows).to(data.device))
+        means, _ = _mean_values([term], data, _random_masks(data, size, generator))
+        random = means[objective.name]
+    if size == data.num_documents:
+        return 0.0
+    best = raw_values([term], data, _best_mask(term, data, size, seed, neighbours))
+    gain = sign * (best[objective.name] - random)
+    return gain if gain > LEAST_RANGE * max(abs(random), 1e-9) else 0.0
 
-    def values_of(chosen: list[np.ndarray]) -> np.ndarray:
-        masks = torch.zeros(len(chosen), number, dtype=torch.bool)
-        masks.scatter_(1, torch.from_numpy(np.stack(chosen)), True)
-        parts = torch.split(masks.to(data.device), MASKS_AT_ONCE)
-        values = torch.cat([tried(objective, objective.values, part, batch) for part in parts])
-        return np.asarray(values.cpu().numpy().astype(np.float64))
 
-    return _measured(values_of, np.zeros(number), size, generator, most=most)
+def _best_mask(
+    term: WeightedTerm, data: ShardData, size: int, seed: int, neighbours: Neighbours | None
+) -> Tensor:
+    """Select by one term alone; bool, shape N."""
+    objective, alone = term.objective, WeightedObjective((term,))
+    order = objective.order if isinstance(objective, MomentObjective) else 0
+    totals = moments_of(data, torch.ones_like(data.quality_N), order)
+    if isinstance(objective, MomentObjective) and objective.linear:
+        gains = along(raw_slope(objective, totals.scaled(size)), data)
+        return top_mask(gains if objective.maximise else -gains, size)
+    has_expectation = isinstance(objective, MomentObjective | FacilityLocation)
+    selection = ALONE if has_expectation else ALONE_BY_VALUES
+    start = torch.zeros_like(data.quality_N)
+    ids = np.arange(data.num_documents)
+    quality = data.quality_N.cpu().numpy().astype(np.float64)
+    problem = Problem(data, quality, ids, selection, size, seed, alone, totals, {}, neighbours)
+    curve = Curve(alone, selection.steps)
+    if isinstance(objective, FacilityLocation):
+        near = neighbours or Neighbours.of(data, size)
+        logits, _, _ = coverage.learn(problem, near, curve)
+    elif isinstance(objective, MomentObjective):
+        logits, _, _ = expected.learn(problem, start, curve)
+    else:
+        logits, _, _ = policy_gradient.learn(problem, start, curve)
+    return refine_by_swaps(problem, top_mask(logits, size), logits)

@@ -1,7 +1,10 @@
 """Facility location: (1/|P|) Σ_{i in P} max_{j in U} cos(x_i, x_j), to be maximised.
 
 P is the whole batch or, if it is larger, a fixed pseudo-random sample of `probes` of its documents.
-Source: arXiv 2512.24265; the normalisation and the sample are this project's choices.
+A selected document covers itself. How many probes happen to be selected is chance, so probes in U
+and outside of U are averaged separately, and weighted with the documents that they stand for
+(`stratified_mean`). Source: arXiv 2512.24265; the normalisation and the sample are this project's
+choices.
 """
 
 from __future__ import annotations
@@ -18,6 +21,22 @@ def fixed_sample(number: int, most: int) -> Tensor:
     return torch.randperm(number, generator=generator)[:most].sort().values
 
 
+def stratified_mean(cosines_P: Tensor, is_selected_P: Tensor, share: float) -> Tensor:
+    """Estimate the mean cosine of all documents with their nearest selected one; a scalar, float64.
+
+    Args:
+        cosines_P: of the probes.
+        is_selected_P: bool; whether a probe is selected itself.
+        share: of all documents that is selected, in (0, 1].
+    """
+    cosines, inside = cosines_P.to(torch.float64), is_selected_P.to(torch.float64)
+    number = inside.sum()
+    # Without a selected probe, a document that covers itself has cosine 1.
+    own = (cosines * inside).sum() / number if number else cosines.new_ones(())
+    others = (cosines * (1 - inside)).sum() / (len(cosines) - number).clamp(min=1)
+    return share * own + (1 - share) * others
+
+
 class FacilityLocation:
     """Mean cosine of each document with its nearest selected document.
 
@@ -31,7 +50,7 @@ class FacilityLocation:
     name = "facility_location"
     maximise = True
 
-    def __init__(self, probes: int = 2048) -> None:
+    def __init__(self, probes: int = 4096) -> None:
         if probes < 1:
             raise ValueError(f"probes must be >= 1, got {probes}")
         self.probes = probes
@@ -49,10 +68,12 @@ class FacilityLocation:
             return features.new_zeros(num_masks)
         rows_GS = masks_GB.nonzero()[:, 1].view(num_masks, count)
         probes = self.probe_rows(features.shape[0]).to(features.device)
-        total = features.new_zeros(num_masks)
+        parts = []
         per_probe = 4 * (features.shape[0] + num_masks + count)
         for some in torch.split(probes, max(1, batch.working_set_bytes // per_probe)):
             similarity_BR = features @ features[some].T
             # One mask at a time: its rows fit in the processor's cache.
-            total += torch.stack([similarity_BR[rows].amax(0) for rows in rows_GS]).sum(1)
-        return total / max(len(probes), 1)
+            parts.append(torch.stack([similarity_BR[rows].amax(0) for rows in rows_GS]))
+        cosines_GP, share = torch.cat(parts, 1), count / features.shape[0]
+        means = map(stratified_mean, cosines_GP, masks_GB[:, probes], [share] * num_masks)
+        return torch.stack([*means]).to(features.dtype)

@@ -16,7 +16,7 @@ def formula(selection: Selection) -> str:
         return "quality alone"
 
     def term(factor: str, name: str) -> str:
-        scale = f" / σ({name})" if selection.scale_terms else ""
+        scale = f" / range({name})" if selection.scale_terms else ""
         return f"{factor} · {name}{scale}"
 
     text = f"{term('λ', 'quality')} {SIGNS.get(selection.metric, '+')} "
@@ -31,8 +31,8 @@ def formula(selection: Selection) -> str:
     if any(name not in SIGNS for name in names) or selection.more_terms:
         text += "; s is +1 for terms to maximise and −1 for terms to minimise"
     if selection.scale_terms:
-        text += "; σ is the standard deviation over random subsets of the same size, of the "
-        text += selection.scope
+        text += "; the range of a term is what the best selection by it alone gains over random "
+        text += f"documents of the {selection.scope}"
     if selection.method == "greedy" and "disf" in names:
         text += "; disf with mean and deviation of each dimension over the shard"
     return text

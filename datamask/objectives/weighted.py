@@ -1,11 +1,11 @@
 """The joint objective: terms with weights and scales.
 
-    f(U) = λ · Q(U) / σ_Q + (1 − λ) · s · D(U) / σ_D + Σ w · s · T(U) / σ_T
+    f(U) = λ · Q(U) / r_Q + (1 − λ) · s · D(U) / r_D + Σ w · s · T(U) / r_T
 
 with s = +1 for terms to maximise and −1 for terms to minimise, so a positive weight always improves
-a term. σ is the standard deviation of the term over random subsets of the same size
+a term. The range r is what the best selection by a term alone gains over random documents
 (`learning/scales.py`). arXiv 2512.24265 adds λ · Q + (1 − λ) · D without scales, so its λ is a
-different number. `selection.scale_terms: false` gives that sum: all σ are 1.
+different number. `selection.scale_terms: false` gives that sum: all r are 1.
 """
 
 from __future__ import annotations

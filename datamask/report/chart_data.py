@@ -35,7 +35,7 @@ def series_of(selection: str, x: Any, y: Any, **more: Any) -> Series:
 
 
 def tradeoff(run: Run) -> Chart:
-    """Quality against diversity, in deviations over random, of all selections.
+    """Quality against diversity of all selections, as shares of the best gains.
 
     It has no series if the method has no diversity term.
     """
@@ -54,18 +54,17 @@ def tradeoff(run: Run) -> Chart:
         for name in LOOKS:
             if name in points:
                 x, y = points[name]
-                hover, labels = [f"quality {x:+.2f}, diversity {y:+.2f}"], [NAMES[name]]
+                hover, labels = [f"quality {x:.0%}, diversity {y:.0%}"], [NAMES[name]]
                 series.append(series_of(name, [x], [y], hover=hover, labels=labels, size=11))
     return Chart(
         key="tradeoff",
         title="quality against diversity",
         kind="lines",
-        x="quality: gain over random",
-        y=f"diversity by {metric}: gain over random",
+        x="better documents →",
+        y="more different →",
         series=tuple(series),
-        note="Up and right is better. The unit is the standard deviation of random selections of "
-        "as many candidates. With λ = 0 or 1, the unit of diversity is measured on few random "
-        "selections, so gains may be off by a fifth.",
+        note=f"Up and right is better. Quality and diversity (by {metric}) are shares: 0 is the "
+        "mean of random selections, 1 the best selection by this alone.",
     )
 
 

@@ -16,9 +16,10 @@ from datamask.report.rendering import render
 def term_rows(comparisons: Comparisons) -> list[tuple[str, list[float | None], str]]:
     """Each figure, its value in every run (None if unknown), and the run that is better.
 
-    Terms are gains over random selections of the first run in their standard deviations, so that
-    their sizes can be compared. The objective is left out: its unit depends on the weights of each
-    run. No run is named where settings make the values incomparable, or where the best are equal.
+    Terms are gains over random selections of the first run, as shares of what its best selection
+    gains, so that their sizes can be compared. The objective is left out: its unit depends on the
+    weights of each run. No run is named where settings make the values incomparable, or where the
+    best are equal.
     """
     runs = list(comparisons.runs.values())
     known = [gains(run, runs[0]) for run in runs]

@@ -60,8 +60,9 @@ are of another kind, though as many are kept."""
 OF_MODEL = re.compile(r"--set '?(embedding|selection|quality\.scores|source\.windows)\b")
 """Commands that change what a mask model was learnt with, so that it would be refused."""
 
-CERTAIN = 2.0
-"""Deviations by which a random selection seldom differs from the mean of random selections."""
+LEVEL, CERTAIN = 0.02, 2.0
+"""A gain over random is told from none if it is above LEVEL, as a share of what the best selection
+gains, and above CERTAIN standard errors."""
 
 
 def findings_of(run: Run) -> Iterator[Finding]:
@@ -118,16 +119,18 @@ def trained(run: Run) -> Iterator[Finding]:
 def _gains(run: Run) -> Iterator[Finding]:
     known, selection = gains(run), run.in_force.selection
     texts = [
-        f"{name} {gain['selected']:+.1f}"
-        + (f" (top quality {gain['top_quality']:+.1f})" if "top_quality" in gain else "")
+        f"{name} {gain['selected']:.0%}"
+        + (f" (top quality {gain['top_quality']:.0%})" if "top_quality" in gain else "")
         for name, gain in known.items()
+        if "selected" in gain
     ]
     if not texts:
         return
-    text = "Gain over random selections of as many candidates, in their standard deviations: "
+    text = "Gain over random documents, as a share of what the best selection by each term gains: "
     text += f"{', '.join(texts)}."
-    below = [name for name, gain in known.items() if gain["selected"] < -CERTAIN]
-    level = [name for name, gain in known.items() if abs(gain["selected"]) <= CERTAIN]
+    least = {name: max(LEVEL, CERTAIN * gain["error"]) for name, gain in known.items()}
+    below = [name for name, gain in known.items() if gain.get("selected", 1) < -least[name]]
+    level = [name for name, gain in known.items() if abs(gain.get("selected", 1)) <= least[name]]
     if not prefers_quality(run):
         for names, how in ((below, "worse than random"), (level, "as random")):
             if "quality" in names:
@@ -138,7 +141,7 @@ def _gains(run: Run) -> Iterator[Finding]:
         is_learned = selection.method == "mask" and not selection.mask_model
         text += f", with λ = {selection.quality_weight:g}." if is_learned else "."
     if level:
-        text += f" Within {CERTAIN:g} deviations, random is as good: {', '.join(level)}."
+        text += f" Random documents are as good in {' and '.join(level)}."
     command = "datamask sweep RUN --over selection.quality_weight=0,0.3,0.7" if below else ""
     yield Finding("caution" if below or level else "good", "trade-off", text, command)
     rows = query(run, "SELECT selected, random, top_quality FROM terms WHERE term = 'objective'")

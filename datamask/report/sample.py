@@ -21,7 +21,6 @@ import pyarrow.compute as pc
 from datamask.analysis.composition import query
 from datamask.config.compute import Compute
 from datamask.config.outputs import SAMPLED_DOCUMENTS, SAMPLED_SHARDS
-from datamask.learning.published import unit
 from datamask.report.redundancy import (
     NEAR_COPY,
     NEAR_DUPLICATE_COSINE,
@@ -212,9 +211,9 @@ def _extremes(table: pa.Table, most: int) -> dict[str, np.ndarray]:
 def _quality_gains(run: Run, shard: int, table: pa.Table) -> np.ndarray:
     """What quality with a weight of 1 adds to each candidate's logit, over that of their mean.
 
-    A logit is linear in quality (`learning.published`), with a slope of unit · weight / (scale · S)
-    for S documents. NaN for budgets of tokens, whose logits may be those of another S, and where
-    logits are not of this objective.
+    A logit is linear in quality (`learning.published`), with a slope of weight / scale. NaN for
+    budgets of tokens, whose logits may be those of another S, and where logits are not of this
+    objective.
     """
     selection, quality = run.settings.selection, table["quality"].to_numpy()
     is_known = selection.method == "mask" and not selection.mask_model and selection.tokens is None
@@ -223,19 +222,11 @@ def _quality_gains(run: Run, shard: int, table: pa.Table) -> np.ndarray:
     if selection.scope == "corpus":
         from datamask.selection.outcome import corpus_metrics
 
-        (size, number), scales = _kept_and_left(run), corpus_metrics(run)["scales"]
+        scales = corpus_metrics(run)["scales"]
     else:
-        size, number = int(pc.sum(table["selected"]).as_py()), len(quality)
         scales = run.receipt("selection", shard).metrics["scales"]
-    slope = unit(size, number, selection.scale_terms) / scales["quality"] / max(size, 1)
-    gains: np.ndarray = slope * (quality - quality.mean())
+    gains: np.ndarray = (quality - quality.mean()) / scales["quality"]
     return gains
-
-
-def _kept_and_left(run: Run) -> tuple[int, int]:
-    """Numbers of selected documents and of candidates."""
-    [row] = query(run, "SELECT sum(selected) AS kept, sum(candidates) AS left FROM shards")
-    return int(row["kept"]), int(row["left"])
 
 
 def _dropped(table: pa.Table, most: int, generator: np.random.Generator) -> pa.Table:

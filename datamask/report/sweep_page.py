@@ -19,9 +19,9 @@ Row = dict[str, Any]
 def sweep_rows(runs: Mapping[str, Run], shards: Sequence[int] | None) -> list[Row]:
     """A row for each run by name, with the numbers of its own report; of some *shards* only.
 
-    Keys: `variant`; `quality` and `diversity`, gains over random selections in their standard
-    deviations; `metric`, which measures diversity; `objective`, less that of random selections;
-    `documents` that are selected. None: the method does not have the number.
+    Keys: `variant`; `quality` and `diversity`, gains over random selections as shares of what the
+    best selection gains; `metric`, which measures diversity; `objective`, less that of random
+    selections; `documents` that are selected. None: the method does not have the number.
 
     Raises:
         RunError: a run is not finished.
@@ -66,7 +66,7 @@ def tradeoff(rows: Sequence[Row], values: Mapping[str, Mapping[str, Any]]) -> Ch
             y=[row["diversity"] for row, _ in line],
             labels=[value for _, value in line],
             hover=[
-                "{variant}\nquality {quality:+.2f}, diversity {diversity:+.2f}".format(**row)
+                "{variant}\nquality {quality:.0%}, diversity {diversity:.0%}".format(**row)
                 for row, _ in line
             ],
             **look(number),
@@ -78,11 +78,12 @@ def tradeoff(rows: Sequence[Row], values: Mapping[str, Mapping[str, Any]]) -> Ch
         key="tradeoff",
         title="quality against diversity",
         kind="lines",
-        x="quality: gain over random",
-        y=f"diversity by {metrics}: gain over random",
+        x="better documents →",
+        y="more different →",
         series=(*series, series_of("random", [0.0], [0.0], labels=["random"], size=11)),
-        note="Up and right is better. Each point is a run, with the numbers of its own report: the "
-        "unit is the standard deviation of random selections of as many of its candidates.",
+        note="Up and right is better. Each point is a run, with the numbers of its own report. "
+        f"Quality and diversity (by {metrics}) are shares: 0 is the mean of random selections, 1 "
+        "the best selection by this alone.",
     )
 
 

@@ -161,7 +161,7 @@ STAGES = {
         ),
         Stage(
             "round_total",
-            16,
+            17,
             "datamask.selection.totals:sum_round",
             "round",
             settings=of.total,
@@ -226,7 +226,7 @@ STAGES = {
         ),
         Stage(
             "mask_model",
-            7,
+            8,
             "datamask.selection.mask_model:make_mask_model",
             settings=lambda s: [s.selection.estimator, s.topics is not None],
             after_all=("quality", "topic_model", "outcome", "round_total", "threshold"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -223,9 +223,16 @@ def on_device(
 
 
 def compare_mask(
-    run: Run, documents: ShardDocuments, selected: np.ndarray, compute: Compute
+    run: Run,
+    documents: ShardDocuments,
+    selected: np.ndarray,
+    compute: Compute,
+    ranges: Mapping[str, float],
 ) -> dict[str, Any]:
-    """Compare the mask of a shard with random subsets and top quality (`learner.judge`)."""
+    """Compare the mask of a shard with random subsets and top quality (`learner.judge`).
+
+    *ranges* are those by which its terms were scaled when it was learned, by name.
+    """
     if not run.settings.has_vectors:
         return compare_quality(documents.quality, selected, run.settings.selection.scale_terms)
     from datamask.learning.learner import judge, scale
@@ -240,7 +247,7 @@ def compare_mask(
             documents.scores,
             compute,
             documents.ids,
-            learns=False,
+            ranges=ranges,
         )
         return judge(problem, selected)
 

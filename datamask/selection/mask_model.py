@@ -44,7 +44,7 @@ MOST_LOST = 0.1
 model (docs/log.md#rounds)."""
 
 LEAST_GAIN = -3.0
-"""Least gain over random of a model on a sample, in standard deviations over random selections
+"""Least gain of a model over random documents of a sample, in deviations of random selections
 (docs/log.md#rounds)."""
 
 
@@ -101,13 +101,13 @@ def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any], str]:
     sample = sampling.Drawn.read(run, "outcome").data(0, sampling.STAND_INS, compute)
     parts = [sums.read_lists(run, "outcome", ("sample_selected",), shard) for shard in shards]
     is_kept = np.concatenate([part["sample_selected"] for part in parts])
-    unit = published.unit(kept, candidates, selection.scale_terms)
+    unit = kept
     if selection.scope == "corpus":
         state = sums.CorpusState.read(run, run.last_round)
         terms, moments = state.corpus.terms, state.corpus.moments
-        unit = published.unit(float(moments.count), candidates, selection.scale_terms)
+        unit = float(moments.count)
     else:
-        terms = _terms_of_shards(run, unit, kept)
+        terms = _terms_of_shards(run)
     model = mask_model(terms, moments, unit)
     judged = model.judge(sample, is_kept)
     threshold = published.threshold_of(judged.logits, int(is_kept.sum()))
@@ -118,7 +118,7 @@ def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any], str]:
     if selection.scope == "corpus" and not is_linear(active):
         model = _better(run, state, model, sample, kept / candidates, compute)
     logits = torch.from_numpy(model.judge(sample).logits)
-    gained = gain_over_random(sample, logits, active, kept, kept / candidates)
+    gained, deviation = gain_over_random(sample, logits, active, kept, kept / candidates)
     reason = "it would select worse than random: the documents are good together, not one by one"
     about = {
         "terms": _about_terms(model, active, judged),
@@ -142,7 +142,7 @@ def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any], str]:
         "score_names": score_names(run),
         "embedding": about_embedding(run.settings, run.pinned_revisions),
     }
-    is_useless = selection.scale_terms and gained < LEAST_GAIN
+    is_useless = gained < LEAST_GAIN * deviation
     return model, about, reason if is_useless else ""
 
 
@@ -190,30 +190,21 @@ def _better(
         return judge
     documents = float(model.moments.count)
     gained, most = (
-        gain_over_random(sample, torch.from_numpy(logits), state.corpus.active, documents, share)
+        gain_over_random(sample, torch.from_numpy(logits), state.corpus.active, documents, share)[0]
         for logits in (model.judge(sample).logits, judge.judge(sample).logits)
     )
     return judge if gained < (1 - MOST_LOST) * most else model
 
 
-def _terms_of_shards(run: Run, unit: float, kept: float) -> tuple[WeightedTerm, ...]:
-    """The terms, so that a document counts as much as in its shard on average.
-
-    A gradient is inversely proportional to the number of documents selected, so the mean over
-    shards is of unit / (scale · number). For one shard the scales are its own.
-    """
-    units_of_shards, terms = [], []
-    for shard in range(run.num_shards):
-        receipt = run.receipt("selection", shard)
-        count = receipt.metrics["num_selected"]
-        own = published.unit(count, max(receipt.rows, 1), run.settings.selection.scale_terms)
-        if own > 0:
-            units_of_shards.append((own / count, count, receipt.metrics["scales"]))
-    number = sum(count for _, count, _ in units_of_shards)
+def _terms_of_shards(run: Run) -> tuple[WeightedTerm, ...]:
+    """The terms with scales so that a document counts as much as in its shard on average."""
+    metrics = [run.receipt("selection", shard).metrics for shard in range(run.num_shards)]
+    counts = {shard: each["num_selected"] for shard, each in enumerate(metrics)}
+    terms = []
     for term in terms_of(run):
         name = term.objective.name
-        total = sum(count * each / scales[name] for each, count, scales in units_of_shards)
-        terms.append(replace(term, scale=unit / kept * number / total if total else 1.0))
+        total = sum(count / metrics[s]["scales"][name] for s, count in counts.items() if count)
+        terms.append(replace(term, scale=sum(counts.values()) / total if total else 1.0))
     return with_unit(terms, 1 / sums.level_of_quality(run).unit)  # the receipts are as reported
 
 

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from datamask.config.compute import Compute
 from datamask.learning.data import ShardData
 from datamask.learning.learner import compared
-from datamask.learning.scales import random_subsets
+from datamask.learning.scales import references
 from datamask.objectives.protocol import MomentObjective
 from datamask.runs import schemas
 from datamask.runs.run import Run
@@ -65,9 +65,9 @@ def corpus_metrics(run: Run) -> dict[str, Any]:
     terms = [term for term in corpus.terms if isinstance(term.objective, MomentObjective)]
     sample = sampling.known_sample(run, Compute())
     count = float(selected.count)
-    random = random_subsets(terms, totals, sample, count, run.settings.seed)
+    known = references(terms, totals, sample, count, run.settings.seed)
     ours, best = (
-        sums.term_values(terms, moments) if count else dict.fromkeys(random, 0.0)
+        sums.term_values(terms, moments) if count else dict.fromkeys(known, 0.0)
         for moments in (selected, top_quality)
     )
-    return compared(terms, ours, random, best, sums.level_of_quality(run))
+    return compared(terms, ours, known, best, sums.level_of_quality(run))

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from datamask.config.compute import Compute
 from datamask.learning import published
-from datamask.learning.ranked import LearnedMask, select_ranked
+from datamask.learning.ranked import LearnedMask, ranges_of, select_ranked
 from datamask.runs import budget, schemas
 from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.in_progress import advance
@@ -40,6 +40,8 @@ LEAST_CHANGE = 0.02
 documents changes by at most this share (docs/log.md#threshold)."""
 
 LEARNED_METRICS = ("estimator", "steps", "stopped_by")
+RANGES = "ranges"
+"""Metric of stage `learning`: the range of each term, by which the stage `selection` judges."""
 
 MOST_POINTS = 50
 """Points of a learner's curve that a receipt keeps, a few kB (docs/log.md#curves)."""
@@ -60,8 +62,9 @@ def make_mask(run: Run, shard: int, compute: Compute) -> None:
         documents = read_survivors(run, shard)
     if selection.mask_model or selection.has_cut:
         logits, selected, metrics = _above_threshold(run, documents, compute)
+        ranges = metrics.pop(RANGES, {})  # a mask model has none: nothing was learned here
         if is_compared:
-            metrics |= compare_mask(run, documents, selected, compute)
+            metrics |= compare_mask(run, documents, selected, compute, ranges)
     else:
         due = budget.shard_units(selection, run.num_documents, documents.left)
         learned = _learn(run, "selection", documents, due, compute)
@@ -81,7 +84,7 @@ def _above_threshold(
     selection = run.settings.selection
     stage = "judged" if selection.mask_model else "learning"
     how = run.receipt(stage, documents.shard).metrics
-    metrics = {name: how[name] for name in LEARNED_METRICS}
+    metrics = {name: how[name] for name in (*LEARNED_METRICS, RANGES) if name in how}
     if selection.mask_model:
         logits = read_column(run, "judged", documents, "logit").to_numpy()
         selected = logits > 0
@@ -114,6 +117,7 @@ def learn_logits(run: Run, shard: int, compute: Compute) -> None:
         documents = with_vectors(run, read_quality(run, shard))
         learned, logits = _learn_to_budget(run, documents, compute)
         metrics = {name: learned.metrics[name] for name in LEARNED_METRICS} | kept_curve(learned)
+        metrics[RANGES] = ranges_of(learned.metrics["terms"])
     columns = {"logit": np.asarray(logits, np.float32)}
     write_rows(run, "learning", shard, schemas.LOGITS, columns, metrics)
 

@@ -157,9 +157,7 @@ def logits_of_rounds(run: Run, shard: int, compute: Compute) -> tuple[np.ndarray
         documents = with_vectors(run, read_quality(run, shard))
         given = corpus, torch.from_numpy(mask), corpus.moments
         gains = on_device(documents, compute, lambda data: _gains(data, *given))
-    values = (gains - total.dual_price) * published.unit(
-        float(corpus.moments.count), float(corpus.totals.count), run.settings.selection.scale_terms
-    )
+    values = (gains - total.dual_price) * float(corpus.moments.count)
     # If the gain does not depend on other documents, its sign decides.
     logits = published.on_side(values, values > 0 if is_linear(corpus.active) else mask)
     how = {

@@ -25,7 +25,7 @@ from datamask.config.compute import Compute
 from datamask.learning import exchange
 from datamask.learning.data import ShardData, highest_order
 from datamask.learning.policy import inclusion_of, long_sum
-from datamask.learning.scales import random_subsets, scaled
+from datamask.learning.scales import references, scaled
 from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import WeightedObjective, WeightedTerm, with_unit
 from datamask.runs import budget, schemas
@@ -80,8 +80,8 @@ def _sum_statistics(run: Run, compute: Compute) -> None:
     num_selected = _num_selected(run, totals, tokens)
     terms = with_unit(terms_of(run), 1 / sums.level_of_quality(run).unit)
     if selection.scale_terms:
-        random = random_subsets(terms, totals, sample, num_selected, run.settings.seed)
-        terms = scaled(terms, random)
+        known = references(terms, totals, sample, num_selected, run.settings.seed)
+        terms = scaled(terms, known)
     judge, learned = sampling.learn_judge(drawn, terms, totals, num_selected, compute)
     rows = [sums.moment_row(totals, tokens) | kept, sums.moment_row(judge.slope)]
     if selection.num_rounds == 1:  # the round writes gains at what is expected of it

@@ -33,6 +33,7 @@ SUBSET = pa.schema(
 
 
 _COMPARED = {"selected": 2.0, "random": 1.0, "top_quality": 1.5}
+_MEASURED = _COMPARED | {"best": 3.0, "error": 0.0}
 MASK_METRICS: dict[str, Any] = {
     "num_selected": 4,
     "estimator": "expected",
@@ -41,8 +42,8 @@ MASK_METRICS: dict[str, Any] = {
     "optimality_gap": 0.0,
     "objective": _COMPARED,
     "terms": {
-        "quality": {"maximise": True, **_COMPARED},
-        "disf": {"maximise": False, **_COMPARED},
+        "quality": {"maximise": True, **_MEASURED},
+        "disf": {"maximise": False, **_MEASURED},
     },
 }
 """What the learner would say of a shard."""

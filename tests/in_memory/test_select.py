@@ -136,13 +136,12 @@ def test_a_selection_says_what_it_gained(expected):
     assert quality.better == "higher" and diversity.better == "higher"
     share = (quality.selected - quality.random) / (quality.top_quality - quality.random)
     shown, table = repr(expected), expected._repr_html_()
-    assert shown.startswith(f"12 of 120 documents selected: quality {share:.0%} of top quality's")
+    assert quality.best == quality.top_quality and quality.share == share
+    assert shown.startswith(f"12 of 120 documents selected: quality {share:.0%}, facility_location")
     assert f"{diversity.selected:.5g}" in shown and f"<td>{diversity.random:.5g}</td>" in table
     chart = expected.plot()
     assert [series.name for series in chart.series] == ["ours", "top quality"]
-    spread = expected.metrics["terms"]["quality"]["random_std"]
-    gain = (quality.selected - quality.random) / spread
-    assert chart.series[0].y[0] == pytest.approx(gain)
+    assert chart.series[0].y[0] == pytest.approx(share)
     assert chart._repr_png_().startswith(b"\x89PNG")
     assert "quality 0%" not in repr(datamask.select(X, np.ones(ROWS), **SMALL))
 

@@ -167,7 +167,7 @@ def warm() -> None:
     more = ("planning.plan", "report.page", "execution.verification")
     for name in (*(f"datamask.{name}" for name in more), "duckdb", "sklearn"):
         importlib.import_module(name)
-    sys.modules["datamask.learning.scales"].PRECISION = 0.05  # type: ignore[attr-defined]
+    sys.modules["datamask.learning.scales"].MOST_SUBSETS = 4  # type: ignore[attr-defined]
     page: Any = sys.modules["datamask.report.page"]
     page.write_pictures = lambda *given: None
     page.svg = lambda *given, **how: "<svg></svg>"

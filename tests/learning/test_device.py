@@ -15,7 +15,7 @@ from datamask.learning import exchange, scales
 from datamask.learning.data import highest_order, moments_of
 from datamask.learning.expected import StepSize
 from datamask.learning.learner import LearnedMask, judge, learn_mask, scale, shard_data
-from datamask.learning.scales import random_subsets, scaled
+from datamask.learning.scales import references, scaled
 from datamask.objectives.weighted import build_terms
 from datamask.report.redundancy import neighbours_path, sample_path
 from datamask.report.sample import write_sample
@@ -35,7 +35,9 @@ MORE = [{"name": "tests.learning.test_device:Farthest", "weight": 0.3}]
 @pytest.fixture(autouse=True)
 def _roughly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Scales from dozens of subsets take the same ways as those from thousands."""
-    monkeypatch.setattr(scales, "PRECISION", 0.1)
+    monkeypatch.setattr(scales, "MOST_SUBSETS", 4)
+    few = scales.ALONE_BY_VALUES.model_copy(update={"steps": 5})
+    monkeypatch.setattr(scales, "ALONE_BY_VALUES", few)
 
 
 class Farthest:
@@ -152,7 +154,7 @@ def test_a_round_between_shards(make_shard, metric):
         terms = build_terms(Selection(metric=metric))
         ones = torch.ones(700, device=data.device)
         totals = moments_of(data, ones, highest_order(terms))
-        terms = scaled(terms, random_subsets(terms, totals, data, 70, 1))
+        terms = scaled(terms, references(terms, totals, data, 70, 1))
         moments = totals.scaled(70)
         dual_price = exchange.dual_price_of(terms, moments, data, 0.1)
         sample = shard_data(*make_shard(300, 12, 7), {}, COMPUTE)

@@ -129,7 +129,7 @@ def scaled(whole, selection):
     """The terms, scaled over the whole corpus."""
     terms = build_terms(selection)
     totals = moments_of(whole, torch.ones(len(whole.quality_N)), highest_order(terms))
-    return scales.scaled(terms, scales.random_subsets(terms, totals, whole, TOTAL, 0))
+    return scales.scaled(terms, scales.references(terms, totals, whole, TOTAL, 0))
 
 
 @pytest.mark.parametrize("metric", ["disf", *nightly("pairwise")])
@@ -195,7 +195,7 @@ def test_a_weight_is_a_number_of_copies(make_shard):
 def test_the_sample_is_judged_as_it_was_learned(corpus, metric):
     """The function that gives other documents their logits, against the sample's own logits."""
     _, whole = corpus
-    terms = scaled(whole, Selection(metric=metric))
+    terms = scaled(whole, Selection(metric=metric, quality_weight=0.9))
     totals = moments_of(whole, torch.ones(SHARDS * ROWS), 2)
     judge = learn_sample(terms, totals, whole, TOTAL, torch.Generator().manual_seed(0))
     logits, moments = judge.judge(whole, highest_order(terms))

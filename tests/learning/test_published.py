@@ -45,21 +45,17 @@ def test_the_mask_is_what_has_a_logit_above_zero(make_shard, selection, number):
     assert ((found.logits > 0) == found.selected).all()
 
 
-def test_by_quality_alone_logits_are_deviations_of_quality(make_shard):
+def test_by_quality_alone_logits_are_shares_of_the_best_gain(make_shard):
     """Whatever the spread of quality, the shard's size and the share that is kept."""
     for rows, number, spread in ((400, 40, 1.0), (90, 45, 30.0), (900, 9, 0.01)):
         features, quality = make_shard(rows, 8, rows)
         found = learned(
             (features, spread * quality), Selection(metric="disf", quality_weight=1.0), number
         )
-        standard = (quality - quality.mean()) / quality.std()
-        slope = np.polyfit(standard, found.logits, 1)[0]
-        # The scale is the deviation of a subset's mean, of which there is a closed form.
-        of_mean = spread * quality.std() * np.sqrt((1 - number / rows) / number)
-        assert slope == pytest.approx(of_mean / found.metrics["scales"]["quality"], rel=0.01)
-        np.testing.assert_allclose(
-            found.logits - found.logits.mean(), slope * standard, atol=2e-3 * slope
-        )
+        most = np.sort(quality)[-number:].mean() - quality.mean()
+        assert found.metrics["scales"]["quality"] == pytest.approx(spread * most, rel=1e-4)
+        expected = (quality - quality.mean()) / most
+        np.testing.assert_allclose(found.logits - found.logits.mean(), expected, atol=2e-3)
 
 
 @pytest.mark.parametrize("metric", ["pairwise", "disf"])
@@ -81,6 +77,8 @@ def test_a_difference_of_logits_is_what_a_swap_changes(make_shard, metric):
     for leaving, coming in zip(inside, outside, strict=True):
         mask = found.selected.copy()
         mask[[leaving, coming]] = False, True
-        swapped.append((value(mask) - before) * np.sqrt(100 * (1 - 100 / 300)))
+        swapped.append((value(mask) - before) * 100)
     expected = found.logits[outside] - found.logits[inside]
-    np.testing.assert_allclose(swapped, expected, rtol=0.15, atol=0.1)
+    # The second order of a swap is a few percent of the largest differences, which are about 2.
+    np.testing.assert_allclose(swapped, expected, rtol=0.15, atol=0.3)
+    assert np.corrcoef(swapped, expected)[0, 1] > 0.9

@@ -1,21 +1,22 @@
-"""The scales of terms, against the definition: many thousands of random subsets, by numpy."""
+"""The range of terms, against the definition: brute force, sorting, and random subsets by numpy."""
 
-from itertools import product
+from itertools import combinations, product
 
 import numpy as np
 import pytest
 import torch
 
 from datamask.config.compute import Compute
+from datamask.config.selection import Selection
 from datamask.learning import scales
-from datamask.learning.data import highest_order, moments_of
-from datamask.learning.learner import shard_data
+from datamask.learning.data import highest_order, moments_of, raw_values
+from datamask.learning.learner import learn_mask, shard_data
+from datamask.objectives.facility_location import FacilityLocation
 from datamask.objectives.weighted import WeightedTerm, load_objective
 from tests.conftest import mostly_nightly
 
 METRICS = ["quality", "pairwise", "disf", "facility_location"]
 NAMES = [*METRICS, "span"]
-SHAPES = [(300, 8, 30), (400, 24, 12), (1000, 12, 500), (300, 12, 290)]
 
 
 class Span:
@@ -30,17 +31,18 @@ class Span:
         return masked.nan_to_num(-1e9).amax(1) - masked.nan_to_num(1e9).amin(1)
 
 
-def by_definition(name, features, quality, similarity, rows):
+def by_definition(name, features, quality, rows):
     """A term's raw value for some rows."""
+    rows = np.asarray(rows)
     if name == "quality":
         return quality[rows].mean()
     if name == "span":
         return quality[rows].max() - quality[rows].min()
-    chosen = features[rows]
+    chosen = features[rows].astype(np.float64)
     if name == "pairwise":
         return (np.square(chosen.sum(0)).sum() - len(rows)) / (len(rows) * (len(rows) - 1))
     if name == "facility_location":
-        return similarity[rows].max(0).mean()
+        return (features.astype(np.float64) @ chosen.T).max(1).mean()
     correlation = np.corrcoef(chosen.T)
     return (np.square(correlation).sum() - len(correlation)) / 10_000
 
@@ -48,59 +50,119 @@ def by_definition(name, features, quality, similarity, rows):
 def drawn(name, features, quality, count, size):
     """Values of that many random subsets."""
     random = np.random.default_rng(7)
-    wide = features.astype(np.float64)
-    given = (name, wide, quality, wide @ wide.T)
-    subsets = (random.choice(len(wide), size, replace=False) for _ in range(count))
-    return np.array([by_definition(*given, rows) for rows in subsets])
+    subsets = (random.choice(len(quality), size, replace=False) for _ in range(count))
+    return np.array([by_definition(name, features, quality, rows) for rows in subsets])
 
 
-def spread_of(objective, features, quality, size, sample=None):
+def reference_of(objective, features, quality, size, sample=None):
     """What the library says; *sample*: rows that stand for all documents."""
     data = shard_data(features, quality, {}, Compute(device="cpu"))
     terms = [WeightedTerm(objective, 1.0)]
-    ones = torch.ones(data.num_documents)
-    totals = moments_of(data, ones, max(highest_order(terms), 0))
+    totals = moments_of(data, torch.ones(data.num_documents), max(highest_order(terms), 0))
     if sample is not None:
         data = shard_data(features[sample], quality[sample], {}, Compute(device="cpu"))
-    return scales.random_subsets(terms, totals, data, size, 3)[objective.name]
+    return scales.references(terms, totals, data, size, 3)[objective.name]
+
+
+def made(name):
+    """An objective by name."""
+    return Span() if name == "span" else load_objective(name)
 
 
 @pytest.mark.parametrize(
-    ("name", "shape"),
-    mostly_nightly(
-        [
-            *((name, SHAPES[0]) for name in NAMES),
-            *(("pairwise", SHAPES[1]), ("quality", SHAPES[2]), ("span", SHAPES[3])),
-        ],
-        product(NAMES, SHAPES),
-    ),
+    ("name", "seed"), mostly_nightly([(name, 0) for name in NAMES], product(NAMES, range(3)))
 )
-def test_scales_are_the_deviations_over_random_subsets(make_shard, name, shape):
-    """Mean and deviation within the error of both estimates, with skewed quality."""
-    rows, width, size = shape
-    features, quality = make_shard(rows, width, rows + size)
+def test_the_best_selection_is_that_of_brute_force(make_shard, name, seed):
+    """Of all 495 subsets of a tiny shard, within a tenth of the range; no better one exists."""
+    features, quality = make_shard(12, 4, seed)
+    known = reference_of(made(name), features, quality, 4)
+    values = [by_definition(name, features, quality, rows) for rows in combinations(range(12), 4)]
+    sign = 1 if made(name).maximise else -1
+    most = sign * max(sign * value for value in values)
+    # The mean of 32 random subsets, within three of its standard errors.
+    assert known.random == pytest.approx(np.mean(values), abs=0.55 * np.std(values))
+    least = 0.9 * abs(most - np.mean(values))
+    assert least <= sign * (known.best - np.mean(values)) + 0.55 * np.std(values)
+    assert sign * known.best <= sign * most + 0.55 * np.std(values)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_random_selections_have_their_mean_value(make_shard, name):
+    """Against 2,000 subsets drawn by numpy; skewed quality, fewer documents than dimensions."""
+    features, quality = make_shard(400, 24, 7)
     quality = np.exp(quality)
-    objective = Span() if name == "span" else load_objective(name)
-    found = spread_of(objective, features, quality, size)
-    values = drawn(name, features, quality, 5000, size)
-    error = np.square(values - values.mean()).std() / 5000**0.5 / 2 / values.var()
-    tolerance = 4 * (error**2 + scales.PRECISION**2) ** 0.5
-    assert found.deviation == pytest.approx(values.std(ddof=1), rel=tolerance)
-    assert abs(found.mean - values.mean()) < 0.12 * values.std()
-    if name == "quality":
-        exact = quality.std(ddof=1) * (1 / size - 1 / rows) ** 0.5
-        assert found.deviation == pytest.approx(exact, rel=1e-5)
+    known = reference_of(made(name), features, quality, 12)
+    values = drawn(name, features, quality, 2000, 12)
+    assert abs(known.random - values.mean()) < 0.6 * values.std()
+    assert known.range > 2 * values.std()
 
 
-@pytest.mark.parametrize("is_given", [True, False])
 @pytest.mark.parametrize("name", ["quality", "pairwise", "disf"])
-def test_a_sample_stands_for_the_corpus(make_shard, monkeypatch, name, is_given):
-    """Moments of all documents and a third of them, given or drawn; the same spread."""
-    features, quality = make_shard(3000, 12, 5)
-    monkeypatch.setattr(scales, "MOST_DOCUMENTS", 1000)
+def test_a_sample_stands_for_the_corpus(name):
+    """Moments of all documents and a third of them: nearly the same random and best selections."""
+    features, quality = clusters(3000)
     sample = np.sort(np.random.default_rng(0).choice(3000, 1000, replace=False))
-    sample = sample if is_given else None
-    found = spread_of(load_objective(name), features, quality, 300, sample)
-    values = drawn(name, features, quality, 3000, 300)
-    assert found.deviation == pytest.approx(values.std(ddof=1), rel=0.1)  # the sample's own error
-    assert abs(found.mean - values.mean()) < 0.15 * values.std()
+    whole = reference_of(load_objective(name), features, quality, 1500)
+    part = reference_of(load_objective(name), features, quality, 1500, sample)
+    assert part.random == pytest.approx(whole.random, abs=0.1 * whole.range)
+    assert part.range == pytest.approx(whole.range, rel=0.25)  # a third of the documents
+
+
+def test_terms_that_cannot_differ_have_no_range(make_shard):
+    """All documents alike, all selected or none selected: the range is 0 and no term is scaled."""
+    features, _ = make_shard(60, 6, 1)
+    for name in METRICS:
+        alike = np.repeat(features[:1], 60, 0), np.ones(60)
+        assert reference_of(load_objective(name), *alike, 6).range == pytest.approx(0, abs=1e-6)
+        for size in (0, 60):
+            known = reference_of(load_objective(name), features, np.arange(60.0), size)
+            assert known.range == 0
+
+
+def clusters(number):
+    """Documents of 300 clusters by a power law, and a score that goes with the cluster."""
+    random = np.random.default_rng(3)
+    centres = random.standard_normal((300, 64))
+    weight = 1 / np.arange(1, 301)
+    label = random.choice(300, number, p=weight / weight.sum())
+    features = centres[label] + 1.2 * random.standard_normal((number, 64))
+    features /= np.linalg.norm(features, axis=1, keepdims=True)
+    quality = random.standard_normal(number) + random.standard_normal(300)[label]
+    return features.astype(np.float32), quality
+
+
+def shares(metric, features, quality, weight):
+    """Quality and diversity of a tenth, over all documents, as shares of the best gains."""
+    size = len(quality) // 10
+    compute = Compute(device="cpu")
+
+    def learned(weight):
+        selection = Selection(metric=metric, quality_weight=weight)
+        return learn_mask(features, quality, selection, size, seed=1, compute=compute).selected
+
+    data = shard_data(features, quality, {}, compute)
+    objective = FacilityLocation(len(quality)) if metric == "facility_location" else made(metric)
+    masks = [learned(weight), learned(0.0)]
+    random = np.random.default_rng(9)
+    for _ in range(3):
+        masks.append(np.isin(np.arange(len(quality)), random.permutation(len(quality))[:size]))
+    ours, best, *others = (
+        raw_values([WeightedTerm(objective, 1.0)], data, torch.from_numpy(mask))[metric]
+        for mask in masks
+    )
+    quality = quality - quality.mean()
+    return (
+        quality[masks[0]].mean() / np.sort(quality)[-size:].mean(),
+        (ours - np.mean(others)) / (best - np.mean(others)),
+    )
+
+
+@pytest.mark.parametrize("metric", ["facility_location", *mostly_nightly([], ["disf", "pairwise"])])
+def test_lambda_means_the_same_at_every_size(metric):
+    """The same distribution with 4,000 and 24,000 documents: the same shares of the best gains."""
+    features, quality = clusters(24_000)
+    small, large = (
+        shares(metric, features[:number], quality[:number], 0.3) for number in (4000, 24_000)
+    )
+    assert small == pytest.approx(large, abs=0.1)
+    assert 0.2 < large[0] < 0.9 and 0.6 < large[1] <= 1.02

@@ -83,13 +83,17 @@ def test_one_document_has_a_finite_value(name):
 
 
 def test_facility_location_samples_probes_of_large_batches():
-    """With fewer probes than documents the value is the mean over just those probes."""
+    """Probes in the mask and outside are averaged apart, each for all documents like it."""
     batch = make_batch(50, 5, 5)
     masks = make_masks(3, 50, 4, 6)
     objective = FacilityLocation(probes=8)
     rows = objective.probe_rows(50)
     features = batch.features_BD
-    expected = [(features[rows] @ features[m].T).amax(1).mean() for m in masks]
+    expected = []
+    for mask in masks:
+        covered, inside = (features[rows] @ features[mask].T).amax(1), mask[rows]
+        own = covered[inside].mean() if inside.any() else torch.tensor(1.0)
+        expected.append(4 / 50 * own + 46 / 50 * covered[~inside].mean())
     assert len(set(rows.tolist())) == 8
     torch.testing.assert_close(objective.values(masks, batch), torch.stack(expected))
 

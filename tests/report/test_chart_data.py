@@ -10,7 +10,6 @@ import pytest
 from PIL import Image
 
 from datamask.analysis import summary
-from datamask.analysis.composition import query
 from datamask.report import chart_data, group_findings, redundancy
 from datamask.report.answer import answer
 from datamask.report.charts import Chart, Series, png, specification, svg, write_pictures
@@ -24,20 +23,21 @@ def test_gains_and_findings_are_those_of_the_documents(run, documents, monkeypat
     """Quality, near-duplicates, lengths and groups worked out from the documents."""
     monkeypatch.setattr(redundancy, "NEAR_DUPLICATE_COSINE", 0.6)
     monkeypatch.setattr(group_findings, "LEAST_EXPECTED", 5)
-    gains, unit = np.zeros(2), query(run, "SELECT random_std FROM terms WHERE term = 'quality'")
+    gains, most = np.zeros(2), 0.0
     ours = [row for row in documents if row["selected"]]
     for shard in range(run.num_shards):
         left = candidates(documents, shard)
+        quality, share = [row["quality"] for row in left], sum(row["selected"] for row in left)
         for place, key in enumerate(("selected", "top_quality")):
             kept = [row["quality"] for row in left if row[key]]
-            gain = np.mean(kept) - np.mean([row["quality"] for row in left])
-            gains[place] += gain * sum(row["selected"] for row in left) / len(ours)
-    (deviation,) = unit[0].values()
+            gains[place] += (np.mean(kept) - np.mean(quality)) * share / len(ours)
+        best = np.mean(sorted(quality)[-share:])
+        most += (best - np.mean(quality)) * share / len(ours)
     found = summary.gains(run)["quality"]
-    expected = dict(zip(("selected", "top_quality"), gains / deviation, strict=True))
-    assert found == pytest.approx(expected, abs=0.1)  # random is measured, not expected
+    expected = dict(zip(("selected", "top_quality"), gains / most, strict=True))
+    assert found == pytest.approx({**expected, "error": 0}, abs=0.01)
     texts = {one.name: one for one in answer(run).findings}
-    assert f"quality {found['selected']:+.1f}" in texts["trade-off"].text
+    assert f"quality {found['selected']:.0%}" in texts["trade-off"].text
     cosines: dict[str, list[float]] = {}
     for row in pq.read_table(neighbours_path(run)).to_pylist():
         cosines.setdefault(row["set"], []).append(row["cosine"])

@@ -119,7 +119,7 @@ def trained(patch: Patch, verdict: str, against: list[str], model: str) -> Findi
 
 def trade_off(patch: Patch, gain: float) -> Finding:
     """What the selection gains in its diversity over random ones."""
-    gained = {"facility_location": {"selected": gain}}
+    gained = {"facility_location": {"selected": gain, "error": 0.01}}
     patch.setattr(findings, "gains", lambda run: gained)
     patch.setattr(findings, "query", lambda run, sql: [])
     return only([*findings._gains(run_of())], "trade-off")
@@ -165,7 +165,7 @@ CASES: dict[str, tuple[Any, tuple[Any, ...], list[tuple[Any, ...]]]] = {
             ("worse", [], "small"),
         ],
     ),
-    "trade-off": (trade_off, (9.0,), [(-9.0,), (0.5,)]),
+    "trade-off": (trade_off, (0.9,), [(-0.5,), (0.01,)]),
 }
 """By name of a finding: what computes it, a case with ✓, and cases without."""
 

@@ -104,7 +104,10 @@ def write_shard(run: Run, shard: int, generator: np.random.Generator) -> None:
         ),
         "selection": pa.table({"logit": logits, "selected": selected}, schema=schemas.MASK),
     }
-    terms = {name: {**term, "random_std": 0.1} for name, term in MASK_METRICS["terms"].items()}
+    terms = {
+        name: {**term, "best": term["random"] + 0.1, "error": 0.0}
+        for name, term in MASK_METRICS["terms"].items()
+    }
     learned = {"num_selected": count, "terms": terms, "scales": dict.fromkeys(terms, 0.1)}
     write_outputs(run, shard, tables, MASK_METRICS | learned)
 

@@ -64,7 +64,7 @@ def test_the_selection_and_its_quality_are_those_of_a_run_with_vectors(tmp_path,
     assert [*with_them.root.glob("embeddings/*.parquet")]
     kept = "SELECT id, logit > 0 AS is_kept FROM selection ORDER BY id"
     assert query(without, kept) == query(with_them, kept)
-    terms = "SELECT selected, random, random_std, top_quality FROM terms WHERE term = 'quality'"
+    terms = "SELECT selected, random, best, top_quality FROM terms WHERE term = 'quality'"
     [ours], [theirs] = query(without, terms), query(with_them, terms)
     assert ours == pytest.approx(theirs, rel=1e-4)
     assert 'id="map"' not in without.path("report").read_text()
