@@ -20,7 +20,7 @@ from datamask.runs.in_progress import working
 from datamask.runs.opening import open_run
 from datamask.runs.retrying import retried
 from datamask.runs.run import Run
-from datamask.runs.stages import STAGES, stages_of
+from datamask.runs.stages import stages_of
 from datamask.storage.location import Root
 from datamask.storage.temporary import remove_orphans
 
@@ -81,7 +81,7 @@ def rebuild(
         extend: whether files that were added to the source become further shards (`plan_run`).
         progress: called as `Progress` says.
         sharing: further runs on this machine, whose files are shared if they are the same.
-        shards: learn the masks of these only, and leave out the stages that need all of them.
+        shards: learn the masks of these only, and leave out the stages after them.
         at_start: called when the run is planned, before its first stage.
         at_end: called when all is done, before another launch can change the run's settings.
         publishing: whether to publish, if the settings do.
@@ -109,7 +109,7 @@ def rebuild(
         at_start(run)
         for stage in stages_of(run.settings, last="selection" if shards else "publication"):
             if stage != "publication" or publishing:
-                of = shards if STAGES[stage].each == "shard" else None
+                of = shards if stage == "selection" else None
                 run_stage(run, stage, compute, shards=of, progress=progress)
         at_end(run)
     return run

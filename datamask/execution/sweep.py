@@ -87,9 +87,10 @@ def plan_sweep(
     for values in itertools.product(*over.values()):
         with gathering(problems):
             variant = _variant(run, dict(zip(over, values, strict=True)), folder)
-            if shards is not None and variant.settings.selection.scope == "corpus":
+            if shards is not None and variant.settings.selection.has_cut:
                 raise SettingsError(
-                    "--shards: scope `corpus` selects from all shards; leave it out"
+                    "--shards: scope `corpus`, limits and a budget of tokens compare the documents "
+                    "of all shards; leave --shards out"
                 )
             variants[variant.root.name] = variant
     for variant in variants.values():

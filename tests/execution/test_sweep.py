@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from datamask.analysis.composition import query
 from datamask.cli.main import cli
 from datamask.execution.pipeline import rebuild
+from datamask.planning.plan import plan_run
 from datamask.report import sweep_page
 from datamask.runs.opening import open_run
 from tests.cli.commands import here
@@ -140,6 +141,17 @@ def test_shards_alone_can_be_learned(home, some):
     assert kept == {name: (root / "selection" / name).stat().st_ino for name in names}
 
 
+def test_a_run_that_is_only_planned_can_be_swept(home, tmp_path):
+    """The first variant makes scores and vectors, the second one shares them."""
+    plan_run(tmp_path / "run", settings(home / "source", selection={"steps": 5}))
+    given = ("--over", "selection.quality_weight=0.2,0.9", "--shards", "1")
+    assert here("-q", "sweep", tmp_path / "run", *given) == 0
+    first, second = (tmp_path / "run-sweep" / f"quality_weight-{weight}" for weight in WEIGHTS)
+    for path in (first / "embeddings").iterdir():
+        assert (second / "embeddings" / path.name).stat().st_ino == path.stat().st_ino
+    assert [path.name for path in (second / "selection").glob("*.parquet")] == ["00001.parquet"]
+
+
 @pytest.mark.parametrize(
     ("given", "named"),
     [
@@ -152,6 +164,7 @@ def test_shards_alone_can_be_learned(home, some):
         (("--over", "selection.ratio=0.2", "--shards", "9"), "--shards 9"),
         (("--over", "selection.ratio=0.2", "--shards", "a"), "--shards a"),
         (("--over", "selection.scope=corpus", "--shards", "0"), "--shards"),
+        (("--over", "selection.tokens=500", "--shards", "0"), "--shards"),
     ],
 )
 def test_bad_values_are_refused_before_any_work(home, tmp_path, given, named, capsys):
