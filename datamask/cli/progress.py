@@ -55,6 +55,7 @@ class Stages:
     def __init__(self, log: Callable[[str], None] = logger.info) -> None:
         self.log = log
         self.units: dict[str, tuple[int, int]] = {}
+        self.finished: dict[str, tuple[int, float]] = {}
         self.started: dict[str, float] = {}
         self.began = time.monotonic()
         self.expected: dict[str, float | None] = {}
@@ -67,10 +68,14 @@ class Stages:
 
     def advance(self, stage: str, done: int, total: int) -> None:
         """See `datamask.execution.attempts.Progress`."""
-        started = self.started.setdefault(stage, time.monotonic())
+        now = time.monotonic()
+        started = self.started.setdefault(stage, now)
+        before, _ = self.units.setdefault(stage, (done, total))
+        if done > before:
+            self.finished[stage] = (self.finished.get(stage, (0, 0.0))[0] + done - before, now)
         self.units[stage] = (done, total)
         if done == total:
-            self.log(f"{stage}: {done} of {total} done in {clock(time.monotonic() - started)}")
+            self.log(f"{stage}: {done} of {total} done in {clock(now - started)}")
 
     def shown(self) -> list[Shown]:
         """What is at work now, by stage."""
@@ -89,7 +94,7 @@ class Stages:
             return ""
         number = list(self.expected).index(stage) + 1
         elapsed = time.monotonic() - self.began
-        text = f"stage {number} of {len(self.expected)}, {clock(elapsed)}"
+        text = f"stage {number} of {len(self.expected)}, {clock(elapsed)} spent"
         left = [shown[0].left, *list(self.expected.values())[number:]]
         known = [seconds for seconds in left if seconds is not None]
         return text + f" of about {clock(elapsed + sum(known))}" * (len(known) == len(left))
@@ -109,11 +114,48 @@ class Stages:
             parts += [f"{rate:,.0f}/s"] * (rate >= 1)
         exact = sum(work.done / work.total for work in within if not work.is_bound)
         share, before = (done + exact) / max(total, len(works)), self.expected.get(stage)
-        left = elapsed * (1 - share) / share if 0 < share < 1 else None
-        if left is None and before and before > elapsed:
+        spent = [elapsed if is_whole else now - work.started for work in works]
+        waiting = max(total - done - len(works), 0)
+        left = _left(works, spent, waiting, self._mean_of_finished(stage, len(works)))
+        if left is None and share < 1 and before and before > elapsed:
             left = before - elapsed
-        parts.append(clock(elapsed) if left is None else f"{clock(left)} left")
+        parts.append(f"{clock(elapsed)} spent" if left is None else f"{clock(left)} left")
         return Shown(stage, share if share else None, ", ".join(parts), left)
+
+    def _mean_of_finished(self, stage: str, at_once: int) -> float | None:
+        """Mean seconds of the units of a stage that were finished, *at_once* at a time."""
+        number, last = self.finished.get(stage, (0, 0.0))
+        return (last - self.started[stage]) * at_once / number if number else None
+
+
+SLOW = 2.0
+"""A unit that has taken so many times as long as finished ones is of another kind."""
+
+
+def _left(works: list[Work], spent: list[float], waiting: int, mean: float | None) -> float | None:
+    """The seconds left of a stage; None if they do not follow from what is finished.
+
+    A unit that says how far it is goes on at its pace, and another one takes as long as finished
+    ones. Units of one stage may differ: an arm that selects anew takes far longer than one that is
+    there, so a unit that takes longer than others did leaves the time unknown.
+
+    Args:
+        works: the units in progress.
+        spent: the seconds that each has taken.
+        waiting: units that have not begun.
+        mean: seconds of finished units; None without any.
+    """
+    whole = []
+    for work, seconds in zip(works, spent, strict=True):
+        if work.total and work.done and not work.is_bound:
+            whole.append(seconds * work.total / work.done)
+        elif mean is not None and seconds <= SLOW * mean:
+            whole.append(max(mean, seconds))
+        else:
+            return None
+    left = max(total - seconds for total, seconds in zip(whole, spent, strict=True))
+    each = sum(whole) / len(whole) if mean is None else mean
+    return left + waiting * each / len(works) or None
 
 
 def _expected(run: Run, stage: str, workers: int) -> float | None:

@@ -19,9 +19,38 @@ import numpy as np
 
 from datamask.config.compute import Compute
 from datamask.errors import DeviceMemoryError
+from datamask.runs.checkpoints import Checkpoints
 from datamask.source.windows import Windows, cut
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """A chunk that a CPU may need minutes for: kept while it is computed.
+
+    Args:
+        checkpoints: where rows are kept, if anywhere.
+        name: under which.
+        report: is told how many windows are done, and how many there are.
+    """
+
+    checkpoints: Checkpoints | None
+    name: str
+    report: Callable[[int, int], None]
+
+    def load(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """The places of windows that were computed before, and their rows; None without any."""
+        kept = self.checkpoints.load(self.name) if self.checkpoints else None
+        return (kept["places"], kept["rows"]) if kept else None
+
+    def keep(self, places: Sequence[np.ndarray], rows: Sequence[Any], total: int) -> None:
+        """Save these windows, if it is time to, and report them."""
+        if self.checkpoints and self.checkpoints.due():
+            matrix = np.concatenate([np.asarray(part.float()) for part in rows])
+            state = {"places": np.concatenate(places), "rows": matrix}
+            self.checkpoints.save(self.name, state)
+        self.report(sum(map(len, places)), total)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +60,7 @@ class Tokenised:
     `windows` of the texts are rows of the model's output; `characters` are how many of each the
     model reads (float64, NaN where it is unknown). `batches` and `features` are the places of the
     windows and the model's input of each forward pass. `counts` are `token_metrics`, if any.
+    `partial` keeps what is computed of the chunk, and reports it.
     """
 
     windows: Windows
@@ -38,6 +68,7 @@ class Tokenised:
     batches: list[np.ndarray]
     features: list[dict[str, Any]]
     counts: dict[str, int] = field(default_factory=dict)
+    partial: Partial | None = None
 
     def share_read(self) -> np.ndarray:
         """The share of each text that the model reads; float32, in [0, 1] or NaN."""
@@ -204,6 +235,13 @@ def compute_batches(
     done: list[np.ndarray] = []
     outputs: list[torch.Tensor] = []
     waiting = list(zip(tokenised.batches, tokenised.features, strict=True))[::-1]
+    total = len(tokenised.windows.texts)
+    # Other devices compute while the host goes on, and take seconds for a chunk.
+    partial = tokenised.partial if torch.device(device).type == "cpu" else None
+    if partial and (kept := partial.load()):
+        done.append(kept[0])
+        outputs.append(torch.from_numpy(kept[1]))
+        waiting = [one for one in waiting if not np.isin(one[0], kept[0]).all()]
     while waiting:
         batch, features = waiting.pop()
         try:
@@ -214,6 +252,8 @@ def compute_batches(
                 }
                 outputs.append(forward(on_device)[:, :width])
             done.append(batch)
+            if partial:
+                partial.keep(done, outputs, total)
         except torch.OutOfMemoryError:
             torch.cuda.empty_cache()
             if len(batch) == 1:
@@ -230,8 +270,8 @@ def compute_batches(
                     for name, value in features.items()
                 }
                 waiting.append((batch[rows], part))
-    matrix = np.empty((len(tokenised.windows.texts), width), dtype=np.float32)
-    matrix[np.concatenate(done)] = torch.cat(outputs).float().cpu().numpy()
+    matrix = np.empty((total, width), dtype=np.float32)
+    matrix[np.concatenate(done)] = torch.cat([rows.float() for rows in outputs]).cpu().numpy()
     return matrix
 
 

@@ -61,7 +61,7 @@ def test_a_pipe_gets_lines(info, capsys, monkeypatch):
         stages.advance("embeddings", 1, 4)
         time.sleep(0.2)
         assert capsys.readouterr().err.splitlines()[1:] == []
-    assert first == "embeddings: 0 of 4 done, 0:00"
+    assert first == "embeddings: 0 of 4 done, 0:00 spent"
     shape = r"embeddings: 0 of 4 done, 1,500 of 3,000 documents, [\d,]+/s, 0:0\d left"
     assert re.fullmatch(shape, last)
     assert not running()
@@ -71,16 +71,60 @@ def test_a_limit_is_no_reason_for_a_time_left(monkeypatch):
     """Steps that may not be needed tell nothing; finished units do."""
     now = time.monotonic()
     monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(in_progress, "time", SimpleNamespace(monotonic=lambda: now))
     stages = Stages(lambda line: None)
     stages.advance("selection", 0, 4)
-    now += 10
     with working("selection", "00000"):
+        now += 10
         advance(2, 1000, "steps at most", is_bound=True)
         [shown] = stages.shown()
         assert shown.left is None and shown.share is None and not stages.whole([shown])
-        stages.advance("selection", 1, 4)
+    stages.advance("selection", 1, 4)
+    with working("selection", "00001"):
         [shown] = stages.shown()
     assert shown.left == pytest.approx(30) and shown.share == 0.25
+
+
+def test_units_that_take_longer_than_finished_ones_leave_the_time_unknown(monkeypatch):
+    """Four arms are there at once and the fifth selects anew: no time left that grows with it.
+
+    If it says how far it is, it goes on at its own pace.
+    """
+    now = time.monotonic()
+    monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(in_progress, "time", SimpleNamespace(monotonic=lambda: now))
+    stages = Stages(lambda line: None)
+    stages.advance("arms", 0, 5)
+    for arm in range(4):
+        with working("arms", f"{arm}"):
+            now += 1
+        stages.advance("arms", arm + 1, 5)
+    with working("arms", "4"):
+        assert stages.shown()[0].left == pytest.approx(1)
+        for _ in range(5):
+            now += 100
+            [shown] = stages.shown()
+            assert shown.left is None and shown.text.endswith("spent")
+        advance(250, 1000)
+        assert stages.shown()[0].left == pytest.approx(1500)
+        advance(1000, 1000)
+        stages.expected["arms"] = 10_000.0
+        [shown] = stages.shown()
+        assert shown.left is None and "left" not in shown.text
+
+
+def test_units_of_an_earlier_launch_say_nothing_of_the_pace(monkeypatch):
+    """Nine of ten were done before: the last one's time is its own."""
+    now = time.monotonic()
+    monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(in_progress, "time", SimpleNamespace(monotonic=lambda: now))
+    stages = Stages(lambda line: None)
+    stages.advance("training", 9, 10)
+    with working("training", "9"):
+        now += 60
+        assert stages.shown()[0].left is None
+        advance(1, 10, "steps")
+        assert stages.shown()[0].left == pytest.approx(540)
 
 
 def test_a_stage_that_makes_all_files_at_once_has_one_time_left(monkeypatch):
@@ -119,7 +163,7 @@ def test_the_whole_time_follows_from_earlier_launches(finished, tmp_path, monkey
         records = [read_record(run, stage, unit) for unit in range(run.num_units(stage))]
         seconds.append(sum(record.seconds or 0 for record in records if record))
     text, expected = whole()
-    place = f"stage {number + 1} of {len(order)}, 0:00"
+    place = f"stage {number + 1} of {len(order)}, 0:00 spent"
     assert expected == pytest.approx(seconds)
     assert re.fullmatch(rf"{place} of about \d+:\d\d", text)
     run.record_path("documents").unlink()

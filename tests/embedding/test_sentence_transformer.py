@@ -1,21 +1,26 @@
 """Vectors against sentence-transformers' own, a text at a time; what a bad model provokes; pins."""
 
+import shutil
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
 from benchmarks.models import random_bert
 from datamask.config.compute import Compute
 from datamask.config.inputs import Embedding
-from datamask.embedding import sentence_transformer
+from datamask.embedding import chunked, sentence_transformer
+from datamask.embedding.chunked import computed_chunks
 from datamask.embedding.loose_texts import embed_texts
 from datamask.embedding.pinning import PIN, folder_digest, pin_model
 from datamask.embedding.sentence_transformer import Encoder, embed, load_model, tokenise
 from datamask.errors import DeviceMemoryError, InputError, SettingsError
+from datamask.runs import checkpoints
 from tests import windows
 from tests.finished import WORDS
 
@@ -62,6 +67,53 @@ def test_vectors_are_those_of_the_library(encoder, settings, folder, batch):
     assert np.abs(found - np.stack(alone)).max() < 1e-5
     together = reference.encode(["query: " + text for text in TEXTS], normalize_embeddings=True)
     assert np.einsum("nd,nd->n", found, together).min() > 0.9999
+
+
+def test_a_chunk_in_work_is_reported_and_survives_a_kill(encoder, settings, tmp_path, monkeypatch):
+    """By batch: documents grow, and a kill loses one batch, again and again; the same bytes."""
+    monkeypatch.setattr(checkpoints, "SECONDS", 0)
+    source = pa.array(NAMES), pa.array(TEXTS), pa.array(range(len(TEXTS)))
+    batch = pa.RecordBatch.from_arrays([*source], names=["id", "content", "row"])
+    forwards, reported = 0, list[int]()
+    forward_once, save = sentence_transformer._forward, checkpoints.Checkpoints.save
+
+    def counted(model: Any, features: Any) -> Any:
+        nonlocal forwards
+        forwards += 1
+        return forward_once(model, features)
+
+    def vectors() -> np.ndarray:
+        kept = checkpoints.Checkpoints(SimpleNamespace(root=tmp_path), "embeddings", 0)
+        made = computed_chunks(
+            [batch],
+            len(TEXTS),
+            lambda part: tokenise(encoder, part.column(1).to_pylist(), settings, 4, 1),
+            lambda part, ready: {"vectors": embed(encoder, ready, settings, NAMES)},
+            kept,
+        )
+        return np.concatenate([state["vectors"] for _, state in made])
+
+    monkeypatch.setattr(sentence_transformer, "_forward", counted)
+    monkeypatch.setattr(chunked, "advance", lambda done, total: reported.append(done))
+    whole = vectors()
+    of_whole, seen = forwards, reported[:]
+    assert seen == sorted(seen) and len({*seen}) > 5 and seen[-1] == len(TEXTS)
+    shutil.rmtree(tmp_path / "checkpoints")
+    forwards = kills = 0
+
+    def killed(self: Any, name: str, state: Any) -> None:
+        save(self, name, state)
+        if name.endswith("-part"):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoints.Checkpoints, "save", killed)
+    while kills < 100:
+        try:
+            found = vectors()
+            break
+        except KeyboardInterrupt:
+            kills += 1
+    assert kills > 5 and forwards == of_whole and (found == whole).all()
 
 
 def test_long_texts_are_embedded_in_windows(encoder, settings):
