@@ -39,7 +39,7 @@ def rebuild(
 ) -> None:
     """Run every stage that is not done, from text to published subset.
 
-    A group that is not given is as in run.json if the run exists, else the default.
+    What is not given, of a group too, is as in run.json if the run exists, else the default.
 
     Args:
         root: the run's folder or URL.

@@ -56,7 +56,7 @@ def _flow_of(
     stages: Callable[[Settings], list[str]],
     about: str,
     parameters: tuple[str, ...],
-    show: Callable[[Run], object] = lambda run: None,
+    show: Callable[[Run, set[str]], object] = lambda run, worked: None,
 ) -> Flow[..., None]:
     """The flow of a group of *stages*; *work* names its runs, and *show* adds artifacts at the end.
 
@@ -67,12 +67,11 @@ def _flow_of(
 
     def do(root: Any, compute: Compute, **given: Any) -> None:
         run = with_settings(root, compute, **({key: given.pop(key, None)} if key else {}))
-        fan_out(run, stages(run.settings), compute, **given)
-        show(run)
+        show(run, fan_out(run, stages(run.settings), compute, **given))
 
     known = {"root": PARAMETERS["root"]}
     if kind:
-        meaning = f"the settings of group `{key}`; none means as in run.json."
+        meaning = f"settings of group `{key}`; what is not given is as in run.json."
         known[key] = (kind | None, None, meaning)
     known |= {name: PARAMETERS[name] for name in ("compute", *parameters)}
     do.__name__ = do.__qualname__ = name.replace("-", "_")
@@ -158,7 +157,7 @@ report = _flow_of(
     lambda settings: ["report"],
     "Write the run's page and pictures, and show them as artifacts of the flow run.",
     ("force",),
-    lambda run: None if flow_run.parent_flow_run_id else show_report(run),
+    lambda run, worked: None if flow_run.parent_flow_run_id else show_report(run),
 )
 publish_subset = _flow_of(
     "publish-subset",

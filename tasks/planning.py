@@ -8,6 +8,7 @@ from prefect import task
 
 from datamask.config.compute import Compute
 from datamask.config.group import Group
+from datamask.config.loading import parse_settings
 from datamask.config.settings import Settings
 from datamask.planning.plan import plan_run
 from datamask.runs.run import Run
@@ -26,15 +27,21 @@ def plan_shards(
 ) -> Run:
     """Write run.json and plan.parquet, or check them against the source (`plan_run`).
 
-    *given* has groups of settings, and `seed`, by name; None or absent: as in run.json if the run
-    exists, else the default.
+    *given* has groups of settings, and `seed`, by name. What is not given, of a group too, is as
+    in run.json if the run exists, else the default.
     """
 
     def asked_for(own: Settings | None) -> Settings:
-        changes = {name: value for name, value in given.items() if value is not None}
-        settings = (own or Settings()).model_copy(update=changes)
+        settings = with_groups(own or Settings(), given)
         if publishing and settings.publication is not None:
             provide_hub_token()
         return settings
 
     return plan_run(root, asked_for, compute, publishing=publishing, extend=extend)
+
+
+def with_groups(settings: Settings, given: Mapping[str, Group | int | None]) -> Settings:
+    """The settings of a run with those that groups were given; None or absent: as they are."""
+    changes = {name: value for name, value in given.items() if value is not None}
+    merged: Settings = parse_settings(settings.changed_by(changes).given())
+    return merged

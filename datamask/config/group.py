@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationInfo, field_validator
@@ -72,6 +72,15 @@ class Group(BaseModel):
             if isinstance(part, list | tuple):
                 left += part
         return value
+
+    def changed_by(self, changes: Mapping[str, Any]) -> Self:
+        """Replace settings by name; of a group among the *changes*, only what it was given."""
+        new = dict(changes)
+        for name, given in changes.items():
+            own = getattr(self, name)
+            if isinstance(own, Group) and isinstance(given, type(own)):
+                new[name] = own.changed_by({n: getattr(given, n) for n in given.model_fields_set})
+        return self.model_copy(update=new)
 
     def relocated(self, place: Callable[[str], str], model: Callable[[str], str]) -> Self:
         """The settings with each `Place` and `Model` replaced, in the groups within it too."""

@@ -60,6 +60,8 @@ class Upload:
         self.folder, self.files = folder, files
         self.api: Any = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None, token=token)
         self.repository: dict[str, Any] = {"repo_id": self.name, "repo_type": "dataset"}
+        self.new_tag = False
+        """Whether the tag was set or moved."""
         self.missing = ""
         """What readers lack while the tag is deleted and not made again; empty otherwise."""
         self.edited = ""
@@ -92,7 +94,8 @@ class Upload:
             logger.info("%s: already up to date at %s; nothing was sent", name, head)
         url = f"{self.api.endpoint}/datasets/{name}"
         logger.info("published: %s, tag %s", url, tag)
-        return {"commit": head, "new_commit": head != first, "tag": tag, "url": url}
+        made = {"new_commit": head != first, "new_tag": self.new_tag}
+        return {"commit": head, "tag": tag, "url": url, **made}
 
     def create(self) -> None:
         """Create the repository unless it exists."""
@@ -246,6 +249,7 @@ class Upload:
                         self.api.create_tag(**self.repository, tag=tag, revision=at)
                         self.missing = ""
                 raise
+            self.new_tag = True
         self.missing = ""
         if probe in self.tags():
             with contextlib.suppress(Exception):  # It does no harm if it stays.

@@ -4,6 +4,7 @@ import base64
 import json
 import re
 import shlex
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -69,15 +70,17 @@ def way_to_pages(run: Run, *names: str) -> str:
     return f"{text}\n\n```\n{command}\n```\n"
 
 
-def show_publication(run: Run) -> None:
-    """The dataset on the Hub as a link and an asset of Prefect, and an event about it.
+def show_publication(run: Run, worked: Collection[str]) -> None:
+    """Show the dataset on the Hub as a link; if it has changed, also as an asset, and by an event.
 
-    A dry run shows nothing.
+    *worked* are the stages that this flow run has not found done. A dry run shows nothing.
     """
     record = json.loads(run.path("publication").read_bytes())
     if "url" not in record:
         return
     create_link_artifact(f"{record['url']}/tree/{record['tag']}", **_titled(run, "dataset"))
+    if "publication" not in worked or not (record["new_commit"] or record["new_tag"]):
+        return
     name = record["url"].partition("/datasets/")[2]
     dataset = Asset(key=record["url"], properties=AssetProperties(name=name, url=record["url"]))
 
@@ -87,5 +90,5 @@ def show_publication(run: Run) -> None:
         add_asset_metadata(dataset, {**version, "run": run.address})
 
     register()
-    known = {name: record[name] for name in ("url", "tag", "commit", "new_commit")}
+    known = {name: record[name] for name in ("url", "tag", "commit", "new_commit", "new_tag")}
     tell(run, "subset.published", **known)

@@ -1,6 +1,7 @@
 """Events about runs, for automations of the server (deployments/automations.yaml).
 
 The resource of each is `datamask.run.DIGEST`, and its label `datamask.root` is the run's address.
+`datamask.evaluation` says what an evaluation would find: `arms`, `texts` without arms, or `none`.
 `datamask.shard.failed` also has `stage`, `shard` and `problem`, `datamask.stage.completed` the
 `stage`. A server that is away delays nothing: events are sent in the background.
 """
@@ -31,9 +32,12 @@ def tell(run: Run, event: str, **payload: Any) -> None:
         values = query(run, "SELECT selected FROM terms WHERE term = 'objective'")
         figures |= {name: totals[name] for name in ("documents", "tokens")}
         figures["objective"] = values[0]["selected"] if values else None
+    evaluation = run.settings.evaluation
+    kind = "arms" if evaluation.arms else "texts" if evaluation.has_texts else "none"
     resource = {
         "prefect.resource.id": f"datamask.run.{digest(run.address)[:16]}",
         "prefect.resource.name": run.address,
         "datamask.root": run.address,
+        "datamask.evaluation": kind,
     }
     emit_event(event=f"datamask.{event}", resource=resource, payload={**figures, **payload})

@@ -31,7 +31,7 @@ from flows.orchestration.partitions import run_parts
 from flows.orchestration.progress import Progress, artifact_key, watched
 from flows.orchestration.task_runners import failures as failures_of
 from flows.orchestration.task_runners import task_runner
-from tasks.planning import plan_shards
+from tasks.planning import plan_shards, with_groups
 from tasks.stages import task_of
 
 # Prefect attaches its handler to this logger ([tool.prefect] in pyproject.toml), but no level.
@@ -89,16 +89,16 @@ def ends_in_one_line(work: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def with_settings(root: Root, compute: Compute, **groups: Group | None) -> Run:
-    """Open a run; groups that are given replace those of run.json and make their outputs stale.
+    """Open a run; settings that groups are given replace those of run.json.
 
     Raises:
         DatamaskError: there is no run, or the settings do not fit the source.
     """
     run = open_run(root)
-    given = {name: group for name, group in groups.items() if group is not None}
-    if run.settings.model_copy(update=given) == run.settings:
+    if with_groups(run.settings, groups) == run.settings:
         return run
-    return plan_shards(root, given, compute, publishing="publication" in given)
+    publishing = groups.get("publication") is not None
+    return plan_shards(root, groups, compute, publishing=publishing)
 
 
 def fan_out(
@@ -108,15 +108,19 @@ def fan_out(
     shards: list[int] | None = None,
     force: bool = False,
     partitions: int = 1,
-) -> None:
+) -> set[str]:
     """Do what is left of stages: in this flow run, or in `partitions` child flow runs.
 
     With *shards*, only these are done, and no stage that follows one of which others are left.
+
+    Returns:
+        The stages that were not done.
 
     Raises:
         ShardsFailedError: shards failed; all the others are done.
         DatamaskError: a stage that looks at every shard failed.
     """
+    all_worked = set[str]()
     for stage in stages:
         by_shard, worked = STAGES[stage].each == "shard", 0
         with locks.working_on(run):
@@ -135,9 +139,11 @@ def fan_out(
                     table = shard_table(status)
                     create_table_artifact(table, key="shards", description=counts_line(status))
         if shards is not None and by_shard and run.remaining(stage):
-            return
+            break
         if worked:
+            all_worked.add(stage)
             tell(run, "stage.completed", stage=stage, units=worked)
+    return all_worked
 
 
 def run_units(

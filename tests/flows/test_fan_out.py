@@ -109,7 +109,10 @@ def test_a_bad_shard_stops_no_other_and_is_named(tmp_path, corpus, events):
 
 @pytest.mark.usefixtures("prefect")
 def test_a_published_dataset_is_an_asset_and_an_event(tmp_path, corpus, events, monkeypatch):
-    """With address, version and run; documents and objective are those of the run's files."""
+    """With address, version and run; documents and objective are those of the run's files.
+
+    Only if this flow run has published, and if something changed on the Hub by that.
+    """
     from prefect import flow
 
     from flows.orchestration.artifacts import show_publication
@@ -120,16 +123,33 @@ def test_a_published_dataset_is_an_asset_and_an_event(tmp_path, corpus, events, 
     for stage in up_to(run, "composition"):
         run_stage(run, stage, Compute())
     url = "https://huggingface.co/datasets/team/subset"
-    record = {"url": url, "tag": "v1", "commit": "c0ffee", "new_commit": True}
-    run.path("publication").write_text(json.dumps(record), encoding="utf-8")
-    flow(lambda: show_publication(run), name="shown")()
+    record = {"url": url, "tag": "v1", "commit": "c0ffee", "new_commit": False, "new_tag": False}
+    show = flow(lambda worked: show_publication(run, worked), name="shown")
+
+    def shown(worked: set[str], **changes: bool) -> int:
+        content = json.dumps(record | changes)
+        run.path("publication").write_text(content, encoding="utf-8")
+        show(worked)
+        count = len(events)
+        events.clear()
+        return count
+
+    assert shown(set(), new_commit=True, new_tag=True) == 0, "an earlier launch has published"
+    assert shown({"publication"}) == 0, "the Hub had it all"
+    assert not [each for each in emitted if "asset" in each["event"]]
+    assert shown({"publication"}, new_tag=True) == 1
+    emitted.clear()
+    content = json.dumps(record | {"new_commit": True})
+    run.path("publication").write_text(content, encoding="utf-8")
+    show({"publication"})
     (asset,) = (
         each for each in emitted if each["event"] == "prefect.asset.materialization.succeeded"
     )
     assert asset["resource"]["prefect.resource.id"] == url
     assert asset["payload"] == {"tag": "v1", "commit": "c0ffee", "run": str(run.root)}
     ((event, payload),) = events
-    assert event == "datamask.subset.published" and record.items() <= payload.items()
+    assert event == "datamask.subset.published"
+    assert {**record, "new_commit": True}.items() <= payload.items()
     assert payload["documents"] == pq.read_table(run.root / "subset").num_rows
     with duckdb.connect(run.path("composition"), read_only=True) as database:
         value = "SELECT sum(selected) FROM terms WHERE term = 'objective'"
@@ -185,18 +205,33 @@ def test_a_users_error_is_told_once(caplog):
 
 
 @pytest.mark.usefixtures("prefect")
-def test_given_settings_replace_their_group_only(tmp_path, corpus):
-    """A new selection enters run.json, and the other groups stay."""
+def test_settings_that_are_given_change_nothing_else(tmp_path, corpus):
+    """What a flow or an automation gives of a group is merged, as by --set; lists are replaced."""
+    from datamask.config.evaluation import Evaluation
     from datamask.config.selection import Selection
     from datamask.runs.opening import open_run
     from flows.orchestration.fan_out import with_settings
+    from tasks.planning import with_groups
 
     run = planned(tmp_path, corpus)
-    with_settings(run.root, Compute(), selection=Selection(ratio=0.5), subset=None)
+    before = run.settings
+    given = {"selection": Selection(ratio=0.5), "subset": None}
+    assert with_settings(run.root, Compute(), **given).settings.selection.ratio == 0.5
     found = open_run(run.root).settings
-    assert found.selection.ratio == 0.5
-    assert found.source == run.settings.source
-    assert found.plan == run.settings.plan
+    assert found.selection == before.selection.model_copy(update={"ratio": 0.5})
+    assert found.selection.metric == "disf" != Selection().metric
+    assert (found.source, found.plan) == (before.source, before.plan)
+    held = Evaluation(hold_out=0.1, model="tiny", arms=("ours", "random"))
+    found = with_groups(found, {"evaluation": held})
+    found = with_groups(
+        found, {"evaluation": Evaluation(arms=("random", "top_quality"))}
+    ).evaluation
+    assert (found.hold_out, found.model) == (0.1, "tiny")
+    assert [arm.name for arm in found.arms] == ["random", "top_quality"]
+    nested = parse_settings({"columns": {"text": "body"}}, type(before.source))
+    merged = before.changed_by({"source": nested}).source
+    assert merged.columns.text == "body" and merged.path == before.source.path
+    assert merged.columns.id == before.source.columns.id
 
 
 @pytest.mark.usefixtures("prefect")
