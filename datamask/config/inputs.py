@@ -218,7 +218,7 @@ class Quality(Group):
         ge=0,
         lt=1,
         description=f"worst fraction dropped before embedding; none: {recipe.PRUNE_FRACTION:g}, or "
-        "less if it follows from a score's examples (docs/method.md), "
+        f"at most {recipe.MOST_PRUNED:g} as follows from a score's examples (docs/method.md), "
         f"{recipe.HEURISTIC_PRUNE_FRACTION:g} by the heuristic alone, 0 for layout `features`",
     )
     duplicates: Literal["drop", "keep"] = "drop"

@@ -14,8 +14,11 @@ CORPUS_METRIC = "disf"
 models, method `greedy`."""
 
 PRUNE_FRACTION = 0.5
-"""Share of texts that is pruned by scores of the user's own; by a score from examples it is the
-most that is pruned (`following`)."""
+"""Share of texts that is pruned by scores of the user's own."""
+
+MOST_PRUNED = 0.7
+"""Most that is pruned by a score from examples (`following`). A score that separates a narrow goal
+this well still leaves several times the usual budget."""
 
 HEURISTIC_PRUNE_FRACTION = 0.4
 """Share that is pruned by the built-in heuristic alone, which tells noise from text less well."""
@@ -37,14 +40,14 @@ def following(auc: float) -> tuple[float, float]:
 
     If a share p of random documents is of the wanted kind too, a perfect score separates examples
     from them with an AUC of 1 - p / 2. So t = 2 AUC - 1 is at most the share that is not wanted,
-    and small where the score hardly separates them. The share to prune is min(1/2, t), and lambda
+    and small where the score hardly separates them. The share to prune is min(0.7, t), and lambda
     is t squared: chosen by a comparison (docs/evidence.md).
 
     Args:
         auc: of examples and random documents, cross-validated; below 0.5 counts as 0.5.
     """
     separated = max(0.0, 2 * auc - 1)
-    return round(min(PRUNE_FRACTION, separated), 2), round(separated**2, 2)
+    return round(min(MOST_PRUNED, separated), 2), round(separated**2, 2)
 
 
 def wanted_share(auc: float) -> str:

@@ -229,5 +229,7 @@ class Settings(Group):
             return self.quality.prune_fraction
         if self.source.layout == "features":
             return 0.0
+        if self.pruning_follows:
+            return recipe.MOST_PRUNED
         alone = self.has_heuristic_alone
         return recipe.HEURISTIC_PRUNE_FRACTION if alone else recipe.PRUNE_FRACTION

@@ -100,7 +100,7 @@ STAGES = {
         ),
         Stage(
             "quality",
-            10,
+            11,
             "datamask.quality.dropping:drop",
             settings=of.pruned,
             after_all=(

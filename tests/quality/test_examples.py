@@ -255,7 +255,7 @@ def test_the_rule_gives_way_to_a_budget(tmp_path, budget):
     if "tokens" in budget:
         assert left >= 12_000 > left - rows[len(pruned)][2]
     else:
-        assert len(pruned) == (200 if budget == {"ratio": 0.3} else 100)
+        assert len(pruned) == (280 if budget == {"ratio": 0.3} else 100)
     share = run.receipt("quality", 0).metrics["prune_fraction"]
     assert int(share * 400 + 0.5) == len(pruned)
 

@@ -31,10 +31,17 @@ WORDS = {"recipe": "whisk butter flour sugar oven eggs", "log": "error warning d
 
 @pytest.mark.parametrize(
     ("auc", "pruned", "weight"),
-    [(1.0, 0.5, 1.0), (0.875, 0.5, 0.56), (0.71, 0.42, 0.18), (0.5, 0.0, 0.0), (0.4, 0.0, 0.0)],
+    [
+        (1.0, 0.7, 1.0),
+        (0.875, 0.7, 0.56),
+        (0.8, 0.6, 0.36),
+        (0.71, 0.42, 0.18),
+        (0.5, 0.0, 0.0),
+        (0.4, 0.0, 0.0),
+    ],
 )
 def test_what_follows_is_as_the_evidence_says(auc, pruned, weight):
-    """The worst min(1/2, t) are pruned, and lambda is t squared, for t = 2 AUC - 1."""
+    """The worst min(0.7, t) are pruned, and lambda is t squared, for t = 2 AUC - 1."""
     assert following(auc) == (pruned, weight)
 
 
@@ -84,7 +91,7 @@ def test_a_run_that_is_told_the_same_selects_the_same(tmp_path, capsys):
     run = made(tmp_path, "followed")
     told = 2 * run.receipt("example_models").metrics["taste"]["auc"] - 1
     assert 0.6 < told < 0.8, "a quarter of the random documents are recipes too"
-    weight, pruned = round(told**2, 2), {"prune_fraction": 0.5}
+    weight, pruned = round(told**2, 2), {"prune_fraction": round(min(0.7, told), 2)}
     explicit = made(tmp_path, "told", quality=pruned, selection={"quality_weight": weight})
     fixed = made(tmp_path, "fixed", quality=pruned)
     assert contents(run) == contents(explicit)
