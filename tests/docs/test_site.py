@@ -11,12 +11,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 import datamask
 from datamask.analysis.query import relations
 from datamask.cli.main import cli
 from datamask.config.reference import descriptions
-from tests.docs.pages import ROOT
+from tests.docs.pages import PAGES, ROOT
 
 ADDRESS = "https://example.org/me/datamask"
 
@@ -113,7 +114,7 @@ def test_formulas_are_set_and_notebooks_are_pages(site):
 
 def test_links_of_the_package_index_are_absolute():
     """Each is a file of the tag, pictures as they are served; links within the page stay."""
-    absolute = runpy.run_path(str(ROOT / "docs" / "absolute_links.py"))["absolute"]
+    absolute = runpy.run_path(str(ROOT / "docs" / "released.py"))["absolute"]
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     links = re.findall(r"(!?)\[[^\[\]]*\]\((\S+?)\)", absolute(text, ADDRESS, "v1"))
     assert len(links) > 40
@@ -125,10 +126,38 @@ def test_links_of_the_package_index_are_absolute():
             assert kind == ("raw" if mark else "blob")
 
 
+def test_a_release_changes_how_the_package_is_installed():
+    """The workflow changes it before it builds; nothing else changes, and twice is once."""
+    workflow = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text("utf-8"))
+    commands = [step.get("run", "") for step in workflow["jobs"]["build"]["steps"]]
+    (place,) = (n for n, command in enumerate(commands) if "docs/released.py" in command)
+    assert place < next(n for n, command in enumerate(commands) if "-m build" in command)
+    script = runpy.run_path(str(ROOT / "docs" / "released.py"))
+    for name in script["PAGES"]:
+        before = (ROOT / name).read_text(encoding="utf-8")
+        after = script["from_index"](before)
+        assert "clone -->" in before and "clone -->" not in after
+        from_clone = re.compile(r'pip install "?\.')
+        assert from_clone.search(before) and not from_clone.search(after)
+        kept = [line for line in after.splitlines() if "datamask-pipeline" not in line]
+        assert [line for line in before.splitlines() if line in kept] == kept
+        assert script["from_index"](after) == after
+    assert not any(
+        re.search(r"pip install (datamask-pipeline|\.)(\s|$)", page.read_text(encoding="utf-8"))
+        for page in PAGES
+        if page.relative_to(ROOT).as_posix() not in script["PAGES"]
+    )
+
+
 def test_readme_is_a_screen_or_two():
-    """At most 120 lines, without words that only other pages explain."""
+    """At most 120 lines, without words that only other pages explain; commands on the first 40."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 120
+    first = "\n".join(text.splitlines()[:40])
+    for command in ("pip install", "datamask rebuild", "make demo", "make test"):
+        assert re.search(f"^{command}", first, re.MULTILINE)
+    for answer in ("In", "Out", "What does it cost?", "Does it help?", "Is it for me?"):
+        assert f"**{answer}" in first
     assert not re.findall(
         r"DiSF|facility location|lambda|shard|logit", re.sub(r"\(.*?\)", "", text)
     )

@@ -60,7 +60,18 @@ PARAMETERS = parameter_schema(rebuild).model_dump_for_openapi()
 """With it, the server checks the parameters of a flow run of deployment `rebuild`."""
 
 RUN_ELSEWHERE = ("docs/own-objective.md", "docs/publish.md", "docs/python.md")
-OTHERS = ("export", "mkdir", "python", "git", "pre-commit", "docker", "kubectl", "aws", ".")
+OTHERS = (
+    "export",
+    "mkdir",
+    "python",
+    "python3",
+    "git",
+    "pre-commit",
+    "docker",
+    "kubectl",
+    "aws",
+    ".",
+)
 """Programs that are not of this project: their lines are not checked."""
 
 
