@@ -8,6 +8,8 @@ CORPUS := runs/demo-corpus
 # Faster than pip. It does not read pip's configuration (UV_INDEX, UV_FIND_LINKS); if it fails, pip installs.
 UV ?= $(shell command -v uv 2>/dev/null)
 FUZZ ?= 5000
+RESOLUTION ?= lowest-direct
+DECLARED := runs/declared
 # Container images often set this variable. Packages are not compiled at installation, so each process would compile all that it imports.
 export PYTHONDONTWRITEBYTECODE :=
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
@@ -109,6 +111,17 @@ slow: $(READY) ## the slow tests, except those of fleet and all interleavings of
 
 fleet: $(READY) ## the slow tests of flows: a real server, lost workers on PostgreSQL, a lost node of a Ray cluster (10 to 20 minutes)
 	$(BIN)/python -m pytest -m slow tests/flows
+
+# Test tools are the newest: only what users install is resolved so.
+declared: ## the library's tests with the oldest versions that pyproject.toml allows (RESOLUTION=highest: the newest)
+	test -n "$(UV)" || { echo "needs uv: pip install uv"; exit 2; }
+	$(UV) venv --clear --python 3.11 $(DECLARED)
+	$(UV) pip compile --quiet --resolution $(RESOLUTION) --torch-backend cpu --extra prefect --extra s3 --extra fasttext \
+		--output-file $(DECLARED)/versions.txt pyproject.toml
+	$(UV) pip install --python $(DECLARED)/bin/python --torch-backend cpu --requirement $(DECLARED)/versions.txt --editable . \
+		boto3 datasets flask flask-cors hypothesis "moto[s3]" pandas polars pytest pytest-timeout pytest-xdist
+	$(DECLARED)/bin/python -m pytest $(PARALLEL) -W "ignore:Please use the new API settings to control TF32" \
+		tests/analysis tests/embedding tests/execution tests/runs tests/selection tests/source tests/tokens
 
 clean: ## remove the demo's run and corpus
 	rm -rf runs/demo runs/demo-semantic $(CORPUS) $(CORPUS)-*.jsonl

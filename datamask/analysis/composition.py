@@ -61,8 +61,8 @@ SELECTIONS = {
 
 
 READABLE_FROM = "v1.4.0"
-"""The oldest DuckDB that opens the file, as in pyproject.toml. If it is not asked, DuckDB 2 writes
-a format that no older client reads."""
+"""The oldest DuckDB that opens the file. If it is not asked, DuckDB 2 writes a format that no older
+client reads."""
 
 
 def compose(run: Run, compute: Compute) -> None:

@@ -46,7 +46,8 @@ def slopes(terms: Sequence[WeightedTerm], moments: Moments) -> Moments:
     slope = as_moments(
         torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)
     )
-    return slope.mapped(lambda total: total.to(moments.count))
+    # Until torch 2.10, zeros that stand for unused leaves ask for gradients of their own.
+    return slope.mapped(lambda total: total.detach().to(moments.count))
 
 
 def raw_slope(objective: MomentObjective, moments: Moments) -> Moments:

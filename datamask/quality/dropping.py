@@ -122,7 +122,7 @@ def _prune(connection: Any, run: Run, about: dict[str, Any] | None) -> float | N
         "CREATE VIEW result AS SELECT joined.*, near_duplicate_of, near_duplicate_similarity, "
         "CASE WHEN near_duplicate_of IS NOT NULL THEN 'near_duplicate' "
         "WHEN reason IS NOT NULL THEN reason WHEN quality < getvariable('border') "
-        "OR (quality = getvariable('border') AND id <= getvariable('last')) THEN 'pruned' "
+        "OR (quality = getvariable('border') AND id <= getvariable('last')::VARCHAR) THEN 'pruned' "
         "END AS dropped FROM joined LEFT JOIN near USING (shard, row)",
     )
     return fraction

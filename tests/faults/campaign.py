@@ -62,7 +62,7 @@ ESTIMATORS = (
     {"metric": "disf", "scope": "corpus", "rounds": 2},
 )
 
-SOURCES = ((".parquet",), (".jsonl",), (".csv",), (".jsonl", ".parquet"))
+SOURCES = ((".parquet",), (".jsonl",), (".csv",), (".jsonl", ".csv"))
 """Endings of a case's files, in turn."""
 
 EVALUATION = {

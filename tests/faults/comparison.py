@@ -1,8 +1,9 @@
 """What two run folders must have in common: every byte that does not tell seconds.
 
 Curves, the DuckDB file and the report say how long the work took, so these are compared by what
-they hold besides; `records/` and `logs/` are not. The report also names the run's folder: give
-the folders that are compared the same name.
+they hold besides; `records/` and `logs/` are not. The plan has the paths of converted copies, and
+is compared without the run's folder. The report also names that folder: give the folders that are
+compared the same name.
 """
 
 import hashlib
@@ -10,6 +11,7 @@ import re
 from pathlib import Path
 
 import duckdb
+import pyarrow.parquet as pq
 
 from datamask.errors import DatamaskError
 from datamask.runs.opening import open_run
@@ -51,6 +53,11 @@ def digest_of(path: Path) -> str:
     """The digest of one file of a run folder."""
     if path.suffix == ".duckdb":
         data = _tables(path).encode()
+    elif path.name == "plan.parquet":
+        table = pq.read_table(path)
+        data = f"{table.to_pylist()} {table.schema.metadata}".replace(
+            f"{path.parent}/", ""
+        ).encode()
     elif path.suffix == ".html":
         text = path.read_text(encoding="utf-8")
         assert text.rstrip().endswith(("</html>", "-->")), f"{path} is cut short"
