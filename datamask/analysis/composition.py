@@ -33,7 +33,6 @@ from datamask.errors import RunError
 from datamask.runs.files import replace_file
 from datamask.runs.run import Run
 from datamask.runs.schemas import DROP_REASONS
-from datamask.runs.stages import companions
 from datamask.storage.duckdb_scratch import (
     execute,
     execute_with,
@@ -135,7 +134,7 @@ def _load(connection: Any, run: Run, totals: list[dict[str, Any]]) -> None:
         for name, values in selections.items()
     ]
     _fill(connection, "parts", _PARTS, rows)
-    tallies = [run.root / companions("documents", shard)[0] for shard in range(len(totals))]
+    tallies = [run.root / run.beside("documents", shard)[0] for shard in range(len(totals))]
     sums = ", ".join(f"sum({name})::BIGINT AS {name}" for name in _SUMS)
     connection.execute(
         f"CREATE TABLE tallies AS SELECT kind, name, fate, {sums} FROM "

@@ -26,7 +26,6 @@ from datamask.runs.files import read_columns, write_parquet
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.runs.stages import companions
 from datamask.selection.limits import group_column
 from datamask.selection.repeats import added_repeat
 from datamask.storage.duckdb_scratch import ROWS_AT_ONCE, execute, stream, temporary_duckdb
@@ -68,7 +67,7 @@ def tabulate(run: Run, shard: int, compute: Compute) -> Receipt:
             name: _totals(connection, where, ["quality", *names])
             for name, where in SELECTIONS.items()
         }
-        path = run.root / companions("documents", shard)[0]
+        path = run.root / run.beside("documents", shard)[0]
         tallies = (batch.cast(schemas.TALLIES) for batch in stream(connection, _TALLIES))
         write_parquet(path, schemas.TALLIES, tallies, storage=run.storage)
         rows = documents.to_batches(ROWS_AT_ONCE)

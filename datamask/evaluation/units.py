@@ -18,7 +18,7 @@ from datamask.evaluation.texts import SOURCE_SET
 from datamask.runs import stage_settings as of
 from datamask.runs.files import read_columns
 from datamask.runs.run import Run
-from datamask.runs.stage import Unit
+from datamask.runs.stages import Unit
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from datamask.runs.opening import run_storage
 from datamask.runs.receipt import read_receipt
 from datamask.runs.records import write_record
 from datamask.runs.run import Run
-from datamask.runs.stages import companions, stages_of
+from datamask.runs.stages import stages_of
 from datamask.storage.contents import Record
 from datamask.storage.location import Root
 from datamask.storage.remote import RemoteStorage
@@ -63,7 +63,7 @@ def share(origin: Run, run: Run) -> None:
 
 def _share_unit(origin: Run, run: Run, stage: str, unit: int) -> str:
     """Share one output with its SHA-256: "linked", "copied", or "" if there is no such file."""
-    names = [*companions(stage, unit), run.name(stage, unit)]
+    names = [*run.beside(stage, unit), run.name(stage, unit)]
     try:
         # The other run may lack the stage or the unit, and so have no name for it.
         receipt = read_receipt(origin.storage.fetch(names[-1]))

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from datamask.runs.output import files_of
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
 from datamask.source.originals import FOLDER
@@ -120,7 +119,7 @@ def _outputs(run: Run) -> Iterator[_File]:
         for unit in range(run.num_units(stage)):
             name = run.name(stage, unit)
             lock = run.lock_of(stage, unit)
-            for companion in files_of(run, stage, unit)[:-1]:
+            for companion in run.beside(stage, unit):
                 yield _File(companion, lock, companions=(name,))
             yield _File(name, lock)
             if stage == "publication":

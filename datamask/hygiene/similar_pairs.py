@@ -26,8 +26,7 @@ from datamask.runs.in_progress import advance
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.runs.stage import Unit
-from datamask.runs.stages import stages_of
+from datamask.runs.stages import Unit, stages_of
 from datamask.storage.duckdb_scratch import (
     execute,
     execute_with,

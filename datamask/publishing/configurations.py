@@ -28,7 +28,6 @@ from datamask.runs import schemas
 from datamask.runs.files import parquet_output, read_columns
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run, digest
-from datamask.runs.stages import companions
 from datamask.source.long_texts import BATCH_ROWS
 from datamask.source.reading import take_rows
 from datamask.source.token_counts import TEXTS_AT_ONCE
@@ -172,7 +171,7 @@ def _write_tokens(run: Run, folder: Path) -> Configuration:
     def batches() -> Iterator[pa.RecordBatch]:
         for unit in range(run.num_units("tokens")):
             rows = read_columns(run.path("order"), filters=[("file", "=", unit)])
-            tokens = np.memmap(run.fetch(companions("tokens", unit)[0]), order.metrics["type"], "r")
+            tokens = np.memmap(run.fetch(run.beside("tokens", unit)[0]), order.metrics["type"], "r")
             for first in range(0, len(rows), TEXTS_AT_ONCE):
                 some = rows.slice(first, TEXTS_AT_ONCE)
                 lengths, starts = some["tokens"].to_numpy(), some["first_token"].to_numpy()

@@ -28,8 +28,7 @@ from datamask.errors import CorruptFileError, RunError
 from datamask.runs import budget, schemas
 from datamask.runs.files import read_columns, reading
 from datamask.runs.receipt import Receipt, canonical_json, read_receipt
-from datamask.runs.stage import Stage, Unit
-from datamask.runs.stages import STAGES, owner_of, stages_of
+from datamask.runs.stages import STAGES, Stage, Unit, owner_of, stages_of
 from datamask.storage.contents import parse_json
 from datamask.storage.local import Storage
 from datamask.storage.names import inside
@@ -217,6 +216,14 @@ class Run:
         if stage == "subset":
             return f"subset/train-{unit:05d}-of-{len(self.subset_files):05d}.parquet"
         return f"{self._unit_name(stage, unit)}{STAGES[stage].suffix}"
+
+    def beside(self, stage: str, unit: int) -> list[str]:
+        """The names of the files that a unit writes besides its own; by a glob, those there are."""
+        names = []
+        for pattern in STAGES[stage].beside:
+            folder, _, name = pattern.format(unit).rpartition("/")
+            names += self.storage.list(folder, name) if "*" in name else [f"{folder}/{name}"]
+        return names
 
     def _unit_name(self, stage: str, unit: int) -> str:
         if STAGES[stage].units:

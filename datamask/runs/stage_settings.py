@@ -215,6 +215,16 @@ def held_out(settings: Settings) -> list[Any]:
     return [sets, _of_kind(settings, "examples", "path", "column")]
 
 
+def has_score(kind: str) -> Callable[[Settings], bool]:
+    """Whether there is a score of this kind."""
+    return lambda settings: any(score.kind == kind for score in settings.scores)
+
+
+def makes_tokens(settings: Settings) -> bool:
+    """Whether tokens are written for a trainer."""
+    return settings.tokens is not None
+
+
 def evaluates(settings: Settings) -> bool:
     """Whether language models are trained."""
     return bool(settings.evaluation.arms)

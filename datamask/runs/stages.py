@@ -5,303 +5,233 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
+from typing import Any, Literal
+
 from datamask.config.selection import TRAINING
 from datamask.config.settings import Settings
 from datamask.runs import stage_settings as of
-from datamask.runs.stage import Stage
-from datamask.runs.stages_of_evaluation import EVALUATION
-from datamask.runs.stages_of_tokens import TOKENS
 
-STAGES = {
-    stage.name: stage
-    for stage in (
-        Stage(
-            "classifier_scores",
-            2,
-            "datamask.quality.classifier:classify_shard",
-            "shard",
-            settings=of.classifiers,
-            on_device=True,
-            where=lambda s: any(score.kind == "classifier" for score in s.scores),
-            reads_source=True,
-        ),
-        Stage(
-            "file_scores",
-            1,
-            "datamask.quality.file_scores:join_scores",
-            settings=of.file_scores,
-            where=lambda s: any(score.kind == "file" for score in s.scores),
-            reads_source=True,
-        ),
-        Stage(
-            "example_models",
-            4,
-            "datamask.quality.examples:fit_examples",
-            settings=of.example_models,
-            file="example_models.parquet",
-            where=lambda s: any(score.kind == "examples" for score in s.scores),
-            reads_source=True,
-        ),
-        Stage(
-            "scores",
-            8,
-            "datamask.quality.importing:import_scores",
-            "shard",
-            settings=of.raw_scores,
-            after=("classifier_scores", "file_scores"),
-            after_all=("example_models",),
-            reads_source=True,
-        ),
-        Stage(
-            "benchmark_ngrams",
-            4,
-            "datamask.hygiene.screening:index_benchmarks",
-            settings=of.reads("quality.contamination.ngram", "quality.contamination.sets"),
-            file="benchmark_ngrams.parquet",
-            where=lambda s: s.quality.contamination is not None,
-        ),
-        Stage(
-            "earlier_signatures",
-            4,
-            "datamask.hygiene.screening:sign_earlier",
-            settings=of.reads(
-                "source.columns.text", "source.id_column", "quality.near_duplicates.against"
-            ),
-            file="earlier_signatures.parquet",
-            where=lambda s: bool(s.quality.near_duplicates and s.quality.near_duplicates.against),
-        ),
-        Stage(
-            "screening",
-            5,
-            "datamask.hygiene.screening:screen_shard",
-            "shard",
-            settings=of.screening,
-            after_all=("benchmark_ngrams",),
-            where=lambda s: bool(s.quality.near_duplicates or s.quality.contamination),
-            reads_source=True,
-        ),
-        Stage(
-            "combined",
-            6,
-            "datamask.quality.combining:combine",
-            settings=of.combined,
-            after_all=("scores", "benchmark_ngrams", "screening"),
-            where=lambda s: s.quality.near_duplicates is not None,
-        ),
-        Stage(
-            "similar_pairs",
-            2,
-            "datamask.hygiene.similar_pairs:find_similar",
-            "unit",
-            settings=of.reads("quality.near_duplicates.similarity"),
-            after_all=("combined", "screening", "earlier_signatures"),
-            where=lambda s: s.quality.near_duplicates is not None,
-            units="datamask.hygiene.similar_pairs:units",
-        ),
-        Stage(
-            "quality",
-            11,
-            "datamask.quality.dropping:drop",
-            settings=of.pruned,
-            after_all=(
-                *("scores", "benchmark_ngrams", "screening"),
-                *("earlier_signatures", "similar_pairs"),
-            ),
-        ),
-        Stage(
-            "embeddings",
-            2,
-            "datamask.embedding.embed:embed_shard",
-            "shard",
-            settings=of.embedding,
-            on_device=True,
-            after=("quality",),
-            where=lambda s: s.has_vectors,
-        ),
-        Stage(
-            "topic_model",
-            1,
-            "datamask.selection.topics:fit_topics",
-            settings=of.reads("topics", "seed", "source.layout", "source.columns.text"),
-            after_all=("embeddings",),
-            file="topic_model.parquet",
-            where=lambda s: s.topics is not None and not s.selection.mask_model,
-            reads_source=True,
-        ),
-        Stage(
-            "topics",
-            1,
-            "datamask.selection.topics:assign_topics",
-            "shard",
-            after=("embeddings",),
-            after_all=("topic_model",),
-            where=lambda s: s.topics is not None,
-        ),
-        Stage(
-            "corpus_statistics",
-            10,
-            "datamask.selection.totals:shard_statistics",
-            "shard",
-            settings=of.statistics,
-            on_device=True,
-            after=("quality", "embeddings"),
-            where=of.exchanges,
-            more_inputs=of.balanced_topics,
-            pinned_with=("embeddings",),
-        ),
-        Stage(
-            "round",
-            18,
-            "datamask.selection.rounds:learn_round",
-            "shard",
-            on_device=True,
-            after=("quality", "embeddings", "corpus_statistics", "round"),
-            after_all=("round_total",),
-            where=of.exchanges,
-        ),
-        Stage(
-            "round_total",
-            17,
-            "datamask.selection.totals:sum_round",
-            "round",
-            settings=of.total,
-            after_all=("corpus_statistics", "round", "round_total"),
-            file="totals/{:02d}.parquet",
-            where=of.exchanges,
-        ),
-        Stage(
-            "learning",
-            20,
-            "datamask.selection.per_shard:learn_logits",
-            "shard",
-            settings=of.learning,
-            on_device=True,
-            after=("quality", "embeddings", "round"),
-            after_all=("round_total",),
-            where=lambda s: s.selection.has_cut,
-            more_inputs=of.balanced_topics,
-        ),
-        Stage(
-            "judged",
-            1,
-            "datamask.selection.judging:judge_shard",
-            "shard",
-            settings=of.reads("selection.metric", "selection.more_terms"),
-            on_device=True,
-            after=("quality", "embeddings"),
-            where=lambda s: bool(s.selection.mask_model),
-            more_inputs=of.balanced_topics,
-        ),
-        Stage(
-            "threshold",
-            3,
-            "datamask.selection.threshold:cut",
-            settings=of.cut,
-            after_all=("quality", "learning"),
-            file="threshold.parquet",
-            where=lambda s: s.selection.has_cut,
-            more_inputs=of.limited_topics,
-        ),
-        Stage(
-            "selection",
-            24,
-            "datamask.selection.per_shard:make_mask",
-            "shard",
-            settings=of.mask,
-            on_device=True,
-            after=("quality", "embeddings", "learning", "judged"),
-            after_all=("threshold",),
-            more_inputs=of.balanced_topics,
-        ),
-        Stage(
-            "outcome",
-            9,
-            "datamask.selection.outcome:sum_selected",
-            "shard",
-            settings=lambda s: s.seed,
-            on_device=True,
-            after=("quality", "embeddings", "selection"),
-            after_all=("threshold",),
-            where=lambda s: of.exchanges(s) or of.makes_model(s),
-        ),
-        Stage(
-            "mask_model",
-            8,
-            "datamask.selection.mask_model:make_mask_model",
-            settings=lambda s: [s.selection.estimator, s.topics is not None],
-            after_all=("quality", "topic_model", "outcome", "round_total", "threshold"),
-            file="mask_model/model.json",
-            where=of.makes_model,
-        ),
-        Stage(
-            "repeats",
-            1,
-            "datamask.selection.repeats:find_last_exposure",
-            settings=of.reads(*(f"selection.{name}" for name in TRAINING)),
-            after_all=("selection",),
-            file="repeats.parquet",
-            where=lambda s: s.selection.max_repeat > 1,
-        ),
-        Stage(
-            "documents",
-            7,
-            "datamask.analysis.documents:tabulate",
-            "shard",
-            settings=lambda s: [s.topics is not None, s.has_vectors],
-            after=("scores", "quality", "embeddings", "topics", "selection"),
-            after_all=("repeats",),
-        ),
-        Stage(
-            "subset",
-            3,
-            "datamask.subset.write:write_subset",
-            "file",
-            settings=of.reads_texts("subset.column_prefix"),
-            after_all=("documents",),
-            before="datamask.subset.write:remove_other_files",
-        ),
-        *TOKENS,
-        Stage(
-            "composition",
-            11,
-            "datamask.analysis.composition:compose",
-            after_all=("documents", "outcome", "round_total"),
-            file="composition.duckdb",
-        ),
-        *EVALUATION,
-        Stage(
-            "report",
-            20,
-            "datamask.report.page:write_report",
-            settings=lambda s: s.model_dump(mode="json", exclude={"subset", "publication"}),
-            after_all=("composition", "evaluation", "order"),
-            file="report.html",
-        ),
-        Stage(
-            "publication",
-            7,
-            "datamask.publishing.publish:publish",
-            settings=of.reads("publication", "subset"),
-            after_all=("subset", "tokens", "mask_model", "report"),
-            file="published.json",
-            where=lambda s: s.publication is not None,
-        ),
-    )
-}
-"""The stages in the order in which they run. `plan` comes first and is not among them.
 
-In scope `corpus` shards learn by exchanging sums. `corpus_statistics` and total 0 are of a sample.
-Then `round` and `round_total` alternate (`execution.attempts.steps`): a unit of `round`
-is one shard in one round, and a unit of `round_total` adds up one round over the shards. The rounds
-end when the corpus has settled (`Run.last_round`). If more than one is allowed, outputs do not
-depend on how many, so raising `selection.rounds` from 2 or more continues from rounds on disk.
-"""
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A kind of output: which settings determine it and which outputs it is made from.
 
-SHARD_STAGES = tuple(stage.name for stage in STAGES.values() if stage.each == "shard")
+    Args:
+        name: also its folder, or the stem of its one file.
+        version: raise it when the code makes different bytes from the same input.
+        work: `module:function` that makes the output (see `each`).
+        each: `shard` and `round`: the work is `function(run, unit, compute)`, once per unit;
+            `run`: it is `function(run, compute)`, which makes all units that are left;
+            `unit`: `function(run, unit, compute)`, once per unit that `units` lists;
+            `file`: the same for a file of the subset, which also makes the rest of its group.
+        settings: the part of the settings that determines the output.
+        where: the settings under which there is such a stage.
+        after: stages whose outputs of the same shard it reads.
+        after_all: stages whose outputs of every shard it reads.
+        more_inputs: stages of whose outputs it reads some under some settings.
+        pinned_with: stages on whose pinned revisions it depends too.
+        reads_source: whether it reads the source's rows without another stage's word for them.
+        on_device: whether the work uses a GPU where there is one.
+        file: the one file it makes, or one file per round; empty for one file per shard.
+        suffix: of the files of its units.
+        beside: files that a unit writes before its own, and without which it is made again:
+            names with the unit's number, or globs.
+        units: `module:function` from the run to the `Unit`s that there are now.
+        before: `module:function` of the run, called once before the units that are left are made.
+    """
+
+    name: str
+    version: int
+    work: str
+    each: Literal["shard", "round", "run", "unit", "file"] = "run"
+    settings: Callable[[Settings], Any] = lambda settings: None
+    where: Callable[[Settings], bool] = lambda settings: True
+    after: tuple[str, ...] = ()
+    after_all: tuple[str, ...] = ()
+    more_inputs: Callable[[Settings], tuple[str, ...]] = lambda settings: ()
+    pinned_with: tuple[str, ...] = ()
+    reads_source: bool = False
+    on_device: bool = False
+    file: str = ""
+    suffix: str = ".parquet"
+    beside: tuple[str, ...] = ()
+    units: str = ""
+    before: str = ""
+
+    def uses_device(self, settings: Settings) -> bool:
+        """Whether the work uses a GPU under these settings: ranks without vectors do not."""
+        return self.on_device and ("embeddings" not in self.after or settings.has_vectors)
+
+    @property
+    def in_parallel(self) -> bool:
+        """Whether its units can be made at the same time, by several workers."""
+        return self.each in ("shard", "unit", "file")
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A unit of work that is not a shard.
+
+    Args:
+        name: of its file within the run, without the suffix.
+        settings: what determines its output besides the settings of the stage.
+        after: stages and units whose outputs it reads.
+        is_extra: whether it exists because of what other units showed.
+    """
+
+    name: str
+    settings: Any
+    after: tuple[tuple[str, int], ...] = ()
+    is_extra: bool = False
+
+
+# fmt: off
+_STAGES = (
+    # Scores, and which documents are dropped by them.
+    Stage("classifier_scores", 2, "datamask.quality.classifier:classify_shard", "shard",
+          of.classifiers, of.has_score("classifier"), reads_source=True, on_device=True),
+    Stage("file_scores", 1, "datamask.quality.file_scores:join_scores", "run",
+          of.file_scores, of.has_score("file"), reads_source=True),
+    Stage("example_models", 4, "datamask.quality.examples:fit_examples", "run",
+          of.example_models, of.has_score("examples"), reads_source=True,
+          file="example_models.parquet"),
+    Stage("scores", 8, "datamask.quality.importing:import_scores", "shard",
+          of.raw_scores, after=("classifier_scores", "file_scores"),
+          after_all=("example_models",), reads_source=True),
+    Stage("benchmark_ngrams", 4, "datamask.hygiene.screening:index_benchmarks", "run",
+          of.reads("quality.contamination.ngram", "quality.contamination.sets"),
+          lambda s: s.quality.contamination is not None, file="benchmark_ngrams.parquet"),
+    Stage("earlier_signatures", 4, "datamask.hygiene.screening:sign_earlier", "run",
+          of.reads("source.columns.text", "source.id_column", "quality.near_duplicates.against"),
+          lambda s: bool(s.quality.near_duplicates and s.quality.near_duplicates.against),
+          file="earlier_signatures.parquet"),
+    Stage("screening", 5, "datamask.hygiene.screening:screen_shard", "shard", of.screening,
+          lambda s: bool(s.quality.near_duplicates or s.quality.contamination),
+          after_all=("benchmark_ngrams",), reads_source=True),
+    Stage("combined", 6, "datamask.quality.combining:combine", "run",
+          of.combined, lambda s: s.quality.near_duplicates is not None,
+          after_all=("scores", "benchmark_ngrams", "screening")),
+    Stage("similar_pairs", 2, "datamask.hygiene.similar_pairs:find_similar", "unit",
+          of.reads("quality.near_duplicates.similarity"),
+          lambda s: s.quality.near_duplicates is not None,
+          after_all=("combined", "screening", "earlier_signatures"),
+          units="datamask.hygiene.similar_pairs:units"),
+    Stage("quality", 11, "datamask.quality.dropping:drop", "run", of.pruned, after_all=(
+          "scores", "benchmark_ngrams", "screening", "earlier_signatures", "similar_pairs")),
+    # Vectors and topics.
+    Stage("embeddings", 2, "datamask.embedding.embed:embed_shard", "shard",
+          of.embedding, lambda s: s.has_vectors, after=("quality",), on_device=True),
+    Stage("topic_model", 1, "datamask.selection.topics:fit_topics", "run",
+          of.reads("topics", "seed", "source.layout", "source.columns.text"),
+          lambda s: s.topics is not None and not s.selection.mask_model,
+          after_all=("embeddings",), reads_source=True, file="topic_model.parquet"),
+    Stage("topics", 1, "datamask.selection.topics:assign_topics", "shard",
+          where=lambda s: s.topics is not None, after=("embeddings",), after_all=("topic_model",)),
+    # Logits, and masks. In scope `corpus` shards learn by exchanging sums: `corpus_statistics` and
+    # total 0 are of a sample. Then `round` and `round_total` alternate (`execution.attempts.steps`)
+    # until the corpus has settled (`Run.last_round`): a unit of `round` is one shard in one round,
+    # and a unit of `round_total` adds up one round over the shards. If more than one round is
+    # allowed, outputs do not depend on how many, so raising `selection.rounds` from 2 or more
+    # continues from rounds on disk.
+    Stage("corpus_statistics", 10, "datamask.selection.totals:shard_statistics", "shard",
+          of.statistics, of.exchanges, after=("quality", "embeddings"),
+          more_inputs=of.balanced_topics, pinned_with=("embeddings",), on_device=True),
+    Stage("round", 18, "datamask.selection.rounds:learn_round", "shard", where=of.exchanges,
+          after=("quality", "embeddings", "corpus_statistics", "round"),
+          after_all=("round_total",), on_device=True),
+    Stage("round_total", 17, "datamask.selection.totals:sum_round", "round",
+          of.total, of.exchanges, after_all=("corpus_statistics", "round", "round_total"),
+          file="totals/{:02d}.parquet"),
+    Stage("learning", 20, "datamask.selection.per_shard:learn_logits", "shard",
+          of.learning, lambda s: s.selection.has_cut, after=("quality", "embeddings", "round"),
+          after_all=("round_total",), more_inputs=of.balanced_topics, on_device=True),
+    Stage("judged", 1, "datamask.selection.judging:judge_shard", "shard",
+          of.reads("selection.metric", "selection.more_terms"),
+          lambda s: bool(s.selection.mask_model), after=("quality", "embeddings"),
+          more_inputs=of.balanced_topics, on_device=True),
+    Stage("threshold", 3, "datamask.selection.threshold:cut", "run",
+          of.cut, lambda s: s.selection.has_cut, after_all=("quality", "learning"),
+          more_inputs=of.limited_topics, file="threshold.parquet"),
+    Stage("selection", 24, "datamask.selection.per_shard:make_mask", "shard",
+          of.mask, after=("quality", "embeddings", "learning", "judged"),
+          after_all=("threshold",), more_inputs=of.balanced_topics, on_device=True),
+    Stage("outcome", 9, "datamask.selection.outcome:sum_selected", "shard",
+          lambda s: s.seed, lambda s: of.exchanges(s) or of.makes_model(s),
+          after=("quality", "embeddings", "selection"), after_all=("threshold",), on_device=True),
+    Stage("mask_model", 8, "datamask.selection.mask_model:make_mask_model", "run",
+          lambda s: [s.selection.estimator, s.topics is not None], of.makes_model,
+          after_all=("quality", "topic_model", "outcome", "round_total", "threshold"),
+          file="mask_model/model.json", beside=("mask_model/model.safetensors",)),
+    Stage("repeats", 1, "datamask.selection.repeats:find_last_exposure", "run",
+          of.reads(*(f"selection.{name}" for name in TRAINING)),
+          lambda s: s.selection.max_repeat > 1, after_all=("selection",), file="repeats.parquet"),
+    # The selected documents, and what a trainer reads.
+    Stage("documents", 7, "datamask.analysis.documents:tabulate", "shard",
+          lambda s: [s.topics is not None, s.has_vectors],
+          after=("scores", "quality", "embeddings", "topics", "selection"),
+          after_all=("repeats",), beside=("tallies/{:05d}.parquet",)),
+    Stage("subset", 3, "datamask.subset.write:write_subset", "file",
+          of.reads_texts("subset.column_prefix"), after_all=("documents",),
+          before="datamask.subset.write:remove_other_files"),
+    Stage("tokenised", 2, "datamask.tokens.tokenise:tokenise", "unit",
+          of.reads("tokens.end_of_document", "source.columns.text", "source.id_column"),
+          of.makes_tokens, beside=("tokenised/{:05d}.bin",),
+          units="datamask.tokens.tokenise:units"),
+    Stage("order", 2, "datamask.tokens.order:put_in_order", "run",
+          of.reads("tokens.order", "tokens.phases", "seed", "selection.training_tokens"),
+          of.makes_tokens, after_all=("repeats", "documents", "tokenised"),
+          file="tokens/order.parquet"),
+    Stage("tokens", 2, "datamask.tokens.files:write_tokens", "unit", where=of.makes_tokens,
+          after_all=("tokenised", "order"), suffix=".json",
+          beside=("tokens/{:05d}.bin", "tokens/{:05d}.idx"), units="datamask.tokens.files:units"),
+    Stage("composition", 11, "datamask.analysis.composition:compose", "run",
+          after_all=("documents", "outcome", "round_total"), file="composition.duckdb"),
+    # Evaluation: models that are trained on selections.
+    Stage("tokenizer", 2, "datamask.evaluation.texts:make_tokenizer", "run",
+          of.reads_texts("evaluation.model", "seed"), of.evaluates, after_all=("quality",),
+          file="evaluation/tokenizer.parquet"),
+    Stage("held_out", 8, "datamask.evaluation.texts:encode_held_out", "run",
+          of.held_out, of.evaluates, after_all=("quality", "tokenizer"),
+          more_inputs=lambda s: ("topic_model",) if s.evaluation.hold_out_by == "topic" else (),
+          pinned_with=("example_models",), file="evaluation/held_out.parquet"),
+    Stage("arms", 5, "datamask.evaluation.arms:make_arm", "unit",
+          lambda s: s.evaluation.tokens, of.evaluates,
+          after_all=("quality", "tokenizer", "held_out"),
+          units="datamask.evaluation.units:arm_units"),
+    Stage("training", 4, "datamask.evaluation.training:train", "unit",
+          lambda s: s.evaluation.model_dump(mode="json", include={"model", "tokens", "epochs"}),
+          of.evaluates, after_all=("tokenizer", "held_out"), on_device=True,
+          units="datamask.evaluation.units:training_units",
+          before="datamask.evaluation.arms:check_tokens"),
+    Stage("evaluation", 7, "datamask.evaluation.results:evaluate", "run",
+          of.reads("evaluation.arms.name", "evaluation.tokens", "evaluation.epochs",
+                   "evaluation.learning_rates", "evaluation.seeds"),
+          of.evaluates, after_all=("arms", "training"), file="evaluation.parquet"),
+    # The report, and what is published.
+    Stage("report", 20, "datamask.report.page:write_report", "run",
+          lambda s: s.model_dump(mode="json", exclude={"subset", "publication"}),
+          after_all=("composition", "evaluation", "order"), file="report.html",
+          beside=("report/*.parquet", "report/*.json", "pictures/*.png")),
+    Stage("publication", 7, "datamask.publishing.publish:publish", "run",
+          of.reads("publication", "subset"), lambda s: s.publication is not None,
+          after_all=("subset", "tokens", "mask_model", "report"), file="published.json"),
+)
+# fmt: on
+
+STAGES = {stage.name: stage for stage in _STAGES}
+"""The stages in the order in which they run. `plan` comes first and is not among them."""
+
+SHARD_STAGES = tuple(stage.name for stage in _STAGES if stage.each == "shard")
 """Stages whose work is done shard by shard, by as many workers as there are."""
 
-PARALLEL_STAGES = tuple(stage.name for stage in STAGES.values() if stage.in_parallel)
+PARALLEL_STAGES = tuple(stage.name for stage in _STAGES if stage.in_parallel)
 """These, and stages of other units that several workers can make."""
+
+_BESIDE = [(name.replace("{:05d}", "*"), stage) for stage in _STAGES for name in stage.beside]
 
 
 def stages_of(
@@ -313,40 +243,24 @@ def stages_of(
     return [stage for stage in part if STAGES[stage].where(settings)]
 
 
-def companions(stage: str, unit: int) -> list[str]:
-    """Files that are written with a unit's own, before it; the unit is made again without them."""
-    names = {
-        "documents": [f"tallies/{unit:05d}.parquet"],
-        "tokenised": [f"tokenised/{unit:05d}.bin"],
-        "tokens": [f"tokens/{unit:05d}.bin", f"tokens/{unit:05d}.idx"],
-        "mask_model": ["mask_model/model.safetensors"],
-    }
-    return names.get(stage, [])
-
-
 def owner_of(name: str) -> str:
-    """The output that is useless without a file that was written with it; empty without one."""
-    folder, _, file = name.rpartition("/")
-    if folder in ("report", "pictures"):
-        return "report.html"
-    if folder == "mask_model":
-        return "mask_model/model.json"
-    if file.endswith((".bin", ".idx")):
-        stem = name.rpartition(".")[0]
-        return f"{stem}.json" if folder == "tokens" else f"{stem}.parquet"
-    return f"documents/{file}" if folder == "tallies" else ""
+    """The output that is useless without a file that was written beside it; empty without one."""
+    for pattern, stage in _BESIDE:
+        if fnmatchcase(name, pattern):
+            return stage.file or f"{stage.name}/{PurePosixPath(name).stem}{stage.suffix}"
+    return ""
+
+
+def learning_stages(settings: Settings) -> list[str]:
+    """The stages after embeddings, up to masks and the mask model."""
+    return stages_of(settings, "topic_model", "mask_model")
 
 
 def merging_stages(settings: Settings) -> list[str]:
-    """Of these, the stages from masks to the subset and its composition."""
+    """The stages from masks to the subset and its composition."""
     return stages_of(settings, "repeats", "composition")
 
 
 def evaluation_stages(settings: Settings) -> list[str]:
-    """Of these, the stages of evaluation; none without arms."""
+    """The stages of evaluation; none without arms."""
     return stages_of(settings, "tokenizer", "evaluation")
-
-
-def learning_stages(settings: Settings) -> list[str]:
-    """Of these, the stages after embeddings, up to masks and the mask model."""
-    return stages_of(settings, "topic_model", "mask_model")

@@ -22,8 +22,7 @@ from datamask.config.compute import Compute
 from datamask.errors import CorruptFileError
 from datamask.runs.files import read_columns, replace_file, write_text_file
 from datamask.runs.run import Run
-from datamask.runs.stage import Unit
-from datamask.runs.stages import companions
+from datamask.runs.stages import Unit
 from datamask.tokens.tokenise import PIN
 
 TOKENS_AT_ONCE = 2**25
@@ -47,9 +46,9 @@ def write_tokens(run: Run, unit: int, compute: Compute) -> None:
     rows = read_columns(run.path("order"), columns, [("file", "=", unit)])
     first, lengths = (rows[name].to_numpy() for name in columns[:2])
     kind = np.dtype(made["type"]).newbyteorder("<")
-    binary, index = (run.root / name for name in companions("tokens", unit))
+    binary, index = (run.root / name for name in run.beside("tokens", unit))
     paths = {
-        source: run.fetch(companions("tokenised", source)[0])
+        source: run.fetch(run.beside("tokenised", source)[0])
         for source in rows["unit"].unique().to_pylist()
     }
     with replace_file(binary, run.storage) as temporary, temporary.open("wb") as file:

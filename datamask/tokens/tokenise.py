@@ -25,8 +25,7 @@ from datamask.runs.files import reading, replace_file
 from datamask.runs.in_progress import advance
 from datamask.runs.output import write_output
 from datamask.runs.run import Run
-from datamask.runs.stage import Unit
-from datamask.runs.stages import companions
+from datamask.runs.stages import Unit
 from datamask.source import token_counts
 
 PIN = "tokenised:tokenizer"
@@ -82,7 +81,7 @@ def tokenise(run: Run, unit: int, compute: Compute) -> None:
     special = token_counts.special_tokens(tokenizer, tokens.end_of_document)
     pattern = "|".join(map(re.escape, special))
     start = done = with_special = 0
-    path = run.root / companions("tokenised", unit)[0]
+    path = run.root / run.beside("tokenised", unit)[0]
     with replace_file(path, run.storage) as temporary, temporary.open("wb") as file:
         for facts, texts in _documents(run, unit):
             lengths = np.zeros(len(texts), np.int64)
