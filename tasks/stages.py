@@ -12,6 +12,7 @@ from datamask.runs.opening import open_run
 from datamask.runs.run import Run
 from datamask.runs.stages import STAGES
 from datamask.storage.location import Root
+from tasks.forwarding import warnings_forwarded
 from tasks.hub_token import provide_hub_token
 from tasks.retrying import RULES
 
@@ -25,7 +26,8 @@ def work(root: Root, stage: str, units: list[int], compute: Compute, force: bool
     run = open_run(root)
     if stage == "publication":
         provide_hub_token()
-    attempt(run, stage, units, compute, force=force, patient=False)
+    with warnings_forwarded():
+        attempt(run, stage, units, compute, force=force, patient=False)
 
 
 def task_of(run: Run, stage: str, units: list[int]) -> Task[..., Any]:

@@ -2,11 +2,9 @@
 
 import base64
 import json
-import re
 import shlex
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 from prefect.artifacts import create_image_artifact, create_link_artifact, create_markdown_artifact
 from prefect.assets import Asset, AssetProperties, add_asset_metadata, materialize
@@ -15,8 +13,9 @@ from datamask.report.answer import answer_markdown
 from datamask.report.evaluation import evaluation_markdown
 from datamask.report.markdown import report_markdown
 from datamask.report.sweep_page import Row, sweep_markdown
-from datamask.runs.run import Run, digest
+from datamask.runs.run import Run
 from flows.orchestration.events import tell
+from flows.orchestration.progress import titled
 
 
 def show_report(run: Run) -> None:
@@ -24,24 +23,14 @@ def show_report(run: Run) -> None:
     pages = ["report.html", *(["evaluation.html"] if run.settings.evaluation.arms else [])]
     texts = (answer_markdown(run), evaluation_markdown(run), report_markdown(run))
     text = "\n\n".join(filter(None, (*texts, way_to_pages(run, *pages))))
-    create_markdown_artifact(text, **_titled(run, "report"))
+    create_markdown_artifact(text, **titled(run, "report"))
     show_pictures(run, "pictures")
-
-
-def _titled(run: Run, name: str, about: str = "") -> dict[str, Any]:
-    """Key and description of an artifact.
-
-    The key has the run in it: artifacts of other runs are not versions of this one.
-    """
-    folder = re.sub("[^a-z0-9]+", "-", run.root.name.lower()).strip("-")
-    key = "-".join(filter(None, (folder, digest(run.address)[:6], name)))
-    return {"key": key, "description": f"{run.address}{about}"}
 
 
 def show_sweep(run: Run, rows: list[Row], page: Path) -> None:
     """The table of a sweep, the way to its page, and its pictures."""
     text = f"{sweep_markdown(rows)}\n\nThe page: `{page}`"
-    create_markdown_artifact(text, **_titled(run, "sweep"))
+    create_markdown_artifact(text, **titled(run, "sweep"))
     for path in sorted(page.parent.glob("*.png")):
         _show_picture(run, path)
 
@@ -54,7 +43,7 @@ def show_pictures(run: Run, folder: str) -> None:
 
 def _show_picture(run: Run, path: Path) -> None:
     data = base64.b64encode(path.read_bytes()).decode()
-    title = _titled(run, f"picture-{path.stem.replace('_', '-')}", f": {path.name}")
+    title = titled(run, f"picture-{path.stem.replace('_', '-')}", f": {path.name}")
     create_image_artifact(f"data:image/png;base64,{data}", **title)
 
 
@@ -78,7 +67,7 @@ def show_publication(run: Run, worked: Collection[str]) -> None:
     record = json.loads(run.path("publication").read_bytes())
     if "url" not in record:
         return
-    create_link_artifact(f"{record['url']}/tree/{record['tag']}", **_titled(run, "dataset"))
+    create_link_artifact(f"{record['url']}/tree/{record['tag']}", **titled(run, "dataset"))
     if "publication" not in worked or not (record["new_commit"] or record["new_tag"]):
         return
     name = record["url"].partition("/datasets/")[2]

@@ -28,9 +28,9 @@ from datamask.runs.stages import STAGES
 from datamask.storage.location import Root
 from flows.orchestration.events import MOST_SHARDS, tell
 from flows.orchestration.partitions import run_parts
-from flows.orchestration.progress import Progress, artifact_key, watched
+from flows.orchestration.progress import Progress, titled, watched
 from flows.orchestration.task_runners import failures as failures_of
-from flows.orchestration.task_runners import task_runner
+from flows.orchestration.task_runners import task_runner, tell_of_wait
 from tasks.planning import plan_shards, with_groups
 from tasks.stages import task_of
 
@@ -127,6 +127,7 @@ def fan_out(
             for name, units in steps(run, stage, shards if by_shard else None, force=force):
                 worked += len(units)
                 if not STAGES[name].in_parallel:
+                    tell_of_wait(name)
                     do: Any = task_of(run, name, units)
                     do(run.address, name, units, compute, force)
                     continue
@@ -137,7 +138,8 @@ def fan_out(
                 finally:
                     status = run_status(run)
                     table = shard_table(status)
-                    create_table_artifact(table, key="shards", description=counts_line(status))
+                    title = titled(run, "shards", f": {counts_line(status)}")
+                    create_table_artifact(table, **title)
         if shards is not None and by_shard and run.remaining(stage):
             break
         if worked:
@@ -163,7 +165,7 @@ def run_units(
                 (batch, task_of(run, stage, batch), {**shared, "units": batch})
                 for batch in batches(run, stage, units, slots)
             )
-            reasons = failures_of(runner, calls, Progress(stage, len(units)))
+            reasons = failures_of(runner, calls, Progress(run, stage, len(units)))
     failures = failures_on_record(run, stage, units, reasons, force=force)
     if not failures:
         return
@@ -171,8 +173,7 @@ def run_units(
     for row in rows[:MOST_SHARDS]:
         tell(run, "shard.failed", stage=stage, **row)
     folder = run.folder_of(stage, units[0])
-    key = artifact_key(folder, "failed")
-    create_table_artifact(rows, key=key, description=f"{folder}: failed shards")
+    create_table_artifact(rows, **titled(run, f"{folder}-failed", f": {folder}: failed shards"))
     parameter = shlex.quote(f"root={run.address}")
     command = f"prefect deployment run rerun-failed/local --param {parameter}"
     if partitions > 1:

@@ -9,16 +9,23 @@ it, and the next process finds it done.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import threading
+from collections import Counter
+from collections.abc import Iterator
 from typing import Annotated, Any
+from uuid import UUID
 
+import httpx
 from prefect import task
 from prefect.cache_policies import NO_CACHE
-from prefect.client.orchestration import get_client
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterParentFlowRunId
 from prefect.client.schemas.objects import FlowRun, WorkPoolStatus
 from prefect.context import FlowRunContext
 from prefect.deployments import run_deployment
-from prefect.exceptions import ObjectNotFound
+from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.task_runners import ThreadPoolTaskRunner
 from pydantic import Field
 
@@ -26,7 +33,7 @@ from datamask.config.compute import Compute
 from datamask.errors import SettingsError, TerminalError, one_line
 from datamask.runs.run import Run
 from datamask.runs.stages import PARALLEL_STAGES, STAGES
-from flows.orchestration.progress import Progress
+from flows.orchestration.progress import Progress, first_log
 from flows.orchestration.task_runners import failures
 from tasks.retrying import server_is_away
 
@@ -38,51 +45,101 @@ Partitions = Annotated[int, Field(ge=1, le=4096)]
 FLOW = "work-on-shards"
 AUTOMATION = "datamask-silent"
 """Marks flow runs of lost machines Crashed: deployments/automations.yaml."""
-AT_REST: dict[Any, str] = {
-    WorkPoolStatus.NOT_READY: "has no worker",
-    WorkPoolStatus.PAUSED: "is paused",
+REMEDIES: dict[Any, str] = {
+    WorkPoolStatus.NOT_READY: "prefect worker start --pool {}",
+    WorkPoolStatus.PAUSED: "prefect work-pool resume {}",
 }
-"""Why the flow runs of a pool wait."""
+"""The command that lets flow runs of a pool begin, by why they wait."""
 MOST_ATTEMPTS = 3
 """Maximum number of flow runs per part, if each of them is lost."""
 POLL_SECONDS = 2.0
+SECONDS_BETWEEN_LINES = 60.0
 SECONDS_BETWEEN_RETRIES = 30.0
 RETRIES = 60
 """Half an hour during which the server may be unavailable; the parts continue meanwhile."""
 
 
-def part_deployment(stage: str) -> str:
-    """The deployment for shards of a stage: one for GPU machines, one for the others."""
-    return f"{FLOW}/{'gpu' if STAGES[stage].on_device else 'cpu'}"
+def choose_deployment(client: SyncPrefectClient, stage: str) -> tuple[str, str]:
+    """The deployment for shards of a stage, and its pool (empty if it has none).
 
-
-def check_deployments(partitions: int, stages: tuple[str, ...] = PARALLEL_STAGES) -> None:
-    """Check that the server has what parts need, if there are several; warn of pools at rest.
+    Stages that use a GPU prefer pool gpu, others pool cpu; if only the other pool has a worker,
+    parts go there.
 
     Raises:
-        SettingsError: a deployment, or the automation that ends lost flow runs, is not registered.
+        SettingsError: a deployment is not registered, or no pool has a worker.
     """
-    if partitions == 1:
-        return
-    pools = set[str]()
-    with get_client(sync_client=True) as client:
-        for name in sorted({part_deployment(stage) for stage in stages}):
-            try:
-                pools.add(client.read_deployment_by_name(name).work_pool_name or "")
-            except ObjectNotFound:
+    at_rest: dict[str, str] = {}
+    kinds = ("gpu", "cpu") if STAGES[stage].on_device else ("cpu", "gpu")
+    for number, kind in enumerate(kinds):
+        name = f"{FLOW}/{kind}"
+        try:
+            pool = client.read_deployment_by_name(name).work_pool_name or ""
+        except ObjectNotFound:
+            if number == 0:
                 raise SettingsError(
                     f"partitions: no deployment {name} on this server; `datamask deploy` registers "
                     "it, or leave partitions out"
                 ) from None
+            continue
+        status = client.read_work_pool(pool).status if pool else WorkPoolStatus.READY
+        if status not in REMEDIES:
+            return name, pool
+        at_rest[pool] = "`" + REMEDIES[status].format(pool) + "`"
+    raise SettingsError(
+        f"partitions: no worker takes parts of stage {stage} from pool {' or '.join(at_rest)}; "
+        f"run {' or '.join(at_rest.values())}, or leave partitions out"
+    )
+
+
+def check_deployments(partitions: int, stages: tuple[str, ...] = PARALLEL_STAGES) -> None:
+    """Check that the server has what parts need, if there are several.
+
+    Raises:
+        SettingsError: no deployment or worker, or no automation that ends lost flow runs.
+    """
+    if partitions == 1:
+        return
+    with get_client(sync_client=True) as client:
+        for stage in {STAGES[name].on_device: name for name in stages}.values():
+            name, pool = choose_deployment(client, stage)
+            if STAGES[stage].on_device and name == f"{FLOW}/cpu":
+                logger.warning(
+                    "partitions: pool gpu has no worker, so pool %s does stages such as %s",
+                    *(pool, stage),
+                )
         if not client.read_automations_by_name(AUTOMATION):
             raise SettingsError(
                 f"partitions: no automation {AUTOMATION} on this server, without which a part on a "
                 "lost machine would never end; `datamask deploy` installs it, or leave partitions "
                 "out"
             )
-        for pool in sorted(filter(None, pools)):
-            if reason := AT_REST.get(client.read_work_pool(pool).status):
-                logger.warning("partitions: pool %s %s; its parts of stages wait", pool, reason)
+
+
+@contextlib.contextmanager
+def waits_told(stage: str, flow_run: UUID, pool: str) -> Iterator[None]:
+    """Log each minute, to the first flow run, which parts are waited for."""
+    ended, log = threading.Event(), first_log()
+    children = FlowRunFilter(parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=[flow_run]))
+
+    def tell() -> None:
+        while not ended.wait(SECONDS_BETWEEN_LINES):
+            with contextlib.suppress(PrefectException, httpx.HTTPError):
+                with get_client(sync_client=True) as client:
+                    found = client.read_flow_runs(flow_run_filter=children)
+                    status = client.read_work_pool(pool).status if pool else None
+                left = [run.state for run in found if run.state and not run.state.is_final()]
+                counts = Counter(state.name for state in left).items()
+                waiting = ", ".join(f"{count} {name}" for name, count in counts)
+                rest = f"; run `{REMEDIES[status].format(pool)}`" if status in REMEDIES else ""
+                log(f"{stage}: waiting for parts in pool {pool}: {waiting or 'none'}{rest}")
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def run_parts(
@@ -91,17 +148,18 @@ def run_parts(
     """Process units in child flow runs; the reason of each unit whose part did not complete.
 
     Raises:
-        SettingsError: the deployment or the automation is not registered.
+        SettingsError: as `check_deployments`.
     """
     check_deployments(partitions, (stage,))
+    with get_client(sync_client=True) as client:
+        deployment, pool = choose_deployment(client, stage)
     context = FlowRunContext.get()
     assert context and context.flow_run, "only flows call this"
-    if STAGES[stage].on_device and context.flow_run.work_pool_name:
+    if pool and context.flow_run.work_pool_name == pool:
         logger.warning(
-            "%s: this flow run occupies a worker of pool %s while it waits; if its parts need that "
-            "pool, start the flow's deployment of pool cpu instead",
-            stage,
-            context.flow_run.work_pool_name,
+            "%s: this flow run occupies a worker of pool %s, in which its parts run, while it "
+            "waits: the pool needs a second worker or a higher limit",
+            *(stage, pool),
         )
     number = min(partitions, len(units))
     shared = {"root": run.address, "stage": stage, "force": force}
@@ -112,10 +170,14 @@ def run_parts(
     for part in range(number):
         name = f"{run.folder_of(stage, units[0])} of {run.address}, part {part + 1} of {number}"
         parameters = {**shared, "units": units[part::number]}
-        given = {"name": name, "parameters": parameters, "launch": launch}
+        given: dict[str, Any] = {"deployment": deployment, "name": name}
+        given |= {"parameters": parameters, "launch": launch}
         calls.append((units[part::number], work_on_part.with_options(task_run_name=name), given))
-    with ThreadPoolTaskRunner[Any](max_workers=number) as runner:
-        return failures(runner, calls, Progress(stage, len(units)))
+    with (
+        waits_told(stage, context.flow_run.id, pool),
+        ThreadPoolTaskRunner[Any](max_workers=number) as runner,
+    ):
+        return failures(runner, calls, Progress(run, stage, len(units)))
 
 
 @task(
@@ -126,10 +188,11 @@ def run_parts(
     cache_policy=NO_CACHE,
     persist_result=False,
 )
-def work_on_part(name: str, parameters: dict[str, Any], launch: str) -> None:
+def work_on_part(deployment: str, name: str, parameters: dict[str, Any], launch: str) -> None:
     """Start a part and wait for it; start it again if it is lost.
 
-    *name* is that of its flow run, and *parameters* are those of flow `work-on-shards`.
+    Its flow run is of *deployment* and has this *name*; *parameters* are those of flow
+    `work-on-shards`.
 
     Raises:
         TerminalError: the part failed, or was lost MOST_ATTEMPTS times.
@@ -137,7 +200,7 @@ def work_on_part(name: str, parameters: dict[str, Any], launch: str) -> None:
     for attempt in range(1, MOST_ATTEMPTS + 1):
         title = name if attempt == 1 else f"{name}, attempt {attempt}"
         ended = run_deployment(
-            part_deployment(parameters["stage"]),
+            deployment,
             parameters=parameters,
             flow_run_name=title,
             # A second call with this key waits for the same flow run.

@@ -6,7 +6,8 @@ flow runs of their own. So what is at work in this process is logged there too.
 
 import contextlib
 import logging
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
@@ -14,6 +15,8 @@ from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.context import FlowRunContext
 
 from datamask.cli.progress import Stages, lines
+from datamask.runs.run import Run, digest
+from tasks.forwarding import warnings_forwarded
 
 logger = logging.getLogger("datamask.watched")
 
@@ -22,18 +25,23 @@ SECONDS_BETWEEN_LINES = 10.0
 _stages: ContextVar[Stages | None] = ContextVar("stages", default=None)
 
 
-def artifact_key(*words: str) -> str:
-    """A key as Prefect requires it: letters, digits and dashes."""
-    return "-".join(words).replace("/", "-").replace("_", "-")
+def titled(run: Run, name: str, about: str = "") -> dict[str, Any]:
+    """Key and description of an artifact.
+
+    The key has the run in it: artifacts of other runs are not versions of this one.
+    """
+    words = (run.root.name, digest(run.address)[:6], name)
+    parts = (re.sub("[^a-z0-9]+", "-", word.lower()).strip("-") for word in words)
+    return {"key": "-".join(filter(None, parts)), "description": f"{run.address}{about}"}
 
 
 class Progress:
-    """A progress artifact, `NAME-progress`; the server receives only whole percents."""
+    """A progress artifact, `RUN-NAME-progress`; the server receives only whole percents."""
 
-    def __init__(self, name: str, total: int) -> None:
+    def __init__(self, run: Run, name: str, total: int) -> None:
         self.name, self.total, self.shown = name, total, 0
-        key = artifact_key(name, "progress")
-        self.artifact: Any = create_progress_artifact(0.0, key=key, description=name)
+        title = titled(run, f"{name}-progress", f": {name}")
+        self.artifact: Any = create_progress_artifact(0.0, **title)
         self.show(0)
 
     def show(self, done: int) -> None:
@@ -44,6 +52,11 @@ class Progress:
         if percent > self.shown:
             self.shown = percent
             update_progress_artifact(self.artifact, 100.0 * done / self.total)
+
+
+def first_log() -> Callable[[str], None]:
+    """The function that logs a line to the first flow run, from any thread of this process."""
+    return stages.log if (stages := _stages.get()) else logger.info
 
 
 @contextlib.contextmanager
@@ -62,7 +75,7 @@ def watched() -> Iterator[None]:
     stages = Stages(log)
     token = _stages.set(stages)
     try:
-        with lines(stages, SECONDS_BETWEEN_LINES, log):
+        with warnings_forwarded(), lines(stages, SECONDS_BETWEEN_LINES, log):
             yield
     finally:
         _stages.reset(token)

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from prefect import Task
+from prefect.client.orchestration import get_client
+from prefect.exceptions import ObjectNotFound
 from prefect.futures import as_completed
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
@@ -24,6 +26,7 @@ from datamask.runs.stages import STAGES
 from datamask.storage.location import Root
 from flows.orchestration.progress import Progress
 from tasks.retrying import error_of
+from tasks.stages import HUB
 
 logger = logging.getLogger("datamask.engines")
 
@@ -32,6 +35,20 @@ PACKAGES = Path(datamask.__file__).resolve().parents[1]
 MOST_RETRIES = 3
 """How often Ray restarts a task whose process or node was lost."""
 CONNECT_SECONDS = 10
+
+
+def tell_of_wait(stage: str) -> None:
+    """Warn if the task of a stage will wait, because as many others run as the server allows."""
+    if stage != "publication":
+        return
+    with contextlib.suppress(ObjectNotFound), get_client(sync_client=True) as client:
+        limit = client.read_concurrency_limit_by_tag(HUB)
+        if len(limit.active_slots) >= limit.concurrency_limit:
+            logger.warning(
+                "%s: waits until one of %d tasks with tag %s ends; `prefect concurrency-limit "
+                "inspect %s` lists them",
+                *(stage, len(limit.active_slots), HUB, HUB),
+            )
 
 
 @contextlib.contextmanager

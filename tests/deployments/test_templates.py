@@ -229,8 +229,7 @@ def test_deployments_lead_to_flows_and_parts_to_deployments():
     """Every entry point is a flow, and every stage of shards has a deployment for its parts."""
     from prefect import Flow
 
-    from datamask.runs.stages import SHARD_STAGES
-    from flows.orchestration.partitions import part_deployment
+    from flows.orchestration.partitions import FLOW
 
     registered = set()
     files = ("prefect.yaml", "variants.yaml")
@@ -241,7 +240,7 @@ def test_deployments_lead_to_flows_and_parts_to_deployments():
         assert isinstance(flow, Flow), item["entrypoint"]
         registered.add(f"{flow.name}/{item['name']}")
         assert item["work_pool"]["name"] in POOLS
-    assert {part_deployment(stage) for stage in SHARD_STAGES} <= registered
+    assert {f"{FLOW}/cpu", f"{FLOW}/gpu"} <= registered
     automations = yaml.safe_load((FOLDER / "on-events.yaml").read_text())["automations"]
     actions = [action for automation in automations for action in automation["actions"]]
     assert {action["deployment"] for action in actions if "deployment" in action} <= registered

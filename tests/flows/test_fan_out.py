@@ -68,6 +68,7 @@ class Told(logging.Handler):
 @pytest.mark.usefixtures("prefect")
 def test_a_bad_shard_stops_no_other_and_is_named(tmp_path, corpus, events):
     """The flow ends Failed with shard and remedy; run again, it redoes that shard only."""
+    from flows.orchestration.progress import titled
     from flows.stages import embed_shards, import_quality, learn_masks
 
     run = planned(tmp_path, corpus)
@@ -79,7 +80,8 @@ def test_a_bad_shard_stops_no_other_and_is_named(tmp_path, corpus, events):
     state = learn_masks(run.root, compute=Compute(workers=2), return_state=True)
     logging.getLogger("datamask.execution.attempts").removeHandler(told)
     assert told.task_runs == ["selection-00001"]
-    assert Artifact.get("selection-progress").data == pytest.approx(200 / 3)
+    shown = Artifact.get(titled(run, "selection-progress")["key"])
+    assert shown.data == pytest.approx(200 / 3) and str(run.root) in shown.description
     assert state.is_failed()
     assert state.message.startswith("selection: 1 of 3 shards failed: 00001 (")
     assert f"rerun-failed/local --param root={run.root}`" in state.message

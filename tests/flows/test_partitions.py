@@ -1,10 +1,12 @@
 """A stage in parts: a real (throw-away) Prefect server, and a worker that is a thread."""
 
 import contextvars
+import logging
 import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +17,7 @@ import pytest
 import yaml
 
 from datamask.config.compute import Compute
+from datamask.execution import attempts
 from datamask.execution.pipeline import run_stage
 from datamask.runs.run import Run
 from tests.finished import up_to
@@ -102,32 +105,107 @@ def test_without_the_automation_nothing_is_begun(ready):
     assert ready.remaining("selection") == [0, 1, 2]
 
 
-def test_a_pool_whose_parts_wait_is_named(monkeypatch):
-    """Without a worker, and paused; a pool with a worker is not."""
+def test_a_part_goes_where_a_worker_is(tmp_path, ready, monkeypatch):
+    """Without a worker in either pool, or with paused ones, the launch is refused with commands.
+
+    With a worker of pool cpu alone, it does the stages that would use a GPU, too.
+    """
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
 
     from flows.orchestration import partitions
-    from flows.stages import work_on_shards
+    from flows.stages import learn_masks, work_on_shards
 
-    def warned() -> list[Any]:
-        warnings: list[Any] = []
-        monkeypatch.setattr(partitions.logger, "warning", lambda text, *of: warnings.append(of))
-        partitions.check_deployments(2, ("selection",))
-        return warnings
+    def refused() -> str:
+        state = learn_masks(ready.root, partitions=2, return_state=True)
+        assert state.is_failed() and ready.remaining("selection") == [0, 1, 2]
+        return str(state.message)
 
     register()
     with get_client(sync_client=True) as client:
-        client.create_work_pool(WorkPoolCreate(name="lonely", type="process"))
         flow = client.create_flow(work_on_shards)
-        client.create_deployment(flow_id=flow, name="gpu", work_pool_name="lonely")
-        assert warned() == [("lonely", "has no worker")]
-        client.send_worker_heartbeat("lonely", "mine")
-        assert warned() == []
-        client.update_work_pool("lonely", WorkPoolUpdate(is_paused=True))
-        assert warned() == [("lonely", "is paused")]
-        client.create_deployment(flow_id=flow, name="gpu")
-        client.delete_work_pool("lonely")
+        for kind in ("cpu", "gpu"):
+            client.create_work_pool(WorkPoolCreate(name=f"of-{kind}", type="process"))
+            client.create_deployment(flow_id=flow, name=kind, work_pool_name=f"of-{kind}")
+        try:
+            commands = ("worker start --pool of-gpu", "worker start --pool of-cpu")
+            assert all(command in refused() for command in commands)
+            client.send_worker_heartbeat("of-cpu", "mine")
+            for stage in ("selection", "embeddings", "scores"):
+                chosen = partitions.choose_deployment(client, stage)
+                assert chosen == ("work-on-shards/cpu", "of-cpu")
+            client.update_work_pool("of-cpu", WorkPoolUpdate(is_paused=True))
+            assert "work-pool resume of-cpu" in refused()
+            client.send_worker_heartbeat("of-gpu", "mine")
+            for stage in ("selection", "scores"):
+                chosen = partitions.choose_deployment(client, stage)
+                assert chosen == ("work-on-shards/gpu", "of-gpu")
+        finally:
+            client.delete_deployment(client.read_deployment_by_name("work-on-shards/cpu").id)
+            client.create_deployment(flow_id=flow, name="gpu")
+            for kind in ("cpu", "gpu"):
+                client.delete_work_pool(f"of-{kind}")
+
+
+def test_the_first_flow_run_says_what_parts_it_waits_for(ready, monkeypatch):
+    """Each minute; and warnings of the parts, also of other processes, are in its log too."""
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterParentFlowRunId
+
+    from flows.orchestration import partitions
+    from flows.stages import learn_masks
+    from tasks import forwarding
+
+    monkeypatch.setattr(partitions, "SECONDS_BETWEEN_LINES", 0.2)
+    logged: list[dict[str, Any]] = []
+    monkeypatch.setattr("prefect.logging.handlers.emit_api_log", logged.append)
+    first = threading.Event()
+
+    def warn(run: Run, stage: str, units: list[int], *given: Any, **named: Any) -> None:
+        if not first.wait(30):
+            raise TimeoutError
+        logging.getLogger("datamask.selection").warning("of shards %s", units)
+        attempt(run, stage, units, *given, **named)
+
+    attempt = attempts.attempt
+    monkeypatch.setattr("tasks.stages.attempt", warn)
+    with a_worker(monkeypatch, lambda name: False):
+        threading.Timer(3, first.set).start()
+        state = learn_masks(ready.root, partitions=2, return_state=True)
+    assert state.is_completed()
+    own = str(state.state_details.flow_run_id)
+    told = [log["message"] for log in logged if log["flow_run_id"] == own]
+    assert [line for line in told if line.startswith("selection: waiting for parts")]
+    said = {line for line in told if line.startswith("of shards")}
+    assert said == {f"of shards [{shard}]" for shard in range(3)}
+    children = FlowRunFilterParentFlowRunId(any_=[state.state_details.flow_run_id])
+    with get_client(sync_client=True) as client:
+        parts = client.read_flow_runs(flow_run_filter=FlowRunFilter(parent_flow_run_id=children))
+    assert len(parts) == 2
+    assert {str(forwarding._first(part.id)) for part in parts} == {own}
+
+
+def test_a_publication_that_waits_for_others_says_so(caplog):
+    """As many tasks publish as the server allows; with a free slot nothing is said."""
+    from prefect.client.orchestration import get_client
+
+    from flows.orchestration.task_runners import tell_of_wait
+    from tasks.stages import HUB
+
+    with get_client(sync_client=True) as client:
+        client.create_concurrency_limit(HUB, 1)
+        tell_of_wait("publication")
+        assert not [record for record in caplog.records if HUB in record.args]
+        task_run = uuid.uuid4()
+        client.increment_v1_concurrency_slots(names=[HUB], task_run_id=task_run)
+        tell_of_wait("selection")
+        tell_of_wait("publication")
+        client.decrement_v1_concurrency_slots(
+            names=[HUB], task_run_id=task_run, occupancy_seconds=1
+        )
+        client.delete_concurrency_limit_by_tag(HUB)
+    [record] = [record for record in caplog.records if HUB in record.args]
+    assert record.levelno == logging.WARNING and record.args[:2] == ("publication", 1)
 
 
 def test_without_a_deployment_nothing_is_begun(tmp_path, corpus):
