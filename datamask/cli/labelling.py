@@ -105,6 +105,8 @@ def label(
         with shown_progress(), working("label"):
             labels = asked.label(drawn)
         _finish(folder, rubric, labels, storage)
+    if asked.is_interrupted:
+        raise KeyboardInterrupt
     click.echo(
         f"{len(labels):,d} of {len(drawn):,d} texts labelled, {asked.without_grades:,d} without "
         f"valid grades; {asked.requests:,d} requests, {asked.tokens:,d} tokens in all"
@@ -165,6 +167,8 @@ def _keys() -> Generator[str, None, None]:
         tty.setcbreak(terminal, termios.TCSANOW)
         while typed := os.read(terminal, 1024).decode(errors="replace"):
             yield from "" if typed.startswith("\x1b") else typed  # such as an arrow
+        yield QUIT
+    except KeyboardInterrupt:
         yield QUIT
     finally:
         termios.tcsetattr(terminal, termios.TCSADRAIN, before)

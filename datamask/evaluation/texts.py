@@ -247,6 +247,7 @@ def _from_source(run: Run, compute: Compute) -> Iterator[dict[str, Any]]:
         return
     by = evaluation.hold_out_by
     group = f"'{SOURCE_SET}'" if by == "none" else f"coalesce({by}, '{NO_GROUP}')"
+    taken = {SOURCE_SET, *(own_set.name for own_set in evaluation.sets)}
     least = LEAST_DOCUMENTS if by != "none" else 1
     most, order = MOST_DOCUMENTS, in_drawn_order(run, "held-out")
     with temporary_duckdb(run.root, compute) as connection:
@@ -270,7 +271,9 @@ def _from_source(run: Run, compute: Compute) -> Iterator[dict[str, Any]]:
     for shard, rows_read, texts in read_texts(run, list(known)):
         for row, text in zip(rows_read.tolist(), texts, strict=True):
             name, group, in_all = known[shard, row]
-            found = {"set": group, "id": name, "in_all": in_all, "text": text}
+            # A dump may be named as the whole sample, or as a set of the user's.
+            shown = f"{by} {group}" if by != "none" and group in taken else group
+            found = {"set": shown, "id": name, "in_all": in_all, "text": text}
             yield found | {"group": None if by == "none" else group}
 
 

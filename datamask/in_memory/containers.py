@@ -173,6 +173,8 @@ def is_list(kind: pa.DataType) -> bool:
 def _numpy_or_arrow(data: Any) -> np.ndarray | pa.ChunkedArray:
     """Values as an array of numbers, or as an Arrow column without encodings; views if possible."""
     if hasattr(data, "detach"):  # a tensor; NumPy has no bfloat16
+        if str(data.layout) != "torch.strided":
+            raise InputError(f"a tensor of layout {data.layout}; call its method to_dense() first")
         data = data.detach().cpu()
         return np.asarray((data.float() if str(data.dtype) == "torch.bfloat16" else data).numpy())
     if isinstance(data, np.ma.MaskedArray) and data.ndim > 1:  # Arrow takes one of one dimension

@@ -245,6 +245,8 @@ def select(
     if num_selected is not None:
         if ratio is not None:
             raise SettingsError("num_selected and ratio: give one of them")
+        if not isinstance(num_selected, int | np.integer):
+            raise SettingsError(f"num_selected: {num_selected!r} is not a whole number")
         if not 1 <= num_selected <= len(documents):
             raise SettingsError(f"num_selected: {num_selected} of {len(documents)} documents")
     settings |= {"documents": num_selected, "metric": metric, "quality_weight": quality_weight}

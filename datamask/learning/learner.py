@@ -100,8 +100,9 @@ def learn_mask(
 
     Raises:
         SettingsError: an objective, method or device is not available.
-        InputError: a row of *features* is not of unit length.
-        ValueError: the shapes do not match, or *quality* is not finite.
+        InputError: *features* or *quality* are no such arrays; or a row is not of unit length.
+        ValueError: the shapes do not match, *num_selected* is no number from 0 to N, or *quality*
+            is not finite.
     """
     compute, scores = compute or Compute(), scores or {}
     _check(features, quality, num_selected, ids, scores)
@@ -288,10 +289,24 @@ def _check(
     ids: Sequence[str] | np.ndarray | None,
     scores: Mapping[str, np.ndarray],
 ) -> None:
+    is_array = isinstance(features, np.ndarray)
+    if not is_array or features.dtype not in (np.float16, np.float32) or features.ndim != 2:
+        found = (
+            f"{features.ndim}-d {features.dtype}" if is_array else f"a {type(features).__name__}"
+        )
+        problem = f"{found}; needed a NumPy array, N x D, of float16 or float32 in this machine's "
+        raise InputError(f"{problem}byte order (datamask.select takes others)", column="features")
+    for name, values in {"quality": quality, **scores}.items():
+        array = np.asarray(values)
+        if array.ndim != 1 or array.dtype.kind not in "fiub":
+            problem = f"{array.ndim}-d {array.dtype}; needed one number per document"
+            raise InputError(problem, column=name)
+    if not isinstance(num_selected, int | np.integer):
+        raise ValueError(f"num_selected must be a whole number, got {num_selected!r}")
     columns = {"quality": quality, "ids": features if ids is None else ids, **scores}
     wrong = [name for name, values in columns.items() if len(values) != len(features)]
-    if features.ndim != 2 or wrong:
-        raise ValueError(f"features {features.shape} and {wrong or 'its rows'} do not match")
+    if wrong:
+        raise ValueError(f"features {features.shape} and {wrong} do not match")
     if not 0 <= num_selected <= len(features):
         raise ValueError(f"num_selected must be in [0, {len(features)}], got {num_selected}")
     if not np.isfinite(quality).all():

@@ -7,6 +7,7 @@ answer is never sent again.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -78,7 +79,7 @@ class Endpoint:
     """A model at a URL, asked by several threads within the bounds of a rubric.
 
     `requests` and `tokens` are those of the whole journal. `without_grades` counts texts with two
-    answers that are not valid; `error` says why the rest was not asked.
+    answers that are not valid; `error` says why the rest was not asked, unless `is_interrupted`.
     """
 
     def __init__(self, url: str, rubric: Rubric, journal: Path) -> None:
@@ -95,6 +96,7 @@ class Endpoint:
         self.rubric, self.journal, self.lock = rubric, journal, threading.Lock()
         self.without_grades = 0
         self.error: DatamaskError | None = None
+        self.is_interrupted = False
         lines = read_journal(journal)
         self.requests, self.tokens = len(lines), sum(line["tokens"] for line in lines)
         self.known: dict[str, str] = {
@@ -107,8 +109,16 @@ class Endpoint:
         self.client = httpx2.Client(headers=headers, timeout=SILENCE_SECONDS, limits=limits)
 
     def label(self, texts: Sequence[Sampled]) -> Labels:
-        """The grades of texts: of all, unless a bound is reached or the endpoint fails."""
+        """The grades of texts: of all, unless a bound is reached, the endpoint fails, or Ctrl-C."""
         labels: Labels = {}
+        with contextlib.suppress(KeyboardInterrupt):
+            self.is_interrupted = True
+            self._label(texts, labels)
+            self.is_interrupted = False
+        return labels
+
+    def _label(self, texts: Sequence[Sampled], labels: Labels) -> None:
+        """Add the grades of texts as they come. Raises KeyboardInterrupt."""
         with self.client, stoppable_threads(self.rubric.concurrency) as pool:
             futures = {pool.submit(self._grade, sampled): sampled.id for sampled in texts}
             for number, future in enumerate(as_completed(futures), 1):
@@ -119,7 +129,6 @@ class Endpoint:
                     labels[futures[future]] = grades
                 else:
                     self.without_grades += 1
-        return labels
 
     def _grade(self, sampled: Sampled) -> dict[str, int] | None:
         """The grades of a text; None if neither of two answers is valid."""

@@ -150,6 +150,17 @@ def _opened(path: str, shard: int | None) -> Iterator[tuple[Any, State | None]]:
         yield raw, state
 
 
+LFS = b"version https://git-lfs"
+"""The beginning of what git checks out in place of a file if git-lfs is not installed."""
+
+
+def check_pointer(beginning: bytes, path: str, shard: int | None = None) -> None:
+    """Raise InputError if a file begins as a pointer of git-lfs does."""
+    if bytes(beginning).startswith(LFS):
+        problem = "a pointer of git-lfs, not the file; install git-lfs and run `git lfs pull` there"
+        raise InputError(problem, path=path, shard=shard)
+
+
 def _read_footer(file: Any, path: str, shard: int | None) -> tuple[int, bytes]:
     """The size of a Parquet file, and its footer with the eight bytes that end the file."""
     size = file.seek(0, 2)
@@ -159,6 +170,8 @@ def _read_footer(file: Any, path: str, shard: int | None) -> tuple[int, bytes]:
     if tail[-4:] == b"PARE":
         raise InputError("its footer is encrypted; decrypt it", path=path, shard=shard)
     if tail[-4:] != b"PAR1" or length + 4 > size:
+        file.seek(0)
+        check_pointer(file.read(len(LFS)), path, shard)
         raise InputError("truncated, or not a Parquet file; replace it", path=path, shard=shard)
     if length > len(tail):
         file.seek(size - length)
@@ -196,6 +209,7 @@ def open_text(path: str) -> Iterator[io.BufferedReader[_Hashing]]:
     check_on_record(path)
     with open_binary(path) as raw:
         file = io.BufferedReader(_Hashing(raw), 2**20)
+        check_pointer(file.peek(len(LFS)), path)
         if b"\0" in file.peek(4)[:4]:
             raise InputError("encoded in UTF-16 or UTF-32; convert it to UTF-8", path=path)
         yield file

@@ -133,8 +133,9 @@ def _deployment(
         schedules = [schedule.model_dump(include=fields) for schedule in known.schedules]
         of_known = known.global_concurrency_limit
         limit = of_known.limit if of_known else None
-        options = known.concurrency_options
+        options, tags = known.concurrency_options, known.tags
     except ObjectNotFound:
+        tags = []
         schedules = [
             {"schedule": {"cron": new["cron"], "timezone": new["timezone"]}, "active": False}
             for new in item.get("schedules", [])
@@ -156,7 +157,7 @@ def _deployment(
         concurrency_limit=limit,
         concurrency_options=options,
         description="\n\n".join(filter(None, (item.get("description"), about))),
-        tags=["datamask", *item.get("tags", [])],
+        tags=[*dict.fromkeys(["datamask", *item.get("tags", []), *tags])],
         version=version,
     )
     return name

@@ -19,6 +19,7 @@ from datamask.evaluation import texts, training
 from datamask.evaluation.arms import drawn_tokens
 from datamask.evaluation.ngram import Trigrams, bits_by_text
 from datamask.evaluation.results import read_results
+from datamask.evaluation.units import sets_of
 from datamask.execution.pipeline import run_stage
 from datamask.report.evaluation import evaluation_markdown
 from datamask.runs.opening import open_run
@@ -113,6 +114,27 @@ def test_held_out_are_those_that_the_rule_draws_and_their_equals(source, run):
     assert {row["id"] for row in scored if row["set"] == "(other groups)"} == german
     for name in ARMS:
         assert not ids(run, name) & expected, name
+
+
+def test_a_group_named_all_is_a_set_of_its_own(source, tmp_path):
+    """Beside the sample of all documents, which has that name."""
+    folder = tmp_path / "source"
+    folder.mkdir()
+    for path in source.glob("*.parquet"):
+        table = pq.read_table(path)
+        names = ["all" if name == "en" else name for name in table["language"].to_pylist()]
+        place = table.column_names.index("language")
+        pq.write_table(table.set_column(place, "language", [names]), folder / path.name)
+    chosen = small.settings(folder, hold_out=0.4, hold_out_by="language")
+    run = finished.finish(tmp_path / "run", chosen, "held_out")
+    rows = pq.read_table(run.path("held_out")).to_pylist()
+    held_out = pq.read_table(run.path("held_out"))
+    members = {
+        name: int(is_member.sum()) for name, is_member in sets_of(held_out, chosen.evaluation)
+    }
+    of_all = sum(row["set"] == "language all" for row in rows)
+    assert 0 < of_all < members["all"] == sum(row["in_all"] for row in rows)
+    assert members["language all"] == of_all
 
 
 def test_few_held_out_documents_are_one_set(source, tmp_path):

@@ -116,7 +116,7 @@ def test_what_is_asked_is_done_and_nothing_else(tmp_path, server):
 def test_an_event_starts_a_deployment(server):
     """An automation that the operator switched on extends the run that an event names.
 
-    A second `datamask deploy` leaves it on, a schedule that was switched on, and a limit too.
+    A second `datamask deploy` leaves it on, a schedule that was switched on, a limit and a tag too.
     """
     with server.client() as client:
         client.resume_automation(client.read_automations_by_name("datamask-extend")[0].id)
@@ -124,7 +124,8 @@ def test_an_event_starts_a_deployment(server):
         client.update_deployment_schedule(weekly.id, weekly.schedules[0].id, active=True)
         limited = client.read_deployment_by_name("rebuild/local")
         options = ConcurrencyOptions(collision_strategy="CANCEL_NEW")
-        change = DeploymentUpdate(concurrency_limit=3, concurrency_options=options)
+        own = [*limited.tags, "night"]
+        change = DeploymentUpdate(concurrency_limit=3, concurrency_options=options, tags=own)
         client.update_deployment(limited.id, change)
     server.deploy()
     resource = {"prefect.resource.id": "datamask.source.x", "datamask.root": "/runs/of-an-event"}
@@ -145,4 +146,4 @@ def test_an_event_starts_a_deployment(server):
     assert roots == ["/runs/of-an-event"]
     assert [schedule.active for schedule in schedules] == [True]
     assert limited.global_concurrency_limit.limit == 3
-    assert limited.concurrency_options == options
+    assert limited.concurrency_options == options and limited.tags == own

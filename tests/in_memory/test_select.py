@@ -213,6 +213,12 @@ def wrong(rows: int, value: float) -> np.ndarray:
 
 DATES = np.datetime64("2026-01-01", "s") + np.arange(ROWS)
 
+
+def learn(features: Any, quality: Any = QUALITY, number: Any = 12) -> datamask.LearnedMask:
+    """The learner itself, which takes arrays of one kind."""
+    return datamask.learn_mask(features, quality, datamask.Selection(), number, seed=0)
+
+
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "ragged": (lambda: datamask.select([[1.0, 2.0], [3.0]]), "row 1: 1 numbers, but row 0 has 2"),
     "zero": (lambda: datamask.select(wrong(7, 0)), "row 7: all zeros"),
@@ -271,6 +277,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         r"DuckDBPyRelation; call its method to_arrow_table\(\)",
     ),
     "masked": (lambda: datamask.select(np.ma.masked_less(X, X[3].min() + 1e-9)), "row [0-3]: NaN"),
+    "sparse": (lambda: datamask.select(torch.from_numpy(X).to_sparse()), r"to_dense\(\)"),
+    "half a document": (lambda: datamask.select(X, num_selected=12.5), "num_selected: 12.5"),
+    "learn a list": (lambda: learn(X.tolist()), "column features: a list; needed a NumPy array"),
+    "learn big-endian": (lambda: learn(X.astype(">f4")), "column features: 2-d >f4; needed"),
+    "learn a matrix": (lambda: learn(X.astype("f4"), X), "column quality: 2-d .*; needed one"),
     "no quality": (lambda: datamask.select(X, method="top_quality"), "method: top_quality"),
     "none": (lambda: datamask.select(X, num_selected=0), "num_selected: 0 of 120"),
     "for runs": (lambda: datamask.select(X, limits=[]), "limits: for runs only"),
@@ -280,6 +291,13 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a model": (lambda: datamask.select(X, mask_model="runs/mine"), "mask_model: for runs only"),
 }
+
+
+def test_half_a_document_is_not_learned():
+    """A whole number of documents, of any kind of integer."""
+    with pytest.raises(ValueError, match=r"num_selected must be a whole number, got 12\.5"):
+        learn(UNIT, number=12.5)
+    assert learn(UNIT, number=np.int32(12)).selected.sum() == 12
 
 
 @pytest.mark.parametrize(("call", "message"), REFUSED.values(), ids=REFUSED)

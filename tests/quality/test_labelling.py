@@ -278,6 +278,16 @@ def test_the_user_labels_by_single_keys(made, tmp_path):
     assert Counter(label["grade"] for label in labels.values()) == {1: 1, 4: 27, 5: 1}
 
 
+@pytest.mark.slow
+def test_ctrl_c_writes_what_was_labelled(made, tmp_path):
+    """In the terminal, where it counts as quitting; a launch resumes."""
+    run, _ = made
+    by_hand(run, tmp_path, ["1", "5", "\x03"])
+    journal = [line["id"] for line in read_journal(tmp_path / "out/journal.jsonl")]
+    assert labels_in(tmp_path) == {journal[0]: {"grade": 1}, journal[1]: {"grade": 5}}
+    assert "3 of 30" in by_hand(run, tmp_path, ["q"])
+
+
 def test_texts_of_most_disagreement_are_first():
     """The best and the worst, and later those whose words the labels contradict."""
     words = ["proof measure", "sale offer"]
