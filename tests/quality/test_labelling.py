@@ -239,6 +239,9 @@ def test_the_rubric_of_the_guide_is_accepted(tmp_path):
     assert [axis.highest for axis in load_rubric(tmp_path / "rubric.yaml").axes] == [5, 1]
 
 
+INTERRUPT = "\x03"
+
+
 def by_hand(run: Run, folder: Path, keys: list[str], texts: int = 30) -> str:
     """What a terminal shows while the user types *keys*, some after each question."""
     given = ["label", str(run.root), "-o", str(folder / "out"), "--texts", str(texts)]
@@ -254,7 +257,10 @@ def by_hand(run: Run, folder: Path, keys: list[str], texts: int = 30) -> str:
             while some := os.read(ours, 65536):
                 shown += some
                 while typed < min(len(keys), shown.count(b"quit: ")):
-                    os.write(ours, keys[typed].encode())
+                    if keys[typed] == INTERRUPT:  # the terminal is not the process's own
+                        process.send_signal(signal.SIGINT)
+                    else:
+                        os.write(ours, keys[typed].encode())
                     typed += 1
     os.close(ours)
     assert process.returncode == 0, shown.decode()
@@ -282,7 +288,7 @@ def test_the_user_labels_by_single_keys(made, tmp_path):
 def test_ctrl_c_writes_what_was_labelled(made, tmp_path):
     """In the terminal, where it counts as quitting; a launch resumes."""
     run, _ = made
-    by_hand(run, tmp_path, ["1", "5", "\x03"])
+    by_hand(run, tmp_path, ["1", "5", INTERRUPT])
     journal = [line["id"] for line in read_journal(tmp_path / "out/journal.jsonl")]
     assert labels_in(tmp_path) == {journal[0]: {"grade": 1}, journal[1]: {"grade": 5}}
     assert "3 of 30" in by_hand(run, tmp_path, ["q"])
