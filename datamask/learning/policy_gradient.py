@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datamask.learning.policy import gumbel_top_s
+from datamask.learning.data import raw_values
+from datamask.learning.policy import gumbel_top_s, top_mask
 from datamask.learning.problem import Curve, Problem, State
 from datamask.objectives.products import times_vector
 
@@ -75,7 +76,6 @@ def learn(problem: Problem, logits_N: Tensor, curve: Curve) -> tuple[Tensor, int
             "generator": generator.get_state().numpy(),
         }
 
-    objectives = [term.objective for term in objective.terms]
     whole = data.everything() if size == data.num_documents else None
     rows = torch.arange(size, device=data.device)
     for step in range(first, selection.steps):
@@ -89,8 +89,9 @@ def learn(problem: Problem, logits_N: Tensor, curve: Curve) -> tuple[Tensor, int
         rate = learning_rate(step, selection.steps, selection.initial_lr, selection.final_lr)
         logits_N[rows] += rate * direction(masks, rewards)
         if step % interval == 0 or step == selection.steps - 1:
-            raw = {each.name: float(each.values(masks[:8], batch).mean()) for each in objectives}
-            curve.record(step + 1, raw)
+            # Of the whole shard: values of a batch, of fewer documents, are on another scale.
+            mask = top_mask(logits_N, problem.num_selected)
+            curve.record(step + 1, raw_values(objective.terms, data, mask))
         total += float(rewards.mean())
         if selection.tolerance > 0 and (step + 1) % window == 0:
             means.append(total / window)

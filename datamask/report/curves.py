@@ -64,10 +64,10 @@ def curve_charts(runs: Mapping[str, Run], shards: Sequence[int] | None = None) -
             title="the terms while they were learned",
             kind="lines",
             x="step",
-            y="gain over random (σ)",
+            y="share of the best possible gain",
             series=_series(sorted(terms, key=lambda line: line[0])),
-            note="The median of the shards, in standard deviations of random selections: above 0 "
-            "is better than random, also for terms to minimise.",
+            note="The median of the shards: 0 is the mean of random selections, 1 the best "
+            "selection by this term alone, also for terms to minimise.",
         ),
     ]
 
