@@ -101,8 +101,7 @@ def learn_mask(
     Raises:
         SettingsError: an objective, method or device is not available.
         InputError: *features* or *quality* are no such arrays; or a row is not of unit length.
-        ValueError: the shapes do not match, *num_selected* is no number from 0 to N, or *quality*
-            is not finite.
+        ValueError: the shapes or *num_selected* do not fit, or *quality* is not finite.
     """
     compute, scores = compute or Compute(), scores or {}
     _check(features, quality, num_selected, ids, scores)
@@ -289,38 +288,29 @@ def _check(
     ids: Sequence[str] | np.ndarray | None,
     scores: Mapping[str, np.ndarray],
 ) -> None:
-    is_array = isinstance(features, np.ndarray)
-    if not is_array or features.dtype not in (np.float16, np.float32) or features.ndim != 2:
-        found = (
-            f"{features.ndim}-d {features.dtype}" if is_array else f"a {type(features).__name__}"
-        )
-        problem = f"{found}; needed a NumPy array, N x D, of float16 or float32 in this machine's "
-        raise InputError(f"{problem}byte order (datamask.select takes others)", column="features")
+    kinds = (np.dtype(np.float16), np.dtype(np.float32))
+    if getattr(features, "ndim", 0) != 2 or getattr(features, "dtype", None) not in kinds:
+        problem = f"{type(features).__name__} of {getattr(features, 'dtype', 'objects')}; needed "
+        problem += "an array, N x D, of float16 or float32 in native byte order"
+        raise InputError(f"{problem} (see datamask.select)", column="features")
     for name, values in {"quality": quality, **scores}.items():
-        array = np.asarray(values)
-        if array.ndim != 1 or array.dtype.kind not in "fiub":
-            problem = f"{array.ndim}-d {array.dtype}; needed one number per document"
-            raise InputError(problem, column=name)
-    if not isinstance(num_selected, int | np.integer):
-        raise ValueError(f"num_selected must be a whole number, got {num_selected!r}")
+        if np.ndim(values) != 1 or np.asarray(values).dtype.kind not in "fiub":
+            raise InputError(f"shape {np.shape(values)}; needed a number per document", column=name)
     columns = {"quality": quality, "ids": features if ids is None else ids, **scores}
     wrong = [name for name, values in columns.items() if len(values) != len(features)]
     if wrong:
         raise ValueError(f"features {features.shape} and {wrong} do not match")
-    if not 0 <= num_selected <= len(features):
-        raise ValueError(f"num_selected must be in [0, {len(features)}], got {num_selected}")
+    if not isinstance(num_selected, int | np.integer) or not 0 <= num_selected <= len(features):
+        raise ValueError(f"num_selected must be in 0 to {len(features)}, got {num_selected!r}")
     if not np.isfinite(quality).all():
         raise ValueError("quality must be finite")
     norms = row_norms(features, np.float32)
     wrong_rows = np.flatnonzero(~(np.abs(norms - 1) <= NORM_TOLERANCE))
     if len(wrong_rows):
         first = int(wrong_rows[0])
-        raise InputError(
-            f"norm {norms[first]:.4g}, not 1 within {NORM_TOLERANCE:g}; divide each row by its "
-            "norm (datamask.embedding.vectors.normalise)",
-            row=first,
-            column="features",
-        )
+        problem = f"norm {norms[first]:.4g}, not 1 within {NORM_TOLERANCE:g}; divide each row by "
+        problem += "its norm (datamask.embedding.vectors.normalise)"
+        raise InputError(problem, row=first, column="features")
 
 
 def estimator_of(selection: Selection, objective: WeightedObjective) -> str:

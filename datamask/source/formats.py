@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from datamask.errors import InputError, one_line
 from datamask.source.opening import naming
 from datamask.source.originals import ARROW, JSON_LINES, TABLES
-from datamask.source.pinned import LFS, check_pointer
+from datamask.source.pinned import check_local
 from datamask.source.reading import cast_plain, plain_schema
 from datamask.source.rows import json_objects
 from datamask.source.types import EXACT, widened
@@ -87,8 +87,7 @@ def look_into(
         InputError: the file cannot be read, or has more than *most_bad_lines* that are no objects.
     """
     with naming(name):
-        with open(path, "rb") as beginning:
-            check_pointer(beginning.read(len(LFS)), name)
+        check_local(path, name)
         if name.lower().endswith(ARROW):
             with _open_arrow(path) as reader:
                 return plain_schema(reader.schema), 0

@@ -161,6 +161,12 @@ def check_pointer(beginning: bytes, path: str, shard: int | None = None) -> None
         raise InputError(problem, path=path, shard=shard)
 
 
+def check_local(path: str, name: str) -> None:
+    """`check_pointer` for a local file, which messages call *name*."""
+    with open(path, "rb") as file:
+        check_pointer(file.read(len(LFS)), name)
+
+
 def _read_footer(file: Any, path: str, shard: int | None) -> tuple[int, bytes]:
     """The size of a Parquet file, and its footer with the eight bytes that end the file."""
     size = file.seek(0, 2)

@@ -61,7 +61,7 @@ PRINTED = {
     ("datamask/report/quality_findings.py", "rebuild"): "test_what_a_finding_proposes_is_done",
     ("datamask/runs/run.py", "plan"): "test_what_is_missing_names_the_launch",
     ("datamask/runs/run.py", "rerun-failed"): "test_what_is_missing_names_the_launch",
-    ("datamask/selection/model_file.py", "rebuild"): "tests/selection/test_applying.py",
+    ("datamask/selection/model_file.py", "rebuild"): "tests/selection/test_judging.py",
     ("datamask/source/convert.py", "ingest"): "test_a_source_of_lines_goes_from_command_to_command",
     ("datamask/storage/duckdb_scratch.py", "verify"): "test_damage_names_the_launch",
     ("datamask/storage/local.py", "label"): "tests/quality/test_labelling.py",

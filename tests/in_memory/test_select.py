@@ -279,9 +279,12 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "masked": (lambda: datamask.select(np.ma.masked_less(X, X[3].min() + 1e-9)), "row [0-3]: NaN"),
     "sparse": (lambda: datamask.select(torch.from_numpy(X).to_sparse()), r"to_dense\(\)"),
     "half a document": (lambda: datamask.select(X, num_selected=12.5), "num_selected: 12.5"),
-    "learn a list": (lambda: learn(X.tolist()), "column features: a list; needed a NumPy array"),
-    "learn big-endian": (lambda: learn(X.astype(">f4")), "column features: 2-d >f4; needed"),
-    "learn a matrix": (lambda: learn(X.astype("f4"), X), "column quality: 2-d .*; needed one"),
+    "learn a list": (lambda: learn(X.tolist()), "column features: list of objects; needed"),
+    "learn big-endian": (lambda: learn(X.astype(">f4")), "column features: ndarray of >f4; needed"),
+    "learn a matrix": (
+        lambda: learn(X.astype("f4"), X),
+        r"column quality: shape \(120, 8\); needed",
+    ),
     "no quality": (lambda: datamask.select(X, method="top_quality"), "method: top_quality"),
     "none": (lambda: datamask.select(X, num_selected=0), "num_selected: 0 of 120"),
     "for runs": (lambda: datamask.select(X, limits=[]), "limits: for runs only"),
@@ -295,7 +298,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 
 def test_half_a_document_is_not_learned():
     """A whole number of documents, of any kind of integer."""
-    with pytest.raises(ValueError, match=r"num_selected must be a whole number, got 12\.5"):
+    with pytest.raises(ValueError, match=r"num_selected must be in 0 to 120, got 12\.5"):
         learn(UNIT, number=12.5)
     assert learn(UNIT, number=np.int32(12)).selected.sum() == 12
 

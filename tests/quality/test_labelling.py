@@ -7,6 +7,7 @@ import pty
 import signal
 import subprocess
 import sys
+import threading
 import zlib
 from collections import Counter
 from collections.abc import Iterator
@@ -143,6 +144,27 @@ def test_a_killed_process_asks_nothing_twice(made, stub, tmp_path):
     again = stub.texts[before:]
     assert len(labels_in(tmp_path)) == 100
     assert not {*answered} & {*again} and len(answered) + len(again) == 100
+
+
+@pytest.mark.slow
+def test_ctrl_c_writes_the_labels_of_a_model(made, stub, tmp_path):
+    """Those that have come, before the process ends as an interrupted one."""
+    command = arguments(made[0], tmp_path, stub, 100)
+    journal = tmp_path / "out/journal.jsonl"
+    process: subprocess.Popen[bytes]
+    sent = threading.Event()
+
+    def interrupting(text: str, body: dict[str, Any]) -> tuple[int, str]:
+        if journal.exists() and len(journal.read_bytes().splitlines()) >= 30 and not sent.is_set():
+            sent.set()
+            process.send_signal(signal.SIGINT)
+        return stub.right(text, body)
+
+    stub.reply = interrupting
+    process = subprocess.Popen([sys.executable, "-m", "datamask.cli.main", *command])
+    assert process.wait() != 0
+    answered = [line["id"] for line in read_journal(journal)]
+    assert 0 < len(labels_in(tmp_path)) < 100 and {*labels_in(tmp_path)} <= {*answered}
 
 
 def test_invalid_answers_are_asked_for_once_more(made, stub, tmp_path, capsys):
