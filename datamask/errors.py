@@ -1,4 +1,4 @@
-"""Exceptions, and whether a retry can help.
+"""Exceptions, and the decision whether a retry can help.
 
 A `DatamaskError` is a `TerminalError` or a `TransientError`. Retry rules of tasks use only
 `is_transient`. Every message is one line that names the place and the remedy.
@@ -18,14 +18,14 @@ from typing import Any, ClassVar
 from datamask.showing import SECRETS, printable
 
 MOST_EXAMPLES = 10
-"""Problems of one kind that are shown."""
+"""Number of problems of one kind that are shown."""
 
 NOT_UTF8 = "its name is not UTF-8 in this locale; rename it, or set PYTHONUTF8=1 if it is"
-"""The problem of a file or folder that is not `is_utf8`."""
+"""Problem of a file or folder whose name fails `is_utf8`."""
 
 
 def is_utf8(name: str) -> bool:
-    """Whether a name is text; Python replaces bytes that it cannot decode by surrogates."""
+    """Return True if a name is text; Python replaces bytes that it cannot decode by surrogates."""
     return name.encode(errors="backslashreplace").decode() == name
 
 
@@ -52,11 +52,11 @@ class DatamaskError(Exception):
 
 
 class TerminalError(DatamaskError):
-    """The same call fails again; something must be fixed first."""
+    """A repeated call would fail again; something must be fixed first."""
 
 
 class TransientError(DatamaskError):
-    """The same call may succeed later."""
+    """A repeated call may succeed later."""
 
 
 def together(problems: Sequence[DatamaskError]) -> DatamaskError:
@@ -87,9 +87,9 @@ def gathering(problems: list[DatamaskError]) -> Iterator[None]:
 
 
 def _examples(problems: Sequence[DatamaskError]) -> list[str]:
-    """All problems or, if more than ten are of one kind, ten of each kind, the rarest kind first.
+    """Return all problems or, of a kind with more than ten, ten examples, the rarest kind first.
 
-    Problems are of one kind if they have the same class and remedy.
+    Two problems count as one kind if they have the same class and remedy.
     """
     kinds: dict[tuple[type, str], list[str]] = {}
     for problem in problems:
@@ -114,10 +114,11 @@ class SettingsError(TerminalError):
 
 
 def check_secrets() -> None:
-    """Check the secrets in the environment before anybody sends one: no header can carry it.
+    """Check the secrets in the environment before they are sent.
 
     Raises:
-        SettingsError: one has a line break, a space or a control character inside.
+        SettingsError: one has a line break, a space or a control character, which no header can
+        carry.
     """
     for name in SECRETS:
         if re.search(r"[^\x21-\x7e]", os.environ.get(name, "").strip()):
@@ -209,19 +210,19 @@ class DeviceMemoryError(TransientError):
 
 
 def one_line(text: object) -> str:
-    """The text with each run of whitespace, line breaks included, as one space."""
+    """Replace each run of whitespace in a text, line breaks included, by one space."""
     return " ".join(str(text).split())
 
 
 def describe(error: BaseException) -> str:
-    """An error as one line, with its class unless it is a `DatamaskError` or `OSError`."""
+    """Describe an error in one line, with its class unless it is a `DatamaskError` or `OSError`."""
     if isinstance(error, DatamaskError | OSError):
         return str(error)
     return one_line(f"{type(error).__name__}: {error}")
 
 
 def code_of(error: BaseException) -> str:
-    """The code of an error: of its class, `system` of the system's, `bug` of any other."""
+    """Return the code of an error: of its class, `system` for OSError, `bug` for any other."""
     if isinstance(error, DatamaskError):
         return error.code
     return "system" if isinstance(error, OSError) else "bug"
@@ -245,17 +246,17 @@ _NO_MEMORY = re.compile(
 
 
 def is_disk_full(error: BaseException | None) -> bool:
-    """Whether a disk or a quota is full, whichever library says so."""
+    """Return True if a disk or a quota is full, whichever library says so."""
     return _says(error, _DISK_ERRNO, _DISK_FULL)
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether this machine lacks memory, for data or for a thread."""
+    """Return True if this machine lacks memory, for data or for a thread."""
     return isinstance(error, MemoryError) or _says(error, {errno.ENOMEM}, _NO_MEMORY)
 
 
 def _says(error: BaseException | None, numbers: set[int], words: re.Pattern[str]) -> bool:
-    """Whether an error that is not ours has one of the system's numbers or, without one, words."""
+    """Return True if another library's error has such a system number or such words."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in numbers
     is_ours = isinstance(error, DatamaskError)
@@ -263,7 +264,7 @@ def _says(error: BaseException | None, numbers: set[int], words: re.Pattern[str]
 
 
 def known(error: Exception) -> Exception:
-    """The error that says what to do about a full disk or a lack of memory; any other unchanged."""
+    """Turn an error about a full disk or a lack of memory into one that names the remedy."""
     if is_disk_full(error):
         remedy = "free some space and run the same command again; finished files stay"
         return StorageError(f"the disk is full ({describe(error)}); {remedy}")
@@ -274,7 +275,7 @@ def known(error: Exception) -> Exception:
 
 
 def is_transient(error: BaseException | None) -> bool:
-    """Whether the same call may succeed later, whichever library raised the error.
+    """Return True if the same call may succeed later, whichever library raised the error.
 
     An error with several causes is transient if all causes are.
     """
@@ -288,15 +289,15 @@ def is_transient(error: BaseException | None) -> bool:
 
 
 def may_heal(error: BaseException | None) -> bool:
-    """Whether a further attempt is worthwhile: the error, or one of its causes, is transient."""
+    """Return True if another attempt is worthwhile: the error or a cause is transient."""
     causes = error.causes if isinstance(error, DatamaskError) else ()
     return is_transient(error) or any(map(is_transient, causes))
 
 
 def lines(error: DatamaskError | OSError) -> list[str]:
-    """The output of a command for an error: one line per problem.
+    """Write the output of a command for an error: one line per problem.
 
-    Of more than ten problems of one kind, ten are shown, and a file in the system's temporary
+    Of a kind with more than ten problems, ten are shown, and a file in the system's temporary
     folder lists all problems.
     """
     if isinstance(error, DatamaskError):
@@ -310,12 +311,12 @@ def lines(error: DatamaskError | OSError) -> list[str]:
 
 
 def escaped(text: object) -> str:
-    """The text, `printable` and with escapes for line breaks, as in some file names."""
+    """Make a text `printable`, with escapes for line breaks, as in some file names."""
     return printable(str(text)).replace("\n", "\\n")
 
 
 def _listed(problems: Sequence[DatamaskError]) -> str:
-    """Write a new file with one line per problem; returns its path."""
+    """Write a new file with one line per problem; return its path."""
     handle, path = tempfile.mkstemp(prefix="datamask-problems-", suffix=".txt")
     with open(handle, "w", encoding="utf-8") as file:
         file.writelines(f"{escaped(problem)}\n" for problem in problems)
@@ -326,9 +327,9 @@ EXIT_FIX, EXIT_RETRY, EXIT_MISTAKE = 2, 75, 70
 
 
 def exit_status(error: BaseException) -> int:
-    """The exit status of a command: 75 (EX_TEMPFAIL) if a retry may help, 70 for a bug, else 2.
+    """Return the exit status of a command: 75 (EX_TEMPFAIL) to retry, 70 for a bug, else 2.
 
-    Of several causes, one that the user must fix decides, and then a bug.
+    With several causes, one that the user must fix decides, and then a bug.
     """
     causes = error.causes if isinstance(error, DatamaskError) else ()
     statuses = set(map(exit_status, causes))
@@ -341,12 +342,12 @@ def exit_status(error: BaseException) -> int:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The end of a message: the known name most similar to *word*; empty if there is none."""
+    """End a message with the known name most similar to *word*; empty if there is none."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.7)
     return f"; did you mean `{near[0]}`?" if near else ""
 
 
 def shortened(value: Any, most: int = 100) -> str:
-    """The `repr` of a value, cut to *most* characters."""
+    """Cut the `repr` of a value to *most* characters."""
     text = repr(value)
     return text if len(text) <= most else f"{text[:most]}..."

@@ -1,4 +1,4 @@
-"""How the work is done: devices, memory, workers. Nothing here changes a result."""
+"""Settings of how the work is done: devices, memory, workers. None of them changes a result."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datamask.config.group import Group
 
 
 class Compute(Group):
-    """How a run is computed; changing these never repeats finished work."""
+    """Devices, memory and workers; changing them never repeats finished work."""
 
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     """auto, cpu, cuda, cuda:1"""

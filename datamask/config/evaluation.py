@@ -1,4 +1,4 @@
-"""Settings of evaluation: what is held out, which selections are compared, and how they train."""
+"""Settings of evaluation: held-out texts, the selections to compare, and how models train."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from datamask.config.group import Group, Model, Place, or_text
 from datamask.config.selection import Selection
 
 LEAST_TOKENS = 1000
-"""Least tokens that a model is trained on."""
+"""Minimum number of tokens that a model is trained on."""
 
 METHODS = typing.get_args(Selection.model_fields["method"].annotation)
 
 
 class Arm(Group):
-    """A set of documents to train on, one of those that are compared."""
+    """A set of documents to train on, one of several that are compared."""
 
     model_config = ConfigDict(json_schema_extra=or_text)
 
@@ -37,7 +37,7 @@ class Arm(Group):
     @model_validator(mode="before")
     @classmethod
     def _from_name(cls, data: Any) -> Any:
-        """A name alone is `ours`, `filtered_random`, a kind, or a method of selection."""
+        """Accept a name alone: `ours`, `filtered_random`, a kind, or a method of selection."""
         if not isinstance(data, str):
             return data
         known: dict[str, dict[str, Any]] = {m: {"change": {"method": m}} for m in METHODS}
@@ -77,7 +77,7 @@ class HeldOutSet(Group):
 
 
 class Evaluation(Group):
-    """Small language models, trained on each selection with one budget, and what they show."""
+    """Small language models, trained on each selection with one budget, and how they are scored."""
 
     hold_out: float = Field(0.0, ge=0, lt=0.5)
     """share of the documents, by a seeded hash of the id, that no selection gets and models are
@@ -104,12 +104,12 @@ class Evaluation(Group):
 
     @property
     def has_texts(self) -> bool:
-        """Whether there are texts on which models can be scored."""
+        """True if there are texts that can score models."""
         return bool(self.hold_out or self.sets)
 
     @property
     def question(self) -> str:
-        """Which question the verdict answers, for people."""
+        """Say which question the verdict answers, for people."""
         best = "random documents are the best possible, unless the source has noise or copies"
         if not self.sets:
             return (

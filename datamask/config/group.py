@@ -47,7 +47,7 @@ class Group(BaseModel):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **given: Any) -> None:
-        """Put the description of each field, the text below it, on one line."""
+        """Join the lines of each field's description, the text below it."""
         for field in cls.model_fields.values():
             field.description = " ".join((field.description or "").split())
 
@@ -56,7 +56,7 @@ class Group(BaseModel):
     def _refuse_truth_as_number(cls, value: Any, about: ValidationInfo) -> Any:
         annotation = cls.model_fields[str(about.field_name)].annotation
         if isinstance(value, bool) and bool not in (annotation, *typing.get_args(annotation)):
-            raise ValueError("true and false are no values of this setting")
+            raise ValueError("this setting does not accept true or false")
         return value
 
     @field_validator("*")
@@ -83,7 +83,7 @@ class Group(BaseModel):
         return self.model_copy(update=new)
 
     def relocated(self, place: Callable[[str], str], model: Callable[[str], str]) -> Self:
-        """The settings with each `Place` and `Model` replaced, in the groups within it too."""
+        """Replace each `Place` and `Model` in the settings, in the groups within it too."""
 
         def changed(value: Any, marks: Sequence[Any]) -> Any:
             if isinstance(value, Group):
@@ -96,13 +96,13 @@ class Group(BaseModel):
 
         fields = type(self).model_fields
         values = {name: changed(value, fields[name].metadata) for name, value in self}
-        # What stays the same counts as given only if it did.
+        # An unchanged value stays a default if it was one.
         update = {name: value for name, value in values.items() if value != getattr(self, name)}
         return self.model_copy(update=update)
 
 
 class SourceGroup(Group):
-    """Documents of the source: those of a domain, language or dump."""
+    """Documents of the source that share a domain, language or dump."""
 
     column: Literal["domain", "language", "dump"]
     """what defines the group"""
@@ -111,13 +111,13 @@ class SourceGroup(Group):
 
 
 def group_in(annotation: Any) -> type[BaseModel] | None:
-    """The settings group in a field's annotation, alone or in a tuple or union; None if none is."""
+    """Return the settings group in a field's annotation, alone or in a tuple or union, or None."""
     kinds = (annotation, *typing.get_args(annotation))
     return next((k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel)), None)
 
 
 def known_or_own(kind: str, known: Sequence[str]) -> AfterValidator:
-    """Accept a known name, or `package.module:Class` for one of the user's own."""
+    """Accept a known name, or `package.module:Class` for a class of the user's own."""
 
     def check(name: str) -> str:
         if ":" not in name and name not in known:

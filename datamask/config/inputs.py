@@ -1,4 +1,4 @@
-"""Settings of what goes in: source, plan, scores, embeddings."""
+"""Settings of the input: source, plan, scores, embeddings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from datamask.config.group import Group, Model, Place, SourceGroup, known_or_own
 from datamask.config.screening import Contamination, NearDuplicates
 
 WINDOWS, MOST_WINDOWS = 3, 1000
-"""Windows of a long text by default (beginning, middle and end), and at most."""
+"""Default number of windows of a long text (beginning, middle and end), and the maximum."""
 
 
 class Columns(Group):
@@ -32,13 +32,13 @@ class Columns(Group):
 
     @property
     def of_text(self) -> tuple[str, ...]:
-        """Those of text, also where it looks like numbers; in lower case."""
+        """Columns that hold text even if it looks like numbers; in lower case."""
         names = (self.text, self.id, self.dump, self.url, self.language)
         return tuple(map(str.lower, names))
 
 
 class Source(Group):
-    """Where the documents are."""
+    """The documents: where they are, and how they are read."""
 
     path: Place = ""
     """folder, glob or fsspec URL of Parquet files, or of JSON lines, CSV or Arrow files, which are
@@ -68,7 +68,7 @@ class Source(Group):
 
 
 class Plan(Group):
-    """How the source is divided into shards. Fixed for the life of a run folder."""
+    """Sizes that divide the source into shards. Fixed for the life of a run folder."""
 
     rows_per_shard: int = Field(1_000_000, ge=1)
     """most documents in a shard"""
@@ -129,24 +129,24 @@ class Score(Group):
     @model_validator(mode="before")
     @classmethod
     def _of_texts(cls, data: Any) -> Any:
-        """Files of examples hold texts, and a score of them that tells little decides little."""
+        """Fill in the defaults of scores from files of examples (`OF_TEXTS`)."""
         is_texts = isinstance(data, dict) and data.get("kind") == "examples" and data.get("path")
         return OF_TEXTS | data if is_texts else data
 
     def without_defaults(self) -> dict[str, Any]:
-        """As plain data, without settings that have the default of such a score."""
+        """Return the score as plain data, without settings that have the default of its kind."""
         data = self.model_dump(mode="json", exclude_defaults=True)
         of_texts = OF_TEXTS if self.kind == "examples" and self.path else {}
         return data | {name: getattr(self, name) for name in of_texts}
 
     @property
     def filled(self) -> float | None:
-        """What a missing score is replaced with, if anything."""
+        """The number that replaces a missing score, or None."""
         return None if isinstance(self.missing, str) else self.missing
 
     @property
     def reads_text(self) -> bool:
-        """Whether the score is computed from the documents' texts."""
+        """True if the score is computed from the documents' texts."""
         return self.kind in ("heuristic", "examples", "classifier", "fasttext")
 
     @model_validator(mode="after")
@@ -155,11 +155,13 @@ class Score(Group):
             if not getattr(self, key):
                 raise ValueError(f"kind `{self.kind}` needs `{key}`")
         for key in sorted(OF_KINDS.keys() & self.model_fields_set):
-            # A recorded score has every key, those of other kinds with their defaults.
+            # A recorded score has every key; keys of other kinds have their defaults.
             is_default = getattr(self, key) == type(self).model_fields[key].default
             kinds = OF_KINDS[key]
             if self.kind not in kinds and not ("kind" in self.model_fields_set and is_default):
-                raise ValueError(f"`{key}` is of kind {' or '.join(kinds)}, not `{self.kind}`")
+                raise ValueError(
+                    f"`{key}` belongs to kind {' or '.join(kinds)}, not to `{self.kind}`"
+                )
         if self.kind == "examples" and bool(self.path) + bool(self.labels) + bool(self.where) != 1:
             raise ValueError("kind `examples` needs one of `path`, `labels` and `where`")
         if self.group_column and not self.path:
@@ -193,7 +195,7 @@ OF_KINDS = {
     "label": ("classifier", "fasttext"),
     "least_correlation": ("examples",),
 }
-"""The kinds of a score that use a setting."""
+"""The kinds of score that use a setting."""
 
 RESERVED_SCORE_NAMES = frozenset(
     {
@@ -209,7 +211,7 @@ RESERVED_SCORE_NAMES = frozenset(
 
 
 class Quality(Group):
-    """How scores combine into quality, and which documents are dropped before embedding."""
+    """Combine scores into quality, and drop documents before embedding."""
 
     scores: tuple[Score, ...] = ()
     """scores to combine; none: the heuristic, or quality_score of layout `features`"""
@@ -244,7 +246,7 @@ EMBEDDERS = ("sentence-transformer", "lexical")
 
 
 class Embedding(Group):
-    """Which model turns text into vectors; layout `features` brings its own."""
+    """The model that turns text into vectors; layout `features` brings its own vectors."""
 
     method: Annotated[str, known_or_own("embedder", EMBEDDERS)] = "sentence-transformer"
     """`sentence-transformer`, `lexical` (for demos and tests), or package.module:Class"""
@@ -269,10 +271,10 @@ class Embedding(Group):
 
     @property
     def bytes_per_vector(self) -> int:
-        """On disk."""
+        """Bytes of a vector on disk."""
         return self.dimension + 4 if self.storage == "int8" else 2 * self.dimension
 
     @property
     def has_model(self) -> bool:
-        """Whether a model with files is loaded, pinned and run on the device."""
+        """True if a model with files is loaded, pinned and run on the device."""
         return self.method == "sentence-transformer"

@@ -1,4 +1,4 @@
-"""Settings from a file, from `--set` and from run.json, with one line for each problem."""
+"""Read settings from a file, from `--set` and from run.json, with one line for each problem."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def parse_settings(data: dict[str, Any], model: type[Group] = Settings) -> Any:
 
 
 def _walk(model: type[BaseModel], keys: tuple[int | str, ...]) -> tuple[type[BaseModel], str]:
-    """The group that a key belongs to, and the key's meaning; numbers are positions in a list."""
+    """Return the group that a key belongs to, and the key's meaning; numbers are list positions."""
     group, text = model, ""
     for part in keys:
         field = model.model_fields.get(str(part))
@@ -53,7 +53,7 @@ def _walk(model: type[BaseModel], keys: tuple[int | str, ...]) -> tuple[type[Bas
 
 def _describe(problem: Any, model: type[BaseModel]) -> str:
     parts, is_unknown = map(str, problem["loc"]), problem["type"] == "extra_forbidden"
-    # The kinds of a union, such as "constrained-float", are no keys.
+    # Kinds in a union, such as "constrained-float", are not keys.
     keys = [part for part in parts if is_unknown or re.fullmatch(r"\w+", part)]
     path = ".".join(keys) or "settings"
     group, meaning = _walk(model, problem["loc"])
@@ -82,11 +82,10 @@ def load_settings(
 ) -> tuple[Settings, Compute]:
     """Read a YAML file and apply overrides, `group.key=value` with YAML as value.
 
-    A number in a key is the position in a list: `quality.scores.0.missing=drop`.
-
-    The file's top level holds the groups of `Settings` and `compute`. Keys that are not in the file
-    have their defaults, so that the file alone determines a run. Without a file, the overrides
-    change the settings of an existing run, *own*, or the defaults.
+    A number in a key is the position in a list: `quality.scores.0.missing=drop`. The file's top
+    level holds the groups of `Settings` and `compute`. Keys that are not in the file have their
+    defaults, so that the file alone determines a run. Without a file, the overrides change the
+    settings of an existing run, *own*, or the defaults.
 
     Raises:
         SettingsError: unreadable file, unknown key, value out of range.
@@ -115,7 +114,7 @@ def load_settings(
 
 
 def with_values(own: Settings, values: Mapping[str, Any]) -> Settings:
-    """Settings with other values, by their dotted keys, such as `selection.ratio`.
+    """Replace values of settings, by their dotted keys, such as `selection.ratio`.
 
     Raises:
         SettingsError: an unknown key, or a value out of its range.
@@ -128,7 +127,11 @@ def with_values(own: Settings, values: Mapping[str, Any]) -> Settings:
 
 
 def load_rubric(path: Path | None) -> Rubric:
-    """Read the rubric of `datamask label`; or the default; raises as `load_settings`."""
+    """Read the rubric of `datamask label`; without a path, return the default rubric.
+
+    Raises:
+        SettingsError: unreadable file, unknown key, value out of range.
+    """
     data = {} if path is None else read_yaml(path.read_bytes(), str(path))
     rubric: Rubric = parse_settings(data, Rubric)
     return rubric
@@ -147,7 +150,7 @@ def _apply(data: dict[str, Any], override: str) -> None:
 
 
 def _put(data: dict[str, Any], key: str, value: Any, shown: str) -> None:
-    """Set the value of a dotted key in nested data; an error begins with *shown*.
+    """Set the value of a dotted key in nested data; an error message begins with *shown*.
 
     A number in the key is the position in a list, from 0.
     """
@@ -164,7 +167,7 @@ def _put(data: dict[str, Any], key: str, value: Any, shown: str) -> None:
 
 
 def _place(inner: dict[str, Any] | list[Any], part: str, shown: str) -> Any:
-    """A part of a dotted key: itself in a group, and a position in a list that has it."""
+    """Return one part of a dotted key: a name in a group, or a valid position in a list."""
     if isinstance(inner, dict):
         return part
     if not part.isdecimal() or int(part) >= len(inner):

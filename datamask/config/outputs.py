@@ -1,4 +1,4 @@
-"""Settings of what comes out: subset, report, publication."""
+"""Settings of the output: subset, report, publication."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datamask.config.group import Group
 
 
 class Subset(Group):
-    """How the selected documents are written."""
+    """The files of selected documents."""
 
     file_bytes: int = Field(512 * 2**20, ge=1024)
     """approximate size of a published file"""
@@ -52,9 +52,9 @@ class Publication(Group):
 
 
 MOST_DUMPS = 200
-"""Dumps up to which each has files and a configuration of its own: a dump needs a file, however
-small."""
+"""Maximum number of dumps that get files and a configuration of their own: every dump costs at
+least one file, however small."""
 
 SAMPLED_DOCUMENTS, SAMPLED_SHARDS = 5000, 32
-"""Random documents of the report's sample, and shards from which they are drawn: they bound the
-report's time and size. Counts and means always cover every document."""
+"""Number of random documents in the report's sample, and of shards that it comes from: they bound
+the report's time and size. Counts and means always cover every document."""

@@ -1,4 +1,4 @@
-"""YAML of what JSON can hold, with each key once and no aliases."""
+"""Read YAML that holds only what JSON can hold, with each key once and no aliases."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class _PlainYAML(yaml.SafeLoader):
     }
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """See `yaml.composer.Composer`."""
+        """Refuse aliases and repeated keys. See `yaml.composer.Composer`."""
         mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
         if self.check_event(yaml.AliasEvent):
             raise _refusal("an alias; write its value here", mark)
@@ -36,7 +36,7 @@ def _refusal(problem: str, mark: Any) -> yaml.MarkedYAMLError:
 
 
 def read_yaml(text: str | bytes, origin: str) -> Any:
-    """Plain data from YAML; dates stay text. Messages begin with *origin*.
+    """Read plain data from YAML; dates stay text. Messages begin with *origin*.
 
     Raises:
         SettingsError: it is not YAML, gives a key twice, has an alias, or holds what JSON cannot.
@@ -52,6 +52,6 @@ def read_yaml(text: str | bytes, origin: str) -> Any:
         mark = error.problem_mark
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         reason = str(error.problem)
-    except Exception as error:  # YAML's constructors raise errors of many kinds
+    except Exception as error:  # YAML's constructors raise errors of many kinds.
         reason = str(error)
     raise SettingsError(f"{origin}{where}: not YAML ({one_line(reason)[:200]}); fix it")

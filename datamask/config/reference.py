@@ -1,4 +1,4 @@
-"""The list of settings as text, generated from the models."""
+"""List the settings as text, generated from the models."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KINDS = {bool: "true or false", int: "integer", float: "number", str: "text", di
 
 
 def describe(model: type[BaseModel], prefix: str = "") -> dict[str, str]:
-    """Key, default, type and meaning of each setting and group within a group, by their keys."""
+    """Describe each setting and each inner group: key, default, type and meaning, by key."""
     texts = {}
     for name, field in model.model_fields.items():
         group, is_list = group_in(field.annotation), typing.get_origin(field.annotation) is tuple
@@ -42,12 +42,12 @@ def describe(model: type[BaseModel], prefix: str = "") -> dict[str, str]:
 
 
 def descriptions() -> dict[str, str]:
-    """`describe` of every model of settings."""
+    """Return `describe` of every model of settings."""
     return {key: text for model, prefix in ALL for key, text in describe(model, prefix).items()}
 
 
 def described(key: str) -> list[str]:
-    """`describe` of one setting, or of a group and all settings in it; empty for all settings.
+    """Describe one setting, or a group and all settings in it; an empty key means all settings.
 
     Raises:
         SettingsError: there is no such key; the message has the nearest ones.
@@ -72,7 +72,7 @@ def _default(field: FieldInfo) -> str:
 
 
 def _kind(field: FieldInfo) -> str:
-    """The type of a setting, with its choices or range."""
+    """Return the type of a setting, with its choices or range."""
     symbols = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
     rules = [(rule, bound) for rule in field.metadata for bound in symbols if hasattr(rule, bound)]
     bounds = [f"{symbols[bound]} {getattr(rule, bound)}" for rule, bound in rules]

@@ -1,4 +1,4 @@
-"""The rubric of `datamask label`: what texts are graded by, which model grades them, and bounds."""
+"""The rubric of `datamask label`: questions about texts, the model that answers, and limits."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Term(Group):
 
 
 GREEDY = {"greedy": ("pairwise", "disf"), "lazy_greedy": ("facility_location",)}
-"""The greedy methods, with the metrics that they serve."""
+"""The greedy methods, with the metrics that they can maximise."""
 
 WITHOUT_VECTORS = ("random", "top_quality")
 """Methods that read no vectors."""
@@ -46,12 +46,12 @@ WITHOUT_OBJECTIVE = ("random", "semdedup", "d4", "cluster_balanced")
 """Methods that optimise nothing."""
 
 NO_GROUP = "(none)"
-"""The group of documents whose dump, language or domain is missing or blank, and that of documents
-without a topic, which were not embedded."""
+"""Name of the group of documents whose dump, language or domain is missing or blank, or that have
+no topic because they were not embedded."""
 
 
 LENGTH_BINS = 10
-"""Number of length bins, with equal numbers of candidates (docs/log.md#numbers)."""
+"""Number of length bins, each with equally many candidates (docs/log.md#numbers)."""
 
 
 class Topics(Group):
@@ -62,7 +62,7 @@ class Topics(Group):
 
 
 class Limit(Group):
-    """Minimum and maximum share of a group of documents in the selection."""
+    """Minimum and maximum fraction of the selection that a group of documents may have."""
 
     column: Literal["dump", "language", "domain", "topic"]
     """what defines the groups; the same in all limits of a run"""
@@ -90,7 +90,7 @@ TRAINING = ("max_repeat", "training_documents", "training_tokens")
 
 
 class Selection(Group):
-    """How many documents are kept, by which objective and method, and how often each is seen."""
+    """The number of documents to keep, the objective and method, and the repeats."""
 
     scope: Literal["shard", "corpus"] = "shard"
     """`shard`: every shard keeps its share; `corpus`: one selection over all shards"""
@@ -170,7 +170,7 @@ class Selection(Group):
     @model_validator(mode="before")
     @classmethod
     def _without_none(cls, data: Any) -> Any:
-        """A metric or lambda of None, or an empty one, is not given."""
+        """Treat a metric or lambda of None, or an empty one, as not given."""
         if not isinstance(data, dict):
             return data
         return {k: v for k, v in data.items() if k not in FROM_RECIPE or v not in (None, "")}
@@ -208,20 +208,20 @@ class Selection(Group):
         return self
 
     def filled_in(self, **values: Any) -> Selection:
-        """These settings with *values* where none is given; such values do not count as given."""
+        """Fill in *values* where none is given; such values do not count as given."""
         given = self.model_fields_set
         values = {name: value for name, value in values.items() if name not in given}
         return Selection.model_construct(given, **{**dict(self), **values})
 
     def changed(self, change: dict[str, Any]) -> dict[str, Any]:
-        """These settings with some changed, as plain data; a new budget replaces the old one."""
+        """Change some settings; returns plain data. A new budget replaces the old one."""
         budgets = {"ratio", "documents", "tokens"}
         replaced = budgets if budgets & change.keys() else set()
         return self.model_dump(mode="json", exclude=replaced) | change
 
     @property
     def training(self) -> int | None:
-        """What training sees, in documents or tokens; None without repeats."""
+        """The total that training sees, in documents or tokens; None without repeats."""
         return self.training_documents or self.training_tokens
 
     @property
@@ -231,32 +231,32 @@ class Selection(Group):
 
     @property
     def balances_topics(self) -> bool:
-        """Whether the objective may read the documents' topics."""
+        """True if the objective may read the documents' topics."""
         options = [term.options.get("column") for term in self.more_terms]
         return "topic" in options or self.has_custom_terms
 
     @property
     def needs_tokens(self) -> str:
-        """The setting that needs the tokens of every document; empty if none does."""
+        """Name the setting that needs the tokens of every document; empty if none does."""
         names = ("tokens", "training_tokens")
         return next((name for name in names if getattr(self, name) is not None), "")
 
     def of_mask(self) -> dict[str, Any]:
-        """The settings on which it depends which documents are kept, as plain data."""
+        """The settings that decide which documents are kept, as plain data."""
         without = {*TRAINING, *(() if self.mask_model else ("mask_model",))}
         return self.model_dump(mode="json", exclude=without)
 
     @property
     def has_custom_terms(self) -> bool:
-        """Whether a term of the objective is a class of the user."""
+        """True if a term of the objective is a class of the user."""
         return any(":" in name for name in (self.metric, *(term.name for term in self.more_terms)))
 
     @property
     def has_cut(self) -> bool:
-        """Whether documents of all shards are compared before any is selected."""
+        """True if documents of all shards are compared before any is selected."""
         return self.scope == "corpus" or self.tokens is not None or bool(self.limits)
 
     @property
     def num_rounds(self) -> int:
-        """Maximum number of exchanges between shards; 0 if each learns alone or nothing does."""
+        """Maximum number of exchanges between shards; 0 if shards do not learn together."""
         return self.rounds if self.scope == "corpus" and self.method == "mask" else 0

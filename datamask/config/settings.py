@@ -16,7 +16,7 @@ from datamask.config.selection import FROM_RECIPE, WITHOUT_VECTORS, Selection, T
 from datamask.config.tokens import Tokens
 
 SMALL_RATIO = 0.25
-"""Share of the source that is left, whatever the rule prunes and hygiene drops, as is usual."""
+"""Budgets up to this fraction of the source fit, whatever AUC and hygiene usually remove."""
 
 DEFAULT_SCORES = {
     "documents": (Score(),),
@@ -55,7 +55,7 @@ class Settings(Group):
 
     @model_validator(mode="after")
     def _fill_in(self) -> Self:
-        """Fill in a metric and a lambda that are not given: settings of other groups decide."""
+        """Fill in a metric and a lambda that are not given; settings of other groups decide."""
         selection, publication, counter = self.selection, self.publication, self.source.tokenizer
         if self.tokens is not None and counter not in ("", self.tokens.tokenizer):
             raise ValueError("source.tokenizer is not tokens.tokenizer; leave source.tokenizer out")
@@ -79,14 +79,14 @@ class Settings(Group):
         return self
 
     def given(self) -> dict[str, Any]:
-        """These settings as plain data, without values that were filled in."""
+        """Return these settings as plain data, without values that were filled in."""
         data = self.model_dump(mode="json")
         for name in {*FROM_RECIPE} - self.selection.model_fields_set:
             del data["selection"][name]
         return data
 
     def explained(self) -> list[str]:
-        """Sentences for people: why the metric, lambda and verdict are what they are by default."""
+        """Explain to people why metric, lambda and verdict have their default values."""
         selection = self.selection
         lines = [self.evaluation.question] if self.evaluation.arms else []
         if selection.method != "mask" or selection.mask_model:
@@ -116,9 +116,9 @@ class Settings(Group):
         if self.pruning_follows:
             both = " and lambda follow" if self.weight_follows else " follows"
             lines.append(
-                f"The pruned share{both} from how well the score tells the examples from random "
-                "documents; the log then says how much of the source can be of the wanted kind by "
-                "this score: compare that with what you know."
+                f"The pruned share{both} from how well the score separates the examples from "
+                "random documents; the log then says how much of the source can be of the wanted "
+                "kind by this score: compare that with what you know."
             )
         if "metric" not in given and selection.metric != recipe.METRIC:
             lines.append(
@@ -130,18 +130,18 @@ class Settings(Group):
 
     @property
     def compares_texts(self) -> bool:
-        """Whether it matters which documents have equal texts."""
+        """True if a setting compares the texts of documents, so equal texts must be known."""
         drops = self.quality.duplicates == "drop" or self.evaluation.hold_out > 0
         return drops or self.quality.contamination is not None
 
     @property
     def counts_for_trainer(self) -> bool:
-        """Whether the tokens that budgets count are those of `tokens.tokenizer`."""
+        """True if budgets count tokens with the tokenizer of `tokens.tokenizer`."""
         return self.tokens is not None and bool(self.selection.needs_tokens)
 
     @property
     def has_vectors(self) -> bool:
-        """Whether documents have vectors: the source's, or made because something needs them."""
+        """True if documents have vectors: the source's, or made because a setting needs them."""
         return bool(self.selection.metric)
 
     def _needs_vectors(self) -> bool:
@@ -152,32 +152,32 @@ class Settings(Group):
 
     @property
     def default_arms(self) -> list[str]:
-        """The arms of an evaluation that names none."""
+        """Name the arms of an evaluation that names none."""
         filtered = ["filtered_random"] if self.prune_fraction else []
         selects = self.has_vectors and not self.selection.mask_model
         return ["ours", "random", "top_quality", *([*filtered, "semdedup"] if selects else [])]
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """A copy with other groups, in which what follows from them is filled in again."""
+        """Copy the settings with other groups, and fill in again what follows from these groups."""
         return type(self)(**{**dict(self), **(update or {})})
 
     @property
     def has_heuristic_alone(self) -> bool:
-        """Whether the built-in heuristic of form is the only score."""
+        """True if the built-in heuristic of form is the only score."""
         return all(score.kind == "heuristic" for score in self.scores)
 
     @property
     def scores(self) -> tuple[Score, ...]:
-        """The scores: those set, or the default of the source's layout."""
+        """The scores that are set, or the default of the source's layout."""
         return self.quality.scores or DEFAULT_SCORES[self.source.layout]
 
     @property
     def pruning_follows(self) -> bool:
-        """Whether the share to prune follows from how well a score tells (`recipe.following`).
+        """True if the AUC of a score decides the fraction to prune (`recipe.following`).
 
-        It does if it is not given, and the only score tells examples from random documents,
-        prefers them and is compared over the whole corpus, as its AUC is. Then `prune_fraction` is
-        the most that is pruned.
+        This holds if no fraction is given, and the only score separates examples from random
+        documents, prefers the examples and is compared over the whole corpus, as its AUC is. Then
+        `prune_fraction` is the largest fraction that may be pruned.
         """
         score, *others = self.scores
         is_told = score.kind == "examples" and bool(score.path) and score.weight > 0
@@ -186,9 +186,9 @@ class Settings(Group):
 
     @property
     def pruning_gives_way(self) -> bool:
-        """Whether less is pruned than follows if the budget needs more than that would leave.
+        """True if pruning keeps more than the AUC would leave where the budget needs more.
 
-        A small share of the documents is always left. So changing it makes no scores again.
+        A budget up to `SMALL_RATIO` always fits, so changing such a budget makes no scores again.
         """
         selection = self.selection
         is_small = selection.documents is None and selection.tokens is None
@@ -196,9 +196,9 @@ class Settings(Group):
 
     @property
     def weight_follows(self) -> bool:
-        """Whether lambda follows from the same; then that of these settings is not in force.
+        """True if the AUC decides lambda too; then lambda in these settings is not in force.
 
-        It does for the recipe's metric alone, of which there is evidence, and for its comparator.
+        This holds for the recipe's metric alone, which was tested, and for its comparator.
         """
         selection = self.selection
         covers = selection.metric == recipe.METRIC and selection.method in ("mask", "lazy_greedy")
@@ -206,20 +206,20 @@ class Settings(Group):
         return covers and not is_given and self.pruning_follows
 
     def resolved(self, pruned: float, weight: float) -> Self:
-        """These settings with the share that is pruned and, if it follows too, with this lambda."""
+        """Fix the fraction that is pruned and, if the AUC decides it too, lambda."""
         weight = weight if self.weight_follows else self.selection.quality_weight
         quality = self.quality.model_copy(update={"prune_fraction": pruned})
         selection = self.selection.model_copy(update={"quality_weight": weight})
         return self.model_copy(update={"quality": quality, "selection": selection})
 
     def __eq__(self, other: object) -> bool:
-        """Whether all settings are equal; a lambda that follows is not equal to one that is set."""
+        """Compare all settings; a lambda that the AUC decides does not equal one that is set."""
         is_same = isinstance(other, Settings) and self.weight_follows == other.weight_follows
         return is_same and super().__eq__(other)
 
     @property
     def least_pruned(self) -> float:
-        """The least fraction that is pruned, as far as is known without the scores."""
+        """Lower bound on the fraction that is pruned, before the scores are known."""
         return 0.0 if self.pruning_follows else self.prune_fraction
 
     @property

@@ -1,4 +1,4 @@
-"""Settings of what trainers read: tokens in the order of training."""
+"""Settings of the tokens that trainers read, in the order of training."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datamask.config.group import Group, Model
 
 
 class Phase(Group):
-    """A phase of training: a share of the tokens, perhaps of some documents only."""
+    """A phase of training: a fraction of the tokens, perhaps from some documents only."""
 
     share: float = Field(gt=0, le=1)
     """share of all tokens; shares add up to 1"""
@@ -19,7 +19,7 @@ class Phase(Group):
 
 
 class Tokens(Group):
-    """How the selected documents become the tokens that a trainer reads."""
+    """Turn the selected documents into the tokens that a trainer reads."""
 
     tokenizer: Model = Field(min_length=1)
     """a tokenizer.json, a folder with one, or a model on the Hub"""

@@ -1,8 +1,8 @@
-"""A shard's documents through a model, chunk by chunk: prepared ahead, and kept until all are done.
+"""Run a shard's documents through a model, chunk by chunk: prepared ahead, and checkpointed.
 
 A device that waits for its host is idle, so a chunk is read and prepared in a thread while the one
-before it is computed. What was computed survives a kill as a checkpoint of each chunk, named after
-its ids; on a CPU, also as one of the windows of a chunk in work, every minute.
+before it is computed. A kill does not lose finished chunks: each is a checkpoint, named after its
+ids. On a CPU, the finished windows of a chunk in work are a checkpoint too, every minute.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Given = TypeVar("Given")
 Made = TypeVar("Made")
 
 CHUNK = 4096
-"""Texts that are tokenised and sorted by length together: with more of them, the texts of a batch
-differ less in length."""
+"""Number of texts that are tokenised and sorted by length together: with more of them, the texts of
+a batch differ less in length."""
 
 AHEAD = 2
-"""Items that are finished or being made."""
+"""Number of items that are finished or being made."""
 
 
 def computed_chunks(
@@ -43,10 +43,10 @@ def computed_chunks(
     compute: Callable[[pa.RecordBatch, Any], State],
     checkpoints: Checkpoints | None,
 ) -> Iterator[tuple[pa.RecordBatch, State]]:
-    """Each chunk of a shard's documents with its arrays; at the end, notes `speed.METRICS`.
+    """Yield each chunk of a shard's documents with its arrays; at the end, note `speed.METRICS`.
 
-    *batches* have id, content and row in the shard; *prepare* is what the host does with a chunk
-    ahead, in another thread; *compute* makes arrays, by name, of a chunk and what was prepared.
+    *batches* have id, content and row in the shard; *prepare* is the work of the host on a chunk
+    ahead, in another thread; *compute* makes arrays, by name, from a chunk and what was prepared.
     Without *checkpoints*, no arrays are kept.
     """
     metrics = dict.fromkeys(METRICS, 0.0)
@@ -83,7 +83,7 @@ def computed_chunks(
 
 
 def _advance_within(before: int, rows: int, total: int, windows: int, of: int) -> None:
-    """Report a chunk of *rows* documents of which some windows are computed."""
+    """Report a chunk of *rows* documents that has some of its windows computed."""
     advance(before + rows * windows // of, total)
 
 
@@ -99,7 +99,7 @@ def read_ahead(items: Iterable[Given], make: Callable[[Given], Made]) -> Iterato
     with ThreadPoolExecutor(1, "read-ahead") as thread:
 
         def next_one() -> list[Made]:
-            """The next item, alone; nothing at the end."""
+            """Return the next item, alone; nothing at the end."""
             return list(itertools.islice(made, 1))
 
         waiting = deque(thread.submit(context.run, next_one) for _ in range(AHEAD))
@@ -115,7 +115,7 @@ def read_ahead(items: Iterable[Given], make: Callable[[Given], Made]) -> Iterato
 
 
 def regrouped(tables: Iterable[pa.Table], size: int) -> Iterator[pa.Table]:
-    """The rows of some tables in tables of *size* rows, the last one of the rest."""
+    """Yield the rows of some tables in tables of *size* rows; the last one has the rest."""
     waiting: list[pa.Table] = []
     rows = 0
     for table in tables:

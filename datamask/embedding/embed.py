@@ -50,7 +50,7 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> None:
         pa.Table.from_arrays([names, *vectors.to_columns(matrix, storage), read], schema=schema)
         for names, matrix, read in _embedded(run, shard, ids, is_new, compute)
     )
-    # Row groups of one size, so that the file does not depend on the size of the chunks.
+    # Use row groups of one size, so that the file does not depend on the size of the chunks.
     tables, reused = regrouped(embedded, ROWS_PER_GROUP), int((rows >= 0).sum())
     if reused:
         tables = merged(run.path("embeddings", shard), rows, embedded, ROWS_PER_GROUP)
@@ -64,7 +64,7 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> None:
 
 
 def _survivors(run: Run, shard: int) -> tuple[pa.Array, np.ndarray]:
-    """Ids of all documents of a shard, as text, and which of them survived pruning; bool."""
+    """Return ids of all documents of a shard, as text, and a mask of survivors of pruning; bool."""
     run.receipt("quality", shard)
     quality = read_columns(run.path("quality", shard), ["id", "dropped"])
     return quality["id"].combine_chunks(), quality["dropped"].is_null().to_numpy()
@@ -73,7 +73,7 @@ def _survivors(run: Run, shard: int) -> tuple[pa.Array, np.ndarray]:
 def _embedded(
     run: Run, shard: int, ids: pa.Array, is_wanted: np.ndarray, compute: Compute
 ) -> Iterator[tuple[pa.Array, np.ndarray, pa.Array]]:
-    """Ids, vectors (float16) and `text_read` of the wanted documents, chunk by chunk."""
+    """Yield ids, vectors (float16) and `text_read` of the wanted documents, chunk by chunk."""
     if not is_wanted.any():
         return
     prepare, embed = _embedder(run, shard, compute)
@@ -85,7 +85,7 @@ def _embedded(
 
     def arrays(batch: pa.RecordBatch, prepared: Any) -> State:
         read = prepared.share_read() if prepared else np.full(len(batch), np.nan)
-        # As they are written: float16 is what both ways give.
+        # Round as the file does, so that stored and computed vectors agree: float16 in both.
         return {"vectors": embed(batch, prepared).astype(np.float16), "text_read": read}
 
     wanted, number = _wanted(run, shard, ids, is_wanted), int(is_wanted.sum())
@@ -95,7 +95,7 @@ def _embedded(
 
 
 def encoder_name(run: Run) -> str:
-    """The origin of the vectors, as recorded in every output."""
+    """Return the origin of the vectors, as recorded in every output."""
     if run.settings.source.layout == "features":
         return "source column feature_arr"
     embedding = run.settings.embedding
@@ -105,7 +105,7 @@ def encoder_name(run: Run) -> str:
 def _wanted(
     run: Run, shard: int, known: pa.Array, is_wanted: np.ndarray
 ) -> Iterator[pa.RecordBatch]:
-    """The wanted rows (id, content, row in the shard) of the source, whose ids are *known*."""
+    """Yield the wanted rows (id, content, row in the shard) of the source; *known* are its ids."""
     other = f"{run.path('quality', shard)}: other ids than the source's; delete it and relaunch"
     start, source = 0, run.settings.source
     for batch in read_shard(run, shard, [source.id_column, content_column(source)]):
@@ -124,7 +124,7 @@ def _wanted(
 def _embedder(
     run: Run, shard: int, compute: Compute
 ) -> tuple[Callable[[pa.RecordBatch], Any], Callable[[pa.RecordBatch, Any], np.ndarray]]:
-    """What prepares rows in another thread, and what makes unit vectors, float32, of both."""
+    """Return two functions: one prepares rows in a thread, one makes unit vectors (float32)."""
     embedding, source = run.settings.embedding, run.settings.source
     if source.layout != "features":
         revision = run.pinned_revisions.get(PIN, "")

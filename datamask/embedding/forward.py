@@ -27,12 +27,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """A chunk that a CPU may need minutes for: kept while it is computed.
+    """Windows of a chunk that a CPU may need minutes for, kept while it is computed.
 
     Args:
         checkpoints: where rows are kept, if anywhere.
-        name: under which.
-        report: is told how many windows are done, and how many there are.
+        name: name of the checkpoint.
+        report: called with the number of windows done, and of all windows.
     """
 
     checkpoints: Checkpoints | None
@@ -40,7 +40,7 @@ class Partial:
     report: Callable[[int, int], None]
 
     def load(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """The places of windows that were computed before, and their rows; None without any."""
+        """Load the places of windows that were computed before, and their rows; None if none."""
         kept = self.checkpoints.load(self.name) if self.checkpoints else None
         return (kept["places"], kept["rows"]) if kept else None
 
@@ -55,11 +55,11 @@ class Partial:
 
 @dataclass(frozen=True, slots=True)
 class Tokenised:
-    """The texts of a chunk as the model takes them, on the host.
+    """The texts of a chunk in the form that the model takes, on the host.
 
-    `windows` of the texts are rows of the model's output; `characters` are how many of each the
-    model reads (float64, NaN where it is unknown). `batches` and `features` are the places of the
-    windows and the model's input of each forward pass. `counts` are `token_metrics`, if any.
+    `windows` of the texts are rows of the model's output; `characters` are how many of each window
+    the model reads (float64, NaN where it is unknown). `batches` and `features` are the places of
+    the windows and the model's input of each forward pass. `counts` are `token_metrics`, if any.
     `partial` keeps what is computed of the chunk, and reports it.
     """
 
@@ -71,7 +71,7 @@ class Tokenised:
     partial: Partial | None = None
 
     def share_read(self) -> np.ndarray:
-        """The share of each text that the model reads; float32, in [0, 1] or NaN."""
+        """Return the fraction of each text that the model reads; float32, in [0, 1] or NaN."""
         return self.windows.share_read(self.characters)
 
 
@@ -86,7 +86,7 @@ _loading = threading.Lock()
 
 
 def load_once(key: tuple[str, ...], load: Callable[[], Any]) -> Any:
-    """A model from the cache of this process, or loaded; one thread loads at a time.
+    """Return a model from the cache of this process, or load it; one thread loads at a time.
 
     *key* is all that determines the loaded model, its device included; first, its name.
     """
@@ -101,7 +101,7 @@ def load_once(key: tuple[str, ...], load: Callable[[], Any]) -> Any:
 
 
 def device_name(compute: Compute) -> str:
-    """The device, where `auto` is CUDA if there is one."""
+    """Return the device; `auto` is CUDA if there is one."""
     import torch
 
     if compute.device != "auto":
@@ -129,7 +129,7 @@ def token_batches(counts: np.ndarray, most_tokens: int) -> list[np.ndarray]:
 def token_metrics(
     counts: np.ndarray, whole: np.ndarray, batches: list[np.ndarray], windows: int
 ) -> dict[str, int]:
-    """`speed.TOKEN_METRICS`; *counts* are tokens of each text after it was cut, *whole* before."""
+    """Return `speed.TOKEN_METRICS`; *counts* are tokens of each text when cut, *whole* before."""
     at_lengths = {n: np.minimum(whole, windows * length).sum() for length, n in TOKENS_AT.items()}
     sums = {"tokens": counts.sum(), "whole_tokens": whole.sum(), "cut": (whole > counts).sum()}
     sums["padded_tokens"] = sum(len(batch) * counts[batch].max() for batch in batches)
@@ -137,7 +137,7 @@ def token_metrics(
 
 
 TokenLists = Mapping[str, Any]
-"""`input_ids` and what goes with them, a list for each text; other values are of every batch."""
+"""`input_ids` and similar columns have a list for each text; other values apply to every batch."""
 
 
 def tokenise_windows(
@@ -150,11 +150,11 @@ def tokenise_windows(
     max_tokens: int,
     device: Any,
 ) -> Tokenised:
-    """Windows of texts, of the size that the tokeniser leaves of the beginning of each.
+    """Tokenise windows of texts; their size is what the tokeniser keeps of each text's beginning.
 
     The beginnings have batches of their own: other windows do not change the vectors of short
     texts, not even by rounding. *token_lists* cuts each text at *max_tokens*, after *ahead* other
-    characters; *most* is the number of windows of a text, *batch* that of whole windows in a
+    characters; *most* is the number of windows of a text, *batch* the number of whole windows in a
     forward pass (None: `TOKENS_PER_BATCH`). The *tokenizer* of transformers pads.
     """
     first = token_lists(texts)
@@ -176,7 +176,7 @@ def tokenise_windows(
 def _characters_held(
     columns: TokenLists, texts: Sequence[str], ahead: int, max_tokens: int
 ) -> np.ndarray:
-    """How many characters of each text its tokens hold; NaN if a tokeniser in Python cut it."""
+    """Count the characters of each text that its tokens hold; NaN if Python code cut it."""
     held = np.array([len(text) for text in texts], np.float64)
     encodings = getattr(columns, "encodings", None)
     if not encodings:
@@ -197,7 +197,7 @@ def _pad_batches(
     max_tokens: int,
     device: Any,
 ) -> tuple[list[np.ndarray], list[dict[str, Any]], dict[str, int]]:
-    """Batches, features and counts of `Tokenised`, with about as many tokens in each batch."""
+    """Return batches, features and counts of `Tokenised`, with about equal tokens a batch."""
     most_tokens = batch * max_tokens if batch else TOKENS_PER_BATCH.get(device.type, 16_384)
     sequences = {name: lists for name, lists in columns.items() if isinstance(lists, list)}
     rest = {name: value for name, value in columns.items() if name not in sequences}
@@ -207,10 +207,10 @@ def _pad_batches(
     for rows in batches:
         part = {name: [lists[row] for row in rows] for name, lists in sequences.items()}
         padded = dict(tokenizer.pad(part, padding=True, return_tensors="pt"))
-        if device.type == "cuda":  # in memory that a GPU can fetch by itself
+        if device.type == "cuda":  # A GPU can fetch pinned memory by itself.
             padded = {name: tensor.pin_memory() for name, tensor in padded.items()}
         features.append({**rest, **padded})
-    whole = counts  # of texts before they were cut; a tokeniser in Python does not know these
+    whole = counts  # These counts precede the cut; a tokeniser in Python does not know them.
     if encodings := getattr(columns, "encodings", None):
         special = tokenizer.num_special_tokens_to_add()
         whole = counts + [sum(len(p) - special for p in text.overflowing) for text in encodings]
@@ -224,11 +224,13 @@ def compute_batches(
     device: Any,
     setting: str,
 ) -> np.ndarray:
-    """What a model gives for W windows, float32; the host waits for the device once, at the end.
+    """Run W windows through a model, float32; the host waits for the device once, at the end.
 
-    *forward* makes of a batch's features on the device a tensor with a row for each window, of
-    which the first *width* numbers are kept. A batch that does not fit is halved; if one text does
-    not, DeviceMemoryError says to lower *setting*.
+    *forward* turns a batch's features on the device into a tensor with a row for each window; the
+    first *width* numbers of a row are kept. A batch that does not fit is halved.
+
+    Raises:
+        DeviceMemoryError: one text does not fit; the message says to lower *setting*.
     """
     import torch
 
@@ -276,5 +278,5 @@ def compute_batches(
 
 
 def shown_names(names: Sequence[str], most: int = 5) -> str:
-    """Some ids for a message."""
+    """Name some ids in a message."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if names[most:] else "")

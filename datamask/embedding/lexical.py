@@ -27,7 +27,7 @@ class Lexical(TextEmbedder):
     most_characters: ClassVar[int | None] = 4000
 
     def embed(self, texts: Sequence[str], dimension: int) -> np.ndarray:
-        """Unit rows of N texts, float32, N x *dimension*; without words, in a fixed direction."""
+        """Embed N texts; unit rows, float32, N x *dimension*; texts without words are equal."""
         from scipy import sparse
 
         words, characters, projection = _parts(dimension)

@@ -42,7 +42,7 @@ def embed_texts(
 
     Raises:
         SettingsError: the model cannot be loaded, or has another dimension.
-        InputError: there are no texts, or the vector of one is not finite.
+        InputError: there are no texts, or one has a vector that is not finite.
     """
     if not texts:
         raise InputError("no texts")
@@ -59,9 +59,9 @@ def embed_texts(
 def text_embedder(
     embedding: Embedding, revision: str, compute: Compute, windows: int
 ) -> tuple[Callable[[Sequence[str]], Any], Callable[[Any, Sequence[str]], np.ndarray]]:
-    """What the host does with N texts ahead; and what makes of that, and of N names, unit vectors.
+    """Return two functions: one prepares N texts ahead; one makes unit vectors of that and N names.
 
-    What the host made has the share of each text that is read (`share_read`).
+    The prepared value has the fraction of each text that is read (`share_read`).
     """
     if not embedding.has_model:
         embedder = load_embedder(embedding.method)

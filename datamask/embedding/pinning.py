@@ -1,4 +1,4 @@
-"""The exact version of a model: names on the Hub can move, and folders can change.
+"""Pin the exact version of a model: names on the Hub can move, and folders can change.
 
 The version is looked up once, when the run is planned, and is part of the fingerprint of every
 embedding.
@@ -23,9 +23,10 @@ PIN = "embeddings:model"
 
 
 def pin_model(embedding: Embedding) -> dict[str, str]:
-    """`embeddings:model`, and a commit, a digest of the folder or the version of the embedder.
+    """Return `embeddings:model` with a commit, a digest of the folder or the embedder's version.
 
-    Raises SettingsError as `model_revision` and `try_embedder`.
+    Raises:
+        SettingsError: as in `model_revision` and `try_embedder`.
     """
     if not embedding.has_model:
         return {PIN: try_embedder(embedding.method, embedding.dimension)}
@@ -33,10 +34,12 @@ def pin_model(embedding: Embedding) -> dict[str, str]:
 
 
 def model_revision(model: str, revision: str | None, setting: str) -> str:
-    """The commit of a model on the Hub (*revision*: branch, tag or commit), or a folder's digest.
+    """Return the commit of a model on the Hub, or a folder's digest.
+
+    *revision* is a branch, tag or commit; *setting* names the setting in messages.
 
     Raises:
-        SettingsError: there is no such model; *setting* names it.
+        SettingsError: there is no such model.
         HubUnavailableError: the Hub does not answer.
     """
     folder = Path(model)
@@ -59,7 +62,8 @@ def model_revision(model: str, revision: str | None, setting: str) -> str:
         kind = HubUnavailableError if hub_is_unavailable(error) else SettingsError
         raise kind(f"{setting} {model}: {one_line(error)}") from None
     except Exception as error:
-        # The transport differs between versions of the client; other errors are of the network.
+        # The transport differs between versions of the client; all other errors come from the
+        # network.
         problem = f"{setting} {model}: the Hub cannot be reached ({one_line(error)}); try again, "
         raise HubUnavailableError(f"{problem}or give a local folder") from None
     return str(info.sha)
@@ -77,7 +81,7 @@ def loading(before: str, after: str = ")") -> Iterator[None]:
 
 
 def folder_digest(folder: Path | str) -> str:
-    """A hash of the names and contents of all files in the folder of a model; 40 hex digits."""
+    """Hash the names and contents of all files in the folder of a model; 40 hex digits."""
     folder, whole = Path(folder), hashlib.sha256()
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
         whole.update(f"{path.relative_to(folder).as_posix()}\0".encode())
@@ -87,6 +91,6 @@ def folder_digest(folder: Path | str) -> str:
 
 
 def planned_folder(model: str, revision: str) -> AbstractContextManager[object]:
-    """Guard a block that loads a model: a folder must be, and stay, the one of the plan."""
+    """Guard a block that loads a model: a folder must be, and stay, as planned."""
     is_folder = Path(model).is_dir()
     return pinned(model, revision, folder_digest) if is_folder else contextlib.nullcontext()

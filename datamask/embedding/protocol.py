@@ -17,18 +17,18 @@ from datamask.errors import InputError, SettingsError, one_line
 
 BUILT_IN = {"lexical": "datamask.embedding.lexical:Lexical"}
 TRIAL = ("A short text.", "", "Zwei Sätze. 二つの文。")
-"""The texts on which an embedder is tried when a run is planned."""
+"""Texts that try an embedder when a run is planned."""
 
 
 class TextEmbedder(ABC):
     """Turns texts into vectors that depend only on the text and `version`."""
 
     version: ClassVar[str]
-    """Identifies the vectors; a new version embeds every document again."""
+    """Text that identifies the vectors; a new version embeds every document again."""
 
     most_characters: ClassVar[int | None] = None
-    """About how many characters `embed` reads of a text; of longer texts it gets windows
-    (`source.windows`). None: any number."""
+    """Approximate number of characters that `embed` reads of a text; of longer texts it gets
+    windows (`source.windows`). None: any number."""
 
     @abstractmethod
     def embed(self, texts: Sequence[str], dimension: int) -> np.ndarray:
@@ -39,7 +39,7 @@ def load_embedder(name: str) -> TextEmbedder:
     """Make an embedder from its built-in name or from `package.module:Class`, whose module is run.
 
     Raises:
-        SettingsError: the import fails, or there is no subclass of `TextEmbedder` of this name.
+        SettingsError: the import fails, or the module has no such subclass of `TextEmbedder`.
     """
     module, _, attribute = BUILT_IN.get(name, name).partition(":")
     try:
@@ -48,7 +48,7 @@ def load_embedder(name: str) -> TextEmbedder:
             return made()
     except SettingsError:
         raise
-    except Exception as error:  # a user's module may raise anything
+    except Exception as error:  # A user's module may raise anything.
         reason = one_line(f"{type(error).__name__}: {error}")
         raise SettingsError(f"embedding.method `{name}`: cannot be made ({reason})") from error
     needed = "a subclass of datamask.embedding.protocol.TextEmbedder; see docs/own-objective.md"
@@ -56,7 +56,7 @@ def load_embedder(name: str) -> TextEmbedder:
 
 
 def unit_vectors(embedder: TextEmbedder, texts: Sequence[str], dimension: int) -> np.ndarray:
-    """Unit rows of some texts, float32, N x *dimension*.
+    """Embed some texts; unit rows, float32, N x *dimension*.
 
     Raises:
         InputError: a row is not finite, is zero, or has another width.
@@ -74,7 +74,11 @@ def unit_vectors(embedder: TextEmbedder, texts: Sequence[str], dimension: int) -
 
 
 def try_embedder(name: str, dimension: int) -> str:
-    """The version of an embedder, which is tried on a few texts and refused if it fails."""
+    """Try an embedder on a few texts and return its version; refuse it if it fails.
+
+    Raises:
+        SettingsError: the embedder has no version, or fails.
+    """
     embedder = load_embedder(name)
     version = getattr(embedder, "version", None)
     if not isinstance(version, str) or not version:
@@ -82,7 +86,7 @@ def try_embedder(name: str, dimension: int) -> str:
     try:
         if name not in BUILT_IN:
             unit_vectors(embedder, TRIAL, dimension)
-    except Exception as error:  # a user's class may raise anything
+    except Exception as error:  # A user's class may raise anything.
         reason = one_line(error) or type(error).__name__
         raise SettingsError(f"embedding.method `{name}`: failed on a trial ({reason})") from error
     return version

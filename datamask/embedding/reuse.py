@@ -1,8 +1,8 @@
-"""Vectors of a stale embeddings file, for those of its documents that survive pruning again.
+"""Reuse vectors of a stale embeddings file for documents that survive pruning again.
 
 Other scores, another `prune_fraction` or more documents change which documents of a shard survive,
-but not their vectors. If the file is of the same rows, content and encoder, its vectors are copied
-as they are stored, and only the other documents are embedded.
+but not their vectors. If the file has the same rows, content and encoder, its vectors are copied as
+they are stored, and only the other documents are embedded.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from datamask.runs.stages import STAGES
 logger = logging.getLogger(__name__)
 
 VECTORS_OF = "vectors_of"
-"""The metric in the receipt of an embeddings file that is compared: `vectors_of` of its shard."""
+"""Metric in the receipt of an embeddings file that is compared: `vectors_of` of its shard."""
 
 
 def content_column(source: Source) -> str:
-    """The column of the source that is embedded, or that has the vectors."""
+    """Name the column of the source that is embedded, or that has the vectors."""
     return "feature_arr" if source.layout == "features" else source.columns.text
 
 
 def vectors_of(run: Run, shard: int) -> str:
-    """What the vectors of a shard depend on, whichever of its documents survive."""
+    """Return a digest of what determines a shard's vectors, whichever documents survive."""
     stage, source = STAGES["embeddings"], run.settings.source
     pieces = run.shard_pieces[shard]
     rows = [[p.digest, p.first_row_group, p.skip_rows, p.rows] for p in pieces]
@@ -44,15 +44,15 @@ def vectors_of(run: Run, shard: int) -> str:
 
 
 def has_same_vectors(receipt: Receipt, run: Run, shard: int) -> bool:
-    """Whether an embeddings file, of this run or another, has vectors of this shard."""
+    """Return True if an embeddings file, of this run or another, has vectors of this shard."""
     return receipt.metrics.get(VECTORS_OF) == vectors_of(run, shard)
 
 
 def earlier_rows(run: Run, shard: int, ids: pa.Array) -> np.ndarray:
-    """The row of each document in the shard's stale embeddings file, or -1; int64.
+    """Return the row of each document in the shard's stale embeddings file, or -1; int64.
 
-    All are -1 if there is no such file, or a damaged one, or one of other rows, content or encoder,
-    or one that is not stale: then its vectors are to be made again.
+    All are -1 if there is no such file, if it is damaged or has other rows, content or encoder, or
+    if it is not stale: then its vectors must be made again.
     """
     none = np.full(len(ids), -1)
     if run.state("embeddings", shard) != "stale":
@@ -74,14 +74,14 @@ def earlier_rows(run: Run, shard: int, ids: pa.Array) -> np.ndarray:
 def merged(
     path: Path, rows: np.ndarray, embedded: Iterator[pa.Table], rows_per_group: int
 ) -> Iterator[pa.Table]:
-    """Row groups of earlier and of new vectors, in the order of the documents.
+    """Yield row groups of earlier and of new vectors, in the order of the documents.
 
-    The earlier file has row groups of *rows_per_group*, as those that are yielded. *rows* are of
-    `earlier_rows`; *embedded* are the documents without one, in tables of any size.
+    The earlier file has row groups of *rows_per_group* rows, and so has the result. *rows* come
+    from `earlier_rows`; *embedded* are the documents without an earlier row, in tables of any size.
     """
     with reading(path):
         opened = pq.ParquetFile(path, page_checksum_verification=True)
-    # Errors of *embedded* are not those of the file.
+    # Errors of *embedded* do not belong to the file.
     with opened as file:
         waiting = file.schema_arrow.remove_metadata().empty_table()
         for start in range(0, len(rows), rows_per_group):
@@ -102,7 +102,7 @@ def merged(
 
 
 def _stored(file: pq.ParquetFile, rows: np.ndarray, rows_per_group: int) -> pa.Table:
-    """Some rows of a file, ascending; only their row groups are read."""
+    """Read some rows of a file, ascending; only their row groups are read."""
     first, last = (rows[[0, -1]] // rows_per_group) if len(rows) else (0, -1)
     table = file.read_row_groups(list(range(first, last + 1)))
     return table.replace_schema_metadata().take(rows - first * rows_per_group)

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 UNPADDED = {"text": {"padding": False}, "common": {"return_tensors": None}}
 TEXTS_PER_BATCH = 32
-"""By default, for models that do not take tokens."""
+"""Texts per forward pass by default, for models that do not take tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +47,14 @@ class Encoder:
 
 
 def with_own_width(embedding: Embedding, compute: Compute) -> Embedding:
-    """The settings with the model's commit and dimension, whatever they say. Loads the model."""
+    """Return the settings with the model's own commit and dimension. Loads the model."""
     revision = pin_model(embedding)[PIN]
     width = _loaded(embedding, revision, compute).model.get_embedding_dimension()
     return embedding.model_copy(update={"dimension": width, "revision": revision})
 
 
 def load_model(embedding: Embedding, revision: str, compute: Compute) -> Encoder:
-    """The model on its device, from this process's cache if it was loaded before.
+    """Put the model on its device, from this process's cache if it was loaded before.
 
     Raises:
         InputError: the local folder is not *revision*, its digest when the run was planned.
@@ -91,7 +91,7 @@ def _load(embedding: Embedding, revision: str, device: str) -> Encoder:
             model_kwargs={"dtype": getattr(torch, embedding.dtype)},
         )
     limit = model.max_seq_length or embedding.max_tokens
-    if limit != math.inf:  # a static model reads texts of any length
+    if limit != math.inf:  # A static model reads texts of any length.
         model.max_seq_length = min(embedding.max_tokens, limit)
     model.eval()
     logger.info("loaded %s@%.12s on %s, %s", embedding.model, revision, device, embedding.dtype)
@@ -101,7 +101,7 @@ def _load(embedding: Embedding, revision: str, device: str) -> Encoder:
 def tokenise(
     encoder: Encoder, texts: Sequence[str], embedding: Embedding, batch: int | None, windows: int
 ) -> forward.Tokenised:
-    """Prepare the texts of one chunk for the model, on the host, in at most so many windows each.
+    """Prepare the texts of one chunk for the model, on the host, in at most *windows* windows each.
 
     *batch*: windows of maximum length in a forward pass; more if they are shorter.
     """
@@ -125,7 +125,7 @@ def tokenise(
 
 
 def _takes_tokens(model: Any, token_lists: Callable[[Sequence[str]], forward.TokenLists]) -> bool:
-    """Whether a model's input has a list of tokens for each text."""
+    """Return True if the model's input has a list of tokens for each text."""
     if not hasattr(getattr(model, "tokenizer", None), "pad"):
         return False
     ids = token_lists(["two", "texts"]).get("input_ids")
@@ -135,7 +135,7 @@ def _takes_tokens(model: Any, token_lists: Callable[[Sequence[str]], forward.Tok
 def _untokenised(
     encoder: Encoder, texts: Sequence[str], prefix: str, prompt: str | None, batch: int
 ) -> forward.Tokenised:
-    """`tokenise` for models that take whole texts: *batch* at a time, longest first."""
+    """Prepare texts for models that take whole texts: *batch* at a time, longest first."""
     model, lengths = encoder.model, np.array([len(text) for text in texts], np.float64)
     order = np.argsort(-lengths, kind="stable")
     batches = [order[start : start + batch] for start in range(0, len(order), batch)]
@@ -150,7 +150,7 @@ def _untokenised(
 def embed(
     encoder: Encoder, tokenised: forward.Tokenised, embedding: Embedding, names: Sequence[str]
 ) -> np.ndarray:
-    """Unit rows of the N texts of one chunk, float32, N x D; *names* are their ids, for messages.
+    """Embed the N texts of one chunk; unit rows, float32, N x D; messages show their ids, *names*.
 
     Raises:
         DeviceMemoryError: even one text does not fit.

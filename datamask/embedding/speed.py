@@ -14,8 +14,8 @@ from datamask.runs.run import Run
 TOKEN_METRICS = ("tokens", "padded_tokens", "whole_tokens", "cut", *TOKENS_AT.values())
 METRICS = ("documents", "seconds", "waited_seconds", *TOKEN_METRICS)
 """Metrics of an attempt: documents embedded, seconds without the loading of the model, seconds in
-which the model waited for its input; and of tokens: computed, with padding, of the whole texts, the
-number of texts that were cut, and tokens at other maximum lengths."""
+which the model waited for its input; and numbers of tokens: computed, with padding, of the whole
+texts; number of texts that were cut; and tokens at other maximum lengths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,17 +25,17 @@ class EmbeddingSpeed:
     documents_per_second: float
     seconds: float
     padding: float | None
-    """Share of the computed tokens that are padding, in [0, 1]; None without tokens."""
+    """Fraction of the computed tokens that are padding, in [0, 1]; None without tokens."""
     cut: float
-    """Share of the documents that are longer than the model reads at once, in [0, 1]."""
+    """Fraction of the documents that are longer than the model reads at once, in [0, 1]."""
     lost: float
-    """Share of the tokens that are not read, in [0, 1]."""
+    """Fraction of the tokens that are not read, in [0, 1]."""
     seconds_at: dict[int, float]
     """Seconds with other maximum lengths, in proportion to the tokens; empty without tokens."""
 
 
 def embedding_speed(run: Run) -> EmbeddingSpeed | None:
-    """The speed of embedding; None without records."""
+    """Compute the speed of embedding; None without records."""
     if not run.settings.has_vectors:
         return None
     records = [read_record(run, "embeddings", shard) for shard in range(run.num_shards)]

@@ -26,7 +26,7 @@ COLUMN = "feature_arr"
 def to_matrix(
     column: pa.Array | pa.ChunkedArray, dimension: int, *, path: object = None, name: str = COLUMN
 ) -> np.ndarray:
-    """A column of N lists of float16, float32 or float64 as a matrix; float32, N x *dimension*.
+    """Turn a column of N lists of floats of 16 to 64 bits into a float32 matrix, N x *dimension*.
 
     Raises:
         InputError: a null, another width, or a number that is not finite; names *path* and *name*.
@@ -48,7 +48,7 @@ def to_matrix(
     flat = column.flatten()
     # A null inside a list becomes NaN here and is refused below.
     numbers = flat.to_numpy(zero_copy_only=False)
-    with np.errstate(over="ignore"):  # what float32 does not hold becomes infinite
+    with np.errstate(over="ignore"):  # A number that float32 does not hold becomes infinite.
         matrix: np.ndarray = numbers.astype(np.float32).reshape(len(column), dimension)
     wrong = np.flatnonzero(~np.isfinite(matrix).all(axis=1))
     if len(wrong):
@@ -58,7 +58,11 @@ def to_matrix(
 
 
 def normalise(matrix: np.ndarray, *, path: object = None, name: str = COLUMN) -> np.ndarray:
-    """Rows of length 1, float32, N x D; raises InputError that names a row of zeros."""
+    """Scale rows to length 1, float32, N x D.
+
+    Raises:
+        InputError: a row is all zeros; the error names it.
+    """
     lengths = np.linalg.norm(matrix.astype(np.float64), axis=1, keepdims=True)
     zero = np.flatnonzero(lengths[:, 0] == 0)
     if len(zero):
@@ -68,7 +72,7 @@ def normalise(matrix: np.ndarray, *, path: object = None, name: str = COLUMN) ->
 
 
 def to_columns(matrix: np.ndarray, storage: str = "float16") -> list[pa.Array]:
-    """Unit rows, N x D, as the columns of `schemas.embeddings` after the id.
+    """Turn unit rows, N x D, into the columns of `schemas.embeddings` after the id.
 
     In int8, each row is divided by its largest number / 127 (the second column) and rounded, so a
     number is off by at most 1/254 of the row's largest.
@@ -85,7 +89,7 @@ def to_columns(matrix: np.ndarray, storage: str = "float16") -> list[pa.Array]:
 
 
 def _from_columns(table: pa.Table, dimension: int) -> np.ndarray:
-    """The inverse of `to_columns`: unit rows, float16 (as stored) or float32 (from int8)."""
+    """Invert `to_columns`: unit rows, float16 (as stored) or float32 (from int8)."""
     column = table[COLUMN].combine_chunks()
     if pa.types.is_fixed_size_list(column.type):
         return np.asarray(column.flatten().to_numpy().reshape(-1, dimension))
@@ -98,7 +102,7 @@ def _from_columns(table: pa.Table, dimension: int) -> np.ndarray:
 def read_vectors(
     path: Path, dimension: int, rows: np.ndarray | None = None, dtype: type = np.float16
 ) -> np.ndarray:
-    """The unit vectors of an `embeddings/` file in its order; *dtype*, N x D.
+    """Read the unit vectors of an `embeddings/` file in its order; *dtype*, N x D.
 
     Peak memory is the matrix and one row group. *rows* are places of the N wanted vectors,
     ascending; only their row groups are read; None: all. Vectors stored as int8 are rounded.
@@ -131,7 +135,7 @@ def read_vectors(
 
 
 def row_groups(path: Path, dimension: int) -> Iterator[np.ndarray]:
-    """The vectors of each row group of an `embeddings/` file, in order; as `_from_columns`."""
+    """Yield the vectors of each row group of an `embeddings/` file (`_from_columns`)."""
     with reading(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
         for group in range(file.num_row_groups):
             yield _from_columns(file.read_row_group(group, columns=[COLUMN, "scale"]), dimension)

@@ -1,4 +1,4 @@
-"""Which documents hold benchmark texts, and how much of an item (a row of a benchmark).
+"""Find documents that hold benchmark texts, and measure how much of an item (a row) they hold.
 
 A document covers an item if it holds at least `contamination.covered` of its n-grams. It quotes the
 item if it holds fewer, but one that lies inside a column, such as the question or the answer.
@@ -51,10 +51,11 @@ FROM most JOIN read_parquet($benchmarks, hive_partitioning = false) USING (bench
 
 
 def find_contaminated(connection: Any, run: Run) -> None:
-    """Table `contaminated`: shard, row and contamination of documents that hold benchmark texts.
+    """Make table `contaminated`: shard, row and contamination of documents with benchmark texts.
 
-    Of several items, the one is named of which a document holds most. Table `ngrams` has those of
-    all items, and which are common. *connection* has the view `documents`.
+    If a document holds parts of several items, the item is named of which it holds most. Table
+    `ngrams` has the n-grams of all items, and marks common ones. *connection* has the view
+    `documents`.
     """
     execute(
         connection,
@@ -84,7 +85,7 @@ def find_contaminated(connection: Any, run: Run) -> None:
 
 
 def common_ngrams(connection: Any, known: Contamination) -> dict[str, int]:
-    """The number of common n-grams of each benchmark, from the table `ngrams`."""
+    """Count the common n-grams of each benchmark in the table `ngrams`."""
     count = "SELECT benchmark, count(DISTINCT hash) FROM ngrams WHERE is_common GROUP BY ALL"
     counted = dict(execute(connection, count))
     return {known_set.name: counted.get(number, 0) for number, known_set in enumerate(known.sets)}

@@ -18,7 +18,7 @@ from datamask.hygiene.words import FACTOR, Hashes, hash_functions
 from datamask.runs.schemas import SIGNATURE_BYTES
 
 NUMBERS = SIGNATURE_BYTES // 2
-"""Hash values in a signature."""
+"""Number of hash values in a signature."""
 
 _BY_CHANCE = 2.0**-4
 """Probability that values which differ agree in a sketch. With p = s + (1 − s) / 16, the standard
@@ -32,9 +32,9 @@ RECALL = 0.99
 """Minimum probability that a pair at the similarity threshold shares a band."""
 
 NEIGHBOURS = 32
-"""Most sketches of a bucket that each is compared with: the preceding ones where clusters are
-formed, so that the similar documents of a large bucket form a chain; the first ones that are kept
-where a cluster is divided. The work is linear in the size of a bucket."""
+"""Maximum number of sketches of a bucket that each sketch is compared with: the preceding ones
+where clusters are formed, so that the similar documents of a large bucket form a chain; the first
+kept ones where a cluster is divided. The work is linear in the size of a bucket."""
 
 Signatures = npt.NDArray[np.uint16]
 """Shape [documents, NUMBERS]."""
@@ -47,7 +47,7 @@ Places = npt.NDArray[np.int64]
 
 
 def sign(ngrams: Hashes) -> Signatures:
-    """The signature of each text's set of n-grams; undefined for a text without any."""
+    """Compute the signature of each text's set of n-grams; undefined for a text without any."""
     hashes, offsets = ngrams
     matrix = hash_functions().digest_matrix_from_flat_token_hashes(
         hashes, offsets.astype(np.uint64), NUMBERS, _SEED
@@ -57,13 +57,13 @@ def sign(ngrams: Hashes) -> Signatures:
 
 
 def sketch(signatures: Signatures) -> Sketches:
-    """The low 4 bits of all values, 16 values in a number."""
+    """Return the low 4 bits of all values, 16 values in a number."""
     low = (signatures & 15).astype(np.uint8)
     return (low[:, ::2] | low[:, 1::2] << 4).view("<u8")
 
 
 def band_width(similarity: float) -> int:
-    """Hash values per band: the maximum at which similar pairs share a band (`RECALL`)."""
+    """Return the hash values per band: as many as let similar pairs share a band (`RECALL`)."""
 
     def recall(width: int) -> float:
         return float(1 - (1 - similarity**width) ** (NUMBERS // width))
@@ -72,13 +72,13 @@ def band_width(similarity: float) -> int:
 
 
 def bands_of(similarity: float) -> list[slice]:
-    """The values of a signature that each band consists of."""
+    """Return the values of a signature that make up each band."""
     width = band_width(similarity)
     return [slice(start, start + width) for start in range(0, NUMBERS - width + 1, width)]
 
 
 def cluster(signatures: Signatures, similarity: float) -> Places:
-    """The first document of each one's cluster: components of pairs of at least this similarity.
+    """Return the first document of each one's cluster: components of sufficiently similar pairs.
 
     All is in memory; *signatures* and the result are by document.
     """
@@ -99,11 +99,11 @@ def join_similar(
 ) -> tuple[Places, Places]:
     """Cluster the documents of each bucket by a minimum estimated similarity, in [0, 1].
 
-    Documents with equal sketches are one: a document is compared with other sketches only.
+    Documents with equal sketches count as one: a document is compared with other sketches only.
 
     Args:
         buckets: ascending, shape [documents].
-        sketches: in an order that puts equal ones of a bucket together, shape [documents, 8].
+        sketches: ordered so that equal ones of a bucket are together, shape [documents, 8].
         similarity: of a pair.
         is_earlier: documents that are not compared with each other, first among equal ones.
 
@@ -136,10 +136,10 @@ def join_similar(
 def resembled(
     clusters: Places, sketches: Sketches, similarity: float, is_earlier: npt.NDArray[np.bool_]
 ) -> tuple[Places, npt.NDArray[np.float64]]:
-    """Divide clusters: the document that is kept instead of each one, or itself if it is kept.
+    """Divide clusters: return the document that is kept instead of each one, or itself if kept.
 
     In the order of a cluster, a document is kept unless it is similar to one that is kept already
-    and shares a band of sketches with it. At most `NEIGHBOURS` of a band are compared, the first.
+    and shares a band of sketches with it. Only the first `NEIGHBOURS` of a band are compared.
 
     Args:
         clusters: ascending, shape [documents].
@@ -148,7 +148,7 @@ def resembled(
         is_earlier: documents that are kept in any case, first in each cluster.
 
     Returns:
-        Of each document, the first kept one that it is similar to, and the estimated similarity.
+        For each document, the first kept one that it is similar to, and the estimated similarity.
     """
     least, mask = _least_agreeing(similarity), int.from_bytes(b"\x11" * (NUMBERS // 2))
     numbers = [int.from_bytes(row.tobytes(), "little") for row in sketches]
@@ -175,12 +175,12 @@ def resembled(
 
 
 def _least_agreeing(similarity: float) -> float:
-    """Values of the sketches of two documents that agree, of `NUMBERS`, at a similarity."""
+    """Return how many values of two sketches, of `NUMBERS`, must agree at a similarity."""
     return NUMBERS * (similarity + (1 - similarity) * _BY_CHANCE)
 
 
 def _shared_buckets(clusters: Places, sketches: Sketches, similarity: float) -> tuple[Places, int]:
-    """The bucket of each document and band of sketches, −1 if it has no other; and their number."""
+    """Return the bucket of each document and band of sketches, −1 if alone; and their number."""
     bytes_, bands = np.ascontiguousarray(sketches).view(np.uint8), bands_of(similarity)
     values = np.stack([bytes_ & 15, bytes_ >> 4], axis=2).reshape(-1, NUMBERS)
     keys = (clusters.astype(np.uint64) * len(bands))[:, None] + np.arange(len(bands), dtype="u8")
@@ -193,7 +193,7 @@ def _shared_buckets(clusters: Places, sketches: Sketches, similarity: float) -> 
 
 
 def _firsts(labels: Places, positions: Places) -> Places:
-    """The first document of each one's cluster, which becomes its label."""
+    """Return the first document of each one's cluster, which becomes its label."""
     firsts = labels[positions]
     while np.any(firsts != labels[firsts]):
         firsts = labels[firsts]
@@ -202,7 +202,7 @@ def _firsts(labels: Places, positions: Places) -> Places:
 
 
 def _join(labels: Places, left: Places, right: Places) -> None:
-    """Merge the clusters of each pair: the label of all but the first document of the new one."""
+    """Merge the clusters of each pair: its first document becomes the label of all others."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 

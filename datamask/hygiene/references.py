@@ -16,7 +16,7 @@ from datamask.storage.clients import file_system
 
 
 def references(settings: Settings) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Key in `pinned_revisions`, path and columns of each benchmark and earlier dataset."""
+    """Yield key in `pinned_revisions`, path and columns of each benchmark and earlier dataset."""
     known, near = settings.quality.contamination, settings.quality.near_duplicates
     for known_set in known.sets if known else ():
         yield f"benchmark_ngrams:{known_set.name}", known_set.path, known_set.columns
@@ -27,7 +27,7 @@ def references(settings: Settings) -> Iterator[tuple[str, str, tuple[str, ...]]]
 
 
 def reference_digest(path: str, columns: tuple[str, ...]) -> str:
-    """A digest of the files of a reference, of which the first rows are checked.
+    """Return a digest of the files of a reference; their first rows are checked.
 
     Raises:
         InputError: there are no files, or a file is unreadable or lacks one of the *columns*.
@@ -39,7 +39,7 @@ def reference_digest(path: str, columns: tuple[str, ...]) -> str:
 
 
 def texts_of(run: Run, key: str, path: str, columns: tuple[str, ...]) -> Iterator[list[list[str]]]:
-    """Batches of rows of a reference: a text for each column. Raises as `rows_of`."""
+    """Yield batches of rows of a reference: a text for each column. Errors are as in `rows_of`."""
     rows = rows_of(run, key, path, columns)
     while some := list(islice(rows, TEXTS_AT_ONCE)):
         yield [[" ".join(_texts(row.get(name))) for name in columns] for row in some]
@@ -48,10 +48,10 @@ def texts_of(run: Run, key: str, path: str, columns: tuple[str, ...]) -> Iterato
 def rows_of(
     run: Run, key: str, path: str, columns: tuple[str, ...], most: int | None = None
 ) -> Iterator[dict[str, Any]]:
-    """The first *most* rows, or all, of the files of a reference; *key* is that of its digest.
+    """Yield the first *most* rows, or all, of a reference's files; *key* names their digest.
 
     Raises:
-        InputError: a file was changed, added or removed since planning; and as `read_rows`.
+        InputError: a file was changed, added or removed since planning; and as in `read_rows`.
     """
     files = PlannedFiles(_folder(path), ROW_SUFFIXES)
     with files.compared(run.pinned_revisions[key]):
@@ -60,12 +60,12 @@ def rows_of(
 
 
 def source_columns(source: Source) -> tuple[str, ...]:
-    """The columns of an earlier dataset that are read: id and text, as in the source."""
+    """Name the columns of an earlier dataset that are read: id and text, as in the source."""
     return source.id_column, source.columns.text
 
 
 def _folder(path: str) -> str:
-    """The path itself, or the subset if it is a run folder."""
+    """Return the path itself, or the subset if it is a run folder."""
     with opening(path):
         filesystem, name = file_system(path)
         is_run = filesystem.exists(f"{name.rstrip('/')}/run.json")
@@ -73,7 +73,7 @@ def _folder(path: str) -> str:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """All texts and numbers in a nested value, as text."""
+    """Yield all texts and numbers in a nested value, as text."""
     if isinstance(value, list | dict):
         parts = value.values() if isinstance(value, dict) else value
         yield from chain.from_iterable(map(_texts, parts))

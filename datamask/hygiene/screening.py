@@ -1,7 +1,7 @@
 """Stage `screening`: one pass over the texts for MinHash signatures and benchmark contamination.
 
-The stages `benchmark_ngrams` and `earlier_signatures` prepare what the texts are compared with.
-Stage `quality` decides which documents are dropped, because it sees all shards.
+The stages `benchmark_ngrams` and `earlier_signatures` prepare the references for comparison. Stage
+`quality` decides which documents are dropped, because it sees all shards.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ WORDS = 5
 def index_benchmarks(run: Run, compute: Compute) -> None:
     """Write `benchmark_ngrams.parquet`: the words and the n-grams of each item.
 
-    Metrics of the receipt, by set: `texts`, the items; `short`, those with fewer words than an
-    n-gram, which cannot be detected; and `ngrams`, those of all items.
+    Metrics of the receipt, by set: `texts` counts the items; `short` the items with fewer words
+    than an n-gram, which cannot be detected; and `ngrams` the n-grams of all items.
     """
     known = run.settings.quality.contamination
     assert known is not None
@@ -64,7 +64,7 @@ def index_benchmarks(run: Run, compute: Compute) -> None:
 
 
 def _items(texts: pa.Array, columns: int, ngram: int) -> pa.Table:
-    """Words, hashes of n-grams, and whether each is inside a column, of items; none if short."""
+    """Return words, hashes of n-grams, and if each is inside a column, of items; none if short."""
     in_columns = split_words(texts)
     offsets = in_columns.offsets[::columns]
     words = Words(in_columns.names, in_columns.codes, offsets)
@@ -129,7 +129,7 @@ def screen_shard(run: Run, shard: int, compute: Compute) -> Receipt:
 
 
 def _signed(words: Words, n: int | None) -> list[pa.Array]:
-    """The columns of `schemas.SIGNED`; null for a text without words, and without *n*."""
+    """Return the columns of `schemas.SIGNED`; null for a text without words, and without *n*."""
     texts, kinds = len(words.offsets) - 1, schemas.SIGNED.types
     if n is None:
         return [pa.nulls(texts, kind) for kind in kinds]
@@ -145,7 +145,7 @@ def _signed(words: Words, n: int | None) -> list[pa.Array]:
 def _shared(
     words: Words, n: int | None, known: npt.NDArray[np.uint64]
 ) -> tuple[pa.Array, pa.Array]:
-    """The known n-grams of each text, and the first word of each; null for a text without any."""
+    """Return the known n-grams of each text, and the first word of each; null without any."""
     texts = len(words.offsets) - 1
     ngrams, offsets = hash_ngrams(words, n) if n else (known[:0], np.zeros(texts + 1, np.int64))
     ranks = np.searchsorted(known, ngrams)

@@ -1,14 +1,14 @@
-"""Stage `similar_pairs`: which documents are similar, over all shards, found by some of the bands.
+"""Stage `similar_pairs`: similar documents over all shards; a unit searches some of the bands.
 
-A unit takes some of the bands, and all of them in a small corpus; in a huge one it takes some of
-the hashes of a band. It reads the values of its bands of all documents, and the sketches of those
-that share a hash, which DuckDB sorts by hash outside memory. All units together find what one unit
-with every band does, whatever their number.
+In a small corpus one unit takes all bands; in a huge one a unit takes some of the hashes of a band.
+It reads the values of its bands of all documents, and the sketches of those that share a hash,
+which DuckDB sorts by hash outside memory. All units together find what one unit with every band
+would find, whatever their number.
 
-Only documents that are left are compared, so none is dropped in favour of one that is itself
-dropped. Stage `quality` joins here what the units found (`find_near_duplicates`). DuckDB does it
-outside memory, but for the sketches that differ within a cluster: those of the largest cluster are
-in memory, with about 1 KB each. Copies with equal sketches count as one document.
+Only documents that are not dropped yet are compared, so none is dropped in favour of one that is
+itself dropped. Stage `quality` joins here what the units found (`find_near_duplicates`). DuckDB
+does it outside memory, but for the sketches that differ within a cluster: the largest cluster's
+sketches are in memory, with about 1 KB each. Copies with equal sketches count as one document.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from datamask.storage.duckdb_scratch import (
 )
 
 EARLIER = -1
-"""In place of a shard, for documents of earlier datasets."""
+"""Number in place of a shard, for documents of earlier datasets."""
 
 ROW_BITS = 40
 """A document is one number, in the order of the source: its shard, and its row in these bits."""
@@ -46,17 +46,17 @@ DOCUMENT = (
     "((coalesce(try_cast(regexp_extract(filename, '([0-9]+)[.]parquet$', 1) AS BIGINT), "
     f"{EARLIER}) - {EARLIER}) << {ROW_BITS}) + file_row_number AS document"
 )
-"""SQL: rows of files of shards, or of `earlier_signatures`, and their numbers."""
+"""SQL for rows of files of shards, or of `earlier_signatures`, and their numbers."""
 
 HASHES_AT_ONCE = 2**28
 """Approximate number of band hashes per unit; each takes 16 bytes on disk."""
 
 DOCUMENTS_AT_ONCE = 2**34
-"""Most documents of a unit; each unit reads 80 bytes or more of every document of the corpus."""
+"""Maximum number of documents of a unit; each unit reads 80 bytes or more of every document."""
 
 
 def units(run: Run) -> list[Unit]:
-    """The units of stage `similar_pairs`; none if near-duplicates stay."""
+    """List the units of stage `similar_pairs`; none if near-duplicates stay."""
     near = run.settings.quality.near_duplicates
     bands, documents = len(bands_of(near.similarity)) if near else 0, run.num_documents
     most = bands * -(-documents // DOCUMENTS_AT_ONCE)
@@ -85,7 +85,7 @@ def find_similar(run: Run, unit: int, compute: Compute) -> Receipt:
 
 
 def _hash_bands(connection: Any, run: Run, bands: list[slice], part: int, parts: int) -> None:
-    """Table `shared`: the hashes of bands that documents share, and the documents."""
+    """Make table `shared`: the hashes of bands that documents share, and the documents."""
     execute(connection, "CREATE TABLE hashed (hash UBIGINT, document BIGINT)")
     hashes, column = ", ".join(map(_hash, bands)), schemas.SIGNED.names[bands[0].start // 4]
     for _, paths in _files(run):
@@ -104,7 +104,7 @@ def _hash_bands(connection: Any, run: Run, bands: list[slice], part: int, parts:
 
 
 def _hash(band: slice) -> str:
-    """SQL: a hash of the values of a band, which differs between bands."""
+    """Return SQL for a hash of the values of a band, which differs between bands."""
     bits: dict[str, int] = {}
     for value in range(band.start, band.stop):
         column = schemas.SIGNED.names[value // 4]
@@ -114,7 +114,7 @@ def _hash(band: slice) -> str:
 
 
 def read_sketches(connection: Any, run: Run, sought: str, *, only_left: bool = False) -> None:
-    """Table `sketches`: of the documents in a table, or of those that `combined` leaves."""
+    """Make table `sketches` of the documents in *sought*, or of those that `combined` keeps."""
     execute(connection, "CREATE TABLE sketches (document BIGINT, sketch BLOB)")
     for shards, paths in _files(run):
         query = (
@@ -131,14 +131,14 @@ def read_sketches(connection: Any, run: Run, sought: str, *, only_left: bool = F
 
 
 def sketches_of(column: pa.Array) -> Sketches:
-    """The sketches in a column of a result of DuckDB."""
+    """Return the sketches in a column of a result of DuckDB."""
     fixed = column.cast(pa.binary(schemas.SKETCH_BYTES))
     numbers = np.frombuffer(fixed.buffers()[1], np.uint64, 8 * len(fixed), 8 * fixed.offset)
     return numbers.reshape(-1, 8)
 
 
 def _similar(connection: Any, similarity: float) -> Iterator[pa.Table]:
-    """Batches of `schemas.SIMILAR_PAIRS`."""
+    """Yield batches of `schemas.SIMILAR_PAIRS`."""
     ours = 1 << ROW_BITS
     hashes, documents = np.zeros(0, np.uint64), np.zeros(0, np.int64)
     sketches = np.zeros((0, schemas.SKETCH_BYTES // 8), np.uint64)
@@ -164,7 +164,7 @@ def _similar(connection: Any, similarity: float) -> Iterator[pa.Table]:
 
 
 def _files(run: Run) -> Iterator[tuple[range, list[str]]]:
-    """Shards and files of signatures, in groups that one statement reads."""
+    """Yield shards and files of signatures, in groups that one statement reads."""
     if "earlier_signatures" in stages_of(run.settings):
         yield range(EARLIER, 0), [str(run.path("earlier_signatures"))]
     for shards in groups_of_files(run.num_shards):
@@ -173,19 +173,19 @@ def _files(run: Run) -> Iterator[tuple[range, list[str]]]:
 
 
 _NUMBER = f"((({{}}::BIGINT - {EARLIER}) << {ROW_BITS}) + {{}})"
-"""SQL: the number of a document, from its shard and row (`DOCUMENT`)."""
+"""SQL for the number of a document, from its shard and row (`DOCUMENT`)."""
 
 
 CLUSTERED_AT_ONCE = 2**16
-"""Documents that are compared at once, at least; never a part of a cluster."""
+"""Minimum number of documents that are compared at once; a cluster is never divided."""
 
 
 def find_near_duplicates(connection: Any, run: Run) -> None:
-    """Table `near`: shard, row, `near_duplicate_of` and the similarity of dropped documents.
+    """Make table `near`: shard, row, `near_duplicate_of` and similarity of dropped documents.
 
-    Of a cluster, documents are considered in the order of quality and, among equals, of ids. A
-    document is dropped only if it is similar to one that is kept, of which the first is named.
-    Documents of earlier datasets come first and are kept. *connection* has the table `joined`.
+    In a cluster, documents are considered in the order of quality and, among equals, of ids. A
+    document is dropped only if it is similar to kept ones; the first of these is named. Documents
+    of earlier datasets come first and are kept. *connection* has the table `joined`.
     """
     execute(
         connection,
@@ -233,7 +233,7 @@ def find_near_duplicates(connection: Any, run: Run) -> None:
 
 
 def _divided(members: Iterable[Any], similarity: float) -> Iterator[pa.Table]:
-    """For documents with different sketches, in their order: which is kept, and how similar."""
+    """Divide documents with different sketches, in their order: which is kept, and how similar."""
     waiting: list[pa.Table] = []
     for batch in members:
         waiting.append(pa.table(batch))
@@ -257,7 +257,7 @@ def _kept(members: pa.Table, similarity: float) -> pa.Table:
 
 
 def _cluster(connection: Any, run: Run) -> None:
-    """Table `clusters`: each document of a cluster, and its smallest document as `cluster`.
+    """Make table `clusters`: each document of a cluster, and its smallest document as `cluster`.
 
     Connected components by alternating the operations large-star and small-star (Kiveris et al.
     2014, "Connected Components in MapReduce and Beyond") until all links lead to such a document.

@@ -1,8 +1,8 @@
-"""Splits texts into words and hashes word n-grams to 64 bits.
+"""Split texts into words and hash word n-grams to 64 bits.
 
-Characters that are not seen are removed, and a text is normalised to NFKC and folded case (ß is ss,
-ς is σ); its words are the runs of letters, marks and digits. In scripts written without spaces,
-each character is a word. Only distinct words are normalised and hashed, because texts repeat them.
+Invisible characters are removed, and a text is normalised to NFKC and folded case (ß is ss, ς is
+σ); its words are the runs of letters, marks and digits. In scripts written without spaces, each
+character is a word. Only distinct words are normalised and hashed, because texts repeat them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SEPARATOR = r"[^\pL\pM\pN]+"
 
 _ASCII = [ord(chr(byte).lower()) if chr(byte).isalnum() else ord(" ") for byte in range(128)]
 _BYTES = bytes([*_ASCII, *range(128, 256)])
-"""Each byte of UTF-8: small letters for capital ones, and spaces for ASCII between words."""
+"""Maps each byte of UTF-8: small letters for capitals, and spaces for ASCII between words."""
 
 _ALGORITHM = 2
 """Version of the hash functions in `rensa`. If you change it, raise the versions of the stages."""
@@ -56,8 +56,8 @@ class Words:
 
 
 Hashes = tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]
-"""Hashes of the n-grams of several texts, concatenated, with repetitions; and offsets: those of
-text i are hashes[offsets[i] : offsets[i + 1]]."""
+"""Hashes of the n-grams of several texts, concatenated, with repetitions; and offsets: text i has
+hashes[offsets[i] : offsets[i + 1]]."""
 
 
 def split_words(texts: pa.Array) -> Words:
@@ -66,8 +66,8 @@ def split_words(texts: pa.Array) -> Words:
     ends = np.frombuffer(texts.buffers()[1], np.int64, len(texts) + 1, 8 * texts.offset)
     text = pa.py_buffer(texts.buffers()[2] or b"")[ends[0] : ends[-1]].to_pybytes()
     ends, text = ends - ends[0], text.translate(_BYTES)
-    # Each word with the spaces after it. Other characters have no bytes of ASCII, so they are
-    # dealt with in the distinct words only.
+    # Take each word with the spaces after it. Other characters have no bytes of ASCII, so only the
+    # distinct words deal with them.
     is_inside = np.frombuffer(text, np.uint8) != ord(" ")
     is_start = np.zeros(len(text) + 1, bool)
     is_start[1:-1] = is_inside[1:] > is_inside[:-1]
@@ -87,7 +87,7 @@ def split_words(texts: pa.Array) -> Words:
 
 
 def _plain(words: pa.Array) -> pa.Array:
-    """Words in normal form, separated by spaces where they are more than one."""
+    """Return words in normal form, separated by spaces where they are more than one."""
     is_other = pc.invert(pc.string_is_ascii(words))
     other = pc.replace_substring_regex(words.filter(is_other), _UNSEEN, "")
     # Some presentation forms contain a tatweel.
@@ -100,14 +100,14 @@ def _plain(words: pa.Array) -> pa.Array:
 
 
 def _sums(numbers: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """The sums of all numbers before each one, and of all."""
+    """Return the sums of all numbers before each one, and of all."""
     return np.concatenate([[0], np.cumsum(numbers)])
 
 
 def hash_ngrams(words: Words, n: int) -> Hashes:
     """Hash all n-grams of words; a text of 1 to *n* − 1 words has one n-gram, of all its words.
 
-    Two different n-grams collide with probability 2⁻⁶⁴. Raises as `hash_functions`.
+    Two different n-grams collide with probability 2⁻⁶⁴. Errors are as in `hash_functions`.
     """
     lengths = np.diff(words.offsets)
     counts = np.maximum(lengths - n + 1, np.minimum(lengths, 1))
@@ -127,7 +127,11 @@ def hash_ngrams(words: Words, n: int) -> Hashes:
 
 
 def hash_functions() -> Any:
-    """Those of `rensa`. Raises RunError if the installed version has other ones."""
+    """Return the hash functions of `rensa`.
+
+    Raises:
+        RunError: the installed version has other ones.
+    """
     from rensa import RMinHash
 
     if RMinHash.ALGORITHM_VERSION != _ALGORITHM:

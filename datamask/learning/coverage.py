@@ -2,14 +2,13 @@
 
 Gains only fall, so a document whose last known gain is too small need not be evaluated again (lazy
 greedy, Minoux 1978). Gains are computed from a list of near neighbours for each document
-(`learning.neighbours`), as if each were covered from the start as well as by its last neighbour. If
-all documents are neighbours, as in a small shard, greedy is exact.
+(`learning.neighbours`), as if each document were covered from the start as well as by its last
+neighbour. If all documents are neighbours, as in a small shard, greedy is exact.
 
 In a group of near-copies larger than a list, the last neighbour is a copy too, so covering the
-group would seem to gain nothing. Therefore greedy runs again from a lower start: what the third
-nearest document in the mask of the first run covers, where that is less. Lists do not say what
-covers a document below its last neighbour: that is computed again whenever many documents have been
-taken since.
+group would seem to gain nothing. Therefore greedy runs again from a lower start: the cosine with
+the third nearest document in the mask of the first run, where that is less. Lists do not say what
+covers a document below its last neighbour: greedy computes that again after taking many documents.
 
 Moment terms enter by their gradient at the present moments. For terms that are not linear there are
 more rounds, each at the moments of the mask reached so far.
@@ -33,19 +32,20 @@ from datamask.learning.problem import Curve, Problem
 from datamask.objectives.weighted import coverage_factor
 
 SHARE_ADDED = 0.5
-"""What covers documents is computed again when this share of those taken is new
+"""Cosines that cover documents are computed again when this fraction of the taken documents is new
 (docs/log.md#coverage)."""
 
 ROUNDS, ROUNDS_OF_MOMENTS = 2, 4
-"""Rounds, and rounds if a term next to facility location is not linear (docs/log.md#coverage)."""
+"""Number of rounds, and number if a term next to facility location is not linear
+(docs/log.md#coverage)."""
 
 RANK = 3
-"""Which of the selected documents near a document covers it at the start of the next round
-(docs/log.md#coverage)."""
+"""Rank, among the selected documents near a document, of the one that covers it at the start of the
+next round (docs/log.md#coverage)."""
 
 
 def learn(problem: Problem, neighbours: Neighbours, curve: Curve) -> tuple[Tensor, int, str]:
-    """Learn logits whose top S (0 < S < N) cover the shard; also the rounds, and `complete`.
+    """Learn logits whose top S (0 < S < N) cover the shard; return logits, rounds and `complete`.
 
     The curve has a point for every round. A logit is the gain of a document when greedy took it, or
     an upper bound of it.
@@ -58,7 +58,7 @@ def learn(problem: Problem, neighbours: Neighbours, curve: Curve) -> tuple[Tenso
     moments, covered = moments.scaled(num_selected), last
 
     def cover(mask_N: Tensor, covered_N: Tensor) -> Tensor:
-        # No document that is not listed covers more than the last one that is.
+        # No document outside a list covers more than the last one in it.
         return neighbours.covered(mask_N, covered_N < last)
 
     rounds = ROUNDS_OF_MOMENTS if order > 0 else ROUNDS
@@ -78,7 +78,7 @@ def learn(problem: Problem, neighbours: Neighbours, curve: Curve) -> tuple[Tenso
             # Elsewhere, all RANK are listed, so the last one covers no more than they do.
             hidden = neighbours.selected(mask) < RANK
             if order <= 0 and not bool(hidden.any()):
-                break  # the next round would be the same
+                break  # The next round would be the same.
             covered = torch.where(hidden, neighbours.covered(mask, hidden, RANK), last)
             covered = torch.minimum(covered, last)
     return best, step, "complete"
@@ -92,18 +92,18 @@ def greedy_gains(
     weight: float,
     num_selected: int,
 ) -> Tensor:
-    """The gain of each document when greedy took it, or an upper bound of it; shape N.
+    """Return the gain of each document when greedy took it, or an upper bound of it; shape N.
 
-    The documents with the largest gains are those taken, in this order.
+    Greedy takes the documents with the largest gains, in this order.
 
     Args:
         neighbours: cosines of documents with their neighbours, stored by column.
-        covered_N: the cosine that each document is covered by from the start.
-        covered_by: the cosine of each document to the nearest one in a mask, given the cosine that
-            covers it already, shapes N; at least where neighbours do not tell it.
+        covered_N: the cosine that covers each document from the start.
+        covered_by: computes the cosine of each document with the nearest document of a mask, given
+            the cosine that covers it already, shapes N; at least where neighbours do not give it.
         linear_gain_N: the gain of each document apart from its coverage.
         weight: of the sum of cosines to the nearest taken document.
-        num_selected: most documents to take.
+        num_selected: maximum number of documents to take.
     """
     linear = linear_gain_N.cpu().numpy().astype(np.float64)
     values, rows, starts = neighbours.data, neighbours.indices, neighbours.indptr

@@ -27,7 +27,8 @@ from datamask.objectives.trial import tried
 from datamask.objectives.weighted import WeightedTerm
 
 LARGEST_CHUNK = 8192
-"""Most rows of a chunk. Larger ones take more memory and no less time (docs/log.md#memory)."""
+"""Maximum number of rows of a chunk. Larger chunks take more memory and no less time
+(docs/log.md#memory)."""
 TRIANGLE = 128
 """Columns of a block of a symmetric product (docs/log.md#memory)."""
 
@@ -44,10 +45,10 @@ class ShardData:
         working_set_bytes: memory that may be used in addition to the embeddings.
         matmul: precision of large matrix products, as `compute.matmul`.
         places: rows of the documents in *features*; None for all, in order.
-        level: between quality as it is learned and as it is reported.
+        level: converts between quality as it is learned and quality as it is reported.
         probes_PN: cosines of the probes of facility location with all documents, if known.
-        by_document: whether second moments are the weights of the documents in Σ w x xᵀ, a number
-            for each row of *features*, and not that matrix.
+        by_document: if True, second moments are the weights w of the documents in Σ w x xᵀ, a
+            number for each row of *features*, in place of that matrix.
     """
 
     features: np.ndarray
@@ -71,7 +72,7 @@ class ShardData:
             cuda.allow_tf32 = before
 
     def narrow(self, factor: Tensor, rows: int = 0) -> Tensor:
-        """As `product` reads it, converted once for several; on a CPU, of at least *rows* rows.
+        """Convert a factor once for several calls of `product`; on a CPU, pad it to *rows* rows.
 
         oneDNN keeps code in memory for every size of a product in bfloat16 (docs/log.md#memory).
         """
@@ -83,7 +84,7 @@ class ShardData:
 
     @property
     def exact(self) -> ShardData:
-        """With products in full precision, for what is reported."""
+        """Return the same data with products in full precision, for values that are reported."""
         return replace(self, matmul="float32")
 
     @property
@@ -107,7 +108,7 @@ class ShardData:
         return CACHED_ROWS if self.device.type == "cpu" else self.chunk_rows
 
     def triangle(self) -> list[tuple[int, int]]:
-        """Columns in blocks: a symmetric product needs only those above the diagonal."""
+        """Column blocks on and above the diagonal, which are all that a symmetric product needs."""
         size = TRIANGLE if self.device.type == "cpu" else self.dimension
         starts = range(0, self.dimension, size)
         return [(start, min(start + size, self.dimension)) for start in starts]
@@ -122,7 +123,7 @@ class ShardData:
     def blocks(
         self, rows: Tensor | slice = slice(None), order: int = 1
     ) -> Iterator[tuple[slice, Tensor]]:
-        """Parts of some documents, in order, and their embeddings, valid until the next part."""
+        """Yield parts of some documents, in order, and their embeddings, valid until the next."""
         positions, size = self._places(rows), self.cached_rows
         block = self.quality_N.new_empty(min(size, len(positions)), self.dimension * (order >= 1))
         for start in range(0, len(positions), size):
@@ -133,7 +134,7 @@ class ShardData:
             yield part, block[: part.stop - start]
 
     def feature_rows(self, rows: Tensor | slice) -> Tensor:
-        """The rows of `features` that some documents have, on the device."""
+        """Return the rows of `features` that hold some documents, on the device."""
         return torch.from_numpy(self._places(rows)).to(self.device)
 
     def _places(self, rows: Tensor | slice = slice(None)) -> np.ndarray:
@@ -143,19 +144,19 @@ class ShardData:
         return places if self.places is None else self.places[places]
 
     def chunks(self) -> list[slice]:
-        """All documents in order, in parts of `chunk_rows`."""
+        """Divide all documents, in order, into parts of `chunk_rows`."""
         size = self.chunk_rows
         return [slice(start, start + size) for start in range(0, self.num_documents, size)]
 
     def part(self, rows: Tensor) -> ShardData:
-        """Some documents as a shard of their own; no embedding is copied."""
+        """Return some documents as a shard of their own; no embedding is copied."""
         scores = {name: score[rows] for name, score in self.scores.items()}
         places = self._places(rows)
         quality = self.quality_N[rows]
         return replace(self, quality_N=quality, scores=scores, places=places, probes_PN=None)
 
     def joined(self, others: ShardData) -> ShardData:
-        """A copy of these documents and then those of another shard."""
+        """Copy these documents, followed by the documents of another shard."""
 
         def both(first: Tensor, other: Tensor) -> Tensor:
             return torch.cat([first, other.to(self.device)])
@@ -171,27 +172,27 @@ class ShardData:
         )
 
     def batch(self, rows: Tensor) -> Batch:
-        """Some documents as objectives see them."""
+        """Return some documents in the form that objectives take."""
         scores = {name: score[rows] for name, score in self.scores.items()}
         budget = max(self.working_set_bytes // 2, 1)
         return Batch(self.rows(rows), self.quality_N[rows], scores, budget)
 
     def everything(self) -> Batch:
-        """All documents; call it only if `fits`."""
+        """Return all documents in the form that objectives take; call it only if `fits`."""
         return self.batch(torch.arange(self.num_documents, device=self.device))
 
     def fits(self) -> bool:
-        """Whether a float32 copy of the embeddings fits in the working set."""
+        """True if a float32 copy of the embeddings fits in the working set."""
         return 4 * self.num_documents * self.dimension <= self.working_set_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The raw values of a term with which a selection is compared.
+    """Raw values of a term, with which a selection is compared.
 
     Args:
-        random: mean over random selections of as many documents.
-        best: of the best selection by this term alone; None if it was not learned.
+        random: mean over random selections with equally many documents.
+        best: value of the best selection by this term alone; None if it was not learned.
         cover_P: mean cosine of each probe of facility location with its nearest document in random
             selections; None for other terms.
     """
@@ -207,7 +208,7 @@ class Reference:
 
 
 def zero_moments(data: ShardData, order: int) -> Moments:
-    """Moments of the empty selection, float64."""
+    """Return the moments of the empty selection, float64."""
     zero = torch.zeros((), dtype=torch.float64, device=data.device)
     first = zero.new_zeros(data.dimension if order >= 1 else 0)
     width = (len(data.features) if data.by_document else data.dimension) if order >= 2 else 0
@@ -223,7 +224,7 @@ def add_moments(
     *,
     exact: bool = True,
 ) -> Moments:
-    """Moments after adding documents by weight, which may be negative.
+    """Add documents to moments by weight, which may be negative; return the sums.
 
     If not *exact*, products have the precision of `compute.matmul`.
     """
@@ -267,7 +268,7 @@ def _add_squares(total_DD: Tensor, data: ShardData, features_BD: Tensor, weights
 
 
 def moments_of(data: ShardData, weights_N: Tensor, order: int, *, exact: bool = True) -> Moments:
-    """Moments of the shard under weights, as by `add_moments`; those of weight 0 are not read."""
+    """Sum the moments of the shard under weights (`add_moments`); rows of weight 0 are not read."""
     moments = zero_moments(data, order)
     for rows in torch.split(weights_N.nonzero()[:, 0], data.chunk_rows):
         weights = weights_N[rows].to(torch.float32)
@@ -276,13 +277,13 @@ def moments_of(data: ShardData, weights_N: Tensor, order: int, *, exact: bool = 
 
 
 def highest_order(terms: Sequence[WeightedTerm]) -> int:
-    """The highest order of moments that a term reads; −1 if none is a moment objective."""
+    """Return the highest order of moments that a term reads; −1 if no term reads moments."""
     orders = [t.objective.order for t in terms if isinstance(t.objective, MomentObjective)]
     return max(orders, default=-1)
 
 
 def raw_values(terms: Sequence[WeightedTerm], data: ShardData, mask_N: Tensor) -> dict[str, float]:
-    """The raw value of each term for one mask of the whole shard, by name.
+    """Compute the raw value of each term for one mask of the whole shard, by name.
 
     Moment objectives and facility location are streamed. Any other objective is evaluated on as
     many random documents as fit in the working set.
@@ -318,7 +319,10 @@ def _raw_value(objective: Objective, data: ShardData, mask_N: Tensor, moments: M
 
 
 def cover_of_probes(objective: FacilityLocation, data: ShardData, mask_N: Tensor) -> Tensor:
-    """The cosine of each probe with its nearest selected document, shape P; some are selected."""
+    """Return the cosine of each probe with its nearest selected document, shape P.
+
+    At least one document must be selected.
+    """
     if data.probes_PN is not None:
         return data.probes_PN[:, mask_N].amax(1)
     probes = data.rows(objective.probe_rows(data.num_documents))
@@ -330,6 +334,6 @@ def cover_of_probes(objective: FacilityLocation, data: ShardData, mask_N: Tensor
 
 
 def sampled_rows(data: ShardData) -> Tensor:
-    """All rows of the shard, or as many random ones as fit in the working set, ascending."""
+    """Return all rows of the shard, or as many random ones as fit in the working set, ascending."""
     most = max(2, data.working_set_bytes // (4 * data.dimension))
     return fixed_sample(data.num_documents, most).to(data.device)

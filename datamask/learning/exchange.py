@@ -1,10 +1,10 @@
 """Scope `corpus`: shards learn separately and in parallel, yet select as one corpus.
 
 Moment objectives depend on a selection only through sums over its documents (`Moments`), and sums
-add up over shards. In a round, every shard takes the sums of the whole corpus's selection as
-given, moves its own inclusion probabilities against them, and returns its own sums. The sums of
-all shards are added, and the corpus applies the best share of the joint move. Moments are linear in
-p, so the objective on the way is a function of one number, and a round never lowers it.
+add up over shards. In a round, every shard takes the sums of the whole corpus's selection as given,
+moves its own inclusion probabilities against them, and returns its own sums. The sums of all shards
+are added, and the corpus applies the best fraction of the joint move. Moments are linear in p, so
+the objective on the way is a function of one number, and a round never lowers it.
 
 A random sample of the corpus keeps the number of rounds low:
 
@@ -12,14 +12,14 @@ A random sample of the corpus keeps the number of rounds low:
   times step lengths, the dual variable of mirror ascent. This sum is a function of a document: its
   value, minus the threshold that keeps S documents, is the document's logit.
 - In later rounds, a shard learns its own documents and stand-ins together: a random sample of other
-  shards, if possible disjoint from the first. Each of these counts for several documents. Against
+  shards, if possible disjoint from the first. Each stand-in counts for several documents. Against
   constant sums, all shards would fill the same gap at once (compare CoCoA+, Ma et al. 2015, arXiv
   1502.03508). Documents of the shard and stand-ins compete for the same budget, so the shard's own
   budget follows from its documents.
 
 Throughout, *terms* are weighted and scaled (`learning.scales`, over the corpus), *totals* are the
-moments of all documents, *num_selected* is S of the corpus, and *share* is the share of documents
-that is selected, in (0, 1).
+moments of all documents, *num_selected* is S of the corpus, and *share* is the selected fraction of
+the documents, in (0, 1).
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.objectives.weighted import WeightedObjective, WeightedTerm, is_linear
 
 LEAST_BATCH, LARGEST_BATCH, BATCHES = 256, 4096, 8
-"""Bounds on the documents per batch, and the least number of batches in a pass; the least batch
-takes precedence (docs/log.md#rounds)."""
+"""Limits of the documents per batch, and minimum number of batches in a pass; the lower limit of
+the batch takes precedence (docs/log.md#rounds)."""
 
 PASSES = 2
 """Passes over the undecided documents in a round after the first (docs/log.md#rounds)."""
 
 SHARES = 40
-"""The share of a round that is applied is a multiple of 1 / SHARES (docs/log.md#rounds)."""
+"""The fraction of a round that is applied is a multiple of 1 / SHARES (docs/log.md#rounds)."""
 
 LEAST_PART = 1e-3
-"""Least share of the sample that is selected, and least share that is left out
+"""Minimum fraction of the sample that is selected, and minimum fraction that is left out
 (docs/log.md#rounds)."""
 
 RANDOM_PARTS = 4
-"""Random selections of a sample from which the gain over random is estimated
-(docs/log.md#rounds)."""
+"""Number of random selections of a sample that estimate the gain over random (docs/log.md#rounds).
+Number of random selections of a sample that estimate the gain over random (docs/log.md#rounds)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Judge:
     threshold: float
 
     def judge(self, data: ShardData, order: int) -> tuple[Tensor, Moments]:
-        """The logits of a shard's documents, float32, shape N, and their moments; one pass."""
+        """Compute logits of a shard's documents, float32, shape N, and their moments; one pass."""
         parts, moments = [data.quality_N[:0]], zero_moments(data, order)
         for rows in data.chunks():
             logits = along(self.slope, data, rows) - self.threshold
@@ -81,14 +81,14 @@ class Judge:
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """What a shard knows about all shards before a round.
+    """The corpus as a shard knows it before a round.
 
     Args:
         terms: weighted and scaled.
         totals: moments of all documents.
         moments: moments of the selection; their count is S.
         judge: gives the logits of the first round.
-        excess: what the next proposals subtract from logits, so that these expect S documents.
+        excess: subtracted from logits by the next proposals, so that these expect S documents.
     """
 
     terms: tuple[WeightedTerm, ...]
@@ -103,7 +103,7 @@ class Corpus:
         return WeightedObjective(self.terms).active
 
     def to(self, device: torch.device) -> Corpus:
-        """The same on a device."""
+        """Copy the corpus to a device."""
         judge = replace(self.judge, slope=self.judge.slope.to(device))
         totals, moments = self.totals.to(device), self.moments.to(device)
         return replace(self, totals=totals, moments=moments, judge=judge)
@@ -111,7 +111,7 @@ class Corpus:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What documents of a shard propose, what that adds to the moments, and the next moves."""
+    """Proposed logits of a shard's documents, the change of the moments, and the next step size."""
 
     logits_B: Tensor
     change: Moments
@@ -135,8 +135,8 @@ def check_scope(terms: Sequence[WeightedTerm]) -> None:
 def dual_price_of(
     terms: Sequence[WeightedTerm], moments: Moments, sample: ShardData, share: float
 ) -> float:
-    """The gradient that the best *share* of the sampled documents reach."""
-    # Sums of S documents can be rounded to more than all of them.
+    """Return the gradient that the best *share* of the sampled documents reach."""
+    # Rounding can make the sum of S documents larger than the sum of all.
     return float(torch.quantile(along(slopes(terms, moments), sample), max(1 - share, 0.0)))
 
 
@@ -164,7 +164,7 @@ def learn_sample(
 
 
 def keeping(slope: Moments, number: float, *samples: tuple[ShardData, float]) -> Judge:
-    """The judge that is expected to keep a number of documents: at least a few, and not all.
+    """Return the judge that is expected to keep *number* documents: at least a few, and not all.
 
     *samples* are documents, and how often each of them counts.
     """
@@ -183,10 +183,11 @@ def gain_over_random(
     num_selected: float,
     share: float,
 ) -> tuple[float, float]:
-    """Gain of a sample's documents of the highest values over random ones, and their deviation.
+    """Return the gain of a sample's best documents over random ones, and the deviation of these.
 
-    Selections are of finite samples, whose moments are scaled to S. DiSF of few documents is high,
-    so random selections of as many documents are compared.
+    The best documents have the highest values. Selections are finite samples, whose moments are
+    scaled to S. DiSF of few documents is high, so they are compared with equally many random
+    documents.
     """
     number, parts = data.num_documents, max(round(1 / share), 2)
     masks = [torch.arange(number) % parts == part for part in range(min(parts, RANDOM_PARTS))]
@@ -210,9 +211,9 @@ def shortfall(
     own: ShardData,
     second: ShardData,
 ) -> float:
-    """The share of its gain over random that a judge loses on documents it was not learned from.
+    """Return the fraction of its gain over random that a judge loses on documents new to it.
 
-    It was learned from documents that include *own*; *second* are as many others.
+    It was learned from documents that include *own*; *second* are equally many others.
     """
     before, after = (
         gain_over_random(data, along(judge.slope, data), terms, num_selected, share)[0]
@@ -230,16 +231,16 @@ def propose(
     others: tuple[ShardData, Tensor],
     generator: torch.Generator,
 ) -> Proposal:
-    """One round after the first, in one shard.
+    """Move the documents of one shard in a round after the first.
 
     Args:
         data: its documents that may still move; at least one.
         corpus: what the shard knows about all shards.
         logits_B: present logits.
-        num_documents: of the shard, with those that do not move.
+        num_documents: of the shard, including documents that do not move.
         step_size: returned by its last round, or the first.
         others: the stand-ins of other shards, and their present logits.
-        generator: draws the order of the documents.
+        generator: shuffles the documents.
     """
     number, (sample, sample_logits) = data.num_documents, others
     order, all_documents = highest_order(corpus.terms), float(corpus.totals.count)
@@ -272,9 +273,10 @@ def propose(
 def agree(
     terms: Sequence[WeightedTerm], moments: Moments, proposed: Moments, num_selected: float
 ) -> tuple[float, Moments]:
-    """The best share of a round, in [0, 1], and the moments of the corpus after it, count S.
+    """Return the best fraction of a round to apply, in [0, 1], and the corpus's moments after it.
 
-    *moments* are those before the round, *proposed* those of all proposals together.
+    *moments* belong to the selection before the round, *proposed* to all proposals together; the
+    result's count is S.
     """
     active = [term for term in terms if term.weight != 0]
     start = moments.scaled(num_selected)
@@ -290,9 +292,9 @@ def agree(
 def is_better_drawn(
     terms: Sequence[WeightedTerm], sample: ShardData, logits_N: Tensor, num_selected: float
 ) -> bool:
-    """Whether documents are undecided, and a drawn mask is better than that of the highest p.
+    """Return True if documents are undecided, and drawing beats keeping the highest p.
 
-    Where many selections are nearly the best, the best sums are reached with p far from 0 and 1
+    Where many selections are nearly the best, the best sums have p far from 0 and 1
     (`policy.is_undecided`), as for pairwise similarity without quality. The sample, on the CPU,
     stands for the corpus.
     """
@@ -307,7 +309,7 @@ def is_better_drawn(
 
 
 def expecting(logits_N: Tensor, number: float) -> Tensor:
-    """Logits shifted so that Σ sigmoid is a number; nearly 0 or N if that is out of reach."""
+    """Shift logits so that Σ sigmoid is *number*; nearly 0 or N if that is out of reach."""
     most = len(logits_N)
     if not most:
         return logits_N
@@ -317,7 +319,7 @@ def expecting(logits_N: Tensor, number: float) -> Tensor:
 
 
 def taken(logits_N: Tensor, proposed_N: Tensor, share: float) -> Tensor:
-    """Logits after a share of the move from one set of inclusion probabilities to another."""
+    """Return the logits after applying a fraction of the move from p to the proposed p."""
     if share in (0.0, 1.0):
         return proposed_N if share else logits_N
     inclusion = (

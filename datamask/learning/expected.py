@@ -6,14 +6,14 @@ facility location has no moments and is learned by `datamask.learning.coverage`.
 
 A step is mirror ascent on a batch: the logits of the batch move along the gradient and are shifted
 so that Σ p of the batch stays the same. One more evaluation of the objective, a function of D x D
-numbers, gives the best share of the move: the maximum of the parabola through value, slope and
-value after the move. That share damps the move and sets the length of the next one, so no learning
-rate needs tuning. Each batch sees the moves of those before it.
+numbers, gives the best fraction of the move: the maximum of the parabola through value, slope and
+value after the move. That fraction damps the move and sets the length of the next one, so no
+learning rate needs tuning. Each batch sees the moves of earlier batches.
 
-If a pass is expensive (a large shard, second moments), a random sample is learned first, in which a
-document counts as many times as the shard is larger. In the first pass over the shard, the sample
-stands for the documents not yet visited, so each document moves by a gradient at nearly the final
-moments. Later passes visit the documents whose p is not yet near 0 or 1, a minority.
+If a pass is expensive (a large shard, second moments), a random sample is learned first, and
+each document stands for several of the shard. In the first pass over the shard, the sample stands
+for the documents not yet visited, so each document moves by a gradient at nearly the final moments.
+Later passes visit the documents whose p is not yet near 0 or 1, a minority.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import WeightedObjective
 
 LEAST_BATCH, LARGEST_BATCH = 2048, 8192
-"""Documents of a batch. Smaller ones cost more in fixed work (D x D per step) than they save;
-larger ones move too many documents by one gradient (docs/log.md#ascent-batches)."""
+"""Maximum number of documents in a batch. Smaller batches cost more in fixed work (D x D per step)
+than they save; larger ones move too many documents by one gradient (docs/log.md#ascent-batches)."""
 
 SAMPLE, FEWEST_SAMPLES, SAMPLE_PASSES = 8192, 4, 3
 """A shard of at least FEWEST_SAMPLES times SAMPLE documents begins with a sample, in SAMPLE_PASSES
@@ -44,8 +44,8 @@ FIRST_MOVE, LEAST_SAMPLE_MOVE = 4.0, 8.0
 LEAST_SAMPLE_MOVE (docs/log.md#sampled-start)."""
 
 SETTLED, LEAST_UNSETTLED = 0.01, 256
-"""A document is settled if its p, or 1 − p, is below this share of the mean. A pass visits all
-documents if fewer than LEAST_UNSETTLED are not (docs/log.md#sampled-start)."""
+"""A document is settled if its p, or 1 − p, is below this fraction of the mean. A pass visits all
+documents if fewer than LEAST_UNSETTLED are unsettled (docs/log.md#sampled-start)."""
 
 LONGEST_MOVE, GROWTH = 3.0, 3.0
 """Longest move of the first pass, in standard deviations of the gradient, and its growth per pass:
@@ -53,24 +53,24 @@ p must approach 0 or 1 in the end, but not before the moments have settled
 (docs/log.md#ascent-moves)."""
 
 MOST_CHANGE = 2.0
-"""Most by which a move grows or shrinks from step to step (docs/log.md#ascent-moves)."""
+"""Maximum factor by which a move grows or shrinks from step to step (docs/log.md#ascent-moves)."""
 
 LEAST_CHANGE = 1e-3
-"""Smaller changes of p, as a share of the mean p, stay in the logits: applying them costs as much
-as large ones (docs/log.md#ascent-moves)."""
+"""Smaller changes of p, as a fraction of the mean p, stay in the logits: applying them costs as
+much as large ones (docs/log.md#ascent-moves)."""
 
 ROWS_AT_ONCE = 128
 """The number of changes that are applied is a multiple of this (docs/log.md#memory)."""
 
 PASSES_TO_STOP = 2
-"""Passes whose gain decides whether learning has settled (docs/log.md#stopping)."""
+"""Number of passes whose gain decides whether learning has settled (docs/log.md#stopping)."""
 
 
 def learn(problem: Problem, logits_N: Tensor, curve: Curve) -> tuple[Tensor, int, str]:
-    """Learn logits; returns them, the steps taken and why it stopped: `steps` or `tolerance`.
+    """Learn logits; return logits, steps taken and the reason to stop: `steps` or `tolerance`.
 
-    A step is a share `selection.batch_fraction` of the shard, in batches of at most `LARGEST_BATCH`
-    documents. All terms are moment objectives.
+    A step covers the fraction `selection.batch_fraction` of the shard, in batches of at most
+    `LARGEST_BATCH` documents. All terms are moment objectives.
     """
     data, objective, selection = problem.data, problem.objective, problem.selection
     num_selected, generator = problem.num_selected, torch.Generator().manual_seed(problem.seed)
@@ -107,15 +107,15 @@ def learn(problem: Problem, logits_N: Tensor, curve: Curve) -> tuple[Tensor, int
 
 
 def _even_parts(rows: Tensor, most: int) -> tuple[Tensor, ...]:
-    """Rows in parts of nearly the same size, at most *most*."""
+    """Divide rows into parts of nearly equal size, at most *most* rows each."""
     return torch.tensor_split(rows, -(-len(rows) // most))
 
 
 def _from_sample(problem: Problem, logits_N: Tensor, generator: torch.Generator) -> Ascent | None:
-    """An ascent at the moments of a learned random sample.
+    """Start an ascent at the moments of a learned random sample.
 
-    None if the objective bends so strongly that line searches made the sample's moves short: in one
-    long move, many documents would settle on the wrong side.
+    Returns None if the objective bends so strongly that line searches made the sample's moves
+    short: in one long move, many documents would settle on the wrong side.
     """
     data, objective, num_selected = problem.data, problem.objective, problem.num_selected
     order = torch.randperm(data.num_documents, generator=generator)
@@ -133,7 +133,7 @@ def _from_sample(problem: Problem, logits_N: Tensor, generator: torch.Generator)
 
 
 def climb_sample(sample: Ascent, generator: torch.Generator) -> None:
-    """Learn a sample, from the start, to the point where its moments stand for all documents'."""
+    """Learn a sample until its moments can stand for the moments of all documents."""
     number = sample.data.num_documents
     for _ in range(SAMPLE_PASSES):
         for batch in _even_parts(torch.randperm(number, generator=generator), LEAST_BATCH):
@@ -142,7 +142,7 @@ def climb_sample(sample: Ascent, generator: torch.Generator) -> None:
 
 
 def _has_settled(values: list[float], initial: float, tolerance: float) -> bool:
-    """Whether the last passes raised the best mask by less than the tolerated share of its gain.
+    """Return True if the last passes raised the best mask by a tolerably small part of its gain.
 
     The gain is over the initial moments or, if lower, the first mask: in a small shard, S documents
     have correlations that the moments scaled to S lack, and no mask may reach the initial value.
@@ -155,7 +155,7 @@ def _has_settled(values: list[float], initial: float, tolerance: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class StepSize:
-    """How far moves may go.
+    """Limits of the next moves.
 
     Args:
         move: length of the next move, in units of `scale`.
@@ -169,7 +169,7 @@ class StepSize:
 
 
 def unsettled(inclusion_N: Tensor, share: float) -> Tensor:
-    """Rows whose p may still change much, where *share* is its mean."""
+    """Return the rows whose p may still change much; *share* is the mean p."""
     inside = inclusion_N > SETTLED * share
     return (inside & (1 - inclusion_N > SETTLED * (1 - share))).nonzero()[:, 0]
 
@@ -182,14 +182,14 @@ class Ascent:
         objective: the joint objective.
         num_selected: S, of the shard or of the corpus that contains it.
         logits_N: initial logits.
-        totals: moments of all documents; None for those of the shard.
-        moments: moments of the selection at these logits; None for those of the shard.
-        weight: how often a document counts in *moments* when it moves; of all or, shape N, of each.
+        totals: moments of all documents; None: computed from the shard.
+        moments: moments of the selection at these logits; None: computed from the shard.
+        weight: how often a document counts in *moments* when it moves; a number or shape N.
         step_size: length of the first moves.
-        share: of all documents that is selected; None for the mean p of these.
+        share: selected fraction of all documents; None for the mean p of these.
 
-    `dual`, if not None, has what moves along the gradient have added to logits: Σ length · ∇F over
-    the steps, each with its part of the documents.
+    `dual`, if not None, adds up what moves along the gradient have added to logits: Σ length · ∇F
+    over the steps, each with its part of the documents.
     """
 
     def __init__(
@@ -226,11 +226,11 @@ class Ascent:
         self.value = self.initial = float(joint_value(self.terms, self.moments))
 
     def end_pass(self) -> None:
-        """Allow longer moves after every document has been in a batch."""
+        """Allow longer moves, after every document has been in a batch."""
         self.step_size = replace(self.step_size, longest=self.step_size.longest * GROWTH)
 
     def unsettled(self) -> Tensor:
-        """Rows whose p may still change much (`unsettled`); all rows if these are few."""
+        """Return the rows whose p may still change much; all rows if these are few."""
         rows = unsettled(self.inclusion_N, self.share)
         everything = torch.arange(len(self.inclusion_N), device=rows.device)
         return rows if len(rows) >= LEAST_UNSETTLED else everything
@@ -238,12 +238,12 @@ class Ascent:
     def climb(self, rows: Tensor) -> None:
         """Move one batch, and update the moments.
 
-        With Δ the changes of p, moments are linear in a share t of the move, and the objective is
-        nearly a parabola, whose *second* coefficient follows from its value at t = 1:
+        With Δ the changes of p, moments are linear in the applied fraction t of the move, and the
+        objective is nearly a parabola, whose *second* coefficient follows from its value at t = 1:
 
             F(t) = F(0) + t · rising + t² · second        rising = Σ w Δ g
 
-        The batch moves by its maximum, t = rising / (−2 second), as far as that is in [0, 1].
+        The batch moves to its maximum, t = rising / (−2 second), limited to [0, 1].
         """
         move = self.step_size.move
         proposed = self._propose(rows, move)
@@ -254,24 +254,24 @@ class Ascent:
         some, change = self._noticeable(torch.sigmoid(logits) - before)
         before, plain, curvature = before[some], plain[some], curvature[some]
         counted = self.weight_N[rows[some]] * change
-        # Measure the value after the whole move, and the best share of it.
+        # Measure the value after the whole move, and find the best fraction of the move.
         after, value = self._with(rows[some], counted)
         if not math.isfinite(value):
-            # A weighted move can remove more than there is: it was too long.
+            # A weighted move that is too long can remove more than there is.
             self.step_size = replace(self.step_size, move=move / MOST_CHANGE)
             return
         first = float((counted * (plain - mean_along(slope, self.moments))).sum())
         alone = 0.5 * float((curvature * counted * change).sum())
         second = value - self.value - first - alone
         rising = first + float((counted * (0.5 - before) * curvature).sum())
-        # As far as allowed if the parabola has no maximum.
+        # If the parabola has no maximum, move as far as allowed.
         share = max(rising / (-2 * second), 0.0) if second < 0 else MOST_CHANGE**2
         if self.dual is not None:
             length = min(share, 1.0) * move / self.step_size.scale * len(rows) / len(self.logits_N)
             self.dual = self.dual.mapped(lambda dual, change: dual + length * change, slope)
         growth = min(max(share**0.5, 1 / MOST_CHANGE), MOST_CHANGE)
         self.step_size = replace(self.step_size, move=min(move * growth, self.step_size.longest))
-        # Accept that share.
+        # Accept this fraction of the move.
         if share >= 1:
             self.inclusion_N[rows[some]] += change
             self.moments, self.value = after, value
@@ -285,7 +285,7 @@ class Ascent:
             self.logits_N[rows] = logits
 
     def enter(self, rows: Tensor, estimate: Moments) -> None:
-        """Move a batch by `FIRST_MOVE`; till now an *estimate*, of any size, stood for it."""
+        """Move a batch by `FIRST_MOVE`; until now an *estimate*, of any size, stood for it."""
         proposed = self._propose(rows, FIRST_MOVE)
         if proposed is None:
             return
@@ -299,11 +299,11 @@ class Ascent:
         self.inclusion_N[rows[some]] = inclusion
 
     def _propose(self, rows: Tensor, move: float) -> tuple[Moments, Tensor, Tensor, Tensor] | None:
-        """∇F, <∇F, δ_j> and δ_jᵀ ∇²F δ_j of a batch, and logits L' along the gradient g, shape B.
+        """Return ∇F, <∇F, δ_j> and δ_jᵀ ∇²F δ_j of a batch, and logits L' along g, shape B.
 
             L' = L + move / scale · g − τ        g_j = <∇F, δ_j − mean δ> + (1/2 − p_j) δ_jᵀ ∇²F δ_j
 
-        τ is such that Σ w p stays. None if every p is 0 or 1, at least after rounding.
+        τ keeps Σ w p. None if every p is 0 or 1, at least after rounding.
         """
         slope, plain, curvature = derivatives(self.terms, self.moments, self.data, rows)
         before, weight, logits = self.inclusion_N[rows], self.weight_N[rows], self.logits_N[rows]
@@ -320,7 +320,7 @@ class Ascent:
         return slope, plain, curvature, moved
 
     def _noticeable(self, change_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Places and values of the changes of p above `LEAST_CHANGE`, and of a few more."""
+        """Return places and values of the changes of p above `LEAST_CHANGE`, and of a few more."""
         size = change_B.abs()
         number = int((size > LEAST_CHANGE * self.share).sum())
         number = min(-(-number // ROWS_AT_ONCE) * ROWS_AT_ONCE, len(size))
@@ -337,7 +337,7 @@ class Ascent:
         return after, float(joint_value(self.terms, after))
 
     def best_logits(self) -> Tensor:
-        """The logits or, if its top S is the better mask, the last gradient or a drawn mask.
+        """Return the logits or, if its top S is the better mask, the last gradient or a drawn mask.
 
         The gradient is better for terms that are linear in the moments: the shifts that keep Σ p of
         each batch leave the order of the logits slightly behind. A mask is drawn if the best sums

@@ -93,14 +93,14 @@ def learn_mask(
         seed: of every random choice.
         ids: shape N, unique; they break ties. None breaks ties by row.
         scores: further scores of shape N by name, for terms that read them.
-        terms: those of *selection*, unscaled; None makes them.
+        terms: the unscaled terms of *selection*; None makes them.
         compute: device and memory.
         progress: called with the steps done and the maximum.
         keeper: saves unfinished work, from which a later call resumes.
 
     Raises:
         SettingsError: an objective, method or device is not available.
-        InputError: *features* or *quality* are no such arrays; or a row is not of unit length.
+        InputError: *features* or *quality* are not such arrays; or a row does not have length 1.
         ValueError: the shapes or *num_selected* do not fit, or *quality* is not finite.
     """
     compute, scores = compute or Compute(), scores or {}
@@ -130,8 +130,8 @@ def scale(
 ) -> Problem:
     """Put a shard on the device and divide each term by its range (`learning.scales`).
 
-    With *ranges*, which were measured before, a mask is only judged: facility location searches no
-    neighbours.
+    Give *ranges* that were measured before if a mask is only judged: then facility location does
+    not search neighbours.
     """
     values = np.asarray(quality, np.float64)
     data = shard_data(features, values, scores, compute, Level.of(values))
@@ -200,7 +200,7 @@ def refine(problem: Problem, ranking: Ranking) -> np.ndarray:
 
 
 def judge(problem: Problem, selected: np.ndarray, ranking: Ranking | None = None) -> dict[str, Any]:
-    """Compare a mask with random subsets and top quality; with its ranking, also bound its gap."""
+    """Compare a mask with random subsets and top quality; given its ranking, also bound its gap."""
     objective, data = problem.objective, problem.data
     raw = raw_values(objective.terms, data, problem.put(selected))
     best = raw_values(objective.terms, data, problem.put(problem.top(problem.quality)))
@@ -222,13 +222,13 @@ def judge(problem: Problem, selected: np.ndarray, ranking: Ranking | None = None
 
 
 def published_logits(problem: Problem, selected: np.ndarray, ranking: Ranking) -> np.ndarray:
-    """Marginal gain of each document minus the threshold, or else its rank; float32, shape N."""
+    """Return each document's gain minus the threshold, or else its rank; float32, shape N."""
     selection, data, objective = problem.selection, problem.data, problem.objective
     num_selected, number = problem.num_selected, problem.data.num_documents
     if selection.method != "mask" or not objective.has_expectation or not number:
         order = np.lexsort((problem.id_order, -problem.quality, -ranking.logits, ~selected))
         return published.by_rank(order, num_selected)
-    # An empty or complete selection has no scale: use that of one document more or less.
+    # An empty or complete selection has no scale, so use the scale with one document more or less.
     size = min(max(num_selected, 1), max(number - 1, 1))
     if size != num_selected and selection.scale_terms:
         known = references(objective.terms, problem.totals, data.exact, size, problem.seed)
@@ -249,7 +249,7 @@ def shard_data(
     compute: Compute,
     level: Level = NATURAL,
 ) -> ShardData:
-    """Put quality as it is learned, and scores, on the device; embeddings stay in host memory.
+    """Put scores, and quality as it is learned, on the device; embeddings stay in host memory.
 
     Raises:
         SettingsError: the device is not available.
@@ -271,7 +271,7 @@ def shard_data(
 
 
 def precision_of(compute: Compute, device: torch.device) -> str:
-    """The precision of products that steer learning; `auto` is bfloat16 where hardware has it."""
+    """Return the precision of products that steer learning; `auto` asks the hardware."""
     if compute.matmul != "auto":
         return compute.matmul
     if device.type == "cuda":
@@ -314,7 +314,7 @@ def _check(
 
 
 def estimator_of(selection: Selection, objective: WeightedObjective) -> str:
-    """The estimator in use: `auto` means `expected` if every active term supports it.
+    """Return the estimator in use: `auto` means `expected` if every active term supports it.
 
     Raises:
         SettingsError: `expected` is set, and a term does not support it.
@@ -332,7 +332,7 @@ def estimator_of(selection: Selection, objective: WeightedObjective) -> str:
 def _by_document(
     data: ShardData, terms: Sequence[WeightedTerm]
 ) -> tuple[ShardData, Sequence[WeightedTerm]]:
-    """Terms of N x N products, if N < D and every term that reads Σ x xᵀ has such a form."""
+    """Use terms of N x N products if N < D and every term that reads Σ x xᵀ has such a form."""
     if data.num_documents >= data.dimension:
         return data, terms
     few = []
@@ -347,7 +347,7 @@ def _by_document(
 
 
 def _error_of_probes(objective: Objective, problem: Problem, selected: np.ndarray) -> float:
-    """Standard error of the gain over random: facility location of a large shard has few probes."""
+    """Return the standard error of facility location's gain over random, which few probes cause."""
     data = problem.data
     if not isinstance(objective, FacilityLocation) or not selected.any():
         return 0.0
@@ -369,14 +369,14 @@ def compared(
 ) -> dict[str, Any]:
     """Compare a selection with random, best and top quality, by term and jointly.
 
-    Returns `terms`, `objective` and `scales`, as JSON. Of a term, `best` is null if it was not
+    Returns `terms`, `objective` and `scales`, as JSON. For each term, `best` is null if it was not
     learned, and `error` is the standard error of its gain over random.
 
     Args:
         terms: weighted and scaled.
         raw: the values of the selection, for quality as it is learned.
         known: random and best selections of the same size.
-        top_quality: the values of as many documents with the highest quality.
+        top_quality: the values of equally many documents with the highest quality.
         level: of quality; everything returned is on the scale of the score.
     """
     objective = WeightedObjective(tuple(terms)).as_reported(level)

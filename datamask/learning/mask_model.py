@@ -1,4 +1,4 @@
-"""A mask as a function of a document: what is left of learning once the selection is known.
+"""A mask as a function of a document, which judges documents after learning.
 
 For objectives that are functions of moments, the gain of a document depends on the selection only
 through the gradient at its moments (`learning.moment_gradient`):
@@ -9,9 +9,10 @@ through the gradient at its moments (`learning.moment_gradient`):
 with the factor and the unit of `learning.published`, and q as it was learned (`objectives.level`).
 p is 1 for a document of the selection and 0 for another, so the logit is the gain against the other
 documents of the selection in both cases. A document is kept if its logit is above 0.
-Where the gradient is of a selection that has not settled, or nearly the same for all documents,
-what was learned from the sample (`learned`) can decide instead. Nothing here calls an objective
-that a user wrote: a term whose curvature is unknown here has none, which matters less than 1/S.
+
+If the selection has not settled, or if the gradient is nearly the same for all documents, the slope
+learned from the sample (`learned`) can decide instead. Nothing here calls an objective that a user
+wrote: a term whose curvature is unknown here has none, which matters less than 1/S.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ KINDS = ("", *CURVED, TargetCoverage.name)
 
 @dataclass(frozen=True, slots=True)
 class TermGain:
-    """What a document adds to one term.
+    """The contribution of a document to one term.
 
     Args:
         name: of the term.
@@ -58,7 +59,7 @@ class TermGain:
     slope: Moments
 
     def curvature(self, moments: Moments) -> Callable[[Tensor], Tensor] | None:
-        """δ_jᵀ ∇²F δ_j of the raw value; None if there is none or it is not known."""
+        """Return δ_jᵀ ∇²F δ_j of the raw value as a function of documents; None if unknown."""
         if self.kind in CURVED:
             return CURVED[self.kind]().self_curvature(moments)
         if self.kind == TargetCoverage.name:
@@ -72,7 +73,7 @@ class MaskModel:
 
     Args:
         terms: the terms with a weight.
-        moments: of the selection; the highest order of the terms.
+        moments: of the selection, up to the highest order that terms read.
         unit: of the logits (`published.unit`).
         threshold: in units of the logits.
         learned: the slope of the judge of a run (`exchange.Judge`), if it decides in place of the
@@ -86,9 +87,9 @@ class MaskModel:
     learned: Moments | None = None
 
     def judge(self, data: ShardData, selected_N: np.ndarray | None = None) -> Judged:
-        """The logits of some documents, and what each term adds to them; one pass.
+        """Compute the logits of some documents, and what each term adds to them, in one pass.
 
-        *selected_N* says which of them are part of the selection of the model; None for none.
+        *selected_N* marks the documents that belong to the selection of the model; None: none do.
         """
         inclusion = torch.zeros_like(data.quality_N)
         if selected_N is not None:
@@ -132,7 +133,7 @@ class Judged:
 def mask_model(
     terms: Sequence[WeightedTerm], moments: Moments, unit: float, threshold: float = 0.0
 ) -> MaskModel:
-    """The model of a selection, from moments on the CPU; all terms are moment objectives."""
+    """Make the model of a selection from moments on the CPU; all terms are moment objectives."""
     return MaskModel(
         tuple(_gain(term, moments) for term in terms if term.weight != 0), moments, unit, threshold
     )

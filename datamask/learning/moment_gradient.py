@@ -25,7 +25,7 @@ from datamask.objectives.weighted import WeightedTerm, coverage_factor
 
 
 def joint_value(terms: Sequence[WeightedTerm], moments: Moments) -> Tensor:
-    """The weighted and scaled sum of the moment terms; a scalar."""
+    """Return the weighted and scaled sum of the moment terms; a scalar."""
     total = moments.quality * 0.0
     for term in terms:
         if isinstance(term.objective, MomentObjective):
@@ -34,7 +34,7 @@ def joint_value(terms: Sequence[WeightedTerm], moments: Moments) -> Tensor:
 
 
 def slopes(terms: Sequence[WeightedTerm], moments: Moments) -> Moments:
-    """∇F with the count held fixed, in the shape of the moments."""
+    """Return ∇F with the count held fixed, in the shape of the moments."""
     inputs = [moments.quality, *moments.scores.values(), moments.first_D, moments.second_DD]
     leaves = [tensor.detach().to(torch.float32).requires_grad_() for tensor in inputs]
 
@@ -51,9 +51,9 @@ def slopes(terms: Sequence[WeightedTerm], moments: Moments) -> Moments:
 
 
 def raw_slope(objective: MomentObjective, moments: Moments) -> Moments:
-    """The gradient of a raw value, W symmetric, without what the objective does not read.
+    """Return the gradient of a raw value, W symmetric, only for what the objective reads.
 
-    The moments may be of a higher order; what is not read would cost a product with zeros.
+    The moments may have a higher order; unread parts would cost a product with zeros.
     """
     slope = slopes([WeightedTerm(objective, 1.0)], moments)
     sign, second = 1.0 if objective.maximise else -1.0, slope.second_DD
@@ -71,14 +71,14 @@ def raw_slope(objective: MomentObjective, moments: Moments) -> Moments:
 
 
 def along(slope: Moments, data: ShardData, rows: Tensor | slice = slice(None)) -> Tensor:
-    """<∇F, δ_j> of some documents, in the precision of `compute.matmul`; float32, shape B."""
+    """Return <∇F, δ_j> of some documents, precise as `compute.matmul`; float32, shape B."""
     return along_and(slope, data, rows)[0]
 
 
 def along_and(
     slope: Moments, data: ShardData, rows: Tensor | slice, *others: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """`along`, and other functions of embeddings; a row for each. Embeddings are read once."""
+    """Return `along` and other functions of embeddings, a row each. Embeddings are read once."""
     total = slope.quality.to(torch.float32) * data.quality_N[rows]
     for name, value in slope.scores.items():
         total = total + value.to(torch.float32) * data.scores[name][rows]
@@ -100,7 +100,7 @@ def along_and(
 
 
 def quadratic_form(data: ShardData, matrix_DD: Tensor) -> Callable[[Tensor], Tensor]:
-    """xᵀ W x as a function of documents, B x D; float32, shape B."""
+    """Return xᵀ W x as a function of documents, B x D; float32, shape B."""
     both = (matrix_DD + matrix_DD.T).to(torch.float32).triu_()
     both.diagonal().mul_(0.5)
     doubled = data.narrow(both)
@@ -116,10 +116,10 @@ def quadratic_form(data: ShardData, matrix_DD: Tensor) -> Callable[[Tensor], Ten
 
 
 def mean_along(slope: Moments, totals: Moments) -> float:
-    """The mean of <∇F, δ_j> over the documents of which *totals* are the moments."""
+    """Return the mean of <∇F, δ_j> over the documents whose moments are *totals*."""
     value = slope.quality * totals.quality
     value = value + (slope.first_D * totals.first_D).sum()
-    # By rows first: the sum of all at once rounds differently with each number of threads.
+    # Sum rows first: the sum of all at once rounds differently with each number of threads.
     value = value + (slope.second_DD * totals.second_DD).sum(0).sum()
     for name, score in slope.scores.items():
         value = value + score * totals.scores[name]
@@ -127,7 +127,7 @@ def mean_along(slope: Moments, totals: Moments) -> float:
 
 
 def curvature_of(terms: Sequence[WeightedTerm], moments: Moments) -> Callable[[Tensor], Tensor]:
-    """δ_jᵀ ∇²F δ_j as a function of documents, B x D; shape B. Terms without their own have 0."""
+    """Return δ_jᵀ ∇²F δ_j as a function of documents, B x D; shape B. Terms without one add 0."""
     functions = []
     for term in terms:
         objective = term.objective
@@ -148,7 +148,7 @@ def curvature_of(terms: Sequence[WeightedTerm], moments: Moments) -> Callable[[T
 def derivatives(
     terms: Sequence[WeightedTerm], moments: Moments, data: ShardData, rows: Tensor | slice
 ) -> tuple[Moments, Tensor, Tensor]:
-    """∇F, and <∇F, δ_j> and δ_jᵀ ∇²F δ_j of some documents, shape B."""
+    """Return ∇F, and <∇F, δ_j> and δ_jᵀ ∇²F δ_j of some documents, shape B."""
     slope = slopes(terms, moments)
     plain, curved = along_and(slope, data, rows, curvature_of(terms, moments))
     return slope, plain, curved
@@ -161,7 +161,7 @@ def moment_gradient(
     rows: Tensor | slice,
     inclusion_B: Tensor,
 ) -> Tensor:
-    """Gradient of the expectation of the moment terms for some documents, shape B."""
+    """Return the gradient of the expected moment terms for some documents, shape B."""
     _, plain, curvature = derivatives(terms, moments, data, rows)
     return plain + (0.5 - inclusion_B) * curvature
 
@@ -173,14 +173,14 @@ def marginal_gains(
     moments: Moments | None = None,
     neighbours: Neighbours | None = None,
 ) -> np.ndarray:
-    """Marginal gain of every document at a mask; float64, shape N.
+    """Return the marginal gain of every document at a mask; float64, shape N.
 
     Args:
         data: the shard.
         terms: terms with a weight: moment objectives and facility location.
         mask_N: the selected documents; bool.
-        moments: of the selection that contains the mask. None for those of the mask or, if it is
-            empty, of one that contains an equal share of every document.
+        moments: of a selection that contains the mask. None: moments of the mask itself or, if it
+            is empty, of a selection that contains an equal part of every document.
         neighbours: for facility location.
     """
     exact, order = data.exact, highest_order(terms)

@@ -1,9 +1,10 @@
-"""Near neighbours of the documents of a shard, by which facility location is learned.
+"""Search near neighbours of the documents of a shard, which facility location learns from.
 
-A large shard is cut into blocks of similar documents, and a document looks for its neighbours, and
-for what covers it, in its own block and the blocks most similar to it. The cost per document hardly
-grows with the shard. Documents are compared along the principal directions of the shard first, and
-exactly only with those that seem most similar, which misses some neighbours and hardly any gain.
+A large shard is cut into blocks of similar documents. A document looks for its neighbours, and for
+selected documents that cover it, in its own block and the blocks most similar to it. The cost per
+document hardly grows with the shard. Documents are compared along the principal directions of the
+shard first, and exactly only with those that seem most similar, which misses some neighbours and
+hardly any gain.
 """
 
 from __future__ import annotations
@@ -22,35 +23,35 @@ from datamask.learning.data import ShardData
 from datamask.learning.partition import centres, projected, similar_blocks
 
 WHOLE, BLOCK = 12_288, 1024
-"""Documents of a shard that is one block, and about those of a block of another
+"""Documents of a shard that is one block; blocks of a larger shard have about BLOCK documents
 (docs/log.md#coverage)."""
 
 NEAR = 20_480
-"""Documents among which a document looks for neighbours (docs/log.md#coverage)."""
+"""Number of documents among which a document looks for neighbours (docs/log.md#coverage)."""
 
 NEIGHBOURS, MOST_NEIGHBOURS, LISTED_SELECTED = 32, 128, 3
-"""Shortest list of neighbours, and longest if few are selected, so that LISTED_SELECTED of a list
-are (docs/log.md#coverage)."""
+"""Shortest list of neighbours, and longest if few are selected: lists grow until LISTED_SELECTED of
+their documents are selected (docs/log.md#coverage)."""
 
 MOST_ENTRIES, EXACT = 2**25, 512
-"""Most entries of all lists that are longer than the shortest; documents of a shard that lists all
-(docs/log.md#coverage)."""
+"""Maximum number of entries of all lists longer than the shortest; number of documents in a shard
+that lists all (docs/log.md#coverage)."""
 
 DIRECTIONS, CANDIDATES = 128, 2
-"""Directions along which documents are compared first, and how many times as many as are listed
-are then compared exactly (docs/log.md#coverage)."""
+"""Number of directions along which documents are compared first; and ratio of documents that are
+then compared exactly to documents that are listed (docs/log.md#coverage)."""
 
 PLACES = 16
-"""Places for each of these candidates (`_highest`, docs/log.md#coverage)."""
+"""Number of columns for each of these candidates (`_highest`, docs/log.md#coverage)."""
 
 TILE = 1024
 """Rows and columns of a tile of all cosines (docs/log.md#coverage)."""
 
 ROWS_AT_ONCE = 512
-"""Most documents whose cosines are computed at once (docs/log.md#coverage)."""
+"""Maximum number of documents whose cosines are computed at once (docs/log.md#coverage)."""
 
 with warnings.catch_warnings():
-    # The first sparse matrix of a process warns that these are in beta.
+    # torch warns once per process that sparse matrices are in beta.
     warnings.simplefilter("ignore")
     torch.zeros(1, 1).to_sparse_csr()
 
@@ -61,10 +62,10 @@ class Blocks:
 
     Args:
         data: the shard.
-        shadow: the shard along its principal directions, by which it is cut and searched.
+        shadow: the shard along its principal directions, used to cut and search it.
         rows: of each block.
-        near: for each block, those most similar to it, itself first.
-        most: documents in near blocks that are searched; at least one block.
+        near: for each block, the most similar blocks, itself first.
+        most: maximum number of documents that are searched in near blocks; at least one block is.
     """
 
     data: ShardData
@@ -88,16 +89,16 @@ class Blocks:
         return cls(data.exact, shadow, blocks, near.cpu().tolist(), most)
 
     def columns(self, block: int) -> Tensor:
-        """The rows of the documents that those of a block are compared with."""
+        """Return the rows of the documents with which the documents of a block are compared."""
         return torch.cat([self.rows[other] for other in self.near[block]])[: self.most]
 
     def similarities(
         self, data: ShardData, of_N: Tensor, among_N: Tensor
     ) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
-        """Cosines of some documents with some of those in near blocks.
+        """Yield cosines of documents *of_N* with documents *among_N* in near blocks.
 
-        The documents are masks, their vectors those of *data*. Yields block, rows (B), columns (C)
-        and cosines (B x C, valid until the next ones), where there are any.
+        Both are masks; vectors come from *data*. Yields block, rows (B), columns (C) and cosines (B
+        x C, valid until the next ones), where there are any.
         """
         # A large matrix can take longer to allocate than to compute.
         memory = data.quality_N.new_empty(0)
@@ -117,13 +118,13 @@ class Blocks:
                 yield block, rows, columns, torch.mm(data.rows(rows), features, out=cosines)
 
     def lists(self, length: int) -> Iterator[tuple[np.ndarray | slice, Tensor, Tensor]]:
-        """Rows of some documents, and cosines and rows of so many near each, itself among them."""
+        """Yield rows of some documents, and cosines and rows of the *length* nearest to each."""
         everything = torch.ones_like(self.data.quality_N, dtype=torch.bool)
         read = -1
         for block, rows, others, products in self.similarities(self.shadow, everything, everything):
             if block > read:
                 read, features = block, self.data.rows(others)
-            # Along these directions, a document need not be most similar to itself.
+            # Along these directions, another document can be more similar than the document itself.
             own = torch.searchsorted(self.rows[block], rows)
             products[torch.arange(len(rows), device=rows.device), own] = torch.inf
             columns = _highest(products, min(CANDIDATES * length, len(others)))
@@ -134,7 +135,7 @@ class Blocks:
     def exact_lists(
         self, length: int, probes_P: Tensor, probes_PN: Tensor
     ) -> Iterator[tuple[np.ndarray | slice, Tensor, Tensor]]:
-        """`lists` of a shard in one block, from all cosines; those of probes are stored."""
+        """Yield `lists` of a shard in one block, from all cosines; stores the probes' cosines."""
         for rows, products in _squares(self.data):
             inside = (probes_P >= rows.start) & (probes_P < rows.stop)
             probes_PN[inside] = products[probes_P[inside] - rows.start]
@@ -146,7 +147,7 @@ class Blocks:
 
 
 def _squares(data: ShardData) -> Iterator[tuple[slice, Tensor]]:
-    """The cosines of all documents by rows, B x N, valid until the next; each is computed once."""
+    """Yield the cosines of all documents by rows, B x N, each computed once."""
     tiles: dict[tuple[int, int], Tensor] = {}
     blocks = [data.rows(rows) for rows in torch.split(torch.arange(data.num_documents), TILE)]
     memory = data.quality_N.new_empty(len(blocks[0]), data.num_documents)
@@ -163,13 +164,13 @@ def _squares(data: ShardData) -> Iterator[tuple[slice, Tensor]]:
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """A list of near neighbours of each document, all of one length; itself is in its list.
+    """A list of near neighbours for each document, of one length; it contains the document.
 
     Args:
-        blocks: in which they were found.
+        blocks: the blocks that were searched.
         cosines: N x N, documents with their neighbours, stored by column.
-        last_N: the cosine of each document with the last of its list.
-        probes_PN: cosines of the probes with all documents; None of a shard in several blocks.
+        last_N: the cosine of each document with the last one in its list.
+        probes_PN: cosines of the probes with all documents; None for a shard in several blocks.
     """
 
     blocks: Blocks
@@ -179,7 +180,7 @@ class Neighbours:
 
     @classmethod
     def of(cls, data: ShardData, num_selected: int, probes_P: Tensor | None = None) -> Neighbours:
-        """Search, for a selection of so many documents, at least one."""
+        """Search neighbours for a selection of *num_selected* documents, at least one."""
         blocks, number = Blocks.of(data), data.num_documents
         fewest = min(len(blocks.columns(block)) for block in range(len(blocks.rows)))
         length = min(MOST_NEIGHBOURS, LISTED_SELECTED * number // num_selected)
@@ -201,15 +202,16 @@ class Neighbours:
         return cls(blocks, lists.tocsc(), last, probes_PN)
 
     def selected(self, mask_N: Tensor) -> Tensor:
-        """How many documents of each list are selected; shape N."""
+        """Count the selected documents in each list; shape N."""
         selected = self.cosines[:, mask_N.cpu().numpy()].indices
         number = np.bincount(selected, minlength=len(mask_N))
         return torch.from_numpy(number).to(mask_N.device)
 
     def covered(self, mask_N: Tensor, hidden_N: Tensor, rank: int = 1) -> Tensor:
-        """The cosine of documents to the selected one of a *rank* in near blocks, or -1; shape N.
+        """Return each document's cosine with the selected one of a *rank* in near blocks; shape N.
 
-        It is computed for documents in *hidden_N*; it is -1 for the others.
+        It is computed for documents in *hidden_N*; it is -1 for others, and where there is no such
+        one.
         """
         data = self.blocks.data
         covered = torch.full_like(data.quality_N, -1.0)
@@ -221,17 +223,17 @@ class Neighbours:
         return covered
 
     def gains(self, mask_N: Tensor) -> Tensor:
-        """Marginal gain in the mean similarity to the nearest selected document, shape N.
+        """Return the marginal gain in mean similarity to the nearest selected document, shape N.
 
-        A list with a selected document has all whose selection would change its similarity; if it
-        has one, the second is sought among the selected. Documents whose list has none are compared
-        with all of their near blocks.
+        A list with a selected document contains all documents whose selection would change its
+        similarity; if it has only one, the second is searched among the selected. Documents whose
+        list has none are compared with all of their near blocks.
         """
         data, gains = self.blocks.data, torch.zeros_like(mask_N, dtype=torch.float32)
         number = self.selected(mask_N)
         hidden = number < (
             1 if self.cosines.nnz > len(mask_N) else 2
-        )  # a list of one has no second
+        )  # A list with one entry has no second.
         others = self.covered(mask_N, number == 1, 2)
         lists = self.cosines.tocsr()[~hidden.cpu().numpy()]
         if lists.nnz:
@@ -252,7 +254,7 @@ class Neighbours:
 
 
 def marginal_coverage(similarity_RC: Tensor, base_R: Tensor | float, chosen_C: Tensor) -> Tensor:
-    """Gain of each candidate that is not chosen, loss of each chosen one; sums over R, shape C.
+    """Return gain of each unchosen candidate and loss of each chosen one; sums over R, shape C.
 
     Args:
         similarity_RC: cosines of documents with candidates.
@@ -272,10 +274,10 @@ def marginal_coverage(similarity_RC: Tensor, base_R: Tensor | float, chosen_C: T
 
 
 def _some_products(left_BD: Tensor, right_CD: Tensor, places_BK: Tensor) -> Tensor:
-    """Products of each row of one matrix with its own few rows of another, B x K."""
+    """Multiply each row of one matrix with a few rows of another, which differ by row; B x K."""
     if left_BD.device.type != "cpu":
         return (left_BD[:, None] * right_CD[places_BK]).sum(2)
-    # In a third of the time, without a copy of the other rows.
+    # This takes a third of the time and does not copy the other rows.
     shape = (len(left_BD), len(right_CD))
     starts = torch.arange(0, places_BK.numel() + 1, places_BK.shape[1])
     zeros = torch.zeros(places_BK.numel())
@@ -287,10 +289,10 @@ def _some_products(left_BD: Tensor, right_CD: Tensor, places_BK: Tensor) -> Tens
 
 
 def _highest(values_BC: Tensor, count: int) -> Tensor:
-    """Columns of nearly the highest values of each row, B x count.
+    """Return columns of nearly the highest values of each row, B x count.
 
-    `topk` of all columns would take as long as the products. Columns are cut into groups, and of
-    those in the same place of their groups only the highest is taken.
+    `topk` of all columns would take as long as the products. Columns are cut into groups, and among
+    columns with equal position in their groups only the highest is taken.
     """
     number = values_BC.shape[1]
     width = min(number, PLACES * count)
@@ -303,7 +305,7 @@ def _highest(values_BC: Tensor, count: int) -> Tensor:
     values, places = highest.topk(count, dim=1)
     columns = places
     for start in starts:
-        # The last group lacks some places.
+        # The last group is incomplete.
         other = torch.where(places + start < number, places + start, places)
         columns = torch.where(values_BC.gather(1, other) == values, other, columns)
     return columns

@@ -6,15 +6,15 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 NORM_TOLERANCE = 0.01
-"""Most by which the norm of a row may differ from 1; float16 alone changes it by up to 0.0005
+"""Largest difference of the norm of a row from 1; float16 alone changes it by up to 0.0005
 (docs/log.md#numbers)."""
 
 NORM_ROWS = 1024
-"""Rows whose norms are computed together (docs/log.md#memory)."""
+"""Number of rows whose norms are computed together (docs/log.md#memory)."""
 
 
 def row_norms(matrix: np.ndarray, dtype: DTypeLike) -> np.ndarray:
-    """The norms of the rows of a matrix, N x D, computed in *dtype*; shape N."""
+    """Compute the norms of the rows of a matrix, N x D, in *dtype*; shape N."""
     norms = np.empty(len(matrix), dtype)
     for start in range(0, len(matrix), NORM_ROWS):
         rows = matrix[start : start + NORM_ROWS].astype(dtype)

@@ -1,4 +1,4 @@
-"""How far a mask can be from the best one: an upper bound that holds for any method.
+"""Bound how far a mask is from the best one, whatever method made it.
 
 If every term is `bounded`, the joint objective is concave over 0 <= p <= 1 with Σ p = S and lies
 below its tangent at any p. No mask therefore exceeds F(p) + max_v <∇F(p), v − p>, whose maximum is
@@ -24,9 +24,9 @@ SOFTNESS = (1.0, 3.0, 10.0, 100.0)
 
 
 def certified_gap(problem: Problem, logits_N: Tensor, value: float, gain: float) -> float | None:
-    """The most by which any mask can exceed this one, as a share >= 0 of its gain over random.
+    """Bound how much more any mask can gain over random, as a fraction >= 0 of this mask's gain.
 
-    None if a term is not concave or the gain is not positive. *logits_N* are those before swap
+    None if a term is not concave or the gain is not positive. *logits_N* are the logits before swap
     refinement, *value* is the joint objective of the mask.
     """
     terms = problem.objective.active

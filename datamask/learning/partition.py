@@ -1,9 +1,9 @@
-"""Blocks of similar documents.
+"""Divide a shard into blocks of similar documents.
 
 The shard is halved recursively at the median of its first principal direction. Then documents move
 to the block with the nearest centre a few times (k-means), because halves cut through groups of
-similar documents. Per document, halving costs a product with a direction for each level, and a move
-one with each centre: little next to a search among thousands of documents.
+similar documents. Per document, halving costs a product with one direction for each level, and a
+move costs a product with each centre: little next to a search among thousands of documents.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from datamask.learning.data import ShardData, moments_of
 from datamask.objectives.products import times_vector
 from datamask.objectives.threads import one_thread
 
-# Documents from which directions are computed; rounds of the power iteration for one direction, for
-# several, and of k-means (docs/log.md#coverage).
+# Number of documents that give directions; rounds of the power iteration for one direction and for
+# several; rounds of k-means (docs/log.md#coverage).
 SAMPLE, ROUNDS, ROUNDS_OF_SEVERAL, MOVES = 8192, 12, 4, 3
 
 
@@ -40,7 +40,7 @@ def similar_blocks(data: ShardData, size: int) -> list[Tensor]:
 
 
 def projected(data: ShardData, number: int) -> ShardData:
-    """The shard along so many principal directions, float16; itself, if it has no more dimensions.
+    """Return the shard along *number* principal directions, float16; itself, if D is not larger.
 
     Among many documents, those with the largest products are nearly the same as in all dimensions.
     """
@@ -65,7 +65,7 @@ def _orthonormal(directions: Tensor) -> Tensor:
 
 
 def centres(data: ShardData, blocks: list[Tensor]) -> Tensor:
-    """The direction of the mean of each block, blocks x D."""
+    """Return the direction of the mean of each block, blocks x D."""
     sums = ([data.rows(part).sum(0) for part in _parts(data, rows)] for rows in blocks)
     means = torch.stack([torch.stack(vectors).sum(0) for vectors in sums])
     return torch.nn.functional.normalize(means, dim=1)
@@ -92,17 +92,17 @@ def _parts(data: ShardData, rows: Tensor) -> tuple[Tensor, ...]:
 
 
 def _sampled(rows: Tensor) -> Tensor:
-    """Those at equal distances, SAMPLE or fewer than twice as many."""
+    """Take documents at equal distances: SAMPLE or fewer than twice as many."""
     return rows[:: max(1, len(rows) // SAMPLE)]
 
 
 def _direction(sample_BD: Tensor) -> Tensor:
-    """The first principal direction, by power iteration from the document farthest out."""
+    """Return the first principal direction, by power iteration from the document farthest out."""
     centred = sample_BD - sample_BD.mean(0)
     direction = centred[centred.square().sum(1).argmax()]
     for _ in range(ROUNDS):
         length = direction.norm()
         if not bool(length > 0):
-            break  # all documents are equal, so any halves will do
+            break  # All documents are equal, so any halves will do.
         direction = times_vector(centred.T, times_vector(centred, direction / length))
     return direction

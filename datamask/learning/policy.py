@@ -1,4 +1,4 @@
-"""How masks are drawn from logits, and how logits become the final mask.
+"""Draw masks from logits, and turn logits into the final mask.
 
 A mask is S draws without replacement from softmax(L), which is exactly the top S of L plus
 independent Gumbel noise. This works for any number of documents and any spread of logits, where
@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 DECIDED = 0.5
-"""Least mean p of documents drawn with p that count as decided (docs/log.md#rounds)."""
+"""Minimum mean p of documents drawn with p that count as decided (docs/log.md#rounds)."""
 
 
 def in_parts(function: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
-    """A function of each element, such as `torch.sigmoid`, the same with any number of threads.
+    """Apply a function to each element, such as `torch.sigmoid`; equal with any number of threads.
 
     torch divides 2¹⁵ values or more between its threads, and rounds the last few of each thread
     differently. Arithmetic and square roots are exact, so they need no parts.
@@ -29,12 +29,12 @@ def in_parts(function: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
 
 
 def inclusion_of(logits: Tensor) -> Tensor:
-    """The inclusion probabilities p = sigmoid(L), in the dtype of the logits."""
+    """Return the inclusion probabilities p = sigmoid(L), in the dtype of the logits."""
     return in_parts(torch.sigmoid, logits)
 
 
 def long_sum(values: Tensor) -> float:
-    """The sum of a vector in float64, the same with any number of threads (see `in_parts`)."""
+    """Sum a vector in float64, the same with any number of threads (see `in_parts`)."""
     parts = [part.sum(dtype=torch.float64) for part in torch.split(values, 2**14)]
     return float(torch.stack(parts).sum())
 
@@ -57,26 +57,27 @@ def gumbel_top_s(
 def top_s(
     logits: np.ndarray, quality: np.ndarray, id_order: np.ndarray, num_selected: int
 ) -> np.ndarray:
-    """The final mask, bool, shape N: highest logits, then quality, then *id_order*, ranks by id."""
+    """Return the final mask, bool, shape N: highest logits, then quality, then rank by id."""
     selected = np.zeros(len(logits), dtype=bool)
     selected[np.lexsort((id_order, -quality, -logits))[:num_selected]] = True
     return selected
 
 
 def top_mask(logits_N: Tensor, num_selected: int) -> Tensor:
-    """The mask of the highest logits during learning, ties unspecified; bool, shape N."""
+    """Return the mask of the highest logits during learning, ties unspecified; bool, shape N."""
     mask = torch.zeros_like(logits_N, dtype=torch.bool)
     mask[logits_N.topk(num_selected).indices] = True
     return mask
 
 
 def expected_mask(logits_N: Tensor, is_drawn: bool) -> Tensor:
-    """As many documents as are expected, Σ p with p = sigmoid(L): the highest p, or drawn.
+    """Select as many documents as are expected, Σ p with p = sigmoid(L): the highest p, or drawn.
 
-    A drawn mask is a systematic sample (Madow and Madow 1944) in the order of the documents: one is
-    in if the sum of p up to it, plus a half, passes a whole number. Its sums over documents are
-    near those expected even where no p is near 0 or 1. There, the documents of the highest p are
-    alike, and their sums are far from them (`exchange.is_better_drawn`). Logits are on the CPU.
+    A drawn mask is a systematic sample (Madow and Madow 1944) in the order of the documents: a
+    document is in if the sum of p up to it, plus a half, passes a whole number. Its sums over
+    documents are near the expected sums even where no p is near 0 or 1. There, the documents of the
+    highest p are alike, and their sums are far from them (`exchange.is_better_drawn`). Logits are
+    on the CPU.
     """
     inclusion = inclusion_of(logits_N.to(torch.float64))
     if not is_drawn:
@@ -86,7 +87,7 @@ def expected_mask(logits_N: Tensor, is_drawn: bool) -> Tensor:
 
 
 def is_undecided(logits_N: Tensor) -> bool:
-    """Whether documents drawn with p = sigmoid(L) would have a mean p below `DECIDED`."""
+    """Return True if documents drawn with p = sigmoid(L) would have a mean p below `DECIDED`."""
     inclusion = inclusion_of(logits_N.to(torch.float64))
     return long_sum(inclusion.square()) < DECIDED * long_sum(inclusion)
 
@@ -97,7 +98,7 @@ def solve_threshold(
     start: float | None = None,
     weight_N: Tensor | None = None,
 ) -> float:
-    """The tau at which Σ w sigmoid(L − tau) equals `num_selected`, by bracketed Newton steps.
+    """Solve Σ w sigmoid(L − tau) = `num_selected` for tau, by bracketed Newton steps.
 
     *num_selected* is strictly between 0 and Σ w; *start* is a guess; *weight_N* is w, positive, 1
     each if None.
@@ -120,7 +121,7 @@ def solve_threshold(
 
 
 def initial_logits(init: str, quality: np.ndarray) -> np.ndarray:
-    """`uniform`: zeros; `quality`: log of q rescaled into [0.1, 1]; float32, shape N.
+    """Return `uniform`: zeros; `quality`: log of q rescaled into [0.1, 1]; float32, shape N.
 
     The rescaling is this project's choice: z-scored quality has no logarithm, and 0.1 keeps the
     worst document within reach.

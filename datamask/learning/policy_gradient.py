@@ -17,34 +17,34 @@ from datamask.learning.policy import gumbel_top_s, top_mask
 from datamask.learning.problem import Curve, Problem, State
 from datamask.objectives.products import times_vector
 
-# See docs/log.md#policy-gradient.
+# This keeps the division finite if rewards are nearly equal (docs/log.md#policy-gradient).
 EPSILON = 1e-8
 # A batch selects at least this many documents; small shards are therefore used whole.
 LEAST_SELECTED = 16
-# See docs/log.md#stopping.
+# Windows per training: two in a row with little gain end learning (docs/log.md#stopping).
 WINDOWS = 20
 
 
 def learning_rate(step: int, steps: int, initial_lr: float, final_lr: float) -> float:
-    """Linear from `initial_lr` at step 0 to `final_lr` at the last step."""
+    """Fall linearly from `initial_lr` at step 0 to `final_lr` at the last step."""
     return initial_lr + (final_lr - initial_lr) * step / max(steps - 1, 1)
 
 
 def advantages(rewards_G: Tensor) -> Tensor:
-    """Rewards centred and divided by their standard deviation; zeros if all are equal."""
+    """Centre rewards and divide by their standard deviation; zeros if all are equal."""
     if bool((rewards_G == rewards_G[0]).all()):
         return torch.zeros_like(rewards_G)
     return (rewards_G - rewards_G.mean()) / (rewards_G.std() + EPSILON)
 
 
 def direction(masks_GB: Tensor, rewards_G: Tensor) -> Tensor:
-    """(1/G) Σ_j A_j m_j, shape B."""
+    """Return (1/G) Σ_j A_j m_j, shape B."""
     products = times_vector(masks_GB.to(rewards_G.dtype).T, advantages(rewards_G))
     return products / masks_GB.shape[0]
 
 
 def batch_shape(num_documents: int, num_selected: int, batch_fraction: float) -> tuple[int, int]:
-    """Documents in a batch, and how many of them a mask selects (S scaled, at least 1)."""
+    """Return the documents in a batch, and how many a mask selects (S scaled, at least 1)."""
     least = -(-LEAST_SELECTED * num_documents // max(num_selected, 1))
     size = min(num_documents, max(round(batch_fraction * num_documents), least))
     selected = round(num_selected * size / num_documents)
@@ -52,7 +52,7 @@ def batch_shape(num_documents: int, num_selected: int, batch_fraction: float) ->
 
 
 def learn(problem: Problem, logits_N: Tensor, curve: Curve) -> tuple[Tensor, int, str]:
-    """Learn logits; returns them, the steps taken and why it stopped: `steps` or `tolerance`."""
+    """Learn logits; return logits, steps taken and the reason to stop: `steps` or `tolerance`."""
     data, objective, selection = problem.data, problem.objective, problem.selection
     generator = torch.Generator().manual_seed(problem.seed)
     size, batch_selected = batch_shape(
@@ -102,7 +102,7 @@ def learn(problem: Problem, logits_N: Tensor, curve: Curve) -> tuple[Tensor, int
 
 
 def _has_settled(means: list[float], tolerance: float) -> bool:
-    # Two windows in a row, because one may fall short by the luck of its batches.
+    # Ask two windows in a row, because one may fall short by the luck of its batches.
     if len(means) < 4:
         return False
     gain = max(means) - means[0]

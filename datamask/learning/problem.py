@@ -1,4 +1,4 @@
-"""What an estimator is given: a problem, and the curve with the state from which it resumes.
+"""The input of an estimator: a problem, and the curve with the state from which it resumes.
 
 A state holds everything that the next step depends on, exactly, so a resumed learner takes the
 steps that it would have taken.
@@ -31,7 +31,7 @@ State = dict[str, np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A shard, and the objective by which documents are selected from it.
+    """A shard, and the objective that selects documents from it.
 
     Args:
         data: the shard on the learner's device.
@@ -43,7 +43,7 @@ class Problem:
         objective: the terms, weighted and scaled.
         totals: moments of all documents.
         references: random and best selections, by term.
-        neighbours: by which facility location is learned, if it is.
+        neighbours: lists of near neighbours, if facility location is learned.
     """
 
     data: ShardData
@@ -59,15 +59,15 @@ class Problem:
 
     @property
     def has_choice(self) -> bool:
-        """Whether there is more than one mask of S documents."""
+        """True if there is more than one mask of S documents."""
         return 0 < self.num_selected < self.data.num_documents
 
     def top(self, values: np.ndarray) -> np.ndarray:
-        """The mask of the S highest values, ties by quality, then by id; bool, shape N."""
+        """Return the mask of the S highest values, ties by quality, then by id; bool, shape N."""
         return top_s(values, self.quality, self.id_order, self.num_selected)
 
     def put(self, values: np.ndarray) -> Tensor:
-        """Values of the documents as a tensor on the learner's device."""
+        """Copy values of the documents to the learner's device."""
         return torch.from_numpy(values).to(self.data.device)
 
 
@@ -75,13 +75,13 @@ class Keeper(Protocol):
     """Stores states by name; `datamask.runs.checkpoints.Checkpoints` is one."""
 
     def due(self) -> bool:
-        """Whether it is time to save."""
+        """Return True if it is time to save."""
 
     def save(self, name: str, state: State) -> None:
         """Save a state."""
 
     def load(self, name: str) -> State | None:
-        """The state that was saved last, if any."""
+        """Load the state that was saved last, or None."""
 
 
 class Curve:
@@ -136,7 +136,7 @@ class Curve:
             self._add(steps + 1 if points else steps, raw)
 
     def keep(self, make: Callable[[], State]) -> None:
-        """Save curve and state if it is time to; called between steps with what makes the state."""
+        """Save curve and state between steps, if it is time to; *make* makes the state."""
         if self.keeper is not None and self.keeper.due():
             columns = {f"curve:{name}": np.asarray(c) for name, c in self.columns.items()}
             self.keeper.save("learner", make() | columns)

@@ -1,22 +1,22 @@
 """The published logit of a document: its marginal gain at the final mask, minus the threshold.
 
-Learners use logits of their own, on an arbitrary scale. The logit that a run publishes, and by
-which shards are compared, is
+Learners use logits of their own, on an arbitrary scale. The logit that a run publishes, and that
+compares documents of different shards, is
 
     logit_j = S · Σ_t w_t s_t / scale_t · g_t,j − threshold
 
 with w_t the weight, s_t the sign and g_t,j the gradient of term t at the final mask for document j,
 the number of documents held fixed: half of the change from a mask without j to one with it, to
-second order. A term is a mean over S documents, so S times its gradient is what one document adds,
-whatever the size of the shard. What a logit of 1 then means is in docs/method.md#logits.
+second order. A term is a mean over S documents, so S times its gradient is the contribution of one
+document, whatever the size of the shard. docs/method.md#logits explains what a logit of 1 means.
 
-The threshold is midway between the gains of the S-th and the (S+1)-th best document. A gain is of
-first order, and many documents can have nearly the same one. If the mask keeps a document below
-the threshold or rejects one above it, its logit is clipped to `LEAST` or 0. The mask is therefore
-the documents with a logit above 0, and the first S by (logit, quality, id).
+The threshold is midway between the gains of the S-th and the (S+1)-th best document. A gain is a
+first-order estimate, and many documents can have nearly equal gains. If the mask keeps a document
+below the threshold or rejects one above it, its logit is clipped to `LEAST` or 0. The mask is
+therefore the documents with a logit above 0, and the first S by (logit, quality, id).
 
 Methods that do not learn and objectives without a gradient have no gains. Their logit is the
-distance from the threshold in their own ranking, as a share of the shard (`by_rank`).
+distance from the threshold in their own ranking, as a fraction of the shard (`by_rank`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LEAST = 2.0**-20
 
 
 def threshold_of(values: np.ndarray, number: int) -> float:
-    """Midway between the *number*-th highest value and the next; 1 beyond if there is only one."""
+    """Return the middle of the *number*-th highest value and the next; 1 beyond the only one."""
     if not len(values):
         return 0.0
     ranked = np.sort(values)[::-1]
@@ -47,7 +47,7 @@ def on_side(logits: np.ndarray, selected: np.ndarray) -> np.ndarray:
 
 
 def by_rank(order: np.ndarray, num_selected: int) -> np.ndarray:
-    """Logits of a method without gains: documents between one and the threshold, over N; float32.
+    """Rank a method without gains: distance in documents from the threshold, over N; float32.
 
     *order* has the rows, best first.
     """

@@ -1,6 +1,6 @@
 """Methods that need no vectors, `random` and `top_quality`, without torch, which imports slowly.
 
-They select what they select with vectors; only quality is compared with random documents.
+They select the same documents as with vectors; only quality is compared with random documents.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class LearnedMask:
 
 
 def rank(quality: np.ndarray, ids: pa.ChunkedArray, method: str, seed: int) -> np.ndarray:
-    """The rows of documents in the order of a method, best first; int64, shape N."""
+    """Return the rows of documents in the order of a method, best first; int64, shape N."""
     table = pa.table({"quality": quality, "id": ids})
     keys = [("quality", "descending"), ("id", "ascending")]
     order = np.asarray(pc.sort_indices(table, sort_keys=keys).to_numpy(), np.int64)
@@ -75,7 +75,7 @@ def quality_metrics(
     """Return the metrics of a mask by quality alone, as `learner.judge` does.
 
     *size* is S, and *ours*, *mean* and *best* are the mean quality of the mask, of all documents
-    and of the S best.
+    and of the S best documents.
     """
     values = {"selected": ours, "random": mean, "top_quality": best}
     scale = (scale_terms and best - mean) or 1.0
@@ -89,7 +89,7 @@ def quality_metrics(
 
 
 def ranges_of(terms: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """The gain of the best selection by each term over random documents, where it is known."""
+    """Return the gain of each term's best selection over random documents, where known."""
     return {
         name: abs(term["best"] - term["random"])
         for name, term in terms.items()

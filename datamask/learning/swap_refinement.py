@@ -24,8 +24,7 @@ from datamask.objectives.weighted import WeightedObjective, WeightedTerm, covera
 
 # Every single swap is tried if there are at most EVERY_SWAP; every double swap, if at most PAIRS.
 # Otherwise CANDIDATES of each side are ranked in the first round, and the NEAREST of these in later
-# rounds.
-# See docs/log.md#swaps.
+# rounds. See docs/log.md#swaps.
 EVERY_SWAP = 1024
 PAIRS = 2048
 CANDIDATES = 2048
@@ -35,10 +34,10 @@ LEAST_GAIN = 1e-7
 
 
 def refine_by_swaps(problem: Problem, mask_N: Tensor, logits_N: Tensor) -> Tensor:
-    """Swap up to `swap_refinement` pairs; returns a mask of the same size, bool, shape N.
+    """Swap up to `swap_refinement` pairs; return a mask of the same size, bool, shape N.
 
-    Objectives without moments other than facility location, and facility location with fewer
-    probes than documents, are refined on small shards only.
+    Objectives without moments other than facility location, and facility location with fewer probes
+    than documents, are refined on small shards only.
     """
     data, objective, num_selected = problem.data, problem.objective, problem.num_selected
     swaps = problem.selection.swap_refinement
@@ -56,7 +55,7 @@ def refine_by_swaps(problem: Problem, mask_N: Tensor, logits_N: Tensor) -> Tenso
 
 
 def _swapped(mask_N: Tensor, num_pairs: int) -> Tensor:
-    # All masks that differ from the given one by one swap, or by two, in a fixed order.
+    # Yield all masks that differ from the given one by one swap, or by two, in a fixed order.
     inside, outside = mask_N.nonzero()[:, 0], (~mask_N).nonzero()[:, 0]
     if num_pairs == 2:
         inside, outside = torch.combinations(inside, 2), torch.combinations(outside, 2)
@@ -108,7 +107,7 @@ class _Coverage:
         return float(best.mean(dtype=torch.float64))
 
     def marginal(self, chosen_C: Tensor) -> Tensor:
-        """Gain of each rejected candidate, loss of each selected one; shape C."""
+        """Return the gain of each rejected candidate and the loss of each selected one; shape C."""
         return marginal_coverage(self.similarity_RC, self.base_R, chosen_C) / len(self.base_R)
 
 
@@ -168,7 +167,7 @@ def _blocks(
 
 
 def _ranked(values_N: Tensor, mask_N: Tensor) -> tuple[Tensor, Tensor]:
-    """Selected rows, lowest value first, and rejected rows, highest value first."""
+    """Return selected rows, lowest value first, and rejected rows, highest value first."""
     inside, outside = mask_N.nonzero()[:, 0], (~mask_N).nonzero()[:, 0]
     leaving = torch.argsort(values_N[inside], stable=True)
     coming = torch.argsort(values_N[outside], descending=True, stable=True)

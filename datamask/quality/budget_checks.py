@@ -1,6 +1,6 @@
-"""Whether budget, limits and repeats can be met, from counts of documents and tokens.
+"""Check from counts of documents and tokens that budget, limits and repeats can be met.
 
-Stage `quality` asks when it knows which documents are left, and planning asks for new settings that
+Stage `quality` asks when it knows which documents survive, and planning asks for new settings that
 leave the same documents.
 """
 
@@ -19,11 +19,11 @@ from datamask.selection.threshold import cut_table
 from datamask.storage.duckdb_scratch import execute
 
 Counts = list[tuple[int, str | None, int, int]]
-"""Shard, reason (None: left), documents and tokens."""
+"""Shard, reason to drop (None: kept), documents and tokens."""
 
 
 def count_documents(connection: Any) -> Counts:
-    """The documents and tokens of each shard by reason to drop them, from the view `result`."""
+    """Count documents and tokens of each shard by reason to drop them, from the view `result`."""
     return execute(
         connection,
         "SELECT shard, dropped, count(*), coalesce(sum(tokens), 0)::BIGINT FROM result "
@@ -32,12 +32,12 @@ def count_documents(connection: Any) -> Counts:
 
 
 def check_survivors(connection: Any, run: Run, counts: Counts) -> None:
-    """Check what is left after pruning, by the views `result` and `documents` (`load_documents`).
+    """Check what pruning leaves, by the views `result` and `documents` (`load_documents`).
 
     Raises:
-        InputError: no document is left, or one has no number of tokens and the settings need it.
-        SettingsError: fewer documents or tokens are left than are to be kept, limits cannot be met
-            in order of quality, or training is to see what no selection can give.
+        InputError: no document survives, or one has no number of tokens and the settings need it.
+        SettingsError: fewer documents or tokens survive than the budget needs, limits cannot be met
+            in order of quality, or no selection can give what training asks for.
     """
     selection = run.settings.selection
     if selection.needs_tokens:
@@ -83,10 +83,10 @@ def _check_left(run: Run, counts: Counts) -> None:
 
 
 def _check_limits(connection: Any, run: Run) -> None:
-    """Whether every group has what its floor asks for, and the caps leave enough.
+    """Check that every group has what its floor asks for, and that the caps leave enough.
 
-    How well documents fill the caps depends on their order, in tokens. The cut itself is tried, in
-    order of quality alone.
+    In tokens, the order of documents decides how well they fill the caps. So the cut itself is
+    tried, in order of quality alone.
     """
     selection = run.settings.selection
     name = group_column(selection.limits[0].column, "documents")
@@ -105,12 +105,12 @@ def _check_limits(connection: Any, run: Run) -> None:
 
 
 def _check_training(connection: Any, run: Run) -> None:
-    """Whether some selection of the budget's size is an epoch that training can see and repeat."""
+    """Check that training can see and repeat some selection of the budget's size."""
     selection = run.settings.selection
     total = budget.total_units(selection, run.num_documents)
     in_tokens = selection.tokens is not None
     if selection.limits or in_tokens == (selection.training_tokens is not None):
-        return  # caps may leave a document less; or an epoch is the budget, compared when planned
+        return  # caps may leave a document less; or planning has compared the epoch
     counts = execute(
         connection,
         "SELECT tokens, count(*) FROM result WHERE dropped IS NULL AND tokens IS NOT NULL "
@@ -121,7 +121,7 @@ def _check_training(connection: Any, run: Run) -> None:
 
 
 def _epoch(counts: list[tuple[int, int]], total: int, *, in_tokens: bool) -> int:
-    """Tokens of the first *total* documents; *in_tokens*, how many documents reach as many tokens.
+    """Return tokens of the first *total* documents; *in_tokens*: how many reach *total*.
 
     *counts*: a number of tokens, and the documents that have it, in the order of the documents.
     """

@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 EXPECTED_VALUE = "expected_value"
 
 MOST_TOKENS = 512
-"""Model tokens of a window of the text: what quality classifiers are trained on."""
+"""Model tokens of a window of the text: quality classifiers are trained on this length."""
 
 
 Classifier = tuple[Any, Any, int]
@@ -72,7 +72,7 @@ def classify_shard(run: Run, shard: int, compute: Compute) -> Receipt:
 def read_classified(
     run: Run, shard: int, name: str, ids: pa.ChunkedArray
 ) -> tuple[pa.Array, pa.Array]:
-    """A classifier's values for the documents *ids* of a shard, and the shares of text it read.
+    """Read a classifier's values for documents *ids* of a shard, and the text fractions it read.
 
     Raises:
         RunError: the output of the stage is missing or stale.
@@ -89,13 +89,13 @@ def read_classified(
 
 
 def _model_key(run: Run, score: Score) -> str:
-    """Identifies what determines the outputs of a score's model, except the texts."""
+    """Return a key of all that determines a score's model's outputs, except the texts."""
     pin = run.pinned_revisions[f"classifier_scores:{score.name}"]
     return digest(score.model, pin, run.settings.embedding.dtype, run.settings.source.windows)
 
 
 def _key(run: Run, shard: int, score: Score) -> str:
-    """Identifies what determines a score's values: a stale file's column with this key is valid."""
+    """Return a key of what determines a score's values: a stale column with this key is valid."""
     source = run.settings.source
     rows = [[p.digest, p.first_row_group, p.skip_rows, p.rows] for p in run.shard_pieces[shard]]
     read = [source.id_column, source.columns.text, rows]
@@ -105,12 +105,12 @@ def _key(run: Run, shard: int, score: Score) -> str:
 
 
 def _finished_columns(run: Run, shard: int, keys: dict[str, str]) -> dict[str, np.ndarray]:
-    """Columns of a stale file that are valid under the current settings; none if it is damaged."""
+    """Return columns of a stale file that are still valid; none if the file is damaged."""
     path = run.path("classifier_scores", shard)
     try:
         receipt = read_receipt(path)
         if receipt.fingerprint == run.fingerprint("classifier_scores", shard):
-            return {}  # up to date: the caller wants everything computed again
+            return {}  # The file is up to date: the caller wants everything computed again.
         made_from = receipt.metrics["made_from"]
         same = [name for name, key in keys.items() if made_from.get(name) == key]
         names = [*same, *map(schemas.READ_BY.format, same)]
@@ -122,7 +122,7 @@ def _finished_columns(run: Run, shard: int, keys: dict[str, str]) -> dict[str, n
 def _classified(
     run: Run, shard: int, scores: Sequence[Score], compute: Compute, checkpoints: Checkpoints
 ) -> dict[str, np.ndarray]:
-    """Values by score, for scores that share a model, and shares that were read; float, shape N."""
+    """Compute values and fractions read, for scores that share a model; float, shape N."""
     first, windows = scores[0], run.settings.source.windows
     every = [s for s in run.settings.scores if s.kind == "classifier"]
     every = [s for s in every if _model_key(run, s) == _model_key(run, first)]
@@ -150,7 +150,7 @@ def _classified(
             problem = f"score {first.name}: output not finite for {forward.shown_names(ids)}; set "
             problem += "embedding.dtype to float32, or fix the text"
             raise InputError(problem, shard=shard)
-        # Of all scores of the model, because a checkpoint does not know which ones are left.
+        # Keep all scores of the model, because a checkpoint does not know which ones remain.
         values = {s.name: made_of.mean(head_values(s, model.config, made)) for s in every}
         return values | dict.fromkeys(map(reads, values), tokenised.share_read())
 
@@ -168,10 +168,13 @@ def _classified(
 
 
 def load_classifier(score: Score, revision: str, dtype: str, compute: Compute) -> Classifier:
-    """The model on its device, from the process's cache if it was loaded before.
+    """Put the model on its device, from the process's cache if it was loaded before.
 
-    *revision* is the commit, or the digest of the local folder, from planning. Raises InputError if
-    the folder has changed, SettingsError if the model cannot be loaded or has no trained head.
+    *revision* is the commit, or the digest of the local folder, from planning.
+
+    Raises:
+        InputError: the folder has changed.
+        SettingsError: the model cannot be loaded or has no trained head.
     """
     device = forward.device_name(compute)
     key = (score.model, "classifier", revision, dtype, device)
@@ -202,14 +205,14 @@ def _load(score: Score, revision: str, dtype: str, device: str) -> Classifier:
 
 
 def labels_of(config: Any) -> tuple[list[str], bool]:
-    """The labels of a model's outputs, and whether a text has exactly one of them."""
+    """Return the labels of a model's outputs, and True if a text has exactly one of them."""
     labels = [str(config.id2label.get(index, index)) for index in range(config.num_labels)]
     is_exclusive = len(labels) > 1 and config.problem_type != "multi_label_classification"
     return labels, is_exclusive
 
 
 def head_values(score: Score, config: Any, outputs: np.ndarray) -> np.ndarray:
-    """A score from a model's outputs (logits, N x outputs): float64, shape N.
+    """Compute a score from a model's outputs (logits, N x outputs): float64, shape N.
 
     Without a label: the only output, unchanged. With a class: its probability (softmax, or the
     logistic function if a text may have several labels or the model has one output). With
@@ -229,7 +232,7 @@ def head_values(score: Score, config: Any, outputs: np.ndarray) -> np.ndarray:
 
 
 def check_head(score: Score, config: Any) -> None:
-    """Raise SettingsError unless a model has the one output that a score names."""
+    """Raise SettingsError unless a model has the output that a score names."""
     labels, is_exclusive = labels_of(config)
     known = f"its classes are {', '.join(labels[:10])}{', …' if labels[10:] else ''}"
     problem = ""
@@ -247,7 +250,7 @@ def check_head(score: Score, config: Any) -> None:
 
 
 def pin_classifier(score: Score) -> str:
-    """The commit of a classifier, or the digest of its folder; its configuration is checked.
+    """Return the commit of a classifier, or its folder's digest; its configuration is checked.
 
     Raises:
         SettingsError: the model does not exist, is not a classifier, or lacks the label.

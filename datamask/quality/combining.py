@@ -1,14 +1,15 @@
-"""The scores of all documents on the scale of the corpus, their weighted sum, and what is dropped.
+"""Normalise the scores of all documents, add them up, and find documents to drop before pruning.
 
-Normalisations: `rank` is the share of documents with a smaller value, averaged over ties, in
-[0, 1); `z-score` has mean 0 and deviation 1; `min-max` is in [0, 1]; `none` is the value. DuckDB
+Normalisations: `rank` is the fraction of documents with a smaller value, averaged over ties, in [0,
+1); `z-score` has mean 0 and deviation 1; `min-max` is in [0, 1]; `none` is the value. DuckDB
 compares all documents outside memory: texts by their hash, values by their rank, groups by name.
-Nothing it computes depends on the order of rows, so neither on threads: counts and sums of groups
-are whole numbers, means and deviations come from the receipts in the order of shards, and all else
-is computed document by document.
+
+No result depends on the order of rows, and so on threads: counts and sums of groups are whole
+numbers, means and deviations come from the receipts in the order of shards, and all else is
+computed document by document.
 
 Stage `quality` goes on from this table (`quality.dropping`). With near-duplicates, stage `combined`
-writes a part of it first, because only documents that are left are compared.
+writes a part of it first, because only documents that are not dropped yet are compared.
 """
 
 from __future__ import annotations
@@ -36,26 +37,26 @@ QUANTILES = 1024
 """Resolution of the ranks that are kept for documents of later runs: 1/1024."""
 
 Scales = dict[str, list[Any]]
-"""What normalises the scores of later documents, by name: offset and divisor or, for normalisation
-`rank`, values and their ranks, ascending, at most 1025 of each."""
+"""Numbers that normalise the scores of later documents, by name: offset and divisor or, for
+normalisation `rank`, values and their ranks, ascending, at most 1025 of each."""
 
 
 def combine(run: Run, compute: Compute) -> None:
-    """Write `combined/`: quality and reasons before near-duplicates; raises as `join_documents`."""
+    """Write `combined/`: quality and reasons before near-duplicates; errors: `join_documents`."""
     with temporary_duckdb(run.root, compute) as connection:
         join_documents(connection, run, judged_by(run))
         write_shards(connection, run, "combined", "joined", schemas.COMBINED)
 
 
 def join_documents(connection: Any, run: Run, about: dict[str, Any] | None) -> Scales:
-    """Table `joined`: every document, its scores, and why it is dropped before pruning, if it is.
+    """Make table `joined`: every document, its scores, and the reason to drop it before pruning.
 
     It has shard, row, id, characters, tokens, the normalised scores, `quality`, `reason` and the
-    columns of contamination; of scores normalised within groups also `whole_quality`, the quality
+    columns of contamination; with scores normalised within groups also `whole_quality`, the quality
     without groups, and the groups g_<kind>. The view `documents` has the raw scores.
 
-    Returns the scales, of the run or of the mask model by which it is judged (*about*). Refuses
-    values that are too large.
+    Returns the scales, of the run or of the mask model that judges it (*about*). Refuses values
+    that are too large.
     """
     scores = run.settings.scores
     receipts = [run.receipt("scores", shard) for shard in range(run.num_shards)]
@@ -86,7 +87,7 @@ def write_shards(
     schema: pa.Schema,
     metrics: Callable[[int], dict[str, Any]] = lambda shard: {},
 ) -> None:
-    """Write the files of a stage that are left from a table with the columns, shard and row."""
+    """Write the missing files of a stage from a table with the columns, shard and row."""
     columns, remaining = ", ".join(f'"{name}"' for name in schema.names), run.remaining(stage)
     for done, shard in enumerate(remaining):
         query = f"SELECT {columns} FROM {table} WHERE shard = {shard} ORDER BY row"
@@ -97,7 +98,7 @@ def write_shards(
 
 
 def value_of(score: Score) -> str:
-    """SQL: the raw value of a score in a row of `documents` (named s), null where missing."""
+    """Return SQL for the raw value of a score in a row s of `documents`, null if missing."""
     # Score names match [a-z][a-z0-9_]* (config.Score), so they are safe as identifiers.
     if score.filled is None:
         return f's."{score.name}"'
@@ -105,19 +106,19 @@ def value_of(score: Score) -> str:
 
 
 def double(value: float) -> str:
-    """SQL: a number, exactly."""
+    """Return SQL for exactly this number."""
     return f"'{value!r}'::DOUBLE"
 
 
 def load_documents(connection: Any, run: Run, kinds: list[str]) -> None:
-    """View `documents`: the `scores` of all shards, with shard and the groups g_<kind>."""
+    """Make view `documents`: the `scores` of all shards, with shard and the groups g_<kind>."""
     scores = rows_of(connection, run, "scores")
     columns, joins = group_columns(connection, run, kinds)
     execute(connection, f"CREATE VIEW documents AS SELECT s.*{columns} FROM {scores} s {joins}")
 
 
 def rows_of(connection: Any, run: Run, stage: str) -> str:
-    """SQL: the rows of a stage's files of all shards, with their shard."""
+    """Return SQL for the rows of a stage's files of all shards, with their shard."""
     paths = [str(run.path(stage, shard)) for shard in range(run.num_shards)]
     execute(connection, f"SET VARIABLE {stage} = ?", [paths])
     files = f"read_parquet(getvariable('{stage}'), hive_partitioning = false, filename = true)"
@@ -127,10 +128,10 @@ def rows_of(connection: Any, run: Run, stage: str) -> str:
 def _rank(
     connection: Any, index: int, score: Score, known: list[list[float]] | None
 ) -> list[list[float]]:
-    """Table `rank<index>`: each value of a score, and its share of documents below.
+    """Make table `rank<index>`: each value of a score, and the fraction of documents below it.
 
-    The share is (2 x smaller + equal - 1) / (2 x all) or, with *known* values and shares, between
-    theirs. Returns values and shares for documents of later runs.
+    The fraction is (2 x smaller + equal - 1) / (2 x all) or, with *known* values and fractions,
+    interpolated between these. Returns values and fractions for documents of later runs.
     """
     counted = (
         f"SELECT {value_of(score)} AS value, count(*) AS equal FROM documents s "
@@ -162,7 +163,7 @@ def _rank(
 
 
 def _find_copies(connection: Any, run: Run) -> None:
-    """Table `copies`: documents with the text of a held-out one, or of one that goes before.
+    """Make table `copies`: documents whose text is held out, or occurs earlier in the source.
 
     The `copy` is `held_out` or `duplicate`. A document without a score is dropped itself, so others
     are not dropped in its favour.
@@ -189,7 +190,7 @@ def _find_copies(connection: Any, run: Run) -> None:
 
 
 def _join(connection: Any, run: Run, wholes: list[str]) -> None:
-    """Table `joined`; *wholes* are SQL: the scores normalised over the corpus."""
+    """Make table `joined`; *wholes* are SQL for the scores normalised over the corpus."""
     settings, scores = run.settings, run.settings.scores
     kinds = group_kinds(scores)
     columns = ["s.shard", "s.row", "s.id", "s.characters", "s.tokens"]

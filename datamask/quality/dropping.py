@@ -1,10 +1,10 @@
-"""Stage `quality`: what is known of each document before embedding, and why it is dropped.
+"""Stage `quality`: all that is known of each document before embedding, and why it is dropped.
 
-Reasons apply in the order of `schemas.DROP_REASONS`, each only to the documents that are left, so
-no document is dropped in favour of one that is itself dropped. Last, of the documents that are left
-the worst floor(prune x number) by (quality, id) are pruned, exact to the document. One DuckDB
-database compares all documents, outside memory; of rows, it holds those of equal quality at the
-border.
+Reasons apply in the order of `schemas.DROP_REASONS`, each only to documents that no earlier reason
+drops, so no document is dropped in favour of one that is itself dropped. Last, the worst
+floor(prune x number) of the survivors by (quality, id) are pruned, exact to the document. One
+DuckDB database compares all documents, outside memory; only rows of equal quality at the border are
+in memory.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ def drop(run: Run, compute: Compute) -> None:
     """Write `quality/`: scores, quality, and why a document is dropped, for all shards.
 
     Metrics of the receipts: `kept`, `kept_before` (in earlier shards), `kept_total`, the same three
-    of `tokens`, `dropped` by reason, `missing` by score; of the documents that are left
+    for `tokens`, `dropped` by reason, `missing` by score; for the surviving documents
     `length_edges`, the deciles of their characters, and `centre` and `unit` of their quality
-    (`objectives.level`). The first shard's also has `least_quality`, the least of a document that
-    is left, the share `prune_fraction`, `score_correlations` and `score_groups`
+    (`objectives.level`). The first shard's also has `least_quality`, the least of a surviving
+    document, the fraction `prune_fraction`, `score_correlations` and `score_groups`
     (`quality.grouping`), the `common_ngrams` of benchmarks, and the `normalisation` for mask models
     (`combining.Scales`).
 
-    A run that is judged by a mask model prunes what is below its `least_quality`.
+    A run that a mask model judges prunes documents below the model's `least_quality`.
 
     Raises:
-        InputError, SettingsError: as `join_documents` and `check_survivors`.
-        RunError: what it reads is missing or stale.
+        InputError, SettingsError: as in `join_documents` and `check_survivors`.
+        RunError: an input file is missing or stale.
     """
     about = judged_by(run)
     schema = schemas.quality(score.name for score in run.settings.scores)
@@ -83,10 +83,10 @@ def drop(run: Run, compute: Compute) -> None:
 
 
 def _prune(connection: Any, run: Run, about: dict[str, Any] | None) -> float | None:
-    """View `result`: `joined` with the reason to drop each document, null if it stays.
+    """Make view `result`: `joined` with the reason to drop each document, null if it stays.
 
-    Returns the share that is pruned, as set or, if the budget needs more documents, less; None if
-    a mask model prunes.
+    Returns the fraction that is pruned, as set or, if the budget needs more documents, less; None
+    if a mask model prunes.
     """
     execute(
         connection,
@@ -129,7 +129,7 @@ def _prune(connection: Any, run: Run, about: dict[str, Any] | None) -> float | N
 
 
 def _spare(connection: Any, run: Run, number: int) -> int:
-    """The number of documents, the worst of *number*, that the budget does not need."""
+    """Return how many of *number* documents, the worst, the budget does not need."""
     selection = run.settings.selection
     total = total_units(selection, run.num_documents)
     if selection.tokens is None:
@@ -143,7 +143,7 @@ def _spare(connection: Any, run: Run, number: int) -> int:
 
 
 def _compared(connection: Any, run: Run) -> dict[str, Any]:
-    """The least quality that is left, and how scores and groups compare."""
+    """Return the least surviving quality, and how scores and groups compare."""
     least = execute(connection, "SELECT min(quality) FROM result WHERE dropped IS NULL")[0][0]
     metrics: dict[str, Any] = {"least_quality": least}
     if known := run.settings.quality.contamination:
@@ -161,7 +161,7 @@ def _compared(connection: Any, run: Run) -> dict[str, Any]:
 
 
 def _correlations(table: pa.Table) -> list[dict[str, Any]]:
-    """Spearman's correlation of every pair of scores: columns, null where missing.
+    """Compute Spearman's correlation of every pair of scores: columns, null where missing.
 
     Returns:
         For each pair `score`, `other`, `correlation` (in [-1, 1]; None if one is constant) and
@@ -177,12 +177,12 @@ def _correlations(table: pa.Table) -> list[dict[str, Any]]:
 
 
 def _level_of_model(about: dict[str, Any]) -> dict[str, float]:
-    """The level of quality on which a mask model was learned; older ones have no unit."""
+    """Return the level of quality on which a mask model was learned; older ones have no unit."""
     return {"centre": about.get("centre", 0.0), "unit": about.get("quality_unit", 1.0)}
 
 
 def _level_of_quality(connection: Any) -> dict[str, float]:
-    """The level of the quality that is left in `result`, as `objectives.level.Level.of`."""
+    """Return the level of the surviving quality in `result`, as `objectives.level.Level.of`."""
     rows = "result WHERE dropped IS NULL"
     extremes = f"SELECT count(*), min(quality), max(quality) FROM {rows}"
     [(number, least, largest)] = execute(connection, extremes)
@@ -193,7 +193,7 @@ def _level_of_quality(connection: Any) -> dict[str, float]:
 
 
 def _length_edges(connection: Any) -> list[int] | None:
-    """Borders of tenths of the documents that are left, by characters; None without text."""
+    """Return the deciles of the surviving documents by characters; None without text."""
     counts = execute(
         connection,
         "SELECT characters, count(*) FROM result WHERE dropped IS NULL AND characters IS NOT NULL "
@@ -203,7 +203,7 @@ def _length_edges(connection: Any) -> list[int] | None:
 
 
 def quantiles(counts: list[tuple[int, int]], parts: int) -> list[int]:
-    """The values that divide documents into *parts* equal parts, from *counts* of ascending values.
+    """Return values that divide documents into *parts* equal parts; *counts* ascend by value.
 
     The k-th is the least value that at least k / *parts* of the documents do not exceed.
     """
@@ -213,7 +213,7 @@ def quantiles(counts: list[tuple[int, int]], parts: int) -> list[int]:
 
 
 def _counted(counts: Counts, shards: int) -> list[dict[str, Any]]:
-    """The metrics of each shard that count documents and tokens."""
+    """Return the metrics of each shard that count documents and tokens."""
     counted: list[dict[str, Any]] = [
         {"dropped": dict.fromkeys(schemas.DROP_REASONS, 0), "kept": 0, "tokens": 0}
         for _ in range(shards)

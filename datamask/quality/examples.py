@@ -1,9 +1,9 @@
 """Scores from examples: a model of hashed words, fitted in seconds, before `scores`.
 
 Stage `example_models` fits one model (`quality.word_model`) for each score of kind `examples`. It
-tells the user's texts from random documents of the source (as in arXiv 2406.11794, section 4.2), or
-follows labels of documents. Stage `scores` applies the models, so these scores can prune before
-anything is embedded.
+separates the user's texts from random documents of the source (as in arXiv 2406.11794, section
+4.2), or follows labels of documents. Stage `scores` applies the models, so these scores can prune
+before anything is embedded.
 """
 
 from __future__ import annotations
@@ -38,24 +38,29 @@ from datamask.source.rows import ROW_SUFFIXES, read_rows, read_scores
 logger = logging.getLogger(__name__)
 
 LEAST_LABELS = 100
-"""Fewest labels, or examples of a kind, that a score is fitted to (docs/log.md#examples)."""
+"""Minimum number of labels, or of examples of a kind, that a score is fitted to
+(docs/log.md#examples)."""
 
 RANDOM_DOCUMENTS = 20_000
-"""Random documents that examples are told from, or all of a smaller source, and most examples that
-a group of the source gives (docs/log.md#examples)."""
+"""Number of random documents that examples are compared with (all of a smaller source), and maximum
+number of examples from a group of the source (docs/log.md#examples)."""
 
 MOST_SHARDS = 16
-"""Most shards that random documents are drawn from: a large source is not read whole
+"""Maximum number of shards that random documents come from: a large source is not read whole
 (docs/log.md#examples)."""
 
 
 def check_examples(score: Score) -> str:
-    """The digest of a score's files; raises as `read_examples` and `read_labels`."""
+    """Return the digest of a score's files.
+
+    Raises:
+        InputError: as in `read_examples` and `read_labels`.
+    """
     return (read_labels(score) if score.labels else read_examples(score))[1]
 
 
 def read_examples(score: Score, planned: str | None = None) -> tuple[dict[str, str], str]:
-    """The distinct texts of a score's examples in the order of their files, and the files' digest.
+    """Read the distinct texts of a score's examples in the order of their files, and a digest.
 
     With `group_column`, each text has its first group. A text without one is a group of its own.
 
@@ -81,11 +86,11 @@ def read_examples(score: Score, planned: str | None = None) -> tuple[dict[str, s
 
 
 def read_labels(score: Score, planned: str | None = None) -> tuple[dict[str, float], str]:
-    """A score's labels by id, without those that are missing or not finite; and the files' digest.
+    """Read a score's labels by id, without missing and non-finite ones, and the files' digest.
 
     Raises:
         InputError: a file is unreadable, an id occurs twice, there are too few labels, or the files
-            have not the digest *planned*.
+            do not have the digest *planned*.
     """
     labels: dict[str, float] = {}
     files = PlannedFiles(score.labels)
@@ -118,12 +123,12 @@ def _check_number(texts: int, path: str, column: str | None = None) -> None:
 
 
 def _planned(run: Run, score: Score) -> str:
-    """The digest of the score's files that planning noted."""
+    """Return the digest of the score's files that planning recorded."""
     return run.pinned_revisions[f"example_models:{score.name}"]
 
 
 def example_texts(run: Run) -> set[str]:
-    """The texts of the files of examples. Raises as `read_examples`."""
+    """Read the texts of the files of examples. Errors are as in `read_examples`."""
     scores = [score for score in run.settings.scores if score.kind == "examples" and score.path]
     return {text for score in scores for text in read_examples(score, _planned(run, score))[0]}
 
@@ -131,14 +136,14 @@ def example_texts(run: Run) -> set[str]:
 def fit_examples(run: Run, compute: Compute) -> None:
     """Write `example_models.parquet`: the weights of each score of kind `examples`.
 
-    Metrics of the receipt, by score: `kind` (logistic, or ridge for labels of more than two
-    values), `examples` and `others` (texts of the two kinds; of a ridge all are examples), `copies`
+    Metrics of the receipt, by score: `kind` (logistic, or ridge for labels with more than two
+    values), `examples` and `others` (texts of the two kinds; in a ridge all are examples), `copies`
     (random documents left out because they are an example), `auc` (`fitting.concordance`),
-    `correlation` (Spearman's, of targets and cross-validated predictions) and, of files of texts
+    `correlation` (Spearman's, of targets and cross-validated predictions) and, for files of texts
     without `group_column`, `groups` (`resemblance.resemblance`).
 
     Raises:
-        InputError: there are too few texts, or they cannot be told apart.
+        InputError: there are too few texts, or they cannot be separated.
     """
     rows, metrics = [], {}
     for score in run.settings.scores:
@@ -176,10 +181,11 @@ def fit_examples(run: Run, compute: Compute) -> None:
 
 
 def _contrasted(run: Run, score: Score) -> tuple[Any, np.ndarray, list[str], int]:
-    """Features of examples (target 1) and of random documents (0), and how many are left out.
+    """Return features of examples (target 1) and random documents (0), and the number left out.
 
-    Third, the group of each example; without `group_column` they are in the order of the files,
-    where pieces of one text are neighbours, so they are divided into as many blocks as folds.
+    Third is the group of each example. Without `group_column`, examples are in the order of the
+    files, where pieces of one text are neighbours, so they are divided into as many blocks as
+    folds.
     """
     if score.where:
         inside = _random_texts(run, RANDOM_DOCUMENTS, score.where, is_inside=True)
@@ -208,16 +214,17 @@ def _contrasted(run: Run, score: Score) -> tuple[Any, np.ndarray, list[str], int
 
 
 def blocks(number: int) -> list[str]:
-    """Groups of neighbours: *number* texts in order, in as many equal parts as there are folds."""
+    """Name groups of neighbours: *number* texts in order, in `FOLDS` equal parts."""
     return [str(place * FOLDS // number) for place in range(number)]
 
 
 def _random_texts(
     run: Run, number: int, group: SourceGroup | None, *, is_inside: bool
 ) -> Iterator[str]:
-    """Texts of about *number* documents, drawn from some shards by the run's seed.
+    """Yield texts of about *number* documents, drawn from some shards by the run's seed.
 
-    With a *group*, documents inside or outside of it. None of them is held out for evaluation.
+    With a *group*, documents inside or outside of it. Documents held out for evaluation are left
+    out.
     """
     generator = np.random.default_rng(shard_seed(run.settings.seed, 0))
     shards = np.sort(generator.permutation(run.num_shards)[:MOST_SHARDS]).tolist()
@@ -235,7 +242,7 @@ def _random_texts(
 
 
 def _is_in(run: Run, shard: int, group: SourceGroup) -> np.ndarray:
-    """Whether each document of a shard is in a group; bool."""
+    """Return which documents of a shard are in a group; bool."""
     is_domain, columns = group.column == "domain", run.settings.source.columns
     name = columns.url if is_domain else getattr(columns, group.column)
     is_member = []
@@ -247,7 +254,7 @@ def _is_in(run: Run, shard: int, group: SourceGroup) -> np.ndarray:
 
 
 def read_texts(run: Run, shard: int, rows: np.ndarray) -> Iterator[str]:
-    """The texts of some documents of a shard, without those that are held out for evaluation."""
+    """Yield the texts of some documents of a shard that are not held out for evaluation."""
     source, held_out = run.settings.source, run.settings.evaluation.hold_out > 0
     names = [source.columns.text, *([source.id_column] if held_out else [])]
     for batch in read_shard(run, shard, names, rows):
@@ -259,7 +266,7 @@ def read_texts(run: Run, shard: int, rows: np.ndarray) -> Iterator[str]:
 
 
 def _labelled(run: Run, score: Score) -> tuple[Any, np.ndarray, list[str], int]:
-    """Features of the documents with a label, and their labels; no groups, and none is left out."""
+    """Return features and labels of the documents with a label; no groups, and none is left out."""
     labels, _ = read_labels(score, _planned(run, score))
     held_out = are_drawn(run.settings, labels)
     labels = {key: labels[key] for key, out in zip(labels, held_out, strict=True) if not out}
@@ -281,7 +288,7 @@ def _labelled(run: Run, score: Score) -> tuple[Any, np.ndarray, list[str], int]:
 
 
 def read_models(run: Run) -> dict[str, WordModel]:
-    """The model of each score of kind `examples`, by the score's name."""
+    """Read the model of each score of kind `examples`, by the score's name."""
     if all(score.kind != "examples" for score in run.settings.scores):
         return {}
     run.receipt("example_models")
@@ -298,6 +305,6 @@ def read_models(run: Run) -> dict[str, WordModel]:
 
 
 def example_figures(run: Run) -> dict[str, Any]:
-    """The metrics of `fit_examples`, by score; none without such scores."""
+    """Read the metrics of `fit_examples`, by score; none without such scores."""
     is_fitted = any(score.kind == "examples" for score in run.settings.scores)
     return run.receipt("example_models").metrics if is_fitted else {}

@@ -19,7 +19,7 @@ from datamask.storage.unchanged import pinned, sha256_at
 
 @lru_cache(maxsize=4)
 def _load(path: str, digest: str) -> Any:
-    """A model, loaded once per process and SHA-256 of its file."""
+    """Load a model once per process and SHA-256 of its file."""
     try:
         import fasttext
     except ModuleNotFoundError:
@@ -33,7 +33,7 @@ def _load(path: str, digest: str) -> Any:
 
 
 def _model(score: Score, planned: str | None = None) -> tuple[Any, str]:
-    """The model of a score and the SHA-256 of its file, which is compared with *planned*."""
+    """Return the model of a score and the SHA-256 of its file, which is compared with *planned*."""
     if not Path(score.path).is_file():
         raise SettingsError(f"path of score {score.name}: no file {score.path} on this machine")
     with pinned(score.path, planned, sha256_at) as digest:
@@ -41,7 +41,7 @@ def _model(score: Score, planned: str | None = None) -> tuple[Any, str]:
 
 
 def pin_fasttext(score: Score) -> str:
-    """The SHA-256 of a model's file.
+    """Return the SHA-256 of a model's file.
 
     Raises:
         SettingsError: the package is missing, the file is not a model, or it lacks the label.
@@ -55,9 +55,10 @@ def pin_fasttext(score: Score) -> str:
 
 
 def fasttext_scores(score: Score, texts: Iterable[str | None], planned: str) -> np.ndarray:
-    """The probability of the label for each of N texts; float64, 0 for a text without known words.
+    """Compute the probability of the label for each of N texts; float64, 0 without known words.
 
-    Raises InputError if the SHA-256 of the model's file is not *planned*.
+    Raises:
+        InputError: the SHA-256 of the model's file is not *planned*.
     """
     model, _ = _model(score, planned)
 

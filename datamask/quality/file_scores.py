@@ -52,7 +52,10 @@ def join_scores(run: Run, compute: Compute) -> None:
 
 
 def read_joined(run: Run, shard: int, name: str, ids: pa.ChunkedArray) -> pa.Array:
-    """A score of the documents *ids* of a shard, null for none; raises as `read_classified`."""
+    """Read a score of the documents *ids* of a shard, null where missing.
+
+    Errors are as in `read_classified`.
+    """
     receipt, path = run.receipt("file_scores", shard), run.path("file_scores", shard)
     if receipt.metrics["ids"] != _digest(ids):
         raise CorruptFileError(f"{path}: its ids differ from the source's; delete it and relaunch")
@@ -65,7 +68,7 @@ def _digest(ids: pa.ChunkedArray) -> str:
 
 
 def _load_ids(connection: Any, run: Run, shards: list[int]) -> dict[int, str]:
-    """Table `ids`: key, shard, row. Returns a digest of each shard's ids."""
+    """Make table `ids`: key, shard, row. Return a digest of each shard's ids."""
     connection.execute("CREATE TABLE ids (key UHUGEINT, shard INTEGER, row BIGINT)")
     query = "INSERT INTO ids SELECT md5_number(id), CAST(? AS INTEGER), row FROM arriving"
     digests, done, total = {}, 0, sum(map(run.shard_rows, shards))
@@ -79,7 +82,7 @@ def _load_ids(connection: Any, run: Run, shards: list[int]) -> dict[int, str]:
 
 
 def _join(connection: Any, run: Run, index: int, score: Score) -> None:
-    """Table `joined<index>`: shard, row and value of every row of the files with a known id."""
+    """Make table `joined<index>`: shard, row and value of file rows with a known id."""
     failures: list[DatamaskError] = []
     planned = run.pinned_revisions[f"file_scores:{score.name}"]
     batches = (
@@ -87,8 +90,8 @@ def _join(connection: Any, run: Run, index: int, score: Score) -> None:
         for both in read_all_scores(score, failures, planned)
     )
     logger.info("score %s: joining %s", score.name, score.path)
-    # DuckDB takes a stream for small and would hold it, which may exceed the corpus; so it holds
-    # the right side as written. Sorted rows let it skip other shards when one is read.
+    # DuckDB assumes that a stream is small and would hold it, although it may exceed the corpus. So
+    # it holds the right side as written. Sorted rows let it skip other shards when one is read.
     connection.execute("SET disabled_optimizers = 'join_order,build_side_probe_side'")
     execute_with(
         connection,

@@ -1,4 +1,4 @@
-"""How well predictions rank labels, and the curve that calibrates predictions.
+"""Measure how well predictions rank labels, and calibrate predictions by a curve.
 
 The curve is a centred isotonic regression (Oron and Flournoy 2017) of labels on cross-validated
 predictions: each block of the isotonic regression is one point, at the mean prediction of its
@@ -14,7 +14,7 @@ import numpy as np
 
 
 def rank_correlation(x: np.ndarray, y: np.ndarray) -> float | None:
-    """Spearman's correlation with average ranks for ties; None if one is constant or empty.
+    """Compute Spearman's correlation with average ranks for ties; None if one is constant or empty.
 
     *x* and *y* are finite, of shape N.
     """
@@ -28,7 +28,7 @@ def rank_correlation(x: np.ndarray, y: np.ndarray) -> float | None:
 
 
 def isotonic_curve(predicted: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Predictions and expected labels, both ascending: float64, 2 x number of blocks.
+    """Return predictions and expected labels, both ascending: float64, 2 x number of blocks.
 
     *predicted* and *labels* have the shape N.
     """
@@ -40,7 +40,7 @@ def isotonic_curve(predicted: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def calibrated(predicted: np.ndarray, curve: np.ndarray) -> np.ndarray:
-    """The expected labels at predictions; these themselves if the curve has no two points."""
+    """Return the expected labels at predictions; predictions if the curve has no two points."""
     if curve.shape[1] < 2:
         return predicted
     (first, *_, last), (lowest, *_, highest) = curve
@@ -50,7 +50,7 @@ def calibrated(predicted: np.ndarray, curve: np.ndarray) -> np.ndarray:
 
 
 def concordance(predicted: np.ndarray, labels: np.ndarray) -> float:
-    """The share of pairs of texts with different labels that predictions order as labels do.
+    """Return the fraction of pairs with different labels that predictions order as labels do.
 
     Equal predictions count half. With two values of the labels, this is the AUC.
     """

@@ -18,9 +18,9 @@ from datamask.runs.run import Run
 from datamask.selection.limits import group_column
 from datamask.storage.duckdb_scratch import execute, execute_with, value_at
 
-# See docs/log.md#groups.
+# Chosen by experiment: docs/log.md#groups.
 SHRINKAGE = 10
-"""Size of a group at which its own scale has the same weight as that of the corpus."""
+"""Size of a group at which its own scale has the same weight as the scale of the corpus."""
 BEST_SHARE = 10
 """One tenth: the report compares the best tenth of the corpus with and without groups."""
 LISTED_GROUPS = 100
@@ -30,13 +30,13 @@ STEPS = 2**30
 
 
 def group_kinds(scores: tuple[Score, ...]) -> list[str]:
-    """The kinds of groups within which scores are compared, in their order."""
+    """Name the kinds of groups within which scores are compared, in their order."""
     kinds = [s.normalise_within for s in scores if s.normalise_within != "none"]
     return list(dict.fromkeys(kinds))
 
 
 def group_columns(connection: Any, run: Run, kinds: list[str]) -> tuple[str, str]:
-    """SQL of the groups g_<kind> of a row of `scores` (named s, with shard), and joins for them."""
+    """Return SQL for the groups g_<kind> of a row s of `scores` with shard, and for its joins."""
     columns = {kind: group_column(kind, "s") for kind in kinds}
     joins = []
     if "source" in kinds:
@@ -57,7 +57,7 @@ def group_columns(connection: Any, run: Run, kinds: list[str]) -> tuple[str, str
 
 
 def create_groups(connection: Any, index: int, score: Score, value: str) -> None:
-    """Tables `group<index>`, size and scale of each group, and `within<index>`, ranks in groups.
+    """Make tables `group<index>`, sizes and scales of groups, and `within<index>`, ranks.
 
     *value* is SQL: the raw value of a row of `documents` (named s). Ranks are made for
     normalisation `rank` alone.
@@ -90,10 +90,10 @@ def create_groups(connection: Any, index: int, score: Score, value: str) -> None
 
 
 def mixed_with_groups(index: int, score: Score, value: str, whole: str) -> tuple[str, list[str]]:
-    """SQL: a score normalised within groups, mixed with that over the corpus; and joins for it.
+    """Return SQL for a score normalised in groups and mixed with the corpus's; and joins for it.
 
-    *value* and *whole* are SQL of the raw and of the normalised value of a row of `documents`
-    (named s). A score that is constant in the group is 0 there.
+    *value* and *whole* are SQL for the raw and the normalised value of a row of `documents` (named
+    s). A score that is constant in the group is 0 there.
     """
     group, name = f"group{index}", f"s.g_{score.normalise_within}"
     joins = [f"LEFT JOIN {group} ON {group}.name = {name}"]

@@ -1,4 +1,4 @@
-"""Which documents are held out for evaluation."""
+"""Decide which documents are held out for evaluation."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from datamask.storage.duckdb_scratch import hash_of
 
 
 def is_drawn(settings: Settings) -> str:
-    """Whether the document of a column `id` is held out: SQL, and the same on every machine.
+    """Return SQL that is true if the document with column `id` is held out; equal on every machine.
 
-    The last 8 bytes of the MD5 of seed and id, little-endian, are below the share of 2⁶⁴.
+    It is held out if the last 8 bytes of the MD5 of seed and id, little-endian, are below
+    `evaluation.hold_out` times 2⁶⁴.
     """
     if not settings.evaluation.hold_out:
         return "false"
@@ -22,8 +23,8 @@ def is_drawn(settings: Settings) -> str:
 
 
 def are_drawn(settings: Settings, ids: Iterable[str]) -> list[bool]:
-    """Which documents are held out, as `is_drawn` says, for a few ids."""
-    if not settings.evaluation.hold_out:  # the seed does not matter then
+    """Return True for each id that is held out, as `is_drawn` decides, for a few ids."""
+    if not settings.evaluation.hold_out:  # The seed does not matter then.
         return [False for _ in ids]
     share = _share(settings)
     keys = (hashlib.md5(f"{settings.seed}/{name}".encode()).digest()[8:] for name in ids)

@@ -1,6 +1,6 @@
 """A modest quality score for text that comes without one.
 
-It exists so that the pipeline runs where there is no quality model: it tells prose from tables,
+It exists so that the pipeline runs where there is no quality model: it separates prose from tables,
 markup, boilerplate and fragments, and knows nothing of what the text says. It guarantees a number
 in [0, 1] for every text, equal for equal texts.
 """
@@ -34,7 +34,7 @@ _SYMBOLS = string.punctuation.encode()
 def heuristic_scores(
     texts: Iterable[str | None], windows: int = WINDOWS
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float32]]:
-    """The heuristic score of each of N texts, in [0, 1], and the share of it that was read.
+    """Score N texts by form, in [0, 1]; also return the fraction of each text that was read.
 
     *windows*: as `source.windows`; the score of a long text is the mean over its windows.
     """
@@ -44,13 +44,13 @@ def heuristic_scores(
 
 
 def score_text(text: str) -> float:
-    """The mean of `parts_of` a text, in [0, 1]."""
+    """Return the mean of `parts_of` a text, in [0, 1]."""
     parts = parts_of(text)
     return sum(parts) / len(parts)
 
 
 def parts_of(text: str) -> tuple[float, float, float, float, float]:
-    """Five scores of a text, each in [0, 1]; 0 for a text without words.
+    """Return five scores of a text, each in [0, 1]; 0 for a text without words.
 
     With `w` words (split at white space, lower case), `b` bytes of UTF-8, and `clip` to [0, 1]:
 
@@ -60,7 +60,7 @@ def parts_of(text: str) -> tuple[float, float, float, float, float]:
     - repetition: different word triples / word triples (1 below 3 words)
     - stop words: clip(t / 0.3); t = English stop words / w; prose has about 0.4
 
-    English is assumed: other languages lose the last part.
+    English is assumed: texts in other languages lose the last part.
     """
     words = text.lower().split()
     if not words:

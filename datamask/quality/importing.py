@@ -1,8 +1,8 @@
-"""One shard's documents: their facts (length, tokens, origin) and their raw scores.
+"""Write the facts (length, tokens, origin) and the raw scores of one shard's documents.
 
-It brings scores from wherever they are to one file in the source's order, keeps "missing" apart
-from every number (null, NaN, infinite and unmatched are all null), and notes in the receipt what
-the whole-corpus normalisation needs. A text of white space alone has 0 characters.
+All scores come into one file in the source's order, wherever they were. "Missing" is kept apart
+from every number (null, NaN, infinite and unmatched are all null), and the receipt records what the
+whole-corpus normalisation needs. A text of white space alone has 0 characters.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def import_scores(run: Run, shard: int, compute: Compute) -> Receipt:
     row = pa.array(np.arange(table.num_rows, dtype=np.int64))
     columns = {"row": row, "text_read": pc.min_element_wise(*read), **scores}
     source = settings.source
-    if source.longer == "drop":  # their lengths tell `quality` which ones they are
+    if source.longer == "drop":  # Stage `quality` finds these texts by their lengths.
         characters = table["characters"].to_numpy().copy()
         characters[list(long)] = list(long.values())
         columns["characters"] = pa.array(characters)
@@ -105,7 +105,7 @@ def _facts(
     batch: pa.RecordBatch,
     models: dict[str, WordModel],
 ) -> pa.RecordBatch:
-    """The facts of one batch, and the scores that the batch itself gives."""
+    """Return the facts of one batch, and the scores that the batch itself gives."""
     source = run.settings.source
     columns = source.columns
 
@@ -168,7 +168,7 @@ def _facts(
 
 
 def _counted(run: Run, text: pa.Array) -> pa.Array:
-    """Tokens of each text; with that of the end of the document, if they are a trainer's."""
+    """Count the tokens of each text; a trainer's count includes the end of the document."""
     settings, planned = run.settings, run.pinned_revisions.get("scores:tokenizer")
     if not settings.counts_for_trainer:
         return count_tokens(load_tokenizer(settings.source.tokenizer, planned=planned), text)
@@ -178,15 +178,15 @@ def _counted(run: Run, text: pa.Array) -> pa.Array:
 
 
 def count_characters(text: pa.Array) -> pa.Array:
-    """Characters (Unicode code points) of each text; 0 for null and for white space alone."""
+    """Count the characters (Unicode code points) of each text; 0 for null and white space alone."""
     length = pc.utf8_length(text).cast(pa.int64())
     blank = pc.fill_null(pc.or_(pc.equal(length, 0), pc.utf8_is_space(text)), True)
     return pc.if_else(blank, pa.scalar(0, pa.int64()), length)
 
 
 def content_hashes(text: pa.Array) -> pa.Array:
-    """The first 16 bytes of each text's SHA-256; null for null. Equal texts have equal hashes."""
-    values = text.cast(pa.large_binary()).to_pylist()  # cheaper than Arrow's scalars
+    """Return the first 16 bytes of each text's SHA-256, equal for equal texts; null for null."""
+    values = text.cast(pa.large_binary()).to_pylist()  # This is cheaper than Arrow's scalars.
     hashes = [None if value is None else sha256(value).digest()[:16] for value in values]
     return pa.array(hashes, pa.binary(16))
 

@@ -31,13 +31,14 @@ from datamask.storage.duckdb_scratch import execute, is_sampled, temporary_duckd
 from datamask.storage.local import Storage
 
 Labels = dict[str, dict[str, int]]
-"""The grades of documents by axis, by id."""
+"""Grades of documents by axis, by id."""
 
 DRAWN_FROM = 200_000
-"""Documents, drawn by id, that the sample is taken from: a large corpus is not sorted whole."""
+"""Number of documents, drawn by id, from which the sample is taken: a large corpus is not sorted
+whole."""
 
 REFIT_AFTER = 20
-"""Labels by the user after which the order of the texts is computed anew."""
+"""Number of labels by the user after which the order of the texts is computed anew."""
 
 # A position in [0, 1) for each document, even in each group; a random start favours no group.
 _STRATIFIED = """
@@ -73,8 +74,9 @@ def sample(
 ) -> list[Sampled]:
     """Draw *number* documents, evenly over tenths of the present quality and domains within them.
 
-    Those with *known* ids, which were labelled before, are first. A larger sample has all documents
-    of a smaller one. Pruned documents are among them, but none that were dropped for other reasons.
+    Documents with *known* ids, which were labelled before, are first. A larger sample has all
+    documents of a smaller one. It includes pruned documents, but none that were dropped for other
+    reasons.
 
     Raises:
         RunError: the run has no quality yet.
@@ -104,7 +106,7 @@ def sample(
 
 
 def by_disagreement(texts: Sequence[Sampled], labels: dict[str, int]) -> list[Sampled]:
-    """The texts in the order in which labels teach most.
+    """Order the texts so that the first labels teach most.
 
     First are those whose rank by a fit to the labels so far differs most from their rank by the
     present quality. Before there is anything to fit, the best and the worst are first.
@@ -124,7 +126,7 @@ def by_disagreement(texts: Sequence[Sampled], labels: dict[str, int]) -> list[Sa
 
 
 def read_journal(path: Path) -> list[dict[str, Any]]:
-    """The lines of a journal; a last line that a killed process did not finish is cut off.
+    """Read the lines of a journal; a last line that a killed process did not finish is cut off.
 
     Raises:
         InputError: a line is damaged.
@@ -159,7 +161,7 @@ def write_labels(path: Path, labels: Labels, storage: Storage | None) -> None:
 
 
 def settings_of(path: Path, labels: Labels, rubric: Rubric) -> str:
-    """Settings in YAML that turn each axis into a score; a comment if there are too few labels."""
+    """Write settings in YAML that turn each axis into a score; a comment if labels are too few."""
     if len(labels) < LEAST_LABELS:
         return f"# {len(labels)} labels; a score needs {LEAST_LABELS}, so label more texts"
     scores = [

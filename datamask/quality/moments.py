@@ -1,4 +1,4 @@
-"""Moments of a score in each shard, and merged in order of shards: the same on every machine."""
+"""Moments of a score in each shard, merged in order of shards: the same on every machine."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ MOST = sys.float_info.max / 2
 
 
 def moments(values: pa.Array) -> dict[str, Any]:
-    """Count, extremes, mean and standard deviation (with N) of the values that are not null.
+    """Return count, extremes, mean and standard deviation (with N) of the values that are not null.
 
-    Squares are of values divided by the largest, because those of tiny or huge ones are no float64.
+    Values are divided by the largest before they are squared, because squares of tiny or huge
+    values do not fit a float64.
     """
     present = values.drop_null().to_numpy(zero_copy_only=False)
     metrics: dict[str, Any] = {"missing": values.null_count, "count": len(present)}
@@ -38,7 +39,7 @@ def moments(values: pa.Array) -> dict[str, Any]:
 
 
 def scale_of(run: Run, receipts: list[Receipt], score: Score) -> tuple[float, float]:
-    """Offset and divisor of a normalisation, (value - offset) / divisor; 0 and 1 for `none`.
+    """Return offset and divisor of a normalisation, (value - offset) / divisor; 0 and 1 for `none`.
 
     They follow from the moments of all shards, by their *receipts* of `scores`, with filled values.
     A score that is the same everywhere becomes 0.
@@ -70,10 +71,10 @@ def scale_of(run: Run, receipts: list[Receipt], score: Score) -> tuple[float, fl
 
 
 def _mean_and_deviation(parts: list[list[float]], unit: float) -> tuple[float, float]:
-    """Of values in *parts* with count, mean and deviation; squares are of numbers by *unit*."""
+    """Merge *parts* with count, mean and deviation; values are divided by *unit*."""
     total, mean, m2 = 0.0, 0.0, 0.0
     for count, mean_of_part, deviation, *_ in parts:
-        # Both sets together: Chan et al. 1979, eq. 2.1.
+        # Merge two sets: Chan et al. 1979, eq. 2.1.
         before, total, delta = total, total + count, mean_of_part - mean
         mean += delta * (count / total)
         m2 += count * (deviation / unit) ** 2

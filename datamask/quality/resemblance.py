@@ -1,4 +1,4 @@
-"""Examples that resemble each other more than documents of the source do, as pieces of texts do.
+"""Find examples that resemble each other more than documents of the source, as pieces of texts do.
 
 Pieces of one text share its names, so a score that has learned from some recognises the others. A
 cross-validation that has both in different folds then praises a score that knows nothing of other
@@ -13,23 +13,23 @@ from typing import Any
 import numpy as np
 
 COMPARED = 300
-"""Most examples, and as many random documents, that are compared (docs/log.md#examples)."""
+"""Maximum number of examples, and of random documents, that are compared (docs/log.md#examples)."""
 
 SIMILARITY = 0.02
 """Mean cosine of the pairs of two groups of texts above which they become one
 (docs/log.md#examples)."""
 
 FEWEST = 0.6
-"""Groups of examples, as a share of those of random documents, below which there is a warning
-(docs/log.md#examples)."""
+"""Groups of examples, as a fraction of the groups of random documents, below which there is a
+warning (docs/log.md#examples)."""
 
 
 def resemblance(examples: Any, others: Any) -> dict[str, int]:
-    """Into how many groups of similar texts the examples fall, and as many random documents.
+    """Count groups of similar texts among the examples, and among equally many random documents.
 
     Args:
         examples: words and pairs of each text (`word_model.features_of`), N x FEATURES.
-        others: the same of the random documents.
+        others: features of the random documents.
 
     Returns:
         `texts` of each kind that were compared, and the groups of `examples` and of `random` ones.
@@ -46,7 +46,7 @@ def resemblance(examples: Any, others: Any) -> dict[str, int]:
 
 
 def _count_groups(features: Any, weights: np.ndarray) -> int:
-    """The groups of texts by average linkage, up to a mean cosine of `SIMILARITY`."""
+    """Count the groups of texts by average linkage, up to a mean cosine of `SIMILARITY`."""
     from scipy import sparse
     from scipy.cluster.hierarchy import fcluster, linkage
     from scipy.spatial.distance import squareform
@@ -60,7 +60,7 @@ def _count_groups(features: Any, weights: np.ndarray) -> int:
 
 
 def alike(groups: dict[str, int] | None) -> str:
-    """A sentence about examples that seem to be pieces of a few texts; empty if they do not."""
+    """Write a sentence about examples that seem to be pieces of few texts; else empty."""
     if not groups or groups["examples"] >= FEWEST * groups["random"]:
         return ""
     return (

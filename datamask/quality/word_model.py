@@ -1,14 +1,14 @@
-"""A model of hashed words that gives texts a score, and how it is fitted.
+"""Fit a model of hashed words that scores texts.
 
 The features of a text are its words and pairs of neighbouring words, hashed to `FEATURES` places,
-as log(1 + count), at length 1; those of a long text are the weighted mean over its windows
+as log(1 + count), at length 1; a long text has the weighted mean over its windows
 (`source.windows`).
 
-Two values tell examples from other texts. The margin of a logistic regression weighs the words
+Two values separate examples from other texts. The margin of a logistic regression weighs the words
 that the regression has seen; a word that it has not seen counts nothing. The familiarity of a text
-is the mean over its words of how much they belong to examples; a word of no example lowers it. A
-second regression, which is fitted to cross-validated values of both, gives the score: the log-odds
-that a text is an example, if examples and other texts are equally many.
+is the mean log ratio of its words, which is high for words that mostly examples have; a word of no
+example lowers it. A second regression, which is fitted to cross-validated values of both, gives the
+score: the log-odds that a text is an example, if examples and other texts are equally many.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from datamask.quality import fitting
 from datamask.source.windows import cut
 
 FEATURES = 2**18
-"""Places of hashed words and pairs; the two arrays of a model take 4 MiB (docs/log.md#examples)."""
+"""Number of places of hashed words and pairs; a model's two arrays take 4 MiB
+(docs/log.md#examples)."""
 
 READ_CHARACTERS = 3000
 """Characters of a window of a text (docs/log.md#examples)."""
@@ -35,10 +36,10 @@ STRENGTH = 10.0
 """Inverse regularisation strength of the logistic regression (docs/log.md#examples)."""
 
 FOLDS = 5
-"""Parts of cross-validation (docs/log.md#examples)."""
+"""Number of folds of the cross-validation (docs/log.md#examples)."""
 
 TEXTS_AT_ONCE = 1000
-"""Texts whose words are hashed at once, to bound memory (docs/log.md#examples)."""
+"""Number of texts whose words are hashed at once, to limit memory (docs/log.md#examples)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class WordModel:
             shape FEATURES. All are 0 in a ridge regression.
         intercept: added to margin and familiarity.
         predicted: ascending values of a ridge regression that are calibrated; none otherwise.
-        expected: what each of them becomes (`fitting.calibrated`).
+        expected: the calibrated score for each of `predicted` (`fitting.calibrated`).
     """
 
     weights: np.ndarray
@@ -61,18 +62,18 @@ class WordModel:
     expected: np.ndarray
 
     def scores(self, features: Any) -> np.ndarray:
-        """The scores of N texts with *features* (sparse, N x FEATURES); float64."""
+        """Score N texts with *features* (sparse, N x FEATURES); float64."""
         values = features @ self.weights + familiarity(features, self.log_ratios) + self.intercept
         return fitting.calibrated(values, np.stack([self.predicted, self.expected]))
 
 
 def features_of(texts: Iterable[str | None], most: int) -> tuple[Any, np.ndarray]:
-    """Hashed words and pairs of texts, read in at most *most* windows.
+    """Hash words and pairs of texts, read in at most *most* windows.
 
     Texts are taken a thousand at a time, so an iterator need not hold them all.
 
     Returns:
-        a sparse matrix, float64, N x FEATURES; and the share of each text that was read.
+        a sparse matrix, float64, N x FEATURES; and the fraction of each text that was read.
     """
     from scipy import sparse
 
@@ -85,7 +86,7 @@ def features_of(texts: Iterable[str | None], most: int) -> tuple[Any, np.ndarray
 
 
 def _features(texts: pa.Array) -> Any:
-    """Hashed words and pairs of windows (large_string); as `features_of`."""
+    """Hash words and pairs of windows (large_string), as `features_of` does."""
     from scipy import sparse
     from sklearn.preprocessing import normalize
 
@@ -103,10 +104,10 @@ def _features(texts: pa.Array) -> Any:
 
 
 def log_ratios_of(features: Any, is_example: np.ndarray) -> np.ndarray:
-    """log(½ + q) of each feature, where q is the probability that its text is an example.
+    """Return log(½ + q) of each feature, where q is the probability that its text is an example.
 
-    q is the share of examples in the feature's sum over texts, if both kinds have the same total;
-    0 for a feature of no text. The values are from log ½ to log 3⁄2.
+    q is the examples' fraction of the feature's sum over texts, with both kinds scaled to equal
+    totals; 0 for a feature that no text has. The values are from log ½ to log 3⁄2.
     """
     totals = [features[is_example == kind].sum(axis=0) for kind in (True, False)]
     examples, others = (total / max(total.sum(), 1e-300) for total in totals)
@@ -116,7 +117,7 @@ def log_ratios_of(features: Any, is_example: np.ndarray) -> np.ndarray:
 
 
 def familiarity(features: Any, log_ratios: np.ndarray) -> np.ndarray:
-    """The mean log ratio of the words and pairs of each of N texts; 0 for a text without words."""
+    """Return the mean log ratio of each text's words and pairs; shape N, 0 without words."""
     return np.asarray(features @ log_ratios / np.maximum(features.sum(axis=1), 1e-300))
 
 
@@ -125,8 +126,8 @@ def fit_words(
 ) -> tuple[WordModel, dict[str, Any]]:
     """Fit a logistic regression and familiarity to two targets, or a ridge regression to more.
 
-    *groups* are of the first texts, all of the kind 1: folds of the cross-validation split none.
-    Pieces of one text in several folds would be recognised by its names, and not by their kind.
+    *groups* belong to the first texts, all of kind 1: folds of the cross-validation split none. If
+    several folds held pieces of one text, its names would betray them, not their kind.
 
     Returns:
         the model, whose values for two targets are calibrated log-odds at equal numbers of both;
@@ -157,7 +158,7 @@ def fit_words(
     curve = np.zeros((2, 0))
     if len(classes) < 2 or (is_logistic and min(figures["examples"], figures["others"]) < FOLDS):
         return WordModel(weights, log_ratios, 0.0, *curve), figures
-    # Places without a word of these texts have the weight 0.
+    # Places that no word of these texts has get the weight 0.
     used = np.unique(features.indices)
     features = features[:, used]
     # One thread gives sums a fixed order.
@@ -180,7 +181,7 @@ def fit_words(
 
 
 def folds_of(groups: Sequence[str], number: int) -> np.ndarray:
-    """The fold of each of *number* texts; the first have *groups*, which are not split.
+    """Assign *number* texts to folds; the first texts have *groups*, which are not split.
 
     Each group, the largest first, goes to the fold with the fewest texts. The other texts are dealt
     at random.
@@ -197,9 +198,9 @@ def folds_of(groups: Sequence[str], number: int) -> np.ndarray:
 def _weigh(
     folds: Any, margins: np.ndarray, features: Any, targets: np.ndarray
 ) -> tuple[np.ndarray, float, np.ndarray]:
-    """Stacked generalisation (Wolpert 1992) of margins and familiarity, both cross-validated.
+    """Weigh cross-validated margins and familiarity (stacked generalisation, Wolpert 1992).
 
-    *margins*, which are of *folds*, have the shape N, *features* are sparse (N x D), *targets* are
+    *margins* are cross-validated in *folds*, shape N; *features* are sparse (N x D), *targets* are
     0 or 1.
 
     Returns:
@@ -212,7 +213,7 @@ def _weigh(
         ratios = log_ratios_of(features[rest], targets[rest] == 1)
         values[part, 1] = familiarity(features[part], ratios)
     model = LogisticRegression(C=1e6, class_weight="balanced").fit(values, targets)
-    if (model.coef_ < 0).any():  # of values that say the same (Breiman 1996)
+    if (model.coef_ < 0).any():  # Both values say the same (Breiman 1996).
         values *= model.coef_ > 0
         model.fit(values, targets)
     return model.coef_[0], float(model.intercept_[0]), model.decision_function(values)
@@ -221,7 +222,7 @@ def _weigh(
 def example_scores(
     texts: Iterable[str | None], model: WordModel, most: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A score of each of N texts (float64), and the share of it that was read.
+    """Score N texts (float64); also return the fraction of each text that was read.
 
     *most* is the number of windows of a text.
     """

@@ -1,8 +1,8 @@
-"""The number of documents to keep in the corpus, in each shard and in each published file.
+"""Count the documents to keep in the corpus, in each shard and in each published file.
 
-Pure integer arithmetic, so that the same corpus gives the same numbers on every machine and however
-its files are split. A budget of documents is met to the document; `datamask.selection.threshold`
-meets one of tokens within one document.
+This is pure integer arithmetic, so that the same corpus gives the same numbers on every machine and
+however its files are split. A budget of documents is met exactly; `datamask.selection.threshold`
+meets a budget of tokens within one document.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from datamask.errors import SettingsError
 
 
 def total_budget(selection: Selection, num_documents: int) -> int:
-    """Documents to keep of *num_documents* in the source: at least 1, rounded half up.
+    """Return the number of documents to keep of *num_documents*: at least 1, rounded half up.
 
     Raises:
         SettingsError: `selection.documents` exceeds the source.
@@ -32,23 +32,23 @@ def total_budget(selection: Selection, num_documents: int) -> int:
 
 
 def setting_of_documents(selection: Selection) -> str:
-    """The setting that says how many documents are kept; for messages."""
+    """Name the setting that says how many documents are kept; for messages."""
     return "selection.ratio" if selection.documents is None else "selection.documents"
 
 
 def total_units(selection: Selection, num_documents: int) -> int:
-    """The budget in its own unit: tokens or documents."""
+    """Return the budget in its own unit: tokens if the settings give tokens, else documents."""
     return selection.tokens or total_budget(selection, num_documents)
 
 
 def check_training(selection: Selection, least: int, most: int) -> None:
-    """Check that documents can be repeated until training sees what it is to see.
+    """Check that training can see what the settings ask for, with documents repeated if necessary.
 
-    An epoch, every selected document once, has from *least* to *most* documents or tokens, in the
-    same unit as what training sees.
+    An epoch sees every selected document once. It has from *least* to *most* documents or tokens,
+    in the same unit as the total that training sees.
 
     Raises:
-        SettingsError: it is less than any epoch or more than `max_repeat` of them.
+        SettingsError: the total is less than any epoch, or more than `max_repeat` epochs.
     """
     total, repeated = selection.training, selection.max_repeat * most
     if total is not None and not least <= total <= repeated:
@@ -65,7 +65,7 @@ BYTES_PER_TOKEN = 4
 
 
 def expected_documents(selection: Selection, num_documents: int, num_bytes: int) -> int:
-    """Documents that will be kept: exact, or for a budget of tokens an estimate from the bytes."""
+    """Return the number of documents to keep; for a budget of tokens, estimate it from bytes."""
     if selection.tokens is None:
         return total_budget(selection, num_documents)
     kept = num_documents * selection.tokens * BYTES_PER_TOKEN // max(num_bytes, 1)
@@ -76,8 +76,8 @@ def expected_documents(selection: Selection, num_documents: int, num_bytes: int)
 class Survivors:
     """Documents that are neither dropped nor pruned (`kept`), and their `tokens`.
 
-    They are counted in the shard, in the shards before it and in the corpus. Tokens are 0 if the
-    source has none.
+    Each is counted in the shard, in the shards before it, and in the corpus. Tokens are 0 if the
+    source has no token counts.
     """
 
     kept: int
@@ -89,15 +89,15 @@ class Survivors:
 
     @staticmethod
     def of(metrics: Mapping[str, int]) -> Survivors:
-        """From the receipt of a shard of stage `quality`."""
+        """Read the counts from the receipt of a shard of stage `quality`."""
         return Survivors(**{name: metrics[name] for name in Survivors.__slots__})
 
 
 def corpus_units(selection: Selection, num_documents: int, left: Survivors) -> int:
-    """The budget of the corpus, in documents or tokens like `total_units`.
+    """Return the budget of the corpus, in documents or tokens like `total_units`.
 
     Raises:
-        SettingsError: the corpus has less than the budget.
+        SettingsError: fewer documents (or tokens) survive than the budget needs.
     """
     total = total_units(selection, num_documents)
     in_tokens = selection.tokens is not None
@@ -111,10 +111,10 @@ def corpus_units(selection: Selection, num_documents: int, left: Survivors) -> i
 
 
 def shard_units(selection: Selection, num_documents: int, left: Survivors) -> int:
-    """A shard's part of `corpus_units`.
+    """Return the shard's part of `corpus_units`.
 
     Raises:
-        SettingsError: the corpus has less than the budget.
+        SettingsError: fewer documents (or tokens) survive than the budget needs.
     """
     total = corpus_units(selection, num_documents, left)
     if selection.tokens is None:
@@ -123,11 +123,11 @@ def shard_units(selection: Selection, num_documents: int, left: Survivors) -> in
 
 
 def shard_budget(total: int, kept_before: int, kept: int, kept_total: int) -> int:
-    """A shard's part of the budget, proportional to its survivors of pruning.
+    """Return a shard's part of the budget, proportional to its documents that survive pruning.
 
-    *total* documents (or tokens) are to be kept in the corpus, at most *kept_total*; of survivors
-    see `Survivors`. Cumulative rounding: the parts add up to *total* exactly, and no part exceeds
-    *kept*.
+    The corpus keeps *total* documents (or tokens) of its *kept_total* survivors; for *kept* and
+    *kept_before* see `Survivors`. Rounding is cumulative: the parts add up to *total* exactly, and
+    no part exceeds *kept*.
     """
     whole = max(kept_total, 1)
     return total * (kept_before + kept) // whole - total * kept_before // whole
@@ -138,7 +138,7 @@ class SubsetFile:
     """One published file: whole consecutive shards, or one part of a large shard.
 
     Part `p` of `n` holds a shard's selected documents from floor(p·S/n) to floor((p+1)·S/n). If
-    `dump` is set, only the selected documents of that dump count.
+    `dump` is set, the file holds only the selected documents of that dump.
     """
 
     shards: tuple[int, ...]
@@ -156,12 +156,12 @@ def subset_files(
 ) -> list[SubsetFile]:
     """Group shards into files of about *file_bytes*, from the plan alone.
 
-    The estimate uses the planned bytes and the overall share kept, not the mask, so that learning a
-    shard again rewrites only the files it is in.
+    The estimate multiplies the planned bytes by the fraction of the corpus that is kept, and does
+    not read the mask. So a shard that is learned again changes only the files that contain it.
 
-    *shard_rows* and *shard_bytes* are of the source's documents, and *total* of these are to be
-    kept. With *shard_dumps*, the documents of each shard by dump, no file holds two dumps, and the
-    dumps are in the source's order.
+    *shard_rows* and *shard_bytes* describe the source; *total* of its documents are kept. With
+    *shard_dumps* (the documents of each shard by dump) no file holds two dumps, and the dumps are
+    in the source's order.
     """
     num_rows = max(sum(shard_rows), 1)
     files: list[SubsetFile] = []
@@ -177,7 +177,7 @@ def subset_files(
 
 
 def _group(estimates: list[tuple[int, int]], file_bytes: int, dump: str = "") -> list[SubsetFile]:
-    """Files of shards, each given with its estimated bytes."""
+    """Fill files with shards, given as pairs of a shard and its estimated bytes."""
     files: list[SubsetFile] = []
     group: list[int] = []
     size = 0
@@ -197,15 +197,16 @@ def _group(estimates: list[tuple[int, int]], file_bytes: int, dump: str = "") ->
 
 
 MOST_OPEN = 16
-"""Most files written in one pass over the source; each keeps up to a row group in memory."""
+"""Maximum number of files written in one pass over the source; each keeps up to a row group in
+memory."""
 
 
 def file_groups(files: list[SubsetFile]) -> list[int]:
-    """The group of each file: files whose shards overlap are written in one pass over the source.
+    """Return the group of each file: one pass over the source writes all files of a group.
 
-    A group has at most `MOST_OPEN` files, each with more than half of its shards among those of the
-    files before it, and the index of its first file as its number. Parts of a shard are alone,
-    because they are mostly in different row groups.
+    A group's number is the index of its first file. A group has at most `MOST_OPEN` files. More
+    than half of a file's shards are also in earlier files of its group. Parts of a large shard are
+    groups of their own, because they are mostly in different row groups.
     """
     groups, group, covered, size = list(range(len(files))), 0, set[int](), 0
     for index in sorted(groups, key=lambda index: (files[index].shards[0], index)):

@@ -1,8 +1,8 @@
-"""Unfinished work that survives a kill: `RUN/checkpoints`, removed when the unit's output exists.
+"""Save unfinished work in `RUN/checkpoints`, so that it survives a kill.
 
-A checkpoint carries a digest of all that determines the work, so that work never resumes from a
-checkpoint of other settings. Arrays are kept as .npz without pickle, whose checksums
-reveal damage; a damaged checkpoint counts as none.
+Checkpoints are removed when the unit's output exists. Each carries a digest of all that determines
+the work, so that work never resumes from other settings. Arrays are stored as .npz without pickle;
+its checksums reveal damage, and a damaged checkpoint is ignored.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ logger = logging.getLogger(__name__)
 State = Mapping[str, np.ndarray]
 
 SECONDS = 60.0
-"""Between checkpoints of work that has no chunks: a minute of work is lost by a kill."""
+"""Seconds between checkpoints of work that has no chunks: a kill loses a minute of work."""
 
 
 class Checkpoints:
     """The checkpoints of one unit of work, by name.
 
-    *how* are plain values that determine the work, such as the fingerprint of its output; work goes
-    on only from checkpoints of equal ones.
+    *how* are plain values that determine the work, such as the fingerprint of its output. Work
+    resumes only from checkpoints with equal values.
     """
 
     def __init__(self, run: Run, work: str, unit: int, how: Iterable[object] = ()) -> None:
@@ -46,14 +46,14 @@ class Checkpoints:
         return inside(self.root, file.relative_to(self.root).as_posix())
 
     def due(self) -> bool:
-        """Whether the last save is long enough ago, or the work is to stop after another."""
+        """Return True if the last save is a minute old, or the work must stop after one more."""
         return stopping.is_asked() or time.monotonic() - self._saved >= SECONDS
 
     def save(self, name: str, state: State) -> None:
-        """Keep these arrays under a name, whole or not at all.
+        """Save these arrays under a name, whole or not at all.
 
         Raises:
-            KeyboardInterrupt: they are kept, and the user has interrupted the work.
+            KeyboardInterrupt: the user has interrupted the work; the arrays are saved.
         """
         with (
             replace_file(self._path(name), root=self.root) as temporary,
@@ -64,7 +64,7 @@ class Checkpoints:
         stopping.check()
 
     def load(self, name: str) -> dict[str, np.ndarray] | None:
-        """The arrays kept under a name; None if there are none, or they are damaged."""
+        """Load the arrays saved under a name; None if there are none, or they are damaged."""
         path = self._path(name)
         try:
             # Given a path, numpy leaves the file of a damaged archive open.
@@ -73,12 +73,13 @@ class Checkpoints:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile) as error:
-            # A RuntimeError is of an entry whose header asks for a password or a later version.
+            # The header of an entry that asks for a password or a later version raises
+            # RuntimeError.
             logger.warning("%s: damaged checkpoint (%s); not used", path, error)
             return None
 
     def clear(self) -> None:
-        """Remove all checkpoints of the unit, those of other settings too.
+        """Remove all checkpoints of the unit, also the checkpoints of other settings.
 
         The folder of the stage stays: another unit may be about to save there.
         """

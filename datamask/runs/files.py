@@ -1,4 +1,4 @@
-"""Writing files whole or not at all, and reading them with their checksums verified."""
+"""Write files whole or not at all, and read them with their checksums verified."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def replace_file(
 ) -> Iterator[Path]:
     """Yield a temporary name; on success move the file into place at *path*.
 
-    If the file belongs to a run, *storage* is the run's. *root* is the run's folder, for a copy of
-    a file that has a checksum. The temporary file of a run is in the run's folder `tmp/`; that of
-    another file is next to it.
+    For a file of a run, give the run's *storage*. Give the run's folder as *root* for a copy of a
+    file that has a checksum. The temporary file of a run is in the run's folder `tmp/`; any other
+    temporary file is next to *path*.
 
     Raises:
         StorageError: the disk is full.
@@ -70,13 +70,13 @@ def link_file(source: Path, path: Path, root: Path) -> str:
             return "linked"
         except FileNotFoundError:
             raise
-        except OSError:  # another disk, another owner, too many links, no links at all
+        except OSError:  # another disk or owner, too many links, or no links at all
             shutil.copyfile(source, temporary)
             return "copied"
 
 
 def write_text_file(path: Path, text: str, storage: Storage | None = None) -> None:
-    """Write a text file. Arguments and errors are those of `replace_file`."""
+    """Write a text file. Arguments and errors are as in `replace_file`."""
     with replace_file(path, storage) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
@@ -90,11 +90,11 @@ def write_parquet(
     storage: Storage | None = None,
     **options: Any,
 ) -> int:
-    """Stream batches to a Parquet file that appears whole or not at all; the number of its rows.
+    """Stream batches to a Parquet file that appears whole or not at all; return its number of rows.
 
-    *receipt* makes, from that number, the receipt that is stored in the footer under `datamask`;
-    None for files that are part of another's output. *storage* is as in `replace_file`, *options*
-    are those of `pyarrow.parquet.ParquetWriter`.
+    *receipt* turns this number into the receipt that the footer stores under `datamask`; None for
+    files that are part of another file's output. *storage* is as in `replace_file`, and *options*
+    go to `pyarrow.parquet.ParquetWriter`.
     """
     rows = 0
     with parquet_output(path, schema, receipt, storage=storage, **options) as write:
@@ -113,7 +113,7 @@ def parquet_output(
     storage: Storage | None = None,
     **options: Any,
 ) -> Iterator[Callable[[pa.RecordBatch | pa.Table], None]]:
-    """Yield a function that writes a batch; to write several files concurrently."""
+    """Yield a function that writes a batch; use this to write several files at the same time."""
     rows = 0
     settings = {"compression": "zstd", "write_page_checksum": True, **_encodings(schema), **options}
     with (
@@ -132,11 +132,11 @@ def parquet_output(
 
 
 def _encodings(schema: pa.Schema) -> dict[str, Any]:
-    """How the columns of a run's file are encoded.
+    """Choose how Parquet encodes the columns of a run's file.
 
-    A dictionary pays for texts and scores with few values, so it ends after 16,384 scores. For
-    vectors, logits and hashes (unsigned), where hardly a value occurs twice, it makes files larger
-    and reading vectors four times as slow; places and counts are smaller as differences.
+    A dictionary makes texts and scores with few values smaller, so it ends after 16,384 scores. For
+    vectors, logits and hashes (unsigned), where hardly a value occurs twice, a dictionary makes
+    files larger and reading four times as slow. Positions and counts are smaller as differences.
     """
     repeated = [field.name for field in schema if field.type in (pa.string(), pa.float64())]
     whole = (field.name for field in schema if pa.types.is_signed_integer(field.type))
@@ -150,7 +150,7 @@ def _encodings(schema: pa.Schema) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn Arrow's errors about a damaged file of ours into a `CorruptFileError`."""
+    """Turn Arrow's errors about a damaged file of this package into a `CorruptFileError`."""
     try:
         yield
     except (OSError, ValueError, MemoryError, OverflowError, pa.ArrowException) as error:

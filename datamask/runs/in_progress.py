@@ -1,4 +1,4 @@
-"""Units of work in progress in this process, and how far each is.
+"""Report units of work in progress in this process, and how far each has come.
 
 Stages report with `advance`; displays read `running`. Every ten seconds a line also goes to the log
 of the unit, through the logger `datamask.progress`, which displays can leave out.
@@ -32,11 +32,12 @@ class Work:
 
     Args:
         stage: its stage, with the round if there are several.
-        label: the unit in messages; empty if the stage has one.
+        label: the unit in messages; empty if the stage has one unit.
         started: monotonic seconds.
-        done: what is done of `total`, in the unit `what`.
-        is_bound: whether `total` is a limit that is seldom reached, so that no time left follows.
-        metrics: what the stage has noted (see `note`).
+        done: how much of `total` is done, in the unit `what`.
+        is_bound: True if `total` is a limit that is seldom reached, so that no remaining time
+            can be computed from it.
+        metrics: values that the stage has noted (see `note`).
     """
 
     stage: str
@@ -69,14 +70,14 @@ def working(stage: str, label: str = "") -> Iterator[Work]:
 
 
 def running() -> list[Work]:
-    """The units in progress, in the order in which they started."""
+    """List the units in progress, in the order of their start."""
     return list(_running.values())
 
 
 def advance(
     done: int, total: int, what: str = "documents", detail: str = "", *, is_bound: bool = False
 ) -> None:
-    """Report how far this thread's unit of work is; without one, nothing is reported.
+    """Report the progress of this thread's unit of work; does nothing if the thread has no unit.
 
     With *is_bound*, *total* is a limit that is seldom reached.
 
@@ -95,10 +96,10 @@ def advance(
 
 
 def note(**metrics: float) -> None:
-    """Add to the metrics in the record of this thread's unit of work, if there is one.
+    """Add metrics to the record of this thread's unit of work, if the thread has one.
 
-    For values that depend on the clock or the machine; others belong in the receipt. A thread that
-    works for a unit must run in a copy of its context (`contextvars.copy_context`).
+    Use it for values that depend on the clock or the machine; others belong in the receipt. A
+    thread that works for a unit must run in a copy of its context (`contextvars.copy_context`).
     """
     work = _current.get()
     if work is not None:
@@ -109,10 +110,10 @@ def note(**metrics: float) -> None:
 def each_in_turn(
     work: Callable[[Item], Result], items: Sequence[Item], threads: int, what: str
 ) -> Iterator[Result]:
-    """The results of *work* for each item, in the order of the items, with progress.
+    """Yield the result of *work* for each item, in the order of the items, with progress.
 
-    It is called in *threads* other threads; its first error is raised in its turn. One more result
-    than that is held at most.
+    *threads* other threads call *work*; an error is raised when its item has its turn. At most
+    *threads* + 1 results are held in memory.
     """
     waiting: deque[Future[Result]] = deque()
     with ThreadPoolExecutor(threads) as pool:

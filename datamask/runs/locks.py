@@ -1,9 +1,9 @@
-"""The locks of a run. Its storage releases a lock when its holder dies.
+"""The locks of a run. The run's storage releases a lock when its holder dies.
 
 - `settings`: one launch at a time holds it, from its only read of run.json until it is written.
 - `run`: all processes that work in a run share it; each first checks that run.json is still as
   planned. One process holds it alone, within `settings`, while it writes run.json.
-- One per unit of work (`Run.lock_of`): the second process waits, then finds the unit done.
+- One lock per unit of work (`Run.lock_of`): the second process waits, then finds the unit done.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def alone(storage: Storage) -> AbstractContextManager[object]:
     """Hold a run alone, within `settings`, to write its plan or change its settings.
 
     Raises:
-        RunError: another process works in it.
+        RunError: another process works in the run.
     """
     return storage.lock("run", shared=False)
 
@@ -39,7 +39,7 @@ def working(storage: Storage) -> AbstractContextManager[object]:
 
 @contextlib.contextmanager
 def working_on(run: Run) -> Iterator[None]:
-    """Share a run whose settings are still those of *run*.
+    """Share a run; its settings must still be the settings of *run*.
 
     Raises:
         RunError: another launch has changed them since *run* was planned or opened.

@@ -1,4 +1,4 @@
-"""Creating and opening runs: run.json, and the storage of a folder or URL."""
+"""Create and open runs: run.json, and the storage of a folder or URL."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from datamask.storage.location import Root, open_storage
 
 
 def create_run(root: Root, settings: Settings, pinned_revisions: dict[str, str]) -> Run:
-    """Write or update run.json: new settings make dependent outputs stale.
+    """Write or update run.json. New settings make outputs that depend on them stale.
 
-    *pinned_revisions* are revisions and digests looked up once, by `stage:what`; part of that
-    stage's fingerprint (`embeddings:model`, `scores:NAME`).
+    *pinned_revisions* are revisions and digests that planning has looked up, by `stage:what`
+    (`embeddings:model`, `scores:NAME`). They are part of that stage's fingerprint.
     """
     record = {
         "format": 1,
@@ -39,17 +39,17 @@ def create_run(root: Root, settings: Settings, pinned_revisions: dict[str, str])
 
 
 def run_storage(root: Root) -> Storage:
-    """The storage of a run, which need not exist yet. Raises as `open_storage`."""
+    """Return the storage of a run, which need not exist yet. Errors are as in `open_storage`."""
     return open_storage(root, Contents(fingerprint_in, owner_of))
 
 
 def run_exists(root: Root) -> bool:
-    """Whether there is a run in a folder or at a URL."""
+    """Return True if there is a run in this folder or at this URL."""
     return run_storage(root).fetch("run.json").exists()
 
 
 def open_run(root: Root, read: ReadFingerprint = fingerprint_in) -> Run:
-    """Open a run folder, or a run at a URL; *read* reads the fingerprint of a file.
+    """Open a run in a folder or at a URL; *read* reads the fingerprint of a file.
 
     Raises:
         RunError: there is no run there.
@@ -65,12 +65,14 @@ def open_run(root: Root, read: ReadFingerprint = fingerprint_in) -> Run:
             raise ValueError("changed by hand or damaged")
         settings = record["settings"]
         if settings.get("embedding", {}).get("keep") is True:
-            del settings["embedding"]["keep"]  # older runs have it, and every run does it now
+            del settings["embedding"][
+                "keep"
+            ]  # Older runs record this setting; today every run keeps its vectors.
         return Run(storage, parse_settings(settings), record["pinned_revisions"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptFileError(
             f"{path}: not as datamask wrote it ({error}); delete it, then rebuild the run "
-            "with the settings that it had (--config): that does only what is left"
+            "with the settings that it had (--config); finished work is kept"
         ) from None
 
 

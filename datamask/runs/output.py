@@ -1,4 +1,4 @@
-"""The files of a unit of work: writing one with its receipt, comparing all with their checksums."""
+"""The files of a unit of work: write one with its receipt, or compare all with their checksums."""
 
 from __future__ import annotations
 
@@ -31,6 +31,10 @@ def write_output(
 
 
 def refuse_damaged(run: Run, stage: str, unit: int = 0) -> None:
-    """Compare all files of a unit with their checksums. Raises as `Run.fetch`."""
+    """Compare all files of a unit with their checksums.
+
+    Raises:
+        CorruptFileError: a file is damaged or missing (`Run.fetch`).
+    """
     for name in (*run.beside(stage, unit), run.name(stage, unit)):
         run.fetch(name)

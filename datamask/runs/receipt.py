@@ -1,4 +1,4 @@
-"""The receipt in each file of a run: which stage made it, from what, and what it measured."""
+"""The receipt in each file of a run: the stage that made it, its inputs, and what was measured."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=_PL
 
 
 def canonical_json(value: Any) -> str:
-    """The one JSON text of a value: sorted keys, no spaces, settings as their plain data."""
+    """Return the only JSON text of a value: sorted keys, no spaces, settings as plain data."""
     return _CANONICAL.encode(value)
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """A file's receipt. It depends on neither time nor place, so equal work gives equal bytes.
+    """A file's receipt. It depends on neither time nor machine, so equal work gives equal bytes.
 
     Args:
-        stage: name of the stage that made it.
+        stage: name of the stage that made the file.
         unit: number of the shard or file within the stage; 0 if there is only one.
         fingerprint: hash of everything that determines the content.
         rows: rows in the file (documents, if it holds documents).
@@ -56,7 +56,7 @@ def read_receipt(path: Path | IO[bytes]) -> Receipt:
     """Read the receipt of a Parquet, JSON, HTML or DuckDB file, or of an open Parquet file.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: the file does not exist.
         CorruptFileError: it is unreadable or carries no receipt.
     """
     if isinstance(path, Path) and not path.is_file():
@@ -70,18 +70,18 @@ def read_receipt(path: Path | IO[bytes]) -> Receipt:
 
 
 def fingerprint_in(source: Path | str | IO[bytes]) -> str:
-    """The fingerprint in a file, or in an open Parquet file. Raises as `read_receipt`."""
+    """Read the fingerprint in a file or an open Parquet file. Errors are as in `read_receipt`."""
     return read_receipt(Path(source) if isinstance(source, str) else source).fingerprint
 
 
 _IN_FOOTER = re.compile(rb'datamask\x18[\x80-\xff]{0,4}[\x00-\x7f]\{"fingerprint":"([0-9a-f]{32})"')
-"""The receipt as Parquet's footer has it: key, type and length of the value, canonical JSON."""
+"""Find the receipt in a Parquet footer: key, type and length of the value, then canonical JSON."""
 
 
 def fingerprint_at_end(source: Path | str | IO[bytes]) -> str:
-    """The same, from the bytes of a footer that is not decoded: a tenth of the time.
+    """Read the fingerprint from the last bytes of a Parquet file without decoding the footer.
 
-    Damage elsewhere in the footer is not noticed.
+    This takes a tenth of the time, and does not notice damage elsewhere in the footer.
     """
     match = None
     if isinstance(source, str) and source.endswith(".parquet"):
@@ -91,11 +91,11 @@ def fingerprint_at_end(source: Path | str | IO[bytes]) -> str:
             tail = os.pread(file, 4096, max(0, size - 4096))
             length = 8 + int.from_bytes(tail[-8:-4], "little")
             if tail[-4:] == b"PAR1" and length < size:
-                if length > len(tail):  # most footers are shorter
+                if length > len(tail):  # Most footers are shorter.
                     tail = os.pread(file, length, size - length)
                 match = _IN_FOOTER.search(tail[-length:])
         except OSError:
-            pass  # a folder, or an unreadable file: reported below
+            pass  # This is a folder or an unreadable file; `fingerprint_in` reports it.
         finally:
             os.close(file)
     return match[1].decode() if match else fingerprint_in(source)
@@ -103,7 +103,7 @@ def fingerprint_at_end(source: Path | str | IO[bytes]) -> str:
 
 def _receipt_text(path: Path | IO[bytes]) -> str:
     if not isinstance(path, Path) or path.suffix == ".parquet":
-        # Half the time that Arrow needs for a path.
+        # An open file takes half the time that Arrow needs for a path.
         file = pa.OSFile(str(path)) if isinstance(path, Path) else path
         return str((pq.read_metadata(file).metadata or {})[RECEIPT_KEY], "utf-8")
     if path.suffix == ".json":

@@ -1,8 +1,8 @@
-"""A record per unit of work: seconds, attempts, the reason of a failure, and a log.
+"""Keep a record per unit of work: seconds, attempts, the reason of a failure, and a log.
 
 A unit's record is with the SHA-256 of its files in `RUN/records/STAGE/00017.parquet.json`. It is
-never state: no output depends on it, and only a unit's file says whether the unit is done. Attempts
-at the same fingerprint are counted until one succeeds, including killed ones. The log of a unit in
+never state: no output depends on it, and only a unit's file says that the unit is done. Attempts at
+the same fingerprint are counted until one succeeds, including killed ones. The log of a unit in
 progress, or of one that has failed, is `RUN/logs/STAGE/00017.log`; the log of a finished unit is in
 its record.
 """
@@ -28,7 +28,7 @@ from datamask.storage.contents import Record
 logger = logging.getLogger(__name__)
 
 MOST_ASKED = 20
-"""Records that are read of a stage to know how long it took before."""
+"""Maximum number of records of a stage that are read to learn how long the stage took before."""
 
 FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
 
@@ -40,8 +40,8 @@ class WorkRecord:
     Args:
         fingerprint: of the output to make.
         attempts: number of attempts so far.
-        seconds: of the last attempt; None while it runs or if it failed.
-        metrics: what the stage noted of its last attempt (see `in_progress.note`).
+        seconds: duration of the last attempt; None while it runs or if it failed.
+        metrics: what the stage noted during its last attempt (see `in_progress.note`).
         failure: why the last attempt failed, in one line; empty while an attempt runs.
         failure_code: the kind of failure (`datamask.errors.code_of`); empty without one.
         log: of all attempts, once one has succeeded.
@@ -57,13 +57,13 @@ class WorkRecord:
 
 
 def read_record(run: Run, stage: str, unit: int = 0) -> WorkRecord | None:
-    """The record of the output that is due now; None if no work on it has started."""
+    """Read the record of a unit under the current settings; None if no work on it has started."""
     record = _last_record(run, stage, unit)
     return record if record and record.fingerprint == run.fingerprint(stage, unit) else None
 
 
 def _last_record(run: Run, stage: str, unit: int) -> WorkRecord | None:
-    """The last record of a unit, with whatever settings; None without one."""
+    """Read the last record of a unit, whatever its settings were; None if it has no record."""
     try:
         record = Record.parsed(run.fetch(run.record_path(stage, unit)).read_bytes())
         return WorkRecord(**record.work)
@@ -72,9 +72,10 @@ def _last_record(run: Run, stage: str, unit: int) -> WorkRecord | None:
 
 
 def seconds_before(run: Run, stage: str, units: Sequence[int]) -> float | None:
-    """About the seconds of work that units took when they were last made, with whatever settings.
+    """Estimate the seconds that these units took when they were last made, with any settings.
 
-    The mean of at most `MOST_ASKED` of them, times their number; None if one has no record.
+    The estimate is the mean of at most `MOST_ASKED` of them, times their number; None if a unit has
+    no record.
     """
     asked = units[:: -(-len(units) // MOST_ASKED) or 1]
     records = [_last_record(run, stage, unit) for unit in asked]
@@ -96,7 +97,7 @@ def note_failure(run: Run, stage: str, unit: int, error: Exception) -> None:
 
 
 class _Visible(logging.Formatter):
-    """Names of files and columns in a log may be read on a terminal."""
+    """Escape names of files and columns in a log, which may be read on a terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
         return visible(super().format(record))
@@ -144,7 +145,7 @@ def recorded(run: Run, stage: str, unit: int = 0) -> Iterator[None]:
 
 
 def _keep_log(run: Run, path: Path, *, in_record: bool, is_stored: bool) -> None:
-    """Store the log of an attempt that failed; delete the log that is in the record."""
+    """Store the log of a failed attempt; delete the log file if the record holds the log."""
     name = path.relative_to(run.root).as_posix()
     if not in_record:
         run.storage.put(path, name)
@@ -155,7 +156,7 @@ def _keep_log(run: Run, path: Path, *, in_record: bool, is_stored: bool) -> None
 
 
 def _line(handler: logging.Handler, text: str, error: BaseException | None = None) -> None:
-    # Only to the file: the terminal and Prefect report the end of work themselves.
+    # Only the file gets these lines: the terminal and Prefect report the end of work themselves.
     trace = None if error is None else (type(error), error, error.__traceback__)
     level = logging.INFO if error is None else logging.ERROR
     handler.handle(logging.LogRecord("datamask", level, __file__, 0, text, None, trace))
@@ -175,5 +176,5 @@ def forget_records(run: Run, stage: str, units: Iterable[int]) -> None:
 
 
 def write_record(run: Run, stage: str, unit: int, record: Record) -> None:
-    """Replace all that is on record of a unit's output."""
+    """Replace the whole record of a unit's output."""
     write_text_file(run.record_path(stage, unit), record.text, run.storage)

@@ -1,4 +1,4 @@
-"""How often work is tried again after a transient error, and how long the pauses are.
+"""Repeat work after a transient error: how many attempts, and how long the pauses are.
 
 The command line, Python and the tasks of Prefect share these pauses, and `errors.may_heal` decides.
 """
@@ -24,7 +24,7 @@ JITTER = 0.25
 
 
 def attempts() -> Iterator[bool]:
-    """Yield for each attempt whether it is the last, and pause before all but the first."""
+    """Yield before each attempt: True if it is the last. Pause before all but the first."""
     yield not PAUSES
     for number, seconds in enumerate(PAUSES, 1):
         pause(seconds * random.uniform(1, 1 + JITTER))
@@ -32,10 +32,10 @@ def attempts() -> Iterator[bool]:
 
 
 def retried(work: Callable[[], Result]) -> Result:
-    """Do *work*, again after transient errors.
+    """Do *work*, and repeat it after transient errors.
 
     Raises:
-        Exception: the error of the last attempt, or of the first that cannot heal.
+        Exception: the error of the last attempt, or the first error that a retry cannot heal.
     """
     for is_last in attempts():
         try:
@@ -48,5 +48,5 @@ def retried(work: Callable[[], Result]) -> Result:
 
 
 def warn(error: BaseException) -> None:
-    """Log that work which failed with this error is about to be tried again."""
+    """Log that work has failed with this error and will be repeated."""
     logger.warning("%s; trying again", describe(error))

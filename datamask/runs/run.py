@@ -1,4 +1,4 @@
-"""A run: its shards, the names of its files, their fingerprints, and what is left to do.
+"""A run: its shards, the names of its files, their fingerprints, and the work that remains.
 
 Every file carries the fingerprint of what determines it: the hash of its stage's version and
 settings and of its inputs' fingerprints. The chain is computed from run.json and plan.parquet
@@ -34,10 +34,10 @@ from datamask.storage.local import Storage
 from datamask.storage.names import inside
 
 DUMPS_KEY = b"datamask-dumps"
-"""Where plan.parquet keeps how many documents of each dump a shard has (JSON)."""
+"""Key in plan.parquet's metadata for the number of documents of each dump in each shard (JSON)."""
 
 OTHER_DUMPS = "other"
-"""The dump of documents without one, or with one whose name cannot name a folder."""
+"""Name for the dump of documents that have none, or whose dump's name cannot name a folder."""
 
 
 def digest(*parts: Any) -> str:
@@ -46,7 +46,7 @@ def digest(*parts: Any) -> str:
 
 
 def shard_seed(seed: int, shard: int) -> int:
-    """The seed of a shard, in [0, 2**63): independent of worker, order and number of shards."""
+    """Return the seed of a shard, in [0, 2**63). It depends on the run's seed and the number."""
     return int.from_bytes(hashlib.sha256(f"{seed}/{shard}".encode()).digest()[:8]) >> 1
 
 
@@ -79,7 +79,7 @@ class Run:
 
     @property
     def plan_path(self) -> Path:
-        """The local path of plan.parquet: which rows are in which shard."""
+        """The local path of plan.parquet, which assigns rows to shards."""
         return self.fetch("plan.parquet")
 
     @cached_property
@@ -102,7 +102,7 @@ class Run:
 
     @cached_property
     def shard_pieces(self) -> tuple[tuple[schemas.Piece, ...], ...]:
-        """The pieces of each shard."""
+        """The pieces of the plan, grouped by shard."""
         return tuple(tuple(of) for _, of in groupby(self.pieces, lambda piece: piece.shard))
 
     @property
@@ -111,12 +111,12 @@ class Run:
         return len(self.shard_pieces)
 
     def shard_rows(self, shard: int) -> int:
-        """Documents in a shard."""
+        """Return the number of documents in a shard."""
         return sum(piece.rows for piece in self.shard_pieces[shard])
 
     @property
     def num_documents(self) -> int:
-        """Documents in the source."""
+        """Number of documents in the source."""
         return sum(piece.rows for piece in self.pieces)
 
     @cached_property
@@ -129,7 +129,7 @@ class Run:
 
     @cached_property
     def subset_groups(self) -> list[int]:
-        """The group of each of these files (`budget.file_groups`): one worker writes it."""
+        """The group of each file of the subset. One worker writes a group (`file_groups`)."""
         return budget.file_groups(self.subset_files)
 
     @cached_property
@@ -144,9 +144,9 @@ class Run:
 
     @property
     def last_round(self) -> int:
-        """The first round that has settled, or else the next that is due, up to `selection.rounds`.
+        """The first round that has settled, else the next round, at most `selection.rounds`.
 
-        0 if shards exchange nothing. It depends on `totals/` alone.
+        0 if shards exchange nothing. The number depends on `totals/` alone.
         """
         most = self.settings.selection.num_rounds
         for number in range(1, most):
@@ -156,30 +156,30 @@ class Run:
         return most
 
     def round_units(self, number: int) -> range:
-        """The units of stage `round` that are round *number* (from 1), in order of shard.
+        """Return the units of stage `round` that make up a round (from 1), in order of shard.
 
         A unit is one shard in one round: (number - 1) · num_shards + shard.
         """
         return range((number - 1) * self.num_shards, number * self.num_shards)
 
     def units(self, stage: str) -> list[Unit]:
-        """The units of a stage whose units are no shards, as far as they are known now."""
+        """List the units of a stage whose units are not shards, as far as they are known now."""
         return list(pkgutil.resolve_name(STAGES[stage].units)(self))
 
     def shard_of(self, stage: str, unit: int) -> int:
-        """The shard of a unit of one of `SHARD_STAGES`."""
+        """Return the shard of a unit, for a stage in `SHARD_STAGES` or `round`."""
         return unit % self.num_shards if stage == "round" else unit
 
     def unit_label(self, stage: str, unit: int) -> str:
-        """A unit in messages, as in the name of its file: its shard, or its own name."""
+        """Name a unit in messages, as in the name of its file: its shard, or its own name."""
         return Path(self.name(stage, unit)).stem
 
     def folder_of(self, stage: str, unit: int) -> str:
-        """The stage's name; for a unit of stage `round` with its round: `round/02`."""
+        """Return the stage's name; for a unit of stage `round` with its round: `round/02`."""
         return f"round/{unit // self.num_shards + 1:02d}" if stage == "round" else stage
 
     def lock_of(self, stage: str, unit: int | None) -> str:
-        """The lock of a unit, or (*unit* None) of a whole stage; a shard's protects its files."""
+        """Name the lock of a unit (it protects the unit's files), or of a whole stage (None)."""
         if unit is None or not STAGES[stage].in_parallel:
             return stage
         # No number at the end: it protects several files, or a file that has another name.
@@ -190,7 +190,7 @@ class Run:
         return f"{self.folder_of(stage, unit)}-{self.shard_of(stage, unit):05d}".replace("/", "-")
 
     def num_units(self, stage: str) -> int:
-        """Number of files that a stage makes, as far as is known now."""
+        """Return the number of files that a stage makes, as far as it is known now."""
         if stage == "round":
             return self.last_round * self.num_shards
         if stage == "round_total":
@@ -202,15 +202,15 @@ class Run:
         return len(self.subset_files) if stage == "subset" else self.num_shards
 
     def path(self, stage: str, unit: int = 0) -> Path:
-        """A stage's output, for reading."""
+        """Return the path of a stage's output, for reading."""
         return self.fetch(self.name(stage, unit))
 
     def local_path(self, stage: str, unit: int = 0) -> Path:
-        """Where a stage's output belongs on this machine, for writing."""
+        """Return the path where a stage's output belongs on this machine, for writing."""
         return inside(self.root, self.name(stage, unit))
 
     def name(self, stage: str, unit: int = 0) -> str:
-        """The name of a stage's output within the run."""
+        """Name a stage's output within the run."""
         if STAGES[stage].file:
             return STAGES[stage].file.format(unit)
         if stage == "subset":
@@ -231,17 +231,17 @@ class Run:
         return f"{self.folder_of(stage, unit)}/{self.shard_of(stage, unit):05d}"
 
     def record_path(self, stage: str, unit: int = 0) -> Path:
-        """Local path of what is on record of a unit's output and of its `WorkRecord`."""
+        """Return the local path of the record of a unit's output, with its `WorkRecord`."""
         return inside(self.root, self.storage.record_name(self.name(stage, unit)))
 
     def log_path(self, stage: str, unit: int = 0) -> Path:
-        """Local path of a unit's log, until the unit is done."""
+        """Return the local path of a unit's log, until the unit is done."""
         return inside(self.root, f"logs/{self._unit_name(stage, unit)}.log")
 
     def fetch(self, file: Path | str) -> Path:
-        """The local path of a file, given that path or its name; free if the run has no such file.
+        """Fetch a file, given its local path or its name, and return its local path.
 
-        The file is compared with its checksum here, so nothing is made from damaged bytes.
+        The path is free if the run has no such file. The file's checksum is compared here.
 
         Raises:
             CorruptFileError: it is damaged, or missing beside its output, which is set aside.
@@ -250,7 +250,7 @@ class Run:
         owner = owner_of(name)
         try:
             path = self.storage.fetch(name)
-            # What the report keeps for its next version may be deleted.
+            # Users may delete what the report keeps for its next version.
             is_needed = owner and owner != self.name("report") and not path.exists()
             if is_needed and self.storage.noted_sha256(name):
                 raise CorruptFileError(f"{path}: missing; a relaunch makes it again with {owner}")
@@ -266,7 +266,7 @@ class Run:
 
     @cached_property
     def _chosen(self) -> dict[str, list[Any]]:
-        """By stage, the settings and pinned revisions that determine its outputs, as plain data."""
+        """The settings and pinned revisions that determine the outputs, by stage; plain data."""
         chosen = {}
         for name, stage in STAGES.items():
             chosen[name] = [stage.settings(self.settings), self.pinned(stage)]
@@ -277,7 +277,7 @@ class Run:
         return frozenset(stages_of(self.settings))
 
     def fingerprint(self, stage: str, unit: int = 0) -> str:
-        """The fingerprint of an up-to-date output of this stage."""
+        """Return the fingerprint of an up-to-date output of this stage."""
         if (key := (stage, unit)) not in self._known:
             self._known[key] = self._compute_fingerprint(STAGES[stage], unit)
         return self._known[key]
@@ -299,12 +299,12 @@ class Run:
         return digest(stage.name, stage.version, name, settings, self.pinned(stage), inputs)
 
     def pinned(self, stage: Stage) -> dict[str, str]:
-        """The pinned revisions that a stage depends on."""
+        """Return the pinned revisions that a stage depends on."""
         names = (stage.name, *stage.pinned_with)
         return {k: v for k, v in self.pinned_revisions.items() if k.partition(":")[0] in names}
 
     def _input_fingerprints(self, stage: Stage, unit: int) -> list[str]:
-        """Inputs from rounds are those of the round before, or for later stages of the last one."""
+        """List the fingerprints of inputs: rounds read the round before, other stages the last."""
         if stage.name == "round_total":
             if unit == 0:
                 return [self.fingerprint_all("corpus_statistics")]
@@ -324,7 +324,7 @@ class Run:
         return [*inputs, *map(self.fingerprint_all, stage.more_inputs(self.settings))]
 
     def fingerprint_all(self, stage: str) -> str:
-        """One fingerprint for all outputs of a stage, except of extra units."""
+        """Return one fingerprint for all outputs of a stage, except of extra units."""
         if (key := (stage, -1)) not in self._known:
             units = self.units(stage) if STAGES[stage].units else ()
             first = self.num_units(stage) - sum(unit.is_extra for unit in units)
@@ -332,18 +332,18 @@ class Run:
         return self._known[key]
 
     def state(self, stage: str, unit: int = 0) -> str:
-        """`done`, `stale` (made from something else) or `missing` (absent or unreadable)."""
+        """Return `done`, `stale` (made from something else) or `missing` (absent or unreadable)."""
         return self.states(stage, [unit])[0]
 
     def state_of(self, path: Path, fingerprint: str) -> str:
-        """The state of any file of the run, given the fingerprint that is due."""
+        """Return the state of any file of the run that should have this fingerprint."""
         return self._compared([path.relative_to(self.root).as_posix()], [fingerprint])[0]
 
     def states(self, stage: str, units: Iterable[int] | None = None) -> list[str]:
-        """The current state of every unit (or of *units*)."""
+        """Return the current state of every unit (or of *units*)."""
         wanted = list(range(self.num_units(stage)) if units is None else units)
         if STAGES[stage].units:
-            listed = self.units(stage)  # once, not for each unit
+            listed = self.units(stage)  # List the units once, not for each unit.
             names = [f"{listed[index].name}{STAGES[stage].suffix}" for index in wanted]
             due = [self._unit_fingerprint(STAGES[stage], listed[index]) for index in wanted]
             return self._compared(names, due)
@@ -351,7 +351,7 @@ class Run:
         return self._compared(names, (self.fingerprint(stage, unit) for unit in wanted))
 
     def _compared(self, names: list[str], due: Iterable[str]) -> list[str]:
-        """The states of files, given the fingerprints that are due."""
+        """Return the states of files that should have these fingerprints."""
         noted = self.storage.fingerprints(names)
         return [
             "done" if noted.get(name) == fingerprint else "stale" if noted.get(name) else "missing"
@@ -361,7 +361,7 @@ class Run:
     def remaining(
         self, stage: str, units: Iterable[int] | None = None, *, force: bool = False
     ) -> list[int]:
-        """Units of a stage (or of *units*) that are not done; with *force*, all of them.
+        """List the units of a stage (or of *units*) that are not done; with *force*, all of them.
 
         Raises:
             RunError: a unit does not exist.
@@ -377,7 +377,7 @@ class Run:
         return [unit for unit, state in zip(wanted, states, strict=True) if state != "done"]
 
     def receipt(self, stage: str, unit: int = 0) -> Receipt:
-        """The receipt of an up-to-date output.
+        """Read the receipt of an up-to-date output.
 
         Raises:
             RunError: the output is missing or stale.
@@ -394,5 +394,5 @@ class Run:
     def make_receipt(
         self, stage: str, unit: int, rows: int, metrics: dict[str, Any] | None = None
     ) -> Receipt:
-        """A receipt with the fingerprint that is due."""
+        """Make a receipt with the unit's current fingerprint."""
         return Receipt(stage, unit, self.fingerprint(stage, unit), rows, metrics or {})

@@ -43,8 +43,8 @@ class Piece:
 
 
 LOGITS = pa.schema(_never_null(logit=_FLOAT))
-"""`learning/`: what was learnt of a shard, before the threshold over all shards is known.
-`judged/`: what a mask model makes of it."""
+"""`learning/`: results of a shard's learning, before the threshold over all shards is known;
+`judged/`: a mask model's results for the shard."""
 
 MASK = pa.schema([*LOGITS, *_never_null(selected=_BOOL)])
 """`selection/`: one row per document that survived pruning, in the source's order. Their ids are in
@@ -52,14 +52,13 @@ MASK = pa.schema([*LOGITS, *_never_null(selected=_BOOL)])
 
 `logit` is the document's marginal gain at the end of learning minus the threshold, in standard
 deviations over single documents (`datamask.learning.published`): above 0 for selected documents,
-unless a limit intervenes.
-"""
+unless a limit decides otherwise."""
 
 DROP_REASONS = (
     *("empty", "too_long", "held_out", "missing-score", "duplicate"),
     *("contaminated", "near_duplicate", "pruned"),
 )
-"""Why a document is withheld from the learner, in the order of the checks."""
+"""Reasons why a document is withheld from the learner, in the order of the checks."""
 
 EXAMPLE_MODELS = pa.schema(
     _never_null(score=_TEXT, weights=_DOUBLES, log_ratios=_DOUBLES, intercept=_DOUBLE)
@@ -115,12 +114,11 @@ CUT = pa.schema(
         *_never_null(documents=_WHOLE, units=_WHOLE),
     ]
 )
-"""What is kept of each group with limits, and of all the others (null).
+"""The documents kept of each group with limits, and of all the others (null).
 
 In order of higher logit, higher quality, smaller id, a group keeps its documents down to the given
 one, except those longer than `cap` (null: no limits) and those whose ids `beyond` lists. Units are
-documents or tokens, like the budget; `documents` and `units` count what is kept.
-"""
+documents or tokens, like the budget; `documents` and `units` count what is kept."""
 
 
 LAST_EXPOSURE = pa.schema(_never_null(value=_DOUBLE, logit=_FLOAT, quality=_DOUBLE, id=_TEXT))
@@ -134,7 +132,7 @@ SIGNED = pa.schema([*_FOURS, ("sketch", pa.binary(SKETCH_BYTES))])
 so that a band is read without the others; `sketch`: the low 4 bits of each, packed likewise."""
 
 NEAR_DUPLICATE = pa.schema([("near_duplicate_of", _TEXT), ("near_duplicate_similarity", _DOUBLE)])
-"""Of a dropped near-duplicate, the document that is kept; null for other documents."""
+"""For a dropped near-duplicate, the document that is kept instead; null for other documents."""
 
 CONTAMINATION = pa.schema(
     [
@@ -143,7 +141,7 @@ CONTAMINATION = pa.schema(
     ]
 )
 """For a document that covers or quotes an item of a benchmark: the benchmark's name, the index of
-the first shared word (from 0), the words of the first shared n-gram, and the share of the item's
+the first shared word (from 0), the words of the first shared n-gram, and the fraction of the item's
 n-grams that the document holds; null for other documents."""
 
 EARLIER_SIGNATURES = pa.schema([*_never_null(id=_TEXT), *SIGNED])
@@ -176,8 +174,8 @@ _TOKENS = pa.list_(pa.field("element", pa.uint32(), nullable=False))
 TOKENISED = pa.schema(
     _never_null(id=_TEXT, quality=_DOUBLE, repeat=_INT) + _never_null(start=_WHOLE, tokens=_WHOLE)
 )
-"""`tokenised/`: the documents of a file of the subset in its order. Their tokens, with that of the
-end, are in a file of the same name (.bin), `tokens` of them from the one number `start`."""
+"""`tokenised/`: the documents of a file of the subset in its order. A document has `tokens` tokens,
+its end included, from number `start` in the file of the same name with suffix .bin."""
 
 ORDER = pa.schema(
     _never_null(id=_TEXT, exposure=_INT, phase=_INT, first_token=_WHOLE, tokens=_WHOLE)
@@ -185,9 +183,8 @@ ORDER = pa.schema(
 )
 """`tokens/order.parquet`: every exposure of a document, in the order of training.
 
-`exposure` and `phase` count from 1. Its `tokens` are those of the training from the one number
-`first_token`, counted from 0, and are in token file `file`; `unit` and `start` say where they are
-in `tokenised/`."""
+`exposure` and `phase` count from 1. An exposure's `tokens` begin at token `first_token` (from 0) of
+the training and are in token file `file`; `unit` and `start` say where they are in `tokenised/`."""
 
 HELD_OUT = pa.schema(
     [
@@ -208,7 +205,7 @@ ARM = pa.schema(_never_null(id=_TEXT, shard=_INT, row=_WHOLE, tokens=_TOKENS))
 """`evaluation/arms/`: documents of an arm, in the source's order."""
 
 TRAINING = pa.schema(_never_null(set=_TEXT, id=_TEXT, bits=_DOUBLE))
-"""`evaluation/training/`: what a trained model needs for each row of `HELD_OUT`."""
+"""`evaluation/training/`: the nats that a trained model needs for each row of `HELD_OUT`."""
 
 OVER_GROUPS = pa.schema(
     [
@@ -244,7 +241,8 @@ mean, in the median and in the worst group with 95 % intervals, and the verdict 
 
 
 READ_BY = "text_read:{}"
-"""`classifier_scores/`: the column of the share of each text that a score's model read."""
+"""`classifier_scores/`: name of the column with the fraction of each text that a score's model
+read."""
 
 
 def scores(names: Iterable[str]) -> pa.Schema:
@@ -252,9 +250,9 @@ def scores(names: Iterable[str]) -> pa.Schema:
 
     `row` counts from 0 within the shard. Facts that the source lacks are null, and so are blank
     dumps, languages and domains. `characters` and `content`, the first 16 bytes of the text's
-    SHA-256, are null for layout `features`; `content` also if it does not matter which texts are
-    equal (`Settings.compares_texts`). Missing raw scores are null. `text_read` is the least share
-    of the text's characters that a score has read; null if none reads texts.
+    SHA-256, are null for layout `features`; `content` also if no setting compares texts
+    (`Settings.compares_texts`). Missing raw scores are null. `text_read` is the least fraction of
+    the text's characters that a score has read; null if none reads texts.
     """
     facts = {"characters": _WHOLE, "tokens": _WHOLE, "text_read": _FLOAT}
     facts |= {"dump": _TEXT, "language": _TEXT}
@@ -264,10 +262,10 @@ def scores(names: Iterable[str]) -> pa.Schema:
 
 
 def classifier_scores(names: Iterable[str]) -> pa.Schema:
-    """`classifier_scores/`: what classifiers gave every document, in the source's order.
+    """`classifier_scores/`: the scores that classifiers give every document, in the source's order.
 
-    `text_read:` and the name of a score: the share of the text's characters that its model read;
-    null if the tokeniser does not tell.
+    `text_read:` and the name of a score: the fraction of the text's characters that its model read;
+    null if the tokeniser does not say.
     """
     names = list(names)
     read = [(READ_BY.format(name), _FLOAT) for name in names]
@@ -285,21 +283,21 @@ def file_scores(names: Iterable[str]) -> pa.Schema:
 COMBINED = pa.schema([("quality", _DOUBLE), ("reason", _TEXT)])
 """`combined/`: quality and reason of every document, in the source's order.
 
-`reason` is null for documents that are left, of which near-duplicates and the worst are still
-dropped."""
+`reason` is null for documents that are not dropped yet; near-duplicates and the worst are dropped
+later."""
 
 SIMILAR_PAIRS = pa.schema(_never_null(shard=_INT, row=_WHOLE, first_shard=_INT, first_row=_WHOLE))
-"""`similar_pairs/`: a document, and the first one of the cluster that a unit finds for it; shard
--1 is that of documents of earlier datasets."""
+"""`similar_pairs/`: a document, and the first document of the cluster that a unit finds for it;
+shard -1 means the documents of earlier datasets."""
 
 
 def quality(names: Iterable[str]) -> pa.Schema:
     """`quality/`: normalised scores, combined quality and drop reason of a shard's documents.
 
     `quality` is null if a score is missing; `dropped` is null for documents that stay, otherwise
-    one of `DROP_REASONS`. `near_duplicate_of` is the id of the document that is kept instead
-    (`earlier:` and the id, for one of an earlier dataset), and `near_duplicate_similarity` the
-    estimated Jaccard similarity to it. The columns of contamination are those of `CONTAMINATION`.
+    one of `DROP_REASONS`. `near_duplicate_of` is the id of the document that is kept instead, with
+    `earlier:` before the id if an earlier dataset has it; `near_duplicate_similarity` is the
+    estimated Jaccard similarity to it. For the columns of contamination see `CONTAMINATION`.
     """
     scores = [(name, _DOUBLE) for name in (*names, "quality")]
     reason = [("dropped", _TEXT), *NEAR_DUPLICATE, *CONTAMINATION]
@@ -312,8 +310,8 @@ def documents(names: Iterable[str], has_repeats: bool = False) -> pa.Schema:
     Facts and raw scores are as in `scores/`, with "(none)" for a missing dump, language or domain;
     `topic` is as in `topics/`, or "(none)" for a document that was not embedded or if the run has
     no topics; quality and what follows it are as in `quality/` and `selection/`. `text_read` is the
-    least share of the text's characters that a score or (if its vectors are kept) the embedder has
-    read, null if unknown. `top_quality`: whether quality alone would select the document. With
+    least fraction of the text's characters that a score or (if its vectors are kept) the embedder
+    has read, null if unknown. `top_quality`: true if quality alone would select the document. With
     `selection.max_repeat` above 1, `repeat` is how often training sees it, if it is selected.
     """
     facts = _never_null(shard=_INT, id=_TEXT, row=_WHOLE)
@@ -332,18 +330,18 @@ TALLIES = pa.schema(
         *((name, _WHOLE) for name in ("characters", "tokens", "scored", "quality")),
     ]
 )
-"""`tallies/`: what became of a shard's documents, by `kind` (all, dump, language, domain, topic,
+"""`tallies/`: the fate of a shard's documents, by `kind` (all, dump, language, domain, topic,
 length) and `name` of their group; documents without a topic are in none. `fate` is `selected`,
-`left out`, or one of `DROP_REASONS`; `scored` are the documents with a quality, `quality` is its
-sum in millionths. A length is a band of characters whose upper end is twice the lower one."""
+`left out`, or one of `DROP_REASONS`; `scored` counts the documents with a quality, and `quality` is
+its sum in millionths. A length is a band of characters whose upper end is twice the lower one."""
 
 
 def embeddings(dimension: int, storage: str = "float16") -> pa.Schema:
     """`embeddings/`: unit vectors of the documents that survived pruning, in the source's order.
 
-    `text_read`: the share of the text's characters that the embedder read; null if it is unknown.
-    With storage `int8`, a vector is the signed bytes of `feature_arr` times `scale`. (Parquet would
-    store a list of int8 in four bytes a number.)
+    `text_read`: the fraction of the text's characters that the embedder read; null if it is
+    unknown. With storage `int8`, a vector is the signed bytes of `feature_arr` times `scale`.
+    (Parquet would store a list of int8 in four bytes a number.)
     """
     if storage == "int8":
         columns = {"feature_arr": pa.binary(dimension), "scale": _FLOAT}

@@ -1,7 +1,9 @@
-"""Which settings determine the output of a stage, for the table in `runs.stages`.
+"""Select the settings that determine the output of each stage, for the table in `runs.stages`.
 
-A stage has the settings that it reads itself; those that only its inputs depend on are part of
-their fingerprints. `tests/runs/test_fingerprints.py` records what every stage reads and compares.
+A stage lists only the settings that it reads itself; settings that its inputs depend on are in the
+inputs' fingerprints. `tests/runs/test_fingerprints.py` records what every stage reads and compares.
+
+A function here is named after the output whose settings it returns.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from datamask.config.settings import Settings
 
 
 def reads(*paths: str) -> Callable[[Settings], list[Any]]:
-    """The settings at dotted paths; of a list of groups, those of each."""
+    """Return a function that reads the settings at dotted paths; a list gives a list."""
     return lambda settings: [_at(settings, path) for path in paths]
 
 
@@ -27,7 +29,7 @@ def _at(group: Any, path: str) -> Any:
 
 
 def texts(settings: Settings) -> list[Any]:
-    """What the texts depend on that are read from the source; vectors in their place do not."""
+    """Settings of the texts that are read from the source; vectors in their place have none."""
     if settings.source.layout == "features":
         return ["features"]
     names = ("source.columns.text", "source.most_characters", "source.longer")
@@ -35,7 +37,7 @@ def texts(settings: Settings) -> list[Any]:
 
 
 def reads_texts(*paths: str) -> Callable[[Settings], list[Any]]:
-    """The settings at dotted paths, and what texts of the source depend on."""
+    """Return a function that reads the settings at dotted paths and the settings of `texts`."""
     return lambda settings: [*reads(*paths)(settings), texts(settings)]
 
 
@@ -45,20 +47,20 @@ def _of_kind(settings: Settings, kind: str, *names: str) -> list[Any]:
 
 
 def classifiers(settings: Settings) -> list[Any]:
-    """What the scores of classifiers depend on."""
+    """Settings of the scores that classifiers give."""
     of_source = [settings.source.id_column, texts(settings), settings.source.windows]
     scores = _of_kind(settings, "classifier", "name", "label")
     return [*of_source, scores, settings.embedding.dtype]
 
 
 def file_scores(settings: Settings) -> list[Any]:
-    """What scores from separate files depend on."""
+    """Settings of scores from separate files."""
     scores = _of_kind(settings, "file", "name", "path", "column", "id_column")
     return [settings.source.id_column, scores]
 
 
 def example_models(settings: Settings) -> list[Any]:
-    """What models fitted to examples depend on."""
+    """Settings of the models that are fitted to examples."""
     held_out = settings.evaluation.hold_out and [settings.evaluation.hold_out, settings.seed]
     chosen: list[Any] = [settings.source.id_column, texts(settings), held_out]
     chosen.append(settings.source.windows)
@@ -75,7 +77,7 @@ def example_models(settings: Settings) -> list[Any]:
 
 
 def raw_scores(settings: Settings) -> list[Any]:
-    """What facts and raw scores depend on."""
+    """Settings of facts and raw scores."""
     columns = ("token_count", "dump", "language", "url")
     of_source = [f"source.columns.{name}" for name in columns]
     scores = reads("source.id_column", *of_source, "scores.name", "scores.kind")
@@ -88,13 +90,13 @@ def raw_scores(settings: Settings) -> list[Any]:
 
 
 def screening(settings: Settings) -> list[Any]:
-    """What signatures, and n-grams shared with benchmarks, depend on."""
+    """Settings of signatures, and of n-grams that texts and benchmarks have in common."""
     read = reads_texts("source.id_column", "quality.contamination.ngram")
     return [*read(settings), settings.quality.near_duplicates is not None]
 
 
 def combined(settings: Settings) -> list[Any]:
-    """What normalised scores, and documents dropped before pruning, depend on."""
+    """Settings of normalised scores, and of what is dropped before pruning."""
     names = ("name", "missing", "normalisation", "normalise_within", "weight")
     of_scores = [f"scores.{name}" for name in names]
     of_benchmarks = [f"quality.contamination.{name}" for name in ("action", "covered", "common")]
@@ -104,9 +106,9 @@ def combined(settings: Settings) -> list[Any]:
 
 
 def pruned(settings: Settings) -> list[Any]:
-    """What quality, and all documents dropped before embedding, depend on."""
+    """Settings of quality, and of everything that is dropped before embedding."""
     selection = settings.selection
-    fraction: Any = None  # a mask model prunes as its own run did
+    fraction: Any = None  # A mask model brings the pruning of the run that made it.
     if not selection.mask_model and settings.pruning_gives_way:
         fraction = ["follows", selection.ratio, selection.documents, selection.tokens]
     elif not selection.mask_model:
@@ -115,7 +117,7 @@ def pruned(settings: Settings) -> list[Any]:
 
 
 def embedding(settings: Settings) -> Any:
-    """What embeddings depend on.
+    """Settings of embeddings.
 
     Vectors that were computed before a setting existed stay valid while it has its default.
     """
@@ -127,7 +129,7 @@ def embedding(settings: Settings) -> Any:
 
 
 def _vectors(settings: Settings) -> Any:
-    """What vectors depend on, in whatever numbers they are stored."""
+    """Settings of vectors, whatever number type stores them."""
     embedding = settings.embedding
     if settings.source.layout == "features":
         return embedding.dimension
@@ -146,21 +148,21 @@ _OBJECTIVE = ("metric", "more_terms", "quality_weight")
 
 
 def statistics(settings: Settings) -> list[Any]:
-    """What the statistics of a shard and its sample depend on."""
+    """Settings of the statistics of a shard and its sample."""
     selection = settings.selection
     chosen = [getattr(selection, name) for name in _OBJECTIVE]
     return [*chosen, selection.tokens is not None, settings.seed]
 
 
 def total(settings: Settings) -> list[Any]:
-    """What the sums over all shards depend on; of `rounds`, whether it is 1 (see `STAGES`)."""
+    """Settings of the sums over all shards; `rounds` matters only as 1 or more (see `STAGES`)."""
     selection, rounds = settings.selection, min(settings.selection.num_rounds, 2)
     chosen = [selection.method, selection.scale_terms, rounds, budget(selection)]
     return [*chosen, selection.tolerance] if rounds > 1 else chosen
 
 
 def learning(settings: Settings) -> list[Any]:
-    """What logits that are compared over all shards depend on."""
+    """Settings of logits that are compared over all shards."""
     selection = settings.selection
     if selection.scope == "shard":
         return learner(settings)
@@ -168,20 +170,20 @@ def learning(settings: Settings) -> list[Any]:
 
 
 def cut(settings: Settings) -> list[Any]:
-    """What the threshold of all shards depends on."""
+    """Settings of the common threshold of all shards."""
     return [settings.selection.scope, budget(settings.selection), settings.selection.limits]
 
 
 def mask(settings: Settings) -> list[Any]:
-    """What a mask depends on, besides logits and threshold of all shards where there are any."""
-    if settings.selection.mask_model:  # it is compared with random selections
+    """Settings of a mask, besides the logits and common threshold where the run has them."""
+    if settings.selection.mask_model:  # Its selection is compared with random selections.
         names = (f"selection.{name}" for name in ("scope", *_OBJECTIVE, "scale_terms"))
         return reads(*names, "seed")(settings)
     return [] if settings.selection.has_cut else learner(settings)
 
 
 def learner(settings: Settings) -> list[Any]:
-    """What a shard that learns by itself depends on."""
+    """Settings of a shard that learns by itself."""
     selection, names = settings.selection, ["scope", "method", *_OBJECTIVE, "scale_terms"]
     names += ["init", "steps"]
     if selection.method == "mask":
@@ -194,14 +196,14 @@ def learner(settings: Settings) -> list[Any]:
 
 
 def _may_draw_masks(selection: Selection) -> bool:
-    """Whether the estimator is or may be `policy_gradient`: only terms of users' own need it."""
+    """Return True if the estimator may be `policy_gradient`: only users' own terms need it."""
     names = [selection.metric, *(term.name for term in selection.more_terms)]
     is_own = any(":" in name for name in names)
     return selection.estimator == "policy_gradient" or (selection.estimator == "auto" and is_own)
 
 
 def budget(selection: Selection) -> list[Any]:
-    """The budget that is in force."""
+    """Return the budget in force: its kind and value."""
     if selection.tokens is not None:
         return ["tokens", selection.tokens]
     if selection.documents is not None:
@@ -210,7 +212,7 @@ def budget(selection: Selection) -> list[Any]:
 
 
 def held_out(settings: Settings) -> list[Any]:
-    """What the texts depend on that models are scored on: examples are left out of them."""
+    """Settings of the texts that score trained models; examples are left out of these texts."""
     sets = settings.evaluation.model_dump(mode="json", include={"hold_out_by", "sets"})
     return [sets, _of_kind(settings, "examples", "path", "column")]
 
@@ -226,26 +228,26 @@ def makes_tokens(settings: Settings) -> bool:
 
 
 def evaluates(settings: Settings) -> bool:
-    """Whether language models are trained."""
+    """Return True if the run trains language models."""
     return bool(settings.evaluation.arms)
 
 
 def makes_model(settings: Settings) -> bool:
-    """Whether the run ends with a mask model: it learns a mask."""
+    """Return True if the run ends with a mask model, because it learns a mask."""
     return settings.selection.method == "mask" and not settings.selection.mask_model
 
 
 def balanced_topics(settings: Settings) -> tuple[str, ...]:
-    """The stage `topics` if the objective may read it."""
+    """Name stage `topics` if the objective may read topics."""
     return ("topics",) if settings.selection.balances_topics and settings.topics else ()
 
 
 def limited_topics(settings: Settings) -> tuple[str, ...]:
-    """The stage `topics` if floors and caps are of topics."""
+    """Name stage `topics` if floors or caps limit topics."""
     selection = settings.selection
     return ("topics",) if selection.limits != selection.limits_of_source else ()
 
 
 def exchanges(settings: Settings) -> bool:
-    """Whether shards learn together, or are compared by sums over their vectors."""
+    """Return True if shards learn together, or are compared by sums over their vectors."""
     return settings.selection.scope == "corpus" and settings.has_vectors

@@ -1,4 +1,4 @@
-"""The stages of a run: which settings determine each output, and from which outputs it is made.
+"""The stages of a run: for each output, the settings that determine it and the outputs it reads.
 
 `runs.run` computes fingerprints from this table, and `execution` finds the work to do in it.
 """
@@ -18,30 +18,30 @@ from datamask.runs import stage_settings as of
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A kind of output: which settings determine it and which outputs it is made from.
+    """A kind of output: the settings that determine it and the outputs that it is made from.
 
     Args:
         name: also its folder, or the stem of its one file.
         version: raise it when the code makes different bytes from the same input.
         work: `module:function` that makes the output (see `each`).
         each: `shard` and `round`: the work is `function(run, unit, compute)`, once per unit;
-            `run`: it is `function(run, compute)`, which makes all units that are left;
+            `run`: it is `function(run, compute)`, which makes all units that remain;
             `unit`: `function(run, unit, compute)`, once per unit that `units` lists;
             `file`: the same for a file of the subset, which also makes the rest of its group.
         settings: the part of the settings that determines the output.
-        where: the settings under which there is such a stage.
+        where: returns True for settings under which the stage exists.
         after: stages whose outputs of the same shard it reads.
         after_all: stages whose outputs of every shard it reads.
-        more_inputs: stages of whose outputs it reads some under some settings.
-        pinned_with: stages on whose pinned revisions it depends too.
-        reads_source: whether it reads the source's rows without another stage's word for them.
-        on_device: whether the work uses a GPU where there is one.
+        more_inputs: returns further stages whose outputs it reads under some settings.
+        pinned_with: other stages on whose pinned revisions it depends too.
+        reads_source: True if it reads the source's rows and no other stage has checked them first.
+        on_device: True if the work uses a GPU where there is one.
         file: the one file it makes, or one file per round; empty for one file per shard.
-        suffix: of the files of its units.
+        suffix: file name suffix of its units.
         beside: files that a unit writes before its own, and without which it is made again:
             names with the unit's number, or globs.
-        units: `module:function` from the run to the `Unit`s that there are now.
-        before: `module:function` of the run, called once before the units that are left are made.
+        units: `module:function` that lists the `Unit`s that a run has now.
+        before: `module:function` that is called with the run, once before the work on its units.
     """
 
     name: str
@@ -63,12 +63,12 @@ class Stage:
     before: str = ""
 
     def uses_device(self, settings: Settings) -> bool:
-        """Whether the work uses a GPU under these settings: ranks without vectors do not."""
+        """Return True if the work uses a GPU under these settings; ranks without vectors do not."""
         return self.on_device and ("embeddings" not in self.after or settings.has_vectors)
 
     @property
     def in_parallel(self) -> bool:
-        """Whether its units can be made at the same time, by several workers."""
+        """True if several workers can make its units at the same time."""
         return self.each in ("shard", "unit", "file")
 
 
@@ -80,7 +80,7 @@ class Unit:
         name: of its file within the run, without the suffix.
         settings: what determines its output besides the settings of the stage.
         after: stages and units whose outputs it reads.
-        is_extra: whether it exists because of what other units showed.
+        is_extra: True if the results of other units made it necessary.
     """
 
     name: str
@@ -91,7 +91,7 @@ class Unit:
 
 # fmt: off
 _STAGES = (
-    # Scores, and which documents are dropped by them.
+    # Scores, and documents dropped by them.
     Stage("classifier_scores", 2, "datamask.quality.classifier:classify_shard", "shard",
           of.classifiers, of.has_score("classifier"), reads_source=True, on_device=True),
     Stage("file_scores", 1, "datamask.quality.file_scores:join_scores", "run",
@@ -131,8 +131,8 @@ _STAGES = (
           after_all=("embeddings",), reads_source=True, file="topic_model.parquet"),
     Stage("topics", 1, "datamask.selection.topics:assign_topics", "shard",
           where=lambda s: s.topics is not None, after=("embeddings",), after_all=("topic_model",)),
-    # Logits, and masks. In scope `corpus` shards learn by exchanging sums: `corpus_statistics` and
-    # total 0 are of a sample. Then `round` and `round_total` alternate (`execution.attempts.steps`)
+    # Logits and masks. In scope `corpus` shards learn by exchanging sums: `corpus_statistics` and
+    # total 0 cover a sample. Then `round` and `round_total` alternate (`execution.attempts.steps`)
     # until the corpus has settled (`Run.last_round`): a unit of `round` is one shard in one round,
     # and a unit of `round_total` adds up one round over the shards. If more than one round is
     # allowed, outputs do not depend on how many, so raising `selection.rounds` from 2 or more
@@ -211,7 +211,7 @@ _STAGES = (
           of.reads("evaluation.arms.name", "evaluation.tokens", "evaluation.epochs",
                    "evaluation.learning_rates", "evaluation.seeds"),
           of.evaluates, after_all=("arms", "training"), file="evaluation.parquet"),
-    # The report, and what is published.
+    # The report and the publication.
     Stage("report", 20, "datamask.report.page:write_report", "run",
           lambda s: s.model_dump(mode="json", exclude={"subset", "publication"}),
           after_all=("composition", "evaluation", "order"), file="report.html",
@@ -226,10 +226,10 @@ STAGES = {stage.name: stage for stage in _STAGES}
 """The stages in the order in which they run. `plan` comes first and is not among them."""
 
 SHARD_STAGES = tuple(stage.name for stage in _STAGES if stage.each == "shard")
-"""Stages whose work is done shard by shard, by as many workers as there are."""
+"""Stages that do their work shard by shard, by as many workers as there are."""
 
 PARALLEL_STAGES = tuple(stage.name for stage in _STAGES if stage.in_parallel)
-"""These, and stages of other units that several workers can make."""
+"""The stages above, and stages with other units that several workers can make."""
 
 _BESIDE = [(name.replace("{:05d}", "*"), stage) for stage in _STAGES for name in stage.beside]
 
@@ -237,14 +237,14 @@ _BESIDE = [(name.replace("{:05d}", "*"), stage) for stage in _STAGES for name in
 def stages_of(
     settings: Settings, first: str = "classifier_scores", last: str = "publication"
 ) -> list[str]:
-    """The stages a run goes through, in order; of these, from *first* to *last*."""
+    """List the stages of a run with these settings, in order, from *first* to *last*."""
     order = list(STAGES)
     part = order[order.index(first) : order.index(last) + 1]
     return [stage for stage in part if STAGES[stage].where(settings)]
 
 
 def owner_of(name: str) -> str:
-    """The output that is useless without a file that was written beside it; empty without one."""
+    """Name the output that a file was written beside and that it is useless without, or nothing."""
     for pattern, stage in _BESIDE:
         if fnmatchcase(name, pattern):
             return stage.file or f"{stage.name}/{PurePosixPath(name).stem}{stage.suffix}"
@@ -252,15 +252,15 @@ def owner_of(name: str) -> str:
 
 
 def learning_stages(settings: Settings) -> list[str]:
-    """The stages after embeddings, up to masks and the mask model."""
+    """List the stages of a run after embeddings, up to masks and the mask model."""
     return stages_of(settings, "topic_model", "mask_model")
 
 
 def merging_stages(settings: Settings) -> list[str]:
-    """The stages from masks to the subset and its composition."""
+    """List the stages of a run from masks to the subset and its composition."""
     return stages_of(settings, "repeats", "composition")
 
 
 def evaluation_stages(settings: Settings) -> list[str]:
-    """The stages of evaluation; none without arms."""
+    """List the evaluation stages of a run; empty if it has no arms."""
     return stages_of(settings, "tokenizer", "evaluation")

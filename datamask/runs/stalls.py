@@ -1,4 +1,4 @@
-"""A unit of work that is stuck fails as transient, so that it is attempted again.
+"""Give up a stuck unit of work with a transient error, so that it is attempted again.
 
 A connection may stay silent for ever. Heartbeats do not show it, because they come from another
 thread. So a unit works in a thread of its own and is given up if it neither reaches a checkpoint
@@ -19,13 +19,13 @@ from datamask.errors import TransientError
 from datamask.storage import stopping
 
 COMPUTES = 0.02
-"""Share of a core above which a process computes. A waiting process uses less."""
+"""Fraction of a core above which a process computes. A waiting process uses less."""
 INTERRUPTED_SECONDS = 10.0
-"""An interrupted unit has this long to reach a checkpoint and clean up."""
+"""Seconds that an interrupted unit has to reach a checkpoint and clean up."""
 EXIT_SECONDS = 60.0
-"""After the main thread, a process waits this long for blocked threads of libraries."""
+"""Seconds that a process waits, after its main thread, for blocked threads of libraries."""
 STUCK_STATUS = 75
-"""Exit status of a process with blocked threads: that of transient errors."""
+"""Exit status of a process with blocked threads, the same as for transient errors."""
 POLL_SECONDS = 5.0
 
 
@@ -39,9 +39,10 @@ def unless_stuck(work: Callable[[], object], name: str, minutes: float | None) -
     """Do *work* in another thread, in a copy of this context.
 
     Args:
-        work: reaches checkpoints (`storage.stopping.pause`).
+        work: function that reaches checkpoints (`storage.stopping.pause`).
         name: of the unit, for the message.
-        minutes: without checkpoint and computing, until the work is given up; None: never.
+        minutes: time without a checkpoint and without computing, after which the work is given up;
+            None: never.
 
     Raises:
         StalledError: the work was given up.

@@ -1,5 +1,5 @@
 """Learning on files.
 
-What reads files of a run raises `RunError` if one is missing or stale, and `CorruptFileError` if
-files do not hold the same documents. Docstrings name the errors besides.
+A function that reads files of a run raises `RunError` if one is missing or stale, and
+`CorruptFileError` if files do not hold the same documents. Docstrings name only other errors.
 """

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-# See docs/log.md#memory.
+# Rows per batch of a file, and the least working set after halving (docs/log.md#memory).
 ROWS_PER_BATCH = 65_536
 LEAST_WORKING_SET = 64 * 2**20
 
@@ -90,10 +90,10 @@ def with_vectors(
 
 
 def read_tokens(run: Run, documents: ShardDocuments) -> np.ndarray:
-    """Tokens of documents; int64, shape N.
+    """Read the tokens of documents; int64, shape N.
 
     Raises:
-        InputError: as `check_tokens`.
+        InputError: a document has no number of tokens (`check_tokens`).
     """
     shard, rows = documents.shard, documents.rows
     tokens = read_columns(run.path("scores", shard), ["tokens"])["tokens"].take(rows)
@@ -102,7 +102,7 @@ def read_tokens(run: Run, documents: ShardDocuments) -> np.ndarray:
 
 
 def check_rows(run: Run, stage: str, shard: int, number: int) -> None:
-    """Check that a stage wrote as many rows of a shard as there are documents left.
+    """Check that a stage wrote as many rows of a shard as documents survive there.
 
     Raises:
         CorruptFileError: there are more or fewer.
@@ -116,13 +116,13 @@ def check_rows(run: Run, stage: str, shard: int, number: int) -> None:
 
 
 def read_column(run: Run, stage: str, documents: ShardDocuments, name: str) -> pa.ChunkedArray:
-    """A column of a stage's file, with a row for each document; errors as `check_rows`."""
+    """Read a column of a stage's file, a row for each document. Errors are as in `check_rows`."""
     check_rows(run, stage, documents.shard, len(documents.ids))
     return read_columns(run.path(stage, documents.shard), [name])[name]
 
 
 def read_groups(run: Run, documents: ShardDocuments, column: str) -> pa.ChunkedArray:
-    """The group of each document by dump, language, domain or topic; text, shape N."""
+    """Read the group of each document by dump, language, domain or topic; text, shape N."""
     if column == "topic":
         return read_column(run, "topics", documents, "topic")
     groups = read_columns(run.path("scores", documents.shard), [column])[column]
@@ -130,7 +130,7 @@ def read_groups(run: Run, documents: ShardDocuments, column: str) -> pa.ChunkedA
 
 
 def read_indicators(run: Run, documents: ShardDocuments) -> dict[str, np.ndarray]:
-    """The indicators of documents: 0 and 1 by name, float32, shape N."""
+    """Read the indicators of documents: 0 and 1 by name, float32, shape N."""
     names, shard = indicator_names(run.settings.selection), documents.shard
     columns = {name.partition("=")[0] for name in names}
     named = sorted(columns - {"length"})
@@ -148,10 +148,10 @@ def read_indicators(run: Run, documents: ShardDocuments) -> dict[str, np.ndarray
 
 
 def read_ranked(run: Run, stage: str, documents: ShardDocuments, *, in_tokens: bool) -> pa.Table:
-    """Columns logit (of `write_rows`), quality, id and units (tokens, or 1) of a shard.
+    """Read columns logit (of `write_rows`), quality, id and units (tokens, or 1) of a shard.
 
     Raises:
-        RunError, CorruptFileError, InputError: as `read_column` and `read_tokens`.
+        RunError, CorruptFileError, InputError: as in `read_column` and `read_tokens`.
     """
     ids, quality = documents.ids, documents.quality
     logits = read_column(run, stage, documents, "logit")
@@ -163,7 +163,7 @@ def check_tokens(run: Run, shard: int, rows: pa.Array, tokens: pa.Array) -> None
     """Check that documents of a shard, given by row, have a number of tokens.
 
     Raises:
-        InputError: one has none, or a negative one.
+        InputError: the number is missing or negative for one of them.
     """
     is_unknown = pc.fill_null(pc.less(tokens, 0), True)
     if (at := pc.index(is_unknown, True).as_py()) < 0:
@@ -212,7 +212,7 @@ def within_memory(shard: int, compute: Compute, work: Callable[[Compute], Result
 def on_device(
     documents: ShardDocuments, compute: Compute, work: Callable[[ShardData], Result]
 ) -> Result:
-    """Call *work* with the documents on the learner's device; errors as `within_memory`."""
+    """Call *work* with the documents on the learner's device. Errors are as in `within_memory`."""
     from datamask.learning.learner import shard_data
 
     def on_data(compute: Compute) -> Result:
@@ -231,7 +231,7 @@ def compare_mask(
 ) -> dict[str, Any]:
     """Compare the mask of a shard with random subsets and top quality (`learner.judge`).
 
-    *ranges* are those by which its terms were scaled when it was learned, by name.
+    *ranges* are the scales of its terms while it was learned, by name.
     """
     if not run.settings.has_vectors:
         return compare_quality(documents.quality, selected, run.settings.selection.scale_terms)
@@ -255,16 +255,16 @@ def compare_mask(
 
 
 def read_quality(run: Run, shard: int) -> ShardDocuments:
-    """A shard's documents with quality, raw scores and indicators, without vectors (D is 0)."""
+    """Read a shard's documents with quality, raw scores and indicators; no vectors (D is 0)."""
     documents = read_survivors(run, shard, [score.name for score in run.settings.scores])
     return replace(documents, scores=documents.scores | read_indicators(run, documents))
 
 
 def read_survivors(run: Run, shard: int, names: Sequence[str] = ()) -> ShardDocuments:
-    """A shard's documents that survived pruning, with quality and the scores that are named.
+    """Read a shard's documents that survived pruning, with quality and the scores named.
 
     Raises:
-        CorruptFileError: they are not as many as recorded, or one has no finite quality.
+        CorruptFileError: their number differs from the record, or one has no finite quality.
     """
     metrics = run.receipt("quality", shard).metrics
     path = run.path("quality", shard)
@@ -287,7 +287,7 @@ def read_survivors(run: Run, shard: int, names: Sequence[str] = ()) -> ShardDocu
 
 
 def level_from(metrics: dict[str, Any]) -> Level:
-    """The level of quality that a receipt of `quality` records."""
+    """Return the level of quality that a receipt of `quality` records."""
     return Level(metrics["centre"], metrics["unit"])
 
 

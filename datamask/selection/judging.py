@@ -1,6 +1,6 @@
 """Stage `judged`: the logits of a shard's documents by the mask model of another run.
 
-A document is worth as much as it would add to the selection that the model was learnt with,
+The value of a document is its contribution to the selection that the model was learned with,
 whatever the other documents are. So one pass is enough, and stage `selection` keeps all documents
 with a logit above 0, however many they are.
 """
@@ -22,7 +22,8 @@ from datamask.selection.model_file import judged_by
 def judge_shard(run: Run, shard: int, compute: Compute) -> None:
     """Write `judged/NNNNN.parquet`, with a logit for each document that survived pruning.
 
-    The metrics have `gains`: mean and deviation over documents of what each term adds to the logit.
+    The metric `gains` has the mean and deviation over documents of what each term adds to the
+    logit.
 
     Raises:
         RunError, CorruptFileError: the model has changed since the run was planned, or is damaged.
@@ -39,13 +40,13 @@ def judge_shard(run: Run, shard: int, compute: Compute) -> None:
         name: {"mean": float(gain.mean()), "deviation": float(gain.std())}
         for name, gain in gains.items()
     }
-    # In float32, too, a logit has the sign that it has in full precision.
+    # Keep the sign of full precision when a logit becomes float32.
     columns = {"logit": published.on_side(judgement.logits, judgement.logits > 0)}
     write_rows(run, "judged", shard, schemas.LOGITS, columns, metrics | {"gains": of_terms})
 
 
 def drift(run: Run) -> list[dict[str, Any]]:
-    """How the documents differ from those of the model (`analysis.summary.drift`)."""
+    """Compare the documents with the model's own documents (`analysis.summary.drift`)."""
     about = judged_by(run)
     if about is None:
         return []

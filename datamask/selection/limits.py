@@ -1,4 +1,4 @@
-"""Floors and caps of groups: which groups have them, and whether they can be met."""
+"""Floors and caps of groups: resolve them for each group, and check that they can be met."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from datamask.storage.duckdb_scratch import execute, execute_with
 def group_bounds(
     selection: Selection, total: int, names: Iterable[str]
 ) -> dict[str, tuple[int, int]]:
-    """Floor and cap of those groups that have limits; in documents or tokens, as the *total*."""
+    """Return floor and cap of the groups that have limits; documents or tokens, as *total*."""
     own = {
         limit.value: (round(limit.floor * total), round(limit.cap * total))
         for limit in selection.limits
@@ -65,7 +65,7 @@ COUNTS = "CREATE TABLE counts (name VARCHAR, documents BIGINT, tokens HUGEINT)"
 
 
 def check_bounds(connection: Any, selection: Selection, documents: int) -> None:
-    """Check what all documents of the source allow, before any is dropped.
+    """Check that all documents of the source together allow the settings, before any is dropped.
 
     Args:
         connection: DuckDB with table `counts`: documents and tokens by the limits' column.
@@ -73,8 +73,8 @@ def check_bounds(connection: Any, selection: Selection, documents: int) -> None:
         documents: in the source.
 
     Raises:
-        SettingsError: they have fewer tokens than are to be kept or seen, or a group or all groups
-            together have less than the limits need.
+        SettingsError: the tokens do not suffice for the budget or the training, or a group or all
+            groups together have less than the limits need.
     """
     total, in_tokens = budget.total_units(selection, documents), selection.tokens is not None
     ((tokens,),) = execute(connection, "SELECT coalesce(sum(tokens), 0) FROM counts")
@@ -94,7 +94,7 @@ def check_bounds(connection: Any, selection: Selection, documents: int) -> None:
 def too_little(
     selection: Selection, most: int, total: int, limited: Collection[str]
 ) -> SettingsError:
-    """The error if the caps leave less than the budget."""
+    """Return the error to raise if the caps leave less than the budget."""
     unit = "tokens" if selection.tokens is not None else "documents"
     column = selection.limits[0].column
     remedy = f"raise them, or keep {most}"
@@ -106,14 +106,14 @@ def too_little(
 
 
 def group_column(column: str, table: str) -> str:
-    """SQL: the name of a document's group."""
+    """Return SQL for the name of a document's group."""
     return f"coalesce({table}.\"{column}\", '{NO_GROUP}')"
 
 
 def make_bounds(connection: Any, selection: Selection, total: int, table: str) -> dict[str, int]:
-    """Make the table `bounds` (name, floor, cap) of the limited groups; returns caps by name.
+    """Make the table `bounds` (name, floor, cap) of the limited groups; return caps by name.
 
-    The groups are those of a table with the columns name and units.
+    *table* names the groups: it has the columns name and units.
 
     Raises:
         SettingsError: the limits cannot be met.

@@ -1,9 +1,9 @@
 """Stage `mask_model`: the selection as a function of a document, for documents that come later.
 
-Its files are described in docs/one-pass.md; reading them executes no code. The model is that of the
-selection of all shards: in scope `corpus` with the logits of the run, unless what was learned from
-the sample selects better (`_better`); in scope `shard` with those of the run if it has one shard,
-else with one threshold that keeps the same share of a sample of the corpus.
+docs/one-pass.md describes its files; reading them executes no code. The model stands for the
+selection of all shards. In scope `corpus` it has the logits of the run, unless the judge learned
+from the sample selects better (`_better`). In scope `shard` it has the logits of the run if there
+is one shard, else one threshold that keeps the same fraction of a sample of the corpus.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from datamask.selection.terms import indicator_names, score_names, terms_of
 from datamask.source.opening import open_binary
 
 MOST_LOST = 0.1
-"""Share of the judge's gain on a sample that the gain at the final sums may lose and still be the
-model (docs/log.md#rounds)."""
+"""The gain at the final sums becomes the model if it loses at most this fraction of the judge's
+gain on a sample (docs/log.md#rounds)."""
 
 LEAST_GAIN = -3.0
-"""Least gain of a model over random documents of a sample, in deviations of random selections
+"""Minimum gain of a model over random documents of a sample, in deviations of random selections
 (docs/log.md#rounds)."""
 
 
@@ -72,7 +72,7 @@ def make_mask_model(run: Run, compute: Compute) -> None:
 
 
 def _unavailable(run: Run) -> str:
-    """Why the mask of a run is not a function of a document; empty if it is."""
+    """Say why the mask of a run is not a function of a document; empty if it is."""
     settings, quality = run.settings, run.receipt("quality", 0).metrics
     try:
         check_scope(terms_of(run))
@@ -92,7 +92,7 @@ def _unavailable(run: Run) -> str:
 
 
 def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any], str]:
-    """The model, what model.json says of it, and why it is of no use, if it is of none."""
+    """Return the model, its description in model.json, and the reason if it is useless, else ""."""
     selection, shards = run.in_force.selection, range(run.num_shards)
     level = sums.level_of_quality(run)
     quality = run.receipt("quality", 0).metrics
@@ -149,12 +149,12 @@ def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any], str]:
 def _about_terms(
     model: MaskModel, terms: Sequence[WeightedTerm], judged: Judged
 ) -> list[dict[str, Any]]:
-    """What model.json says of the terms with a weight, with their gains in a sample."""
+    """Describe the weighted terms for model.json, with their gains in a sample."""
     return [
         {
             "name": term.name,
             "kind": term.kind,
-            "options": {},  # programs that read models of 0.1.0 expect the key
+            "options": {},  # Programs that read models of 0.1.0 expect the key.
             "weight": weighted.weight,
             "factor": term.factor,
             "orders": [len(term.slope.first_D) > 0, len(term.slope.second_DD) > 0],
@@ -173,11 +173,11 @@ def _better(
     share: float,
     compute: Compute,
 ) -> MaskModel:
-    """The gain at the final sums or, if it selects clearly better of a sample, the judge.
+    """Return the gain at the final sums or, if it selects clearly better from a sample, the judge.
 
     Where sums have not settled, or diversity alone decides, documents of the highest gain can all
-    fill the same gap. In a small corpus, the gain of a document that is in the sums already says
-    nothing about others, so they are not compared. In one pass it is always the judge.
+    fill the same gap. In a small corpus, the gain of a document that is already in the sums says
+    nothing about others, so they are not compared. After a single pass it is always the judge.
     """
     rounds, slope = state.number, state.corpus.judge.slope
     if rounds > 1 and (state.first.sample or {})["shortfall"] is None:
@@ -197,7 +197,7 @@ def _better(
 
 
 def _terms_of_shards(run: Run) -> tuple[WeightedTerm, ...]:
-    """The terms with scales so that a document counts as much as in its shard on average."""
+    """Scale the terms so that a document counts as much as in its shard on average."""
     metrics = [run.receipt("selection", shard).metrics for shard in range(run.num_shards)]
     counts = {shard: each["num_selected"] for shard, each in enumerate(metrics)}
     terms = []
@@ -205,11 +205,11 @@ def _terms_of_shards(run: Run) -> tuple[WeightedTerm, ...]:
         name = term.objective.name
         total = sum(count / metrics[s]["scales"][name] for s, count in counts.items() if count)
         terms.append(replace(term, scale=sum(counts.values()) / total if total else 1.0))
-    return with_unit(terms, 1 / sums.level_of_quality(run).unit)  # the receipts are as reported
+    return with_unit(terms, 1 / sums.level_of_quality(run).unit)  # receipts are as reported
 
 
 def about_scores(settings: Settings, pinned_revisions: Mapping[str, str]) -> dict[str, Any]:
-    """What must be the same of the scores of two runs to judge them by one model."""
+    """Return what two runs must share in their scores so that one model can judge both."""
     compared = {"name", "weight", "normalisation", "missing"}
     scores = []
     for score in settings.scores:
@@ -226,7 +226,7 @@ def about_scores(settings: Settings, pinned_revisions: Mapping[str, str]) -> dic
 
 
 def about_embedding(settings: Settings, pinned_revisions: Mapping[str, str]) -> dict[str, Any]:
-    """What must be the same of the vectors of two runs to judge them by one model."""
+    """Return what two runs must share in their vectors so that one model can judge both."""
     embedding = settings.embedding
     if settings.source.layout == "features":
         return {"method": "features", "dimension": embedding.dimension}
@@ -261,7 +261,7 @@ def _to_bytes(model: MaskModel, topics: pa.Table | None) -> bytes:
 
 
 def read_model(folder: str, about: dict[str, Any]) -> MaskModel:
-    """The mask model of a folder. No code is executed.
+    """Read the mask model of a folder. No code is executed.
 
     Args:
         folder: as for `read_about`.
@@ -269,7 +269,7 @@ def read_model(folder: str, about: dict[str, Any]) -> MaskModel:
 
     Raises:
         InputError: model.safetensors is missing, or a term is unknown.
-        CorruptFileError: it is truncated, or not the one of model.json.
+        CorruptFileError: it is truncated, or not the file that model.json describes.
     """
     path, names = f"{folder.rstrip('/')}/{TENSORS}", about["score_names"]
     tensors = _read_tensors(path, about)
@@ -293,7 +293,7 @@ def read_model(folder: str, about: dict[str, Any]) -> MaskModel:
 
 
 def read_topics(folder: str, about: dict[str, Any]) -> tuple[list[str], np.ndarray]:
-    """The topic of each cluster, and the directions of the clusters; errors as `read_model`."""
+    """Read the topic of each cluster, and its direction. Errors are as in `read_model`."""
     return about["topics"], _read_tensors(f"{folder.rstrip('/')}/{TENSORS}", about)["topics"]
 
 

@@ -1,4 +1,4 @@
-"""The model.json of a mask model: what a run needs of it before any vector is read."""
+"""Read model.json of a mask model: all that a run needs of it before it reads vectors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FORMAT = "datamask-mask-1"
 
 
 def read_about(folder: str) -> dict[str, Any]:
-    """The model.json of a mask model.
+    """Read the model.json of a mask model.
 
     Args:
         folder: `RUN/mask_model`, a copy of it, or its URL.
@@ -46,17 +46,17 @@ def read_about(folder: str) -> dict[str, Any]:
 
 
 def corrupt(path: str, error: Exception) -> CorruptFileError:
-    """The error about a damaged file of a model."""
+    """Return the error about a damaged file of a model."""
     return CorruptFileError(
         f"{path}: corrupt ({one_line(error)}); delete it and rebuild its run, or copy it again"
     )
 
 
 def judged_by(run: Run) -> dict[str, Any] | None:
-    """The model.json by which a run judges its documents, as planned; None if the run learns.
+    """Return the planned model.json that judges the run's documents; None if the run learns.
 
     Raises:
-        RunError: the model has changed since the run was planned; and as `read_about`.
+        RunError: the model has changed since the run was planned; and as in `read_about`.
     """
     folder = run.settings.selection.mask_model
     if not folder:

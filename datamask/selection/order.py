@@ -1,4 +1,4 @@
-"""The order in which documents are kept, and where it reaches a number of units.
+"""Order the documents to keep, and find where they reach a number of units.
 
 Documents are kept in the order of higher logit, higher quality, smaller id. DuckDB sorts them, out
 of core.
@@ -19,7 +19,7 @@ NOTHING: Key = (float("inf"), 0.0, "")
 
 
 def not_after(logit: str, quality: str, name: str) -> str:
-    """SQL condition: whether a document has a key or comes before it in the order."""
+    """Return SQL that is true if a document has this key or comes before it in the order."""
     return (
         f"(logit > {logit} OR (logit = {logit} AND (quality > {quality} OR "
         f"(quality = {quality} AND id <= {name}))))"
@@ -27,7 +27,7 @@ def not_after(logit: str, quality: str, name: str) -> str:
 
 
 def is_kept(last: tuple[Any, ...]) -> str:
-    """SQL condition: whether a document is *last* or comes before it in the order."""
+    """Return SQL that is true if a document is *last* or comes before it in the order."""
     if last == NOTHING:
         return "false"
     name = last[2].replace("'", "''")
@@ -35,7 +35,7 @@ def is_kept(last: tuple[Any, ...]) -> str:
 
 
 def last_within(connection: Any, table: str, total: int, order: str = ORDER) -> tuple[Any, ...]:
-    """The row of a table at which the `units` in *order* reach *total*; the last if none does.
+    """Return the row at which the `units` in *order* reach *total*; the last row if none does.
 
     Args:
         connection: DuckDB.
@@ -55,7 +55,7 @@ def last_within(connection: Any, table: str, total: int, order: str = ORDER) -> 
 
 
 def midway(last: float | None, following: float | None) -> float:
-    """Between the last logit that is kept and the next one; 1 beyond the only one."""
+    """Return the middle of the last kept logit and the next; 1 beyond if only one exists."""
     if last is None:
         return 0.0 if following is None else following + 1
     return last - 1 if following is None else (last + following) / 2

@@ -19,11 +19,12 @@ from datamask.selection.documents import on_device, read_column, read_quality, w
 
 
 def sum_selected(run: Run, shard: int, compute: Compute) -> None:
-    """Write `outcome/NNNNN.parquet`: moments of what a shard keeps, and a sample of its documents.
+    """Write `outcome/NNNNN.parquet`: moments of the documents kept, and a sample of the shard.
 
-    In scope `corpus` also the moments of its part of the corpus's top quality. What is kept follows
-    from thresholds of the corpus, so the sums over shards are the moments of the corpus's selection
-    and of as many documents with the highest quality. The sample says which documents are kept.
+    In scope `corpus`, it also has the moments of its part of the corpus's top quality. Thresholds
+    of the corpus decide what is kept, so the sums over shards are the moments of the corpus's
+    selection, and of equally many documents with the highest quality. The sample marks kept
+    documents.
     """
     selection, documents = run.settings.selection, read_quality(run, shard)
     kept = read_column(run, "selection", documents, "selected").to_numpy()
@@ -51,11 +52,11 @@ def sum_selected(run: Run, shard: int, compute: Compute) -> None:
 
 
 def corpus_metrics(run: Run) -> dict[str, Any]:
-    """The objective of the corpus for its selection, random documents and top quality.
+    """Compute the objective of the corpus for its selection, random documents and top quality.
 
     Returns the metrics of a shard's mask: `terms`, `objective`, `scales`. Values are functions of
-    the moments of all shards, scales those of learning. Terms of weight 0 that are not functions of
-    moments are left out.
+    the moments of all shards; scales are as in learning. Terms of weight 0 that are not functions
+    of moments are left out.
     """
     selected, top_quality = sums.read_moments(run, "outcome", range(run.num_shards))
     corpus = sums.CorpusState.read(run, 0).corpus

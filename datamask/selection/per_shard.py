@@ -1,8 +1,8 @@
 """Stages `learning` and `selection`: learn from a shard's documents, write its mask.
 
-If every shard selects its own share, `selection` learns the mask in one go. If documents of
-different shards are compared (stage `threshold`), `learning` writes logits, and `selection` applies
-the threshold to them. It does the same with the logits that a mask model gives (stage `judged`).
+If every shard keeps its own part of the budget, `selection` learns the mask in one go. If documents
+of different shards are compared (stage `threshold`), `learning` writes logits, and `selection`
+applies the threshold to them. It does the same with the logits of a mask model (stage `judged`).
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ from datamask.selection.threshold import candidates_of, kept_of_shard
 MOST_ATTEMPTS = 3
 LEAST_CHANGE = 0.02
 """A budget of tokens is approached in at most `MOST_ATTEMPTS` attempts, or until the number of
-documents changes by at most this share (docs/log.md#threshold)."""
+documents changes by at most this fraction (docs/log.md#threshold)."""
 
 LEARNED_METRICS = ("estimator", "steps", "stopped_by")
 RANGES = "ranges"
-"""Metric of stage `learning`: the range of each term, by which the stage `selection` judges."""
+"""Metric of stage `learning`: the range of each term; stage `selection` judges masks by it."""
 
 MOST_POINTS = 50
-"""Points of a learner's curve that a receipt keeps, a few kB (docs/log.md#curves)."""
+"""Maximum number of points of a learner's curve that a receipt keeps, a few kB
+(docs/log.md#curves)."""
 
 
 def make_mask(run: Run, shard: int, compute: Compute) -> None:
@@ -58,11 +59,11 @@ def make_mask(run: Run, shard: int, compute: Compute) -> None:
     is_compared = selection.scope == "shard"
     if is_compared:
         documents = with_vectors(run, read_quality(run, shard))
-    else:  # the objective is that of the corpus (stage `outcome`)
+    else:  # Stage `outcome` computes the objective of the corpus.
         documents = read_survivors(run, shard)
     if selection.mask_model or selection.has_cut:
         logits, selected, metrics = _above_threshold(run, documents, compute)
-        ranges = metrics.pop(RANGES, {})  # a mask model has none: nothing was learned here
+        ranges = metrics.pop(RANGES, {})  # A mask model has none: nothing was learned here.
         if is_compared:
             metrics |= compare_mask(run, documents, selected, compute, ranges)
     else:
@@ -77,9 +78,9 @@ def make_mask(run: Run, shard: int, compute: Compute) -> None:
 def _above_threshold(
     run: Run, documents: ShardDocuments, compute: Compute
 ) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
-    """Logits less the threshold, which documents are kept (bool, shape N), and the metrics.
+    """Return logits less the threshold, the mask of documents kept (bool, shape N), and metrics.
 
-    The threshold is that of all shards; for the logits of a mask model it is 0.
+    All shards share one threshold; for the logits of a mask model it is 0.
     """
     selection = run.settings.selection
     stage = "judged" if selection.mask_model else "learning"
@@ -107,7 +108,7 @@ def learn_logits(run: Run, shard: int, compute: Compute) -> None:
     """
     selection = run.settings.selection
     if selection.num_rounds:
-        from datamask.selection.rounds import logits_of_rounds  # imports torch
+        from datamask.selection.rounds import logits_of_rounds  # This imports torch.
 
         logits, metrics = logits_of_rounds(run, shard, compute)
     elif selection.scope == "corpus":
@@ -123,10 +124,10 @@ def learn_logits(run: Run, shard: int, compute: Compute) -> None:
 
 
 def kept_curve(learned: LearnedMask) -> dict[str, Any]:
-    """The metric `curve` of a shard that was learned; nothing of one that was not.
+    """Return the metric `curve` of a shard that was learned; nothing for other shards.
 
-    It has columns `step`, `objective` and one per term, with at most `MOST_POINTS` points, of which
-    the last is the final mask. Seconds are left out, because a receipt depends on no clock.
+    It has columns `step`, `objective` and one per term, with at most `MOST_POINTS` points. The last
+    is the final mask. Seconds are left out, because a receipt depends on no clock.
     """
     if not learned.metrics["steps"]:
         return {}
@@ -140,7 +141,7 @@ def kept_curve(learned: LearnedMask) -> dict[str, Any]:
 def _learn_to_budget(
     run: Run, documents: ShardDocuments, compute: Compute
 ) -> tuple[LearnedMask, np.ndarray]:
-    """Learn with as many documents as meet the shard's budget, which may be in tokens."""
+    """Learn with the number of documents that meets the shard's budget, which may be in tokens."""
     selection, costs = run.settings.selection, np.ones(len(documents.ids), np.int64)
     due = num_selected = budget.shard_units(selection, run.num_documents, documents.left)
     if selection.tokens is not None:
@@ -161,9 +162,10 @@ def _learn_to_budget(
 
 
 def selected_alone(run: Run, shard: int, compute: Compute) -> pa.ChunkedArray:
-    """The ids that a shard selects by itself, for comparison: nothing is written.
+    """Return the ids that a shard selects by itself, for comparison; write nothing.
 
-    Limits are not applied, and a budget of tokens is met approximately. Raises as `learn_logits`.
+    Limits are not applied, and a budget of tokens is met approximately. Errors are as in
+    `learn_logits`.
     """
     documents = with_vectors(run, read_quality(run, shard))
     learned, logits = _learn_to_budget(run, documents, compute)
@@ -173,15 +175,15 @@ def selected_alone(run: Run, shard: int, compute: Compute) -> pa.ChunkedArray:
 
 
 def _comparable(run: Run, documents: ShardDocuments) -> np.ndarray:
-    """The values by which a method that does not learn ranks the documents of all shards."""
+    """Return values that rank documents of all shards, by a method that does not learn."""
     if run.settings.selection.method == "top_quality":
-        return documents.quality  # the threshold breaks ties in float32 by quality
+        return documents.quality  # The threshold breaks ties in float32 by quality.
     seed = shard_seed(run.settings.seed, documents.shard)
     return np.random.Generator(np.random.PCG64(seed)).random(len(documents.ids))
 
 
 def _prefix(costs: np.ndarray, due: int) -> int:
-    """The number of documents, in the order given, whose costs reach the amount due."""
+    """Count the first documents whose costs together reach *due*."""
     if due <= 0:
         return 0
     return min(int(np.searchsorted(np.cumsum(costs), due)) + 1, len(costs))

@@ -1,9 +1,9 @@
 """Stage `repeats`: how often training sees each selected document.
 
-The k-th exposure of a document is worth (1 + max(logit, 0)) DECAY^(k - 1) (docs/repeats.md). After
-the first of each, exposures follow in order of higher value, higher logit, higher quality, smaller
-id, until training sees the total: exactly in documents; in tokens, the exposure that reaches it is
-the last one. No choice of as many exposures is worth more.
+The k-th exposure of a document is worth (1 + max(logit, 0)) DECAY^(k - 1) (docs/repeats.md). Every
+document has a first exposure. Further exposures follow in order of higher value, higher logit,
+higher quality, smaller id, until training sees the total: exactly in documents; in tokens, the
+exposure that reaches it is the last one. No choice of as many exposures is worth more.
 
 `repeats.parquet` holds the last exposure, and a document's repeats follow from it and its own row.
 """
@@ -29,7 +29,7 @@ from datamask.storage.duckdb_scratch import execute, execute_with, temporary_duc
 logger = logging.getLogger(__name__)
 
 DECAY = 0.939
-"""What an exposure is worth as a share of the one before (docs/log.md#repeats)."""
+"""Value of an exposure, as a fraction of the previous exposure's (docs/log.md#repeats)."""
 
 _FIRST = "(1 + greatest(logit, 0)::DOUBLE)"
 
@@ -38,11 +38,11 @@ def find_last_exposure(run: Run, compute: Compute) -> None:
     """Write `repeats.parquet`: the last exposure.
 
     The metrics of the receipt, in documents or tokens like the setting: `epoch` (every document
-    once) and `total` (what training is to see).
+    once) and `total` (what training sees).
 
     Raises:
         InputError: the total is in tokens, and a document has no number of them.
-        SettingsError: it is less than one epoch or more than `max_repeat` epochs.
+        SettingsError: the total is less than one epoch or more than `max_repeat` epochs.
     """
     selection = run.settings.selection
     with temporary_duckdb(run.root, compute) as connection:
@@ -57,10 +57,10 @@ def find_last_exposure(run: Run, compute: Compute) -> None:
 
 
 def load_epoch(connection: Any, run: Run) -> int:
-    """Make table `kept` (logit, quality, id and units of the selected documents); sums the units.
+    """Make table `kept` (logit, quality, id and units of the selected documents); sum the units.
 
     Raises:
-        RunError, InputError, SettingsError: as `find_last_exposure`.
+        RunError, InputError, SettingsError: as in `find_last_exposure`.
     """
     connection.execute("CREATE TABLE kept (logit FLOAT, quality DOUBLE, id VARCHAR, units BIGINT)")
     in_tokens = run.settings.selection.training_tokens is not None
@@ -78,18 +78,18 @@ def load_epoch(connection: Any, run: Run) -> int:
 
 
 def _weights(max_repeat: int) -> list[str]:
-    """SQL: what each exposure after the first is worth, as a share of the first."""
+    """Return SQL for the value of each exposure after the first, as a fraction of the first."""
     weights = accumulate(repeat(DECAY, max_repeat - 1), mul)
     return [f"'{weight!r}'::DOUBLE" for weight in weights]
 
 
 def last_exposure(connection: Any, max_repeat: int, units: int) -> tuple[Any, ...]:
-    """The exposure at which the exposures after the first reach *units*.
+    """Return the exposure at which the exposures after the first reach *units*.
 
     Args:
         connection: DuckDB, with `kept` (logit, quality, id, units).
         max_repeat: the most exposures of a document, at least 2.
-        units: documents or tokens, like those of the table.
+        units: documents or tokens, as in the table.
 
     Returns:
         The values of `schemas.LAST_EXPOSURE`.
@@ -104,7 +104,7 @@ def last_exposure(connection: Any, max_repeat: int, units: int) -> tuple[Any, ..
 
 
 def repeat_column(last: tuple[Any, ...], max_repeat: int) -> str:
-    """SQL: how often training sees a selected document with columns logit, quality and id.
+    """Return SQL: how often training sees a selected document with columns logit, quality and id.
 
     Args:
         last: the values of `schemas.LAST_EXPOSURE`.
@@ -119,7 +119,7 @@ def repeat_column(last: tuple[Any, ...], max_repeat: int) -> str:
 
 
 def added_repeat(run: Run) -> str:
-    """SQL: the column `repeat`, null if not `selected`, after a comma; "" without repeats."""
+    """Return SQL for column `repeat` after a comma, null if not `selected`; or ""."""
     if run.settings.selection.max_repeat == 1:
         return ""
     run.receipt("repeats")

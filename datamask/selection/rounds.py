@@ -1,8 +1,8 @@
-"""A shard in the rounds of scope `corpus`, and its logits after the last one.
+"""Move a shard through the rounds of scope `corpus`, and compute its logits after the last one.
 
-Round 1 reads the vectors of all documents, later ones those of the documents that may still move
-(`datamask.learning.expected.unsettled`): the moments of the others stay as they are. What happens
-between rounds is in `datamask.selection.totals`.
+Round 1 reads the vectors of all documents. Later rounds read only documents that may still move
+(`datamask.learning.expected.unsettled`): the moments of the others stay as they are.
+`datamask.selection.totals` does the work between rounds.
 
 After the last round every shard keeps its most probable documents.
 """
@@ -46,13 +46,13 @@ class ShardState:
 
 
 def state_after(run: Run, shard: int, state: CorpusState) -> ShardState:
-    """A shard after a round, from what it wrote in this round and the share that was applied."""
+    """Return a shard after a round, from its file of the round and the applied fraction."""
     unit, share = run.round_units(state.number)[shard], state.total.share or 0.0
     run.receipt("round", unit)
     names = (*schemas.MOMENTS.names, "present", "proposed", "step_size")
     rows = sums.read_rows(run, "round", names, unit)
     proposed, before = (sums.moments_of_row(run, row) for row in rows)
-    if state.number == 1:  # of all documents, of which each is selected in part
+    if state.number == 1:  # These moments count all documents, each in part.
         part = state.share_selected(state.first)
         before = before.mapped(lambda total: part * total)
     present, after = (torch.tensor(rows[0][name]) for name in ("present", "proposed"))
@@ -91,7 +91,7 @@ def learn_round(run: Run, unit: int, compute: Compute) -> None:
 def _judged(
     run: Run, state: CorpusState, documents: ShardDocuments, compute: Compute
 ) -> tuple[ShardState, ShardState, np.ndarray]:
-    """A shard before and after the first round; if it is the only one, the documents' gains."""
+    """Return a shard before and after the first round; if it is the only one, also the gains."""
     documents = with_vectors(run, documents)
 
     def work(data: ShardData) -> tuple[ShardState, ShardState, np.ndarray]:
@@ -110,14 +110,14 @@ def _judged(
 def _gains(
     data: ShardData, corpus: exchange.Corpus, mask: torch.Tensor, moments: Moments
 ) -> np.ndarray:
-    """Gains of a shard's documents at moments of the corpus, on the CPU; float64, shape N."""
+    """Return gains of a shard's documents at the corpus's moments, on the CPU; float64, N."""
     return marginal_gains(data, corpus.active, mask.to(data.device), moments.to(data.device))
 
 
 def _moved(
     run: Run, state: CorpusState, documents: ShardDocuments, before: ShardState, compute: Compute
 ) -> ShardState:
-    """What a shard proposes in a later round."""
+    """Return the state that a shard proposes in a later round."""
     rows, seed = movable(state, before.logits), shard_seed(run.settings.seed, documents.shard)
     if not len(rows):
         return before
@@ -141,7 +141,7 @@ def _moved(
 
 
 def logits_of_rounds(run: Run, shard: int, compute: Compute) -> tuple[np.ndarray, dict[str, Any]]:
-    """A shard's logits after the last round, and the learner's metrics.
+    """Return a shard's logits after the last round, and the learner's metrics.
 
     Logits are as in `datamask.learning.published`, at the moments of the corpus and minus its dual
     price; after one round, at the moments that the sample expects. A shard has as many documents
@@ -170,15 +170,15 @@ def logits_of_rounds(run: Run, shard: int, compute: Compute) -> tuple[np.ndarray
 
 
 def _last_logits(state: CorpusState, present: torch.Tensor) -> torch.Tensor:
-    """A shard's logits after the last round, shifted so that all shards expect to select S."""
-    if state.number == 1:  # gains choose from more than S
+    """Shift a shard's logits after the last round so that all shards expect to select S."""
+    if state.number == 1:  # Gains choose from more than S documents.
         return present
     part = long_sum(inclusion_of(present.to(torch.float64))) / state.total.expected
     return exchange.expecting(present, part * state.total.documents)
 
 
 def sample_logits(run: Run, state: CorpusState, documents: int) -> torch.Tensor:
-    """The logits of the sample's documents after a round; before the first, all the same."""
+    """Return the logits of the sample's documents after a round; before the first, all equal."""
     if not state.number:
         return state.first_logits(documents)
     lists = sums.read_lists(run, "round_total", ("sample_logits",), state.number)
@@ -186,7 +186,7 @@ def sample_logits(run: Run, state: CorpusState, documents: int) -> torch.Tensor:
 
 
 def movable(state: CorpusState, logits: torch.Tensor) -> np.ndarray:
-    """Places of the documents that may move in the next round, which is not the first."""
+    """Return the documents that may move in the next round, which is not the first."""
     if is_linear(state.corpus.active):
-        return np.zeros(0, np.int64)  # the judge has decided
+        return np.zeros(0, np.int64)  # The judge has decided.
     return unsettled(inclusion_of(logits), state.share_selected(state.total)).numpy()

@@ -1,7 +1,7 @@
 """The sample of the corpus that shards draw together, and its size.
 
-A shard's documents of a sample of n are the first of a permutation of its documents, as many as its
-share of the corpus. A larger sample therefore contains a smaller one:
+In a sample of n, each shard has a part in proportion to its documents: the first ones of a
+permutation of these. A larger sample therefore contains a smaller one:
 
     |-- stand-ins, 16,384 --|-- learned, 65,536 --|-- others, for sums over all documents --|
 
@@ -34,15 +34,15 @@ from datamask.selection.terms import score_names
 logger = logging.getLogger(__name__)
 
 SAMPLE, STAND_INS = 65_536, 16_384
-"""Documents that are learned, and those that stand for the corpus in the rounds and confirm what
-was learned (docs/log.md#rounds). Scales, the dual price and a model's threshold are estimated from
-the latter."""
+"""Number of documents that are learned, and of stand-ins for the corpus in the rounds, which
+confirm what was learned (docs/log.md#rounds). Scales, the dual price and a model's threshold are
+estimated from the stand-ins."""
 
 SAMPLED = ("sample_features", "sample_quality", "sample_scores")
 
 
 def sample_places(left: budget.Survivors, size: int | None = None) -> range:
-    """The places of a shard's documents in a sample of the corpus, by default the stand-ins."""
+    """Return the places of a shard's documents in a sample, by default the stand-ins."""
     whole = min(size or STAND_INS, left.kept_total)
     start = budget.shard_budget(whole, 0, left.kept_before, left.kept_total)
     number = budget.shard_budget(whole, left.kept_before, left.kept, left.kept_total)
@@ -50,14 +50,14 @@ def sample_places(left: budget.Survivors, size: int | None = None) -> range:
 
 
 def drawn_rows(run: Run, documents: ShardDocuments) -> np.ndarray:
-    """What a shard draws, as places among its documents: `sampled_rows`, then the others."""
+    """Draw documents of a shard, as places among its documents: `sampled_rows`, then the others."""
     most = len(sample_places(documents.left, SAMPLE + STAND_INS))
     sampled = sampled_rows(run, documents)
     return np.concatenate([sampled, _permuted(run, documents)[len(sampled) : most]])
 
 
 def sampled_rows(run: Run, documents: ShardDocuments) -> np.ndarray:
-    """A shard's stand-ins: places among its documents, ascending."""
+    """Return a shard's stand-ins: places among its documents, ascending."""
     return np.sort(_permuted(run, documents)[: len(sample_places(documents.left))])
 
 
@@ -67,7 +67,7 @@ def _permuted(run: Run, documents: ShardDocuments) -> np.ndarray:
 
 
 def sample_columns(documents: ShardDocuments, rows: np.ndarray) -> dict[str, np.ndarray]:
-    """Some documents of a shard as lists of one row; scores by name, then by document."""
+    """Put some documents of a shard into lists of one row; scores by name, then by document."""
     scores = [score[rows] for score in documents.scores.values()]
     return {
         "sample_features": np.asarray(documents.features[rows], np.float16).ravel(),
@@ -78,7 +78,7 @@ def sample_columns(documents: ShardDocuments, rows: np.ndarray) -> dict[str, np.
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """The documents that all shards drew, each shard's in the order in which they were drawn.
+    """The documents that all shards drew, each shard's in drawing order.
 
     Args:
         run: the run.
@@ -103,9 +103,10 @@ class Drawn:
         return Drawn(run, parts, left)
 
     def columns(self, start: int, stop: int | None) -> dict[str, np.ndarray]:
-        """The documents of a sample of *stop* that are in none of *start*, as `sample_columns`.
+        """Return the documents of the sample of *stop* without the sample of *start*.
 
-        Without *stop*, all others that were drawn.
+        They are in the form of `sample_columns`. Without *stop*, all documents after *start* are
+        returned.
         """
         some: dict[str, list[np.ndarray]] = {name: [] for name in SAMPLED}
         for sampled, left in zip(self.parts, self.left, strict=True):
@@ -118,12 +119,12 @@ class Drawn:
         return whole | {"sample_features": features, "sample_scores": scores}
 
     def data(self, start: int, stop: int | None, compute: Compute) -> ShardData:
-        """The same documents as one shard, on the CPU."""
+        """Return the same documents as one shard, on the CPU."""
         return corpus_sample(self.run, self.columns(start, stop), compute)
 
 
 def with_known_sums(documents: ShardDocuments, moments: Moments) -> Moments:
-    """Moments of drawn documents, with those sums over the whole shard that need no vectors."""
+    """Replace sums that need no vectors, in moments of drawn documents, by the shard's."""
 
     def total(values: np.ndarray) -> torch.Tensor:
         return torch.tensor(values.astype(np.float32).sum(dtype=np.float64))
@@ -135,7 +136,7 @@ def with_known_sums(documents: ShardDocuments, moments: Moments) -> Moments:
 
 
 def estimated_totals(drawn: Drawn, moments: Moments) -> Moments:
-    """Moments of the corpus, from the shards' sums (`with_known_sums`)."""
+    """Estimate the moments of the corpus from the shards' sums (`with_known_sums`)."""
     number = sum(len(part["sample_quality"]) for part in drawn.parts)
     share = float(moments.count) / number
     first, second = share * moments.first_D, share * moments.second_DD
@@ -143,7 +144,7 @@ def estimated_totals(drawn: Drawn, moments: Moments) -> Moments:
 
 
 def corpus_sample(run: Run, columns: Mapping[str, np.ndarray], compute: Compute) -> ShardData:
-    """A sample of the corpus as one shard, on the CPU, with exact products."""
+    """Make a sample of the corpus one shard, on the CPU, with exact products."""
     features, quality, scores = (columns[name] for name in SAMPLED)
     names = score_names(run)
     return shard_data(
@@ -156,22 +157,22 @@ def corpus_sample(run: Run, columns: Mapping[str, np.ndarray], compute: Compute)
 
 
 def known_sample(run: Run, compute: Compute) -> ShardData:
-    """The documents that stand for the corpus in the rounds, as total 0 has them."""
+    """Return the stand-ins for the corpus in the rounds, as total 0 has them."""
     return corpus_sample(run, read_lists(run, "round_total", SAMPLED), compute)
 
 
 def _learned(candidates: int) -> tuple[int, int]:
-    """The place of the first document that is learned, and their number.
+    """Return the place of the first document that is learned, and their number.
 
-    Those that stand for the corpus in the rounds are before it, if there are enough documents.
-    Documents that are learned count against themselves, so the judge values others higher.
+    The stand-ins are before it, if there are enough documents. Otherwise learned documents also
+    estimate the judge's threshold, and the judge values others higher.
     """
     size = min(SAMPLE, candidates - STAND_INS) if candidates > SAMPLE else SAMPLE
     return STAND_INS if size + STAND_INS <= candidates else 0, size
 
 
 def not_learned(drawn: Drawn, compute: Compute) -> ShardData:
-    """Documents drawn that the judge was not learned from; all that were drawn if there are few."""
+    """Return drawn documents that the judge has not learned from; all if there are few."""
     start, size = _learned(drawn.left[0].kept_total)
     others = drawn.data(0, start, compute) if start else drawn.data(size, None, compute)
     return others if others.num_documents else drawn.data(0, None, compute)
@@ -195,7 +196,7 @@ def learn_judge(
 
     Returns:
         The judge, and its origin: `documents` of the sample, and the `shortfall` of the judge
-        on a second one (`exchange.shortfall`), null if too few documents are left for one.
+        on a second sample (`exchange.shortfall`), null if too few documents remain for one.
     """
     run, active = drawn.run, [term for term in terms if term.weight]
     number = int(totals.count)
@@ -205,7 +206,7 @@ def learn_judge(
     fast = replace(sample, matmul=precision_of(compute, sample.device))
     judge = exchange.learn_sample(terms, totals, fast, num_selected, generator)
     origin: dict[str, Any] = {"documents": sample.num_documents, "shortfall": None}
-    if is_linear(active):  # every sample gives the same gains
+    if is_linear(active):  # Every sample gives the same gains.
         return judge, origin | {"shortfall": 0.0}
     if size + STAND_INS > number:
         others = "too few others to confirm it" if size < number else "the whole corpus"
@@ -213,7 +214,7 @@ def learn_judge(
         return judge, origin
     share, other = num_selected / number, 0 if start else size
     own, second = (drawn.data(at, at + STAND_INS, compute) for at in (start, other))
-    # With one round, gains choose from those that the judge keeps.
+    # With one round, gains choose among the documents that the judge keeps.
     if start and run.settings.selection.num_rounds != 1:
         weight = (number - size) / second.num_documents
         judge = exchange.keeping(judge.slope, num_selected, (sample, 1.0), (second, weight))

@@ -1,4 +1,4 @@
-"""The files in which shards exchange sums, and what they say about the whole corpus."""
+"""Read and write the files with sums that shards exchange about the whole corpus."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ class Total:
         documents: S.
         expected: documents that the logits expect (the sum of p), as a sample predicts.
         excess: what the next round subtracts from logits so that these expect S.
-        share: of the round, that was applied; None in total 0.
-        drawn: whether masks are drawn if the round is the last (`policy.expected_mask`).
+        share: fraction of the round that was applied; None in total 0.
+        drawn: True if masks are drawn should the round be the last (`policy.expected_mask`).
         dual_price: gradient of the last document that would be selected.
         objective: of the corpus.
         terms: their raw values.
         scales: of the terms, for quality as it is learned.
-        settled: whether the objective has stopped rising (`totals.ROUNDS_TO_STOP`).
+        settled: True if the objective has stopped rising (`totals.ROUNDS_TO_STOP`).
         threshold: of the judge; in total 0.
-        sample: what the judge was learned from (`sampling.learn_judge`); in total 0.
+        sample: the sample that the judge was learned from (`sampling.learn_judge`); in total 0.
     """
 
     documents: float
@@ -60,12 +60,12 @@ class Total:
 
     @staticmethod
     def read(run: Run, number: int) -> Total:
-        """From the receipt of a round's total."""
+        """Read the receipt of a round's total."""
         return Total(**run.receipt("round_total", number).metrics)
 
 
 def term_values(terms: Sequence[WeightedTerm], moments: Moments) -> dict[str, float]:
-    """The raw value of each moment objective, for quality as it is learned."""
+    """Return the raw value of each moment objective, for quality as it is learned."""
     return {
         term.objective.name: float(term.objective.of_moments(moments))
         for term in terms
@@ -74,13 +74,13 @@ def term_values(terms: Sequence[WeightedTerm], moments: Moments) -> dict[str, fl
 
 
 def level_of_quality(run: Run) -> Level:
-    """The level of quality wherever shards exchange sums."""
+    """Return the level of quality wherever shards exchange sums."""
     return level_from(run.receipt("quality", 0).metrics)
 
 
 @dataclass(frozen=True, slots=True)
 class CorpusState:
-    """What is known of the corpus after a round; 0 is before the first.
+    """The state of the corpus after a round; 0 is before the first.
 
     Args:
         number: of the round.
@@ -96,7 +96,7 @@ class CorpusState:
 
     @staticmethod
     def read(run: Run, number: int) -> CorpusState:
-        """From the totals of the round, and those before the first."""
+        """Read the totals of the round, and total 0."""
         first, total = Total.read(run, 0), Total.read(run, number)
         totals, slope, *_ = read_moments(run, "round_total", [0])
         moments, *_ = read_moments(run, "round_total", [number])
@@ -107,12 +107,12 @@ class CorpusState:
         return CorpusState(number, first, total, corpus)
 
     def share_selected(self, total: Total) -> float:
-        """The share of all documents that is selected according to a total; in (0, 1)."""
+        """Return the fraction of all documents that a total selects; in (0, 1)."""
         part = total.documents / float(self.corpus.totals.count)
         return min(max(part, 1e-6), 1 - 1e-6)
 
     def first_logits(self, documents: int) -> torch.Tensor:
-        """Logits before the first round, float32: the same for every document."""
+        """Return logits before the first round, float32: the same for every document."""
         share = torch.tensor(self.share_selected(self.first), dtype=torch.float64)
         return torch.full((documents,), float(torch.logit(share)))
 
@@ -120,25 +120,25 @@ class CorpusState:
 def weighed_moments(
     run: Run, data: ShardData, weights: np.ndarray, *, exact: bool = True
 ) -> Moments:
-    """Moments of documents by weight (shape N), as many as the objective needs."""
+    """Sum moments of documents by weight (shape N), up to the order that the objective needs."""
     weights_N = torch.from_numpy(weights.astype(np.float32)).to(data.device)
     return moments_of(data, weights_N, highest_order(terms_of(run)), exact=exact)
 
 
 def all_moments(run: Run, data: ShardData) -> Moments:
-    """Moments of all documents: in the precision that steers learning, not in full."""
+    """Sum moments of all documents, in the precision that steers learning."""
     return weighed_moments(run, data, np.ones(data.num_documents), exact=False)
 
 
 def weighed_tokens(run: Run, documents: ShardDocuments, weights: np.ndarray | float = 1.0) -> float:
-    """Tokens of a shard's documents times weights; 0 unless the budget is in tokens."""
+    """Sum tokens of a shard's documents times weights; 0 unless the budget is in tokens."""
     if run.settings.selection.tokens is None:
         return 0.0
     return float((read_tokens(run, documents).astype(np.float64) * weights).sum())
 
 
 def moment_row(moments: Moments, tokens: float = 0.0) -> dict[str, Any]:
-    """Moments as a row of a file; the symmetric matrix as its upper triangle."""
+    """Turn moments into a row of a file; a symmetric matrix becomes its upper triangle."""
     second = moments.second_DD.cpu().numpy()
     return {
         "count": float(moments.count),
@@ -153,7 +153,7 @@ def moment_row(moments: Moments, tokens: float = 0.0) -> dict[str, Any]:
 def moments_from(
     names: Sequence[str], sums: np.ndarray, first: np.ndarray, triangle: np.ndarray
 ) -> Moments:
-    """Moments on the CPU, from sums (count, quality, scores by name) as in `moment_row`."""
+    """Make moments on the CPU from sums (count, quality, scores by name) as in `moment_row`."""
     width = (math.isqrt(8 * len(triangle) + 1) - 1) // 2
     second = np.zeros((width, width))
     second[np.triu_indices(width)] = triangle
@@ -164,13 +164,13 @@ def moments_from(
 
 
 def moments_of_row(run: Run, row: Mapping[str, np.ndarray]) -> Moments:
-    """Moments on the CPU, from a row of a file (`read_rows`)."""
+    """Make moments on the CPU from a row of a file (`read_rows`)."""
     sums = np.concatenate([row[name] for name in ("count", "quality", "scores")])
     return moments_from(score_names(run), sums, row["first"], row["second"])
 
 
 def read_moments(run: Run, stage: str, units: Iterable[int]) -> list[Moments]:
-    """Moments as written, on the CPU: of each row, added in the order of units."""
+    """Read moments on the CPU: for each row of the files, added in the order of units."""
     totals: list[dict[str, np.ndarray]] = []
     for unit in units:
         run.receipt(stage, unit)
@@ -185,21 +185,21 @@ def read_moments(run: Run, stage: str, units: Iterable[int]) -> list[Moments]:
 
 
 def sum_tokens(run: Run, stage: str, units: Iterable[int]) -> float:
-    """Tokens of the documents of the moments that units wrote first."""
+    """Sum the tokens in the first rows of units' files."""
     return float(sum(read_lists(run, stage, ("tokens",), unit)["tokens"][0] for unit in units))
 
 
 def read_lists(
     run: Run, stage: str, names: tuple[str, ...], unit: int = 0
 ) -> dict[str, np.ndarray]:
-    """Some columns of the first row of a file, as `read_rows`."""
+    """Read some columns of the first row of a file, as `read_rows` does."""
     return read_rows(run, stage, names, unit)[0]
 
 
 def read_rows(
     run: Run, stage: str, names: tuple[str, ...], unit: int
 ) -> list[dict[str, np.ndarray]]:
-    """Some columns of each row of a file, as arrays; a number becomes an array of length 1.
+    """Read some columns of each row of a file, as arrays; a number becomes an array of length 1.
 
     All shards read the same totals, so a process keeps the last of these.
     """
@@ -208,7 +208,7 @@ def read_rows(
 
 
 def _rows(path: Path, fingerprint: str, names: tuple[str, ...]) -> list[dict[str, np.ndarray]]:
-    # What is known has the fingerprint in its key: another file may come to the same path.
+    # The key contains the fingerprint, because another file may come to the same path.
     table = read_columns(path, list(names))
     columns = {name: table[name].combine_chunks() for name in names}
     return [
@@ -233,6 +233,6 @@ def write_sums(
     rows: Sequence[Mapping[str, Any]],
     metrics: dict[str, Any],
 ) -> None:
-    """Write a file of sums; a list that a row lacks is empty."""
+    """Write a file of sums; a list that a row lacks is written empty."""
     columns = [pa.array([row.get(field.name, ()) for row in rows], field.type) for field in schema]
     write_output(run, stage, unit, schema, [pa.table(columns, schema=schema)], metrics)

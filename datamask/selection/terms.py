@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 def terms_of(run: Run) -> tuple[WeightedTerm, ...]:
-    """The terms of the objective.
+    """Make the terms of the objective.
 
     Raises:
         InputError: a term's file has changed since the run was planned.
         SettingsError: a term cannot be made.
     """
-    from datamask.objectives.weighted import build_terms  # imports torch
+    from datamask.objectives.weighted import build_terms  # This imports torch.
 
     planned = {}
     for term in run.settings.selection.more_terms:
@@ -36,10 +36,10 @@ def terms_of(run: Run) -> tuple[WeightedTerm, ...]:
 
 
 def indicator_names(selection: Selection) -> tuple[str, ...]:
-    """Names of the indicators that the objective reads, in the order of its terms."""
+    """Name the indicators that the objective reads, in the order of its terms."""
     if not (selection.more_terms or selection.has_custom_terms):
         return ()
-    from datamask.objectives.groups import GroupBalance  # these import torch
+    from datamask.objectives.groups import GroupBalance  # These import torch.
     from datamask.objectives.weighted import build_terms
 
     terms = [term.objective for term in build_terms(selection)]
@@ -48,6 +48,6 @@ def indicator_names(selection: Selection) -> tuple[str, ...]:
 
 
 def score_names(run: Run) -> list[str]:
-    """Names of all scores that the learner sees: quality scores, then indicators."""
+    """Name all scores that the learner sees: quality scores, then indicators."""
     names = [score.name for score in run.settings.scores]
     return [*names, *indicator_names(run.settings.selection)]

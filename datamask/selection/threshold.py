@@ -7,10 +7,12 @@ With limits, the documents of every group with a floor or cap are first taken in
 document that does not fit into the rest of its group's cap is skipped, and later documents that fit
 are taken. Documents taken before the floor is reached are kept in any case. The order then decides
 on the other documents that were taken, and on groups without limits, until the budget is reached.
+
 In tokens, the documents that cross the floors of their groups are left to the order if all of them
 together would exceed the budget. So caps are never exceeded, and floors are met, in tokens within
-one document. `threshold.parquet` (`schemas.CUT`) is all that a shard needs to apply it: of a group,
-the last document that is kept before the first that did not fit, and ids of the few after it.
+one document. `threshold.parquet` (`schemas.CUT`) is all that a shard needs to apply it: for each
+group, the last document that is kept before the first that did not fit, and ids of the few after
+it.
 
 DuckDB holds the documents of all shards out of core.
 """
@@ -47,16 +49,16 @@ def cut(run: Run, compute: Compute) -> None:
     The metrics of the receipt: `budget`, `unit` (documents or tokens), `units` (what is kept, in
     that unit), `threshold` (midway between the logits of the last document that the order kept and
     the next one) and `selected` (documents that each shard keeps). In scope `corpus` also
-    `top_quality`: quality and id of the last of as many documents with the highest quality, null if
+    `top_quality`: quality and id of the last document if quality alone had kept as many, null if
     nothing is kept.
 
     Raises:
-        SettingsError: the corpus has less than the budget, or limits cannot be met or name topics
-            that there are not.
+        SettingsError: the corpus has less than the budget, or limits cannot be met or name unknown
+            topics.
     """
     selection = run.settings.selection
     if selection.limits != selection.limits_of_source:
-        from datamask.selection.topics import unknown_topics  # imports torch
+        from datamask.selection.topics import unknown_topics  # This imports torch.
 
         if unknown := unknown_topics(run):
             raise together(unknown)
@@ -69,7 +71,7 @@ def cut(run: Run, compute: Compute) -> None:
 
 
 def find_cut(run: Run, compute: Compute, total: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The rows of `cut_table` for the documents of all shards, and the metrics of `cut`."""
+    """Return the rows of `cut_table` for the documents of all shards, and the metrics of `cut`."""
     selection = run.settings.selection
 
     def candidates(shard: int) -> pa.Table:
@@ -94,7 +96,7 @@ def find_cut(run: Run, compute: Compute, total: int) -> tuple[list[dict[str, Any
         counts = dict(execute(connection, "SELECT shard, count(*) FROM kept GROUP BY 1"))
         best = None
         if selection.scope == "corpus" and counts:
-            # The last document that quality alone would keep of the corpus, for comparison.
+            # The last document that quality alone would keep in the corpus, for comparison.
             every = "(SELECT quality, id, 1 AS units FROM candidates)"
             best = last_within(connection, every, sum(counts.values()), "quality DESC, id")
     return rows, {
@@ -108,7 +110,7 @@ def find_cut(run: Run, compute: Compute, total: int) -> tuple[list[dict[str, Any
 
 
 def candidates_of(run: Run, documents: ShardDocuments) -> pa.Table:
-    """Logit, quality, id, units, name (of the group) and shard of a shard's documents.
+    """Return logit, quality, id, units, name (of the group) and shard of a shard's documents.
 
     Units are tokens, or 1 for a budget of documents; the name is null without limits.
     """
@@ -128,11 +130,11 @@ def cut_table(connection: Any, selection: Selection, total: int) -> list[dict[st
 
     Args:
         connection: DuckDB, with `candidates` (shard, name, logit, quality, id, units).
-        selection: limits, and whether the budget is in tokens.
+        selection: limits, and the unit of the budget.
         total: the budget, in the unit of `units`.
 
     Returns:
-        Rows of `schemas.CUT`: one per limited group there is, and a last one for the rest.
+        Rows of `schemas.CUT`: one per limited group that exists, and a last one for the rest.
 
     Raises:
         SettingsError: limits cannot be met, or leave too few tokens.
@@ -191,7 +193,7 @@ def _row(
 
 
 def _walk_groups(connection: Any) -> None:
-    """Make the view `allowed`: documents of limited groups that fit, `upto` the units so far.
+    """Make the view `allowed`: documents of limited groups that fit; `upto` counts units.
 
     Each pass takes documents until one does not fit; the next continues with those short enough for
     the rest of the cap, which is below the length of that document. Passes are therefore few, and
@@ -230,16 +232,16 @@ def _walk_groups(connection: Any) -> None:
 
 
 def kept_of_shard(run: Run, candidates: pa.Table, compute: Compute) -> np.ndarray:
-    """The documents of a shard (`candidates_of`) that the threshold keeps; bool, shape N."""
+    """Return the documents of a shard (`candidates_of`) that the threshold keeps; bool, shape N."""
     with temporary_duckdb(run.root, compute) as connection:
         execute_with(connection, candidates, "CREATE TABLE candidates AS FROM arriving")
         return apply_cut(connection, read_columns(run.path("threshold")))
 
 
 def apply_cut(connection: Any, cut: pa.Table) -> np.ndarray:
-    """Which `candidates` are kept according to a table of `schemas.CUT`; bool, in their order."""
+    """Apply a table of `schemas.CUT` to `candidates`; bool, in their order: True if kept."""
     connection.register("cut", cut)
-    # The last row of the cut, without a group, is that of groups without limits.
+    # The last row of the cut, without a group, decides on groups without limits.
     kept = execute(
         connection,
         "SELECT coalesce(units <= cap, true) AND "

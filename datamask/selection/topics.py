@@ -1,11 +1,11 @@
-"""Stages `topic_model` and `topics`: what documents are about, by clusters of their vectors.
+"""Stages `topic_model` and `topics`: topics of documents, from clusters of their vectors.
 
-Spherical k-means on two levels. The vectors of a sample form `CLUSTERS` clusters, and the
+Spherical k-means works on two levels. The vectors of a sample form `CLUSTERS` clusters, and the
 directions of these clusters, weighted by their documents, form `topics.number` topics. A document
 has the topic of the cluster whose direction is nearest to its vector. A topic is named by its most
-typical words: those with the largest share of the topic's sampled documents that have the word,
-times the logarithm of one over the share of all sampled documents that have it (class-based
-TF-IDF). Stop words have a logarithm near 0. Without text, topics are numbered.
+typical words (class-based TF-IDF): a word's value is the fraction of the topic's sampled documents
+that have it, times the logarithm of one over the fraction of all sampled documents that have it.
+Stop words have a logarithm near 0. Without text, topics are numbered.
 
 New documents have the topics of the finished run, whose mask model holds the directions.
 """
@@ -34,19 +34,20 @@ from datamask.selection.model_file import judged_by
 from datamask.source.texts import beginnings
 
 CLUSTERS, SAMPLED, LEAST_SAMPLED, MOST_SHARDS = 1000, 100, 10, 16
-"""Clusters, documents that are sampled for each, the fewest of them in a small source, and the most
-shards that they are drawn from (docs/log.md#topics)."""
+"""Number of clusters, of sampled documents for each, the fewest of them in a small source, and the
+most shards that samples come from (docs/log.md#topics)."""
 
 ATTEMPTS = 10
-"""Runs of k-means that merge clusters into topics, of which the best counts; their points are few
+"""Number of runs of k-means that merge clusters into topics; the best counts. Their points are few
 (docs/log.md#topics)."""
 
 NAMED_TEXTS, VOCABULARY, WORDS = 10_000, 50_000, 3
-"""Most texts that words are counted in, most different words, and words of a name
+"""Maximum number of texts whose words are counted, of different words, and of words in a name
 (docs/log.md#topics)."""
 
 ROWS_AT_ONCE = 8192
-"""Most documents whose cosines with all directions are in memory (docs/log.md#topics)."""
+"""Maximum number of documents whose cosines with all directions are in memory (docs/log.md#topics).
+Maximum number of documents whose cosines with all directions are in memory (docs/log.md#topics)."""
 
 WORD = r"(?u)\b[^\W\d_]{3,}\b"
 """Words that can name a topic: three letters or more."""
@@ -77,7 +78,7 @@ def fit_topics(run: Run, compute: Compute) -> None:
 def _sample(
     run: Run, most: int, *, is_scattered: bool = True
 ) -> tuple[np.ndarray, list[tuple[int, int]]]:
-    """Vectors (float32, n x D) of about *most* embedded documents, and their shards and rows.
+    """Read vectors (float32, n x D) of about *most* embedded documents, and their shards and rows.
 
     Documents of a shard are scattered, or follow each other, so that few row groups are read.
     """
@@ -93,7 +94,7 @@ def _sample(
             rows = np.sort(generator.permutation(kept[shard])[:wanted])
         path, dimension = run.path("embeddings", shard), run.settings.embedding.dimension
         vectors.append(read_vectors(path, dimension, rows, np.float32))
-        # The quality that is learnt from may be normalised within these topics.
+        # Topics may normalise the quality that is learned from.
         quality = read_columns(run.path("quality", shard), ["row", "dropped"])
         of_source = quality.filter(pc.is_null(quality["dropped"]))["row"].take(pa.array(rows))
         sampled += [(shard, row) for row in of_source.to_pylist()]
@@ -134,7 +135,7 @@ def _unit(vectors: np.ndarray) -> np.ndarray:
 
 
 def nearest(features: np.ndarray, directions: np.ndarray) -> np.ndarray:
-    """The index of the direction with the largest cosine to each document; int64, shape N."""
+    """Return the index of the direction nearest to each document by cosine; int64, shape N."""
     columns = torch.from_numpy(directions).T
     blocks = torch.split(torch.from_numpy(features.astype(np.float32)), ROWS_AT_ONCE)
     indices: np.ndarray = torch.cat([(block @ columns).argmax(1) for block in blocks]).numpy()
@@ -142,7 +143,7 @@ def nearest(features: np.ndarray, directions: np.ndarray) -> np.ndarray:
 
 
 def name_topics(texts: list[tuple[str, int]], sizes: np.ndarray) -> list[str]:
-    """A name for each topic: words, or its number in order of size where there are none.
+    """Name each topic: by words, or by its number in order of size where there are none.
 
     Args:
         texts: of sampled documents, with their topics.
@@ -158,7 +159,7 @@ def name_topics(texts: list[tuple[str, int]], sizes: np.ndarray) -> list[str]:
 
 
 def typical_words(texts: list[tuple[str, int]], topics: int) -> list[list[str]]:
-    """The most typical words of each topic (*topics* of them), the most typical first.
+    """Return the most typical words of each topic (*topics* of them), the most typical first.
 
     *texts* are documents with their topics, from 0.
     """
@@ -167,7 +168,7 @@ def typical_words(texts: list[tuple[str, int]], topics: int) -> list[list[str]]:
     counter = CountVectorizer(binary=True, token_pattern=WORD, max_features=VOCABULARY)
     try:
         counts = counter.fit_transform(text for text, _ in texts)
-    except ValueError:  # no text has a word
+    except ValueError:  # No text has a word.
         return [[]] * topics
     labels = np.array([topic for _, topic in texts])
     known, typical = counter.get_feature_names_out(), []
@@ -182,9 +183,9 @@ def typical_words(texts: list[tuple[str, int]], topics: int) -> list[list[str]]:
 
 
 def read_topic_model(run: Run) -> tuple[list[str], np.ndarray]:
-    """The topic of each cluster, and the directions of the clusters (float32).
+    """Read the topic of each cluster, and the directions of the clusters (float32).
 
-    They are those of the mask model by which the run is judged, if it is.
+    A run that a mask model judges has the topics of that model.
     """
     if about := judged_by(run):
         return read_topics(run.settings.selection.mask_model, about)
@@ -195,7 +196,7 @@ def read_topic_model(run: Run) -> tuple[list[str], np.ndarray]:
 
 
 def unknown_topics(run: Run) -> list[SettingsError]:
-    """A problem for each topic that limits or terms name and that there is not."""
+    """List a problem for each unknown topic that limits or terms name."""
     selection, known = run.settings.selection, [*dict.fromkeys(read_topic_model(run)[0]), NO_GROUP]
     named = [limit.value for limit in selection.limits if limit.column == "topic" and limit.value]
     for options in (term.options for term in selection.more_terms):
@@ -213,7 +214,7 @@ def unknown_topics(run: Run) -> list[SettingsError]:
 def assign_topics(run: Run, shard: int, compute: Compute) -> None:
     """Write `topics/NNNNN.parquet`: the topic of every embedded document.
 
-    Raises as `read_topic_model`.
+    Errors are as in `read_topic_model`.
     """
     run.receipt("embeddings", shard)
     names, directions = read_topic_model(run)

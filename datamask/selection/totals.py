@@ -1,10 +1,10 @@
-"""Stages of scope `corpus` in which shards exchange sums.
+"""Stages of scope `corpus` that exchange sums between shards.
 
 - `corpus_statistics/` holds each shard's part of a sample of the corpus, and the moments of these
   documents; `totals/00.parquet` has estimates of the moments of all documents, a part of the
-  sample, and what was learned from it.
+  sample, and the judge that was learned from it.
 - `round/NN/` holds each shard's proposed logits and the moments at these; `totals/NN.parquet` adds
-  the moments up, says what share of the round is applied, and has the sample's logits.
+  the moments up, says which fraction of the round is applied, and has the sample's logits.
 
 The mathematics is in `datamask.learning.exchange`. Moments are added in the order of shards, in
 float64, so the bytes do not depend on the number of workers. A shard reads only the totals, never
@@ -45,7 +45,7 @@ ROUNDS_TO_STOP = 2
 def shard_statistics(run: Run, shard: int, compute: Compute) -> None:
     """Write a shard's part of a sample of the corpus, and its moments.
 
-    Sums over vectors are of that part, others of all documents (`sampling.estimated_totals`).
+    Sums over vectors cover that part, other sums all documents (`sampling.estimated_totals`).
     """
     documents = read_quality(run, shard)
     drawn = sampling.drawn_rows(run, documents)
@@ -60,7 +60,7 @@ def shard_statistics(run: Run, shard: int, compute: Compute) -> None:
 def sum_round(run: Run, number: int, compute: Compute) -> None:
     """Write `totals/NN.parquet` with a `Total`: moments of the selection after a round.
 
-    Total 0 has the estimated moments of all documents, and what a sample has learned.
+    Total 0 has the estimated moments of all documents, and the judge that a sample has taught.
     """
     if number == 0:
         _sum_statistics(run, compute)
@@ -84,7 +84,7 @@ def _sum_statistics(run: Run, compute: Compute) -> None:
         terms = scaled(terms, known)
     judge, learned = sampling.learn_judge(drawn, terms, totals, num_selected, compute)
     rows = [sums.moment_row(totals, tokens) | kept, sums.moment_row(judge.slope)]
-    if selection.num_rounds == 1:  # the round writes gains at what is expected of it
+    if selection.num_rounds == 1:  # The round writes gains at its expected outcome.
         _, expected = judge.judge(drawn.data(0, None, compute), highest_order(terms))
         _, expected = exchange.agree(terms, totals, expected, num_selected)
         rows.append(sums.moment_row(expected))
@@ -94,7 +94,7 @@ def _sum_statistics(run: Run, compute: Compute) -> None:
 
 
 def _sum_proposals(run: Run, number: int, compute: Compute) -> None:
-    """Add up what the shards propose, and apply the share of it that is best for the corpus."""
+    """Add up the shards' proposals, and apply the fraction that is best for the corpus."""
     units, state = run.round_units(number), sums.CorpusState.read(run, number - 1)
     corpus, before = state.corpus, state.total
     proposed, present_sums = sums.read_moments(run, "round", units)
@@ -103,7 +103,7 @@ def _sum_proposals(run: Run, number: int, compute: Compute) -> None:
     start = corpus.moments if number > 1 else present_sums
     share, moments = exchange.agree(corpus.terms, start, proposed, num_selected)
     expected = before.expected + share * (float(proposed.count) - before.expected)
-    # The sample may expect another part of its documents than the corpus does.
+    # The sample may expect to select another fraction of its documents than the corpus does.
     sample = sampling.known_sample(run, compute)
     parts = [sums.read_lists(run, "round", ("sampled",), unit)["sampled"] for unit in units]
     moved = torch.from_numpy(np.concatenate(parts))
@@ -129,7 +129,7 @@ def _sum_proposals(run: Run, number: int, compute: Compute) -> None:
 
 
 def _num_selected(run: Run, moments: Moments, tokens: float) -> float:
-    """S: as set, or the number of documents, at their present mean length, that meet the tokens."""
+    """Return S: as set, or the number of documents of present mean length that meets the tokens."""
     selection = run.settings.selection
     left = budget.Survivors.of(run.receipt("quality", 0).metrics)
     units = float(budget.corpus_units(selection, run.num_documents, left))
@@ -146,7 +146,7 @@ def _valued(
     moments: Moments,
     sample: ShardData,
 ) -> sums.Total:
-    """The objective of the corpus at some moments, and what follows from it."""
+    """Evaluate the objective of the corpus at some moments; return the `Total` for them."""
     level, documents = sums.level_of_quality(run), float(moments.count)
     weighted = WeightedObjective(terms)
     values = weighted.at_level(sums.term_values(terms, moments), level)
@@ -171,7 +171,7 @@ def _write_total(
 
 
 def _has_settled(run: Run, number: int, objective: float) -> bool:
-    """Whether the last rounds raised the objective by a small share of its whole rise."""
+    """Return True if the last rounds raised the objective by a small fraction of its whole rise."""
     if number < ROUNDS_TO_STOP:
         return False
     rounds = (0, number - ROUNDS_TO_STOP)

@@ -1,8 +1,8 @@
-"""A size-bounded cache on this machine of the files of a run in an object store.
+"""A size-bounded cache on this machine for the files of a run in an object store.
 
 A cache is a folder with `run/NAME/`, the copies; `versions/`, the version of every copy, whose
-modification time is that of the copy's last use; and `users/`, a lock per unit of work, held while
-its process lives, whose modification time is its start. The cache may be deleted whenever no
+modification time is the time of the copy's last use; and `users/`, a lock per unit of work, held
+while its process lives, whose modification time is its start. The cache may be deleted whenever no
 process works: the store has everything.
 
 Copies used since the start of the oldest unit of work of any living process are never evicted. The
@@ -32,7 +32,7 @@ KEPT = ("run.json", "plan.parquet")
 
 
 def cache_folder() -> Path:
-    """The folder of all caches: DATAMASK_CACHE, else `datamask` in the user's cache folder."""
+    """Return the folder of all caches: DATAMASK_CACHE, or `datamask` in the user's cache folder."""
     base = os.environ.get("XDG_CACHE_HOME", "").strip() or "~/.cache"
     chosen = os.environ.get("DATAMASK_CACHE", "").strip() or f"{base}/datamask"
     return Path(chosen).expanduser().absolute()
@@ -52,13 +52,13 @@ class Cache:
 
     @property
     def identity(self) -> str:
-        """Equal in two processes only if they share this cache and this boot of the machine."""
+        """A text that processes share if they share this cache and this boot of the machine."""
         boot, folder = Path("/proc/sys/kernel/random/boot_id"), self.home.stat()
         parts = [socket.gethostname(), f"{folder.st_dev}/{folder.st_ino}"]
         return " ".join([*parts, boot.read_text(encoding="utf-8").strip() if boot.exists() else ""])
 
     def use(self, name: str, entry: Entry) -> bool:
-        """Whether the copy here is an unmodified one of that version; marks it as used now."""
+        """Return True if the copy here is unmodified and of this version; mark it as used now."""
         note, path = self.home / "versions" / name, self.root / name
         with self._turn(fcntl.LOCK_SH):
             try:
@@ -72,7 +72,7 @@ class Cache:
         return True
 
     def add(self, temporary: Path, name: str, entry: Entry, sha256: str) -> None:
-        """Move a file into the cache as a copy of that version, used now."""
+        """Move a file into the cache as a copy of this version, used now."""
         path, note = self.root / name, self.home / "versions" / name
         for folder in (path.parent, note.parent):
             folder.mkdir(parents=True, exist_ok=True)
@@ -94,7 +94,7 @@ class Cache:
 
     @contextlib.contextmanager
     def in_use(self, most_bytes: int) -> Iterator[None]:
-        """Keep what this process uses within the block; then evict copies beyond *most_bytes*."""
+        """Keep the files that the block uses; then evict copies beyond *most_bytes*."""
         user = self.home / "users" / f"{uuid.uuid4().hex}.lock"
         try:
             with held(user, None, str(self.home)):
@@ -120,7 +120,7 @@ class Cache:
             self._added = 0
 
     def _copies(self) -> Iterator[tuple[int, int, str]]:
-        """Time of last use, size and name of every copy."""
+        """Yield time of last use, size and name of every copy."""
         notes = self.home / "versions"
         for folder, _, names in os.walk(notes):
             for file in names:
@@ -130,7 +130,7 @@ class Cache:
                     yield note.stat().st_mtime_ns, (self.root / name).stat().st_size, name
 
     def _needed_since(self) -> int:
-        """Start of the oldest unit of work of any living process, in ns; now if there is none."""
+        """Return the start of the oldest unit of work that still runs, in ns, or the time now."""
         times = [time.time_ns()]
         for path in (self.home / "users").iterdir():
             with contextlib.suppress(FileNotFoundError):

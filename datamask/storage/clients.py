@@ -1,4 +1,4 @@
-"""The clients of object stores: how long they wait for an answer, and what their errors mean.
+"""Make the clients of object stores: how long they wait, and what their errors mean.
 
 Without time-outs of its own, a client waits for minutes for a server that accepts a connection and
 never answers. Here a request ends after `CONNECT_SECONDS` or `READ_SECONDS` of silence, and is
@@ -21,13 +21,13 @@ EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs"}
 
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 15.0
-"""Maximum silence in the middle of an answer, and before it."""
+"""Maximum seconds of silence in the middle of an answer, and before it."""
 TRIES = 2
 SECONDS_BEFORE_LINE = 10.0
-"""After this time, a line says which request is waited for."""
+"""Seconds until a line in the log says which request is waited for."""
 
 CREDENTIALS = "check the credentials in the environment and their permissions"
-"""What to do if a store refuses a request."""
+"""Remedy if a store refuses a request."""
 
 _REFUSED = (
     *("NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"),
@@ -42,9 +42,9 @@ _CLIENTS = ("botocore", "aiobotocore", "aiohttp", "gcsfs", "google", "azure", "u
 
 
 def file_system(url: str, **options: Any) -> tuple[Any, str]:
-    """The fsspec file system of a path or URL, with time-outs, and the path within it.
+    """Return the fsspec file system of a path or URL, with time-outs, and the path within it.
 
-    *options* are those of the file system.
+    *options* go to the file system.
     """
     import fsspec
 
@@ -56,7 +56,7 @@ def file_system(url: str, **options: Any) -> tuple[Any, str]:
             "retries": {"total_max_attempts": TRIES},
         }
     elif kind == "gs":
-        with contextlib.suppress(ImportError):  # fsspec says what is missing
+        with contextlib.suppress(ImportError):  # The message of fsspec names the missing package.
             from aiohttp import ClientTimeout
 
             timeout = ClientTimeout(sock_connect=CONNECT_SECONDS, sock_read=READ_SECONDS)
@@ -69,7 +69,7 @@ def file_system(url: str, **options: Any) -> tuple[Any, str]:
 
 @contextlib.contextmanager
 def waiting(address: str) -> Iterator[None]:
-    """Log what is waited for if the block takes longer than `SECONDS_BEFORE_LINE`."""
+    """Log that the store is waited for if the block takes longer than `SECONDS_BEFORE_LINE`."""
     line = "%s: not finished after %g seconds; waiting for the store"
     timer = threading.Timer(SECONDS_BEFORE_LINE, logger.info, (line, address, SECONDS_BEFORE_LINE))
     timer.daemon = True
@@ -81,14 +81,14 @@ def waiting(address: str) -> Iterator[None]:
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and its causes."""
+    """Yield an error and its causes."""
     while error is not None:
         yield error
         error = error.__cause__
 
 
 def code_of(error: BaseException) -> str:
-    """The store's code of an error, or the class name of the error's first cause."""
+    """Return the store's code of an error, or the class name of the error's first cause."""
     first = error
     for first in chain(error):
         response = getattr(first, "response", None)
@@ -98,7 +98,7 @@ def code_of(error: BaseException) -> str:
 
 
 def _status_of(error: BaseException) -> int:
-    """The HTTP status of the answer that an error is about; 0 without one."""
+    """Return the HTTP status of the answer that caused an error; 0 if there is none."""
     for cause in chain(error):
         response = getattr(cause, "response", None)
         if isinstance(response, dict):
@@ -111,10 +111,10 @@ def _status_of(error: BaseException) -> int:
 
 
 def is_refused(error: BaseException) -> bool:
-    """Whether the store refuses a request, which the same credentials do not change.
+    """Return True if the store refuses a request, which the same credentials do not change.
 
     The answer to a HEAD request has no body and so no code: there the status is all that is known.
-    For an expired token Amazon's is 400.
+    For an expired token, Amazon answers 400.
     """
     code, status = code_of(error), _status_of(error)
     if code in _REFUSED or isinstance(error, PermissionError):
@@ -125,6 +125,6 @@ def is_refused(error: BaseException) -> bool:
 
 
 def is_of_client(error: BaseException) -> bool:
-    """Whether a store's client raised the error, or an error from which that was raised."""
+    """Return True if a store's client raised the error, or a cause of it."""
     kinds = (kind for cause in chain(error) for kind in type(cause).__mro__)
     return any(kind.__module__.partition(".")[0] in _CLIENTS for kind in kinds)

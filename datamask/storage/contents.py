@@ -1,4 +1,4 @@
-"""What a storage knows of a run's files: their records, receipts and owners."""
+"""Describe a run's files to a storage: their records, receipts and owners."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ def parse_json(text: str | bytes) -> Any:
 
 
 ReadFingerprint = Callable[[Path | str | IO[bytes]], str]
-"""Reads the fingerprint in a file, or in an open Parquet file, or raises CorruptFileError."""
+"""Function that reads the fingerprint in a file, or in an open Parquet file; it may raise
+CorruptFileError."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is on record of an output.
+    """The record of an output.
 
     Args:
         sha256: of the output and of the files that are made with it, by name.
-        work: of the unit that made it (`runs.records.WorkRecord`); empty if nothing is known.
+        work: record of the unit that made it (`runs.records.WorkRecord`); empty if unknown.
     """
 
     sha256: dict[str, str] = field(default_factory=dict)
@@ -42,7 +43,7 @@ class Record:
 
     @classmethod
     def parsed(cls, text: bytes) -> Record:
-        """The record in a file; an empty one if the file is damaged."""
+        """Parse the record in a file; a damaged file gives an empty record."""
         try:
             content = parse_json(text)
             return cls(dict(content["sha256"]), dict(content["work"]))
@@ -50,28 +51,28 @@ class Record:
             return cls()
 
     def with_sha256(self, name: str, sha256: str) -> Record:
-        """The record with the SHA-256 of a file."""
+        """Return the record with the SHA-256 of one more file."""
         return replace(self, sha256={**self.sha256, name: sha256})
 
     @property
     def text(self) -> str:
-        """The content of a record's file."""
+        """Return the content of a record's file."""
         return json.dumps(asdict(self), sort_keys=True) + "\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a storage needs to know of the files that it stores.
+    """Functions that describe files to the storage that holds them.
 
     Args:
         fingerprint_in: reads the fingerprint in a file.
-        owner_of: from the name of a file that was written with another to the name of that;
-            empty for a file on its own.
+        owner_of: takes the name of a file that was written with another, and returns the other's
+            name; empty for a file on its own.
     """
 
     fingerprint_in: ReadFingerprint
     owner_of: Callable[[str], str]
 
     def record_name(self, name: str) -> str:
-        """The name of the record of a file."""
+        """Return the name of a file's record."""
         return f"records/{self.owner_of(name) or name}.json"

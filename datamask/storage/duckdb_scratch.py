@@ -1,4 +1,4 @@
-"""Temporary DuckDB databases with a memory limit and a folder to spill to.
+"""Open temporary DuckDB databases with a memory limit and a folder to spill to.
 
 Whole-corpus steps (unique ids, ranks, pruning) must not depend on memory. DuckDB spills to a
 temporary folder inside the run, and a full disk or too small a limit becomes one line with the
@@ -28,23 +28,26 @@ from datamask.storage.temporary import temporary_folder
 ROWS_AT_ONCE = 65_536
 
 FILES_AT_ONCE = 256
-"""Files that one statement reads. A statement for each file would add milliseconds per file."""
+"""Number of files that one statement reads. A statement for each file would add milliseconds per
+file."""
 
 SHARD_OF_FILE = "regexp_extract(filename, '([0-9]+)[.]parquet$', 1)::INT"
-"""SQL: the shard of a row of `read_parquet(..., filename = true)`, from the name of its file."""
+"""SQL that computes the shard of a row of `read_parquet(..., filename = true)` from its file's
+name."""
 
 
 def groups_of_files(number: int) -> Iterator[range]:
-    """The indices of *number* files, in groups that one statement reads."""
+    """Yield the indices of *number* files, in groups that one statement reads."""
     for first in range(0, number, FILES_AT_ONCE):
         yield range(first, min(first + FILES_AT_ONCE, number))
 
 
 @contextlib.contextmanager
 def temporary_duckdb(root: Path, compute: Compute) -> Iterator[Any]:
-    """A connection to an empty database, which spills to a folder of its own under *root*.
+    """Yield a connection to an empty database, which spills to a folder of its own under *root*.
 
-    It is in memory: to compress the tables of one in a file takes as long as the work with them.
+    The database is in memory: compressing the tables of a database in a file takes as long as the
+    work with them.
 
     Raises:
         StorageError: no space left.
@@ -69,7 +72,7 @@ def temporary_duckdb(root: Path, compute: Compute) -> Iterator[Any]:
         except (
             duckdb.OutOfMemoryException,
             duckdb.IOException,
-            duckdb.TransactionException,  # a commit that could not be written
+            duckdb.TransactionException,  # A commit could not be written.
             duckdb.FatalException,
         ) as error:
             reason = one_line(error).partition(" Possible solutions")[0]
@@ -82,9 +85,9 @@ def temporary_duckdb(root: Path, compute: Compute) -> Iterator[Any]:
                 remedy = "raise compute.duckdb_memory"
             raise RunError(f"{root}: DuckDB: {reason}; {remedy}") from error
         except (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException):
-            raise  # a bug in a statement
+            raise  # The statement has a bug.
         except duckdb.Error as error:
-            # A damaged Parquet file causes all others, which have many classes.
+            # All other classes of error, and there are many, come from a damaged Parquet file.
             raise CorruptFileError(
                 f"{root}: DuckDB: {one_line(error)[:300]}; `datamask verify "
                 f"{shlex.quote(str(root))}` finds damaged files, and a relaunch makes them again"
@@ -92,40 +95,41 @@ def temporary_duckdb(root: Path, compute: Compute) -> Iterator[Any]:
 
 
 def execute(connection: Any, query: str, parameters: list[Any] | None = None) -> list[Any]:
-    """The rows of a query."""
+    """Execute a query and return its rows."""
     rows: list[Any] = connection.execute(query, parameters or []).fetchall()
     return rows
 
 
 def value_at(connection: Any, value: str, rows: str, index: int) -> Any:
-    """The value at an index (from 0) of the ascending order of *rows* (SQL), sorted out of core."""
+    """Return the value at an index (from 0) of the sorted *rows* (SQL), sorted out of core."""
     query = f"SELECT {value} FROM {rows} ORDER BY {value} LIMIT 1 OFFSET {index}"
     return execute(connection, query)[0][0]
 
 
 def is_sampled(documents: int, size: int) -> str:
-    """Whether a document is in a sample: SQL of its `id`, the same on every machine.
+    """Return SQL that is true for documents in a sample; it reads `id` and is the same everywhere.
 
-    *documents*: of the corpus; *size*: of the sample, which has less than twice as many.
+    *documents* counts the corpus; the sample has at least *size* and less than twice as many
+    documents.
     """
     every = documents // size
     return f"{hash_of('id')} % {every} = 0" if every > 1 else "true"
 
 
 def hash_of(text: str) -> str:
-    """SQL: the last 8 bytes of a text's MD5: `md5_number_lower`, five times as fast."""
+    """Return SQL for the last 8 bytes of a text's MD5: `md5_number_lower`, five times as fast."""
     return f"(md5_number({text}) >> 64)::UBIGINT"
 
 
 def stream(connection: Any, query: str) -> Iterator[Any]:
-    """The batches of a query, as Arrow; errors are those of `execute`."""
+    """Yield the batches of a query, as Arrow. Errors are as in `temporary_duckdb`."""
     import duckdb
 
     kinds = {"Out of Memory": duckdb.OutOfMemoryException, "IO": duckdb.IOException}
     try:
         yield from connection.sql(query).to_arrow_reader(ROWS_AT_ONCE)
     except OSError as error:
-        # Arrow leaves only the message of DuckDB's errors.
+        # Arrow keeps only the message of DuckDB's errors.
         kind = str(error).partition(" Error:")[0]
         raise kinds.get(kind, duckdb.InvalidInputException)(str(error)) from None
 
@@ -144,20 +148,19 @@ def _disk_full(root: Path) -> StorageError:
 
 
 def read_only_duckdb(path: Path) -> Any:
-    """A connection to a database file; it loads no extension.
+    """Open a connection to a database file; it loads no extension.
 
-    It opens no other files but those in `documents/` and `tokens/` next to the database.
-
-    COPY, even inside a WITH, may still write the open file (DuckDB 2.0), so `analysis.query`
-    accepts only a SELECT. All connections of a process to one file must be made here: DuckDB
-    refuses a second one with another configuration.
+    It opens no other files but those in `documents/` and `tokens/` next to the database. COPY, even
+    inside a WITH, may still write the open file (DuckDB 2.0), so `analysis.query` accepts only a
+    SELECT. All connections of a process to one file must be made here: DuckDB refuses a second one
+    with another configuration.
     """
     import duckdb
 
     connection = duckdb.connect(str(path), read_only=True)
     folder = str(path.absolute().parent).replace("'", "''")
     folders = f"['{folder}/documents/', '{folder}/tokens/']"
-    # Refused if another connection of this process has done it.
+    # DuckDB refuses this if another connection of this process has done it.
     with contextlib.suppress(duckdb.InvalidInputException):
         connection.execute(f"SET allowed_directories = {folders}")
         connection.execute("SET enable_external_access = false")

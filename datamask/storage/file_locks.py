@@ -28,7 +28,8 @@ logger = logging.getLogger(__name__)
 POLL_SECONDS = 0.1
 SECONDS_BETWEEN_LINES = 30
 MOST_TRIES = 1000
-"""How often a lock file may be removed by its last holder while this process locks it."""
+"""Maximum number of times that a lock's last holder may remove its file while this process locks
+it."""
 _BUSY = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 _UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
@@ -55,7 +56,7 @@ def first_free(paths: list[Path]) -> Iterator[int]:
 
 @contextlib.contextmanager
 def held(path: Path, shared: bool | None, address: str) -> Iterator[bool]:
-    """Hold a lock file, see `Storage.lock`; yields whether the file system could lock it.
+    """Hold a lock file, see `Storage.lock`; yield True if the file system could lock it.
 
     Raises:
         RunError: *shared* is False, and a process holds it.
@@ -80,7 +81,7 @@ def held(path: Path, shared: bool | None, address: str) -> Iterator[bool]:
 
 
 def _try(path: Path, kind: int) -> int | None:
-    """Lock the file; its descriptor, None if another process holds it, −1 without file locks.
+    """Lock the file; return its descriptor, None if it is held, −1 without file locks.
 
     Raises:
         StorageError: the file cannot be created, or is removed MOST_TRIES times.
@@ -92,7 +93,7 @@ def _try(path: Path, kind: int) -> int | None:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         except (FileNotFoundError, FileExistsError) as error:
             problem = f"{error.filename}: {error.strerror}"
-            continue  # a failed launch may just have removed the folder
+            continue  # A failed launch may just have removed the folder.
         except OSError as error:
             if error.errno == errno.ELOOP:
                 raise StorageError(f"{path}: a lock cannot be a symbolic link; delete it") from None
@@ -121,7 +122,7 @@ def _try(path: Path, kind: int) -> int | None:
 
 
 def _write_name(handle: int, kind: int) -> None:
-    """Write this process's name into a lock it holds; a full disk leaves the lock without one."""
+    """Write this process's name into a lock that it holds; a full disk leaves it empty."""
     with contextlib.suppress(OSError):
         if kind == fcntl.LOCK_EX:
             os.ftruncate(handle, 0)
@@ -145,7 +146,7 @@ def _release(path: Path, handle: int) -> None:
 
 
 def process_name() -> str:
-    """How messages name this process."""
+    """Name this process in messages."""
     return f"process {os.getpid()} on {socket.gethostname()}"
 
 

@@ -1,4 +1,4 @@
-"""Locks between machines: leases, objects in the store of a run.
+"""Lock between machines with leases: objects in the store of a run.
 
 A conditional put creates a lease only if there is none of its name. A thread renews it while its
 holder works and deletes it at the end. A waiting process watches the lease's version: if that has
@@ -37,7 +37,7 @@ check_lease: ContextVar[Callable[[], None]] = ContextVar("check_lease", default=
 
 
 def lease_seconds() -> float:
-    """Lifetime of a lease that is not renewed: DATAMASK_LEASE_SECONDS, else 60.
+    """Return the lifetime of a lease that is not renewed: DATAMASK_LEASE_SECONDS, else 60.
 
     Raises:
         SettingsError: not a number of at least 1.
@@ -70,7 +70,7 @@ class Lease:
         self._thread: threading.Thread | None = None
 
     def take(self, instead_of: Entry | None = None) -> bool:
-        """Create the lease, or replace one that was seen; whether that succeeded."""
+        """Create the lease, or replace one that was seen; return True on success."""
         if not self._put(instead_of):
             return False
         self._thread = threading.Thread(target=self._keep, name=self.name, daemon=True)
@@ -99,7 +99,7 @@ class Lease:
     def _renew(self) -> bool:
         """Renew the lease; False once it is lost."""
         if time.monotonic() - self._renewed > self.seconds:
-            self.lost = True  # a waiter may have taken it over
+            self.lost = True  # A waiter may have taken it over.
             return False
         try:
             self.lost = not self._put(self._seen)
@@ -160,7 +160,7 @@ def _look(store: ObjectStore, name: str) -> _Seen | None:
 def _wait_until_free(
     store: ObjectStore, name: str, cache: str, shared: bool | None
 ) -> _Seen | None:
-    """Wait until a lease is deleted (None) or no longer renewed (that lease).
+    """Wait until a lease is deleted (return None) or no longer renewed (return that lease).
 
     Raises:
         RunError: *shared* is False, and its holder has renewed it.
@@ -192,7 +192,7 @@ def _wait_until_free(
 def held(store: ObjectStore, name: str, cache: str, shared: bool | None) -> Iterator[None]:
     """Hold a lease, see `Storage.lock`.
 
-    *cache* is the identity of this process's cache if it holds this machine's lock of the same
+    *cache* is the identity of this process's cache if it holds this machine's lock with the same
     name; else empty.
 
     Raises:
@@ -216,8 +216,9 @@ def held(store: ObjectStore, name: str, cache: str, shared: bool | None) -> Iter
         )
     token = check_lease.set(lease.check)
     try:
-        # Take ours first, then check theirs: a process that wants the other kind does the same, so
-        # at least one of the two sees the other.
+        # Take our lease first, then check the others. A process that wants the other kind does the
+        # same,
+        # so at least one of the two sees the other.
         if shared:
             _wait_until_free(store, alone, cache, shared)
         elif shared is False:

@@ -40,12 +40,13 @@ class Storage:
         self._fingerprint_in = contents.fingerprint_in
 
     def fetch(self, name: str) -> Path:
-        """The local path of a file; no file is there if the run has none of this name.
+        """Return the local path of a file; nothing is there if the run has no file of this name.
 
-        A process compares each version of a file with its noted SHA-256 once.
+        A process compares each version of a file with its recorded SHA-256 once.
 
         Raises:
-            CorruptFileError: its bytes are not those that were written. In a folder, it is set
+            CorruptFileError: its bytes are not the bytes that were written. In a folder, the file
+            is set
                 aside.
         """
         path = inside(self.root, name)
@@ -57,7 +58,7 @@ class Storage:
             problem = difference(path, lambda: self.noted_sha256(name))
             if not problem:
                 return path
-        with contextlib.suppress(OSError):  # of a run that this user may only read
+        with contextlib.suppress(OSError):  # This user may only read the run.
             self.set_aside(name)
         raise CorruptFileError(
             f"{path}: damaged ({problem}); it is set aside (.corrupt is appended to its name), and "
@@ -65,7 +66,7 @@ class Storage:
         )
 
     def put(self, temporary: Path, name: str) -> None:
-        """Move a local file to the run's file of that name; its SHA-256 is on record first."""
+        """Move a local file to the run's file of that name, after its SHA-256 has been recorded."""
         if not name.startswith(UNCHECKED):
             record = self.record(name).with_sha256(name, sha256_of(temporary)[0])
             path = inside(self.root, self.record_name(name))
@@ -89,7 +90,7 @@ class Storage:
             os.replace(inside(self.root, name), inside(self.root, f"{name}.corrupt"))
 
     def fingerprints(self, names: Iterable[str]) -> dict[str, str]:
-        """The fingerprints of those files that now exist and are readable, by name."""
+        """Read the fingerprints of those files that now exist and are readable, by name."""
         fingerprints: dict[str, str] = {}
         here = functools.partial(inside, self.root)
         is_there = functools.cache(lambda name: os.path.isdir(here(name) if name else self.root))
@@ -109,7 +110,7 @@ class Storage:
         return fingerprints
 
     def sha256(self, name: str) -> tuple[str, int]:
-        """The SHA-256 and the number of a file's bytes, read from the storage itself.
+        """Read a file from the storage itself; return its SHA-256 and its number of bytes.
 
         Raises:
             FileNotFoundError: there is no such file.
@@ -117,18 +118,18 @@ class Storage:
         return sha256_of(inside(self.root, name))
 
     def noted_sha256(self, name: str) -> str:
-        """The SHA-256 recorded when the file was put; empty if none was."""
+        """Return the SHA-256 recorded when the file was put; empty if none was."""
         return self.record(name).sha256.get(name, "")
 
     def record(self, name: str) -> Record:
-        """What is on record of a file now; empty if nothing is, or if the record is damaged."""
+        """Read the record of a file; empty if there is none, or if it is damaged."""
         try:
             return Record.parsed(inside(self.root, self.record_name(name)).read_bytes())
         except OSError:
             return Record()
 
     def on_record(self) -> tuple[str, ...]:
-        """The names of all files with a record, sorted; such a file need not exist any more."""
+        """List the names of all files with a record, sorted; the files may be gone."""
         folder = inside(self.root, "records")
         records = (path.relative_to(folder).as_posix() for path in folder.rglob("*.json"))
         return tuple(sorted(name.removesuffix(".json") for name in records))
@@ -149,17 +150,17 @@ class Storage:
     def in_use(self, most_bytes: int, *, whole_run: bool) -> AbstractContextManager[None]:
         """Keep fetched files on this machine during a unit of work, and then *most_bytes* of them.
 
-        *whole_run*: whether the work reads every shard.
+        *whole_run*: True if the work reads every shard.
         """
         return contextlib.nullcontext()
 
     def free_bytes(self) -> float:
-        """Free space for more files; infinite if unknown."""
+        """Return the free space for more files; infinite if unknown."""
         return shutil.disk_usage(nearest_folder(self.root)).free
 
 
 def nearest_folder(path: Path) -> Path:
-    """The path itself, or its nearest parent, that exists."""
+    """Return the path itself, or its nearest parent, that exists."""
     folder = path.absolute()
     while not folder.exists():
         folder = folder.parent
@@ -167,7 +168,7 @@ def nearest_folder(path: Path) -> Path:
 
 
 def check_no_folder(path: Path) -> None:
-    """Check that no folder is in the place of a file that is to be written.
+    """Check that no folder is in the place of a file that will be written.
 
     Raises:
         RunError: there is one.
@@ -214,9 +215,9 @@ _compared: dict[str, tuple[int, int, int]] = {}
 
 
 def difference(path: Path, noted: Callable[[], str]) -> str:
-    """How a file differs from its noted SHA-256; empty if it does not, or is absent.
+    """Say how a file differs from its recorded SHA-256; empty if it does not, or is absent.
 
-    A version of a file is hashed once in a process. A file without a noted SHA-256 passes.
+    A process hashes each version of a file once. A file without a recorded SHA-256 passes.
     """
     try:
         version = path.stat()
@@ -233,6 +234,6 @@ def difference(path: Path, noted: Callable[[], str]) -> str:
 
 
 def sha256_of(path: Path) -> tuple[str, int]:
-    """The SHA-256 of a file's bytes in hexadecimal, and their number."""
+    """Return the SHA-256 of a file's bytes in hexadecimal, and their number."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest(), os.fstat(file.fileno()).st_size

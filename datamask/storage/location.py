@@ -1,4 +1,7 @@
-"""Where a run lives: a folder or the URL of an object store. Only `open_storage` distinguishes."""
+"""Open a run's storage: in a folder, or at the URL of an object store.
+
+Only `open_storage` distinguishes the two.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ READ_ONLY = ("hf", "http", "https", "ftp")
 
 
 def open_storage(root: Root, contents: Contents) -> Storage:
-    """The storage of a run, which need not exist yet, for files with these *contents*.
+    """Open the storage of a run, which need not exist yet, for files with these *contents*.
 
     Raises:
         RunError: a run cannot be at this path or URL.

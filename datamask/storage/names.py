@@ -1,4 +1,4 @@
-"""Where a run's file is. A run can be somebody else's, so no name and no link leads out of it."""
+"""Find the path of a run's file. The run may be a stranger's, so no name or link may lead out."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from pathlib import Path
 from datamask.errors import RunError, is_utf8
 
 _UNSAFE = re.compile(r"(^|/)(\.{0,2}|[^/]{256,})(/|$)|[\\\0-\x1f\x7f]")
-"""An empty name, `.`, `..`, a name that is too long, or a character that no name of ours has."""
+"""Matches an empty name, `.`, `..`, a name that is too long, or a character that our names never
+have."""
 
 
 def is_plain(name: str) -> bool:
-    """Whether a name within a run consists of plain names, with / between them."""
+    """Return True if a name within a run consists of plain names, with / between them."""
     return not _UNSAFE.search(name) and is_utf8(name)
 
 
@@ -25,11 +26,14 @@ def inside(root: Path, name: str) -> Path:
     may lead to another file of the run, as the links in `publication/` do.
 
     Raises:
-        RunError: the path would be outside of the run, or in the place of a file or folder is a
-            pipe, socket or device, which would block whoever opens it.
+        RunError: the path would be outside of the run; or a pipe, socket or device, which would
+        block
+            whoever opens it, is in the place of a file or folder.
     """
     if not is_plain(name):
-        raise RunError(f"{root}: {name!r} is no name of a run's file; do not use this run")
+        raise RunError(
+            f"{root}: {name!r} is not a name that a run's file can have; do not use this run"
+        )
     path = str(root)
     for component in name.split("/"):
         path = f"{path}/{component}"
@@ -44,7 +48,7 @@ def inside(root: Path, name: str) -> Path:
                     )
                 mode = os.stat(path).st_mode
         except OSError:
-            break  # it does not exist, so nothing below it does
+            break  # It does not exist, so nothing below it does.
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
             raise RunError(
                 f"{path}: a pipe, socket or device is in the place of a file; delete it, then run "

@@ -44,9 +44,9 @@ class Entry:
 
 
 class ObjectStore:
-    """The objects under an fsspec URL without credentials, by name within it.
+    """The objects under an fsspec URL without credentials, by their names within it.
 
-    Reading an object that is not there raises FileNotFoundError.
+    Reading an object that does not exist raises FileNotFoundError.
     """
 
     def __init__(self, url: str) -> None:
@@ -62,9 +62,12 @@ class ObjectStore:
 
     @contextlib.contextmanager
     def _at(self, name: str) -> Iterator[tuple[Any, str]]:
-        """The file system and an object's path, see `_naming`."""
+        """Yield the file system and the path of an object; errors are as in `_naming`."""
         if name and not is_plain(name):
-            raise RunError(f"{self.url}: {name!r} is no name of a run's file; do not use this run")
+            raise RunError(
+                f"{self.url}: {name!r} is not a name that a run's file can have; do not use "
+                "this run"
+            )
         with self._naming(name):
             filesystem, base = self._place
             yield filesystem, f"{base}/{name}" if name else base
@@ -91,7 +94,7 @@ class ObjectStore:
             raise StorageError(f"{address}: {reason}; try again") from error
 
     def list(self, folder: str) -> dict[str, Entry]:
-        """All objects in a folder and below, by name."""
+        """List all objects in a folder and below, by name."""
         with self._at(folder) as (filesystem, key):
             try:
                 listed = filesystem.find(key, detail=True)
@@ -104,7 +107,7 @@ class ObjectStore:
         }
 
     def find(self, name: str) -> Entry | None:
-        """An object, or None."""
+        """Look up an object; None if it does not exist."""
         with self._at(name) as (filesystem, key):
             try:
                 info = filesystem.info(key)
@@ -118,14 +121,14 @@ class ObjectStore:
             filesystem.get_file(key, str(path))
 
     def read(self, name: str) -> bytes:
-        """The bytes of a small object."""
+        """Read the bytes of a small object."""
         with self._at(name) as (filesystem, key):
             content: bytes = filesystem.cat_file(key)
         return content
 
     @contextlib.contextmanager
     def open(self, name: str, **options: Any) -> Iterator[Any]:
-        """An object to read ranges of, as a file."""
+        """Yield an object as a file, to read ranges of it."""
         with (
             self._at(name) as (filesystem, key),
             filesystem.open(key, "rb", **options) as file,
@@ -147,7 +150,7 @@ class ObjectStore:
         return self._written(name, len(content), answer)
 
     def _written(self, name: str, size: int, answer: object) -> Entry:
-        """The written object, from the store's answer if that names the version, else looked up."""
+        """Return the entry of a written object; look it up if the answer has no version."""
         if isinstance(answer, dict) and {"generation", "ETag"} & {*answer}:
             return _entry({**answer, "size": size})
         entry = self.find(name)
@@ -172,7 +175,7 @@ class ObjectStore:
             filesystem.cp_file(key, f"{self._place[1]}/{to}")
 
     def replace(self, name: str, content: bytes, seen: Entry | None) -> Entry | None:
-        """Store a small object if it still is what was seen (None: absent); None if it is not.
+        """Store a small object if it is still as seen (None: absent); return None if it is not.
 
         Raises:
             NoConditionsError: the store does not support the condition.
@@ -200,7 +203,7 @@ class ObjectStore:
 
 @functools.cache
 def has_conditions(url: str) -> bool:
-    """Whether `ObjectStore.replace` is reliable; tried once per process.
+    """Return True if `ObjectStore.replace` is reliable; tried once per process.
 
     S3 servers without conditional writes ignore the condition, and then two workers would hold the
     same lease.

@@ -38,13 +38,13 @@ from datamask.storage.temporary import temporary_folder
 logger = logging.getLogger(__name__)
 
 LOCAL_ONLY = "publication/"
-"""Never put: mostly links to the subset."""
+"""Folders that are never put: they hold mostly links to the subset."""
 
 REQUESTS = 32
 """Concurrent requests."""
 
 FEW = 4
-"""Maximum number of single requests about files of a folder; then the folder is listed."""
+"""Maximum number of single requests about files of a folder; beyond it the folder is listed."""
 
 AHEAD_FILES, AHEAD_FILE_BYTES, AHEAD_BYTES = 64, 32 * 2**20, 256 * 2**20
 """Limits of fetching ahead for work that reads every shard: number, size of each, total size."""
@@ -114,7 +114,7 @@ class RemoteStorage(Storage):
         )
 
     def _fetch(self, name: str, entry: Entry) -> str:
-        """Fetch one version, unless it is here; the problem of the fetched bytes, or empty."""
+        """Fetch a version, unless it is here; return the problem of the fetched bytes, or ""."""
         with self._fetching[name]:
             if self.cache.use(name, entry):
                 return ""
@@ -225,7 +225,7 @@ class RemoteStorage(Storage):
         """Learn fingerprints from the names of notes, in one listing of a folder."""
         for folder, names in _by_folder(entries).items():
             if len(names) == 1:
-                continue  # its own receipt is cheaper to read
+                continue  # Its own receipt is cheaper to read.
             for note in self.store.list(f"receipts/{folder}".rstrip("/")):
                 name, _, rest = note.removeprefix("receipts/").rpartition(".")[0].rpartition(".")
                 if name in entries and note == _note_name(name, rest, entries[name]):

@@ -1,4 +1,4 @@
-"""Stopping threads at their next checkpoint, after the user has interrupted the main thread.
+"""Stop threads at their next checkpoint, after the user has interrupted the main thread.
 
 Python delivers Ctrl-C to the main thread alone. Other threads ask here, at every checkpoint and
 while they wait, and raise KeyboardInterrupt too.
@@ -19,22 +19,22 @@ logger = logging.getLogger(__name__)
 _asked = threading.Event()
 
 last_checkpoint: ContextVar[list[float]] = ContextVar("last_checkpoint")
-"""When the work of this context was last at a checkpoint, as monotonic seconds; see `runs.stalls`.
-Threads with copies of the context share the list."""
+"""Monotonic seconds of the last checkpoint of this context's work; see `runs.stalls`. Threads with
+copies of the context share the list."""
 
 
 def is_asked() -> bool:
-    """Whether threads are to stop."""
+    """Return True if threads must stop."""
     return _asked.is_set()
 
 
 def check() -> None:
-    """Raise KeyboardInterrupt if threads are to stop."""
+    """Raise KeyboardInterrupt if threads must stop."""
     pause(0)
 
 
 def pause(seconds: float) -> None:
-    """Sleep, or raise KeyboardInterrupt as soon as threads are to stop."""
+    """Sleep, but raise KeyboardInterrupt as soon as threads must stop."""
     if _asked.wait(seconds):
         raise KeyboardInterrupt
     if (times := last_checkpoint.get(None)) is not None:
@@ -53,7 +53,7 @@ def asked() -> Iterator[None]:
 
 @contextlib.contextmanager
 def stoppable_threads(number: int) -> Iterator[ThreadPoolExecutor]:
-    """A pool of *number* threads; an interruption stops them at their next checkpoint.
+    """Yield a pool of *number* threads; an interruption stops them at their next checkpoint.
 
     A second interruption does not wait for them.
     """

@@ -29,7 +29,7 @@ _LOCK = re.compile(r"[0-9a-f]{32}\.lock")
 
 @contextlib.contextmanager
 def temporary_folder(root: Path) -> Iterator[Path]:
-    """An empty folder below the run's folder *root*, deleted with its content after the block.
+    """Yield an empty folder below the run's folder *root*; delete it after the block.
 
     Raises:
         StorageError: its lock cannot be made.
@@ -46,11 +46,11 @@ def temporary_folder(root: Path) -> Iterator[Path]:
                 shutil.rmtree(folder, ignore_errors=True)
     finally:
         with contextlib.suppress(OSError):
-            folder.parent.rmdir()  # unless another block has a folder there
+            folder.parent.rmdir()  # Another block may have a folder there.
 
 
 def remove_orphans(root: Path) -> list[Path]:
-    """Delete the temporary folders of killed processes; returns their paths.
+    """Delete the temporary folders of killed processes; return their paths.
 
     For a run at a URL, *root* is the folder of its copies on this machine.
     """
@@ -58,7 +58,7 @@ def remove_orphans(root: Path) -> list[Path]:
     locks = [] if home.is_symlink() else [*home.glob("*.lock")]
     for lock in locks:
         folder = lock.with_suffix("")
-        is_ours = _LOCK.fullmatch(lock.name) and lock.is_file()  # and no pipe
+        is_ours = _LOCK.fullmatch(lock.name) and lock.is_file()  # This also excludes pipes.
         if not is_ours or lock.is_symlink() or folder.is_symlink():
             continue
         # A living process holds it, or has just deleted it.

@@ -1,4 +1,4 @@
-"""Local files that a library opens by itself: the files that planning saw, and unchanged meanwhile.
+"""Guard local files that a library opens by itself: they must be as planning saw them, throughout.
 
 Files that this package reads itself are compared by `source.pinned`.
 """
@@ -19,12 +19,12 @@ State = tuple[int, int, int]
 
 
 def state_of(facts: os.stat_result) -> State:
-    """What differs after every change of a file, even if its time of modification is set back."""
+    """Return values that change with the file, even if its modification time is set back."""
     return facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
 
 def not_as_planned(path: object, shard: int | None = None) -> InputError:
-    """The error about a file that is not the one that planning saw; *shard* is of a source file."""
+    """Return the error about a file that has changed since planning; *shard* for a source file."""
     remedy = "relaunch, so that it is planned again"
     if shard is not None:
         remedy = "plan a new run in another folder"
@@ -33,12 +33,12 @@ def not_as_planned(path: object, shard: int | None = None) -> InputError:
 
 
 def sha256_at(path: str) -> str:
-    """The SHA-256 of a file, computed once per process while the file is unchanged."""
+    """Return the SHA-256 of a file, computed once per process while the file is unchanged."""
     return _sha256_in(path, state_of(os.stat(path)))
 
 
 def content_digest(path: str) -> str:
-    """What identifies the content of a local file: 32 hexadecimal digits."""
+    """Return 32 hexadecimal digits that identify the content of a local file."""
     return sha256_at(path)[:32]
 
 
