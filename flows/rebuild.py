@@ -34,7 +34,7 @@ def rebuild(
     evaluation: Evaluation | None = None,
     seed: int | None = None,
     publication: Publication | None = None,
-    compute: Compute = Compute(),  # noqa: B008 - immutable
+    compute: Compute | None = None,
     partitions: Partitions = 1,
 ) -> None:
     """Run every stage that is not done, from text to published subset.
@@ -54,10 +54,11 @@ def rebuild(
         evaluation: training on selections, to compare them.
         seed: every random choice follows from it.
         publication: where the subset goes; none: as in run.json, or nowhere.
-        compute: how the work is done; never changes the result.
+        compute: how the work is done, which never changes the result; none: the defaults.
         partitions: child flow runs, each on a worker, that share the shards; 1: none.
     """
     check_deployments(partitions)
+    compute = compute or Compute()
     groups = {
         "source": source,
         "plan": plan,
@@ -80,7 +81,7 @@ def apply(
     root: RootParameter,
     learnt: RootParameter,
     source: Source | None = None,
-    compute: Compute = Compute(),  # noqa: B008 - immutable
+    compute: Compute | None = None,
     partitions: Partitions = 1,
 ) -> None:
     """Judge new documents by the mask model of a finished run, without learning.
@@ -90,10 +91,11 @@ def apply(
         learnt: the finished run.
         source: where the new documents are; what is not given is as in the finished run. None: as
             in run.json of the new run.
-        compute: how the work is done; never changes the result.
+        compute: how the work is done, which never changes the result; none: the defaults.
         partitions: child flow runs, each on a worker, that share the shards; 1: none.
     """
     check_deployments(partitions)
+    compute = compute or Compute()
     groups: dict[str, Any] = {"source": source}
     judge = open_run(learnt)
     if run_exists(root):
@@ -108,7 +110,7 @@ def apply(
 def extend(
     root: RootParameter,
     source: Source | None = None,
-    compute: Compute = Compute(),  # noqa: B008 - immutable
+    compute: Compute | None = None,
     partitions: Partitions = 1,
 ) -> None:
     """Select again, from all documents, after files were added to the source of a run.
@@ -116,10 +118,11 @@ def extend(
     Args:
         root: the run's folder or URL.
         source: where the documents are, the planned ones too; None: as in run.json.
-        compute: how the work is done; never changes the result.
+        compute: how the work is done, which never changes the result; none: the defaults.
         partitions: child flow runs, each on a worker, that share the shards; 1: none.
     """
     check_deployments(partitions)
+    compute = compute or Compute()
     finish(plan_shards(root, {"source": source}, compute, extend=True), compute, partitions)
 
 
@@ -127,16 +130,17 @@ def extend(
 @ends_in_one_line
 def rerun_failed(
     root: RootParameter,
-    compute: Compute = Compute(),  # noqa: B008 - immutable
+    compute: Compute | None = None,
     partitions: Partitions = 1,
 ) -> None:
     """Finish a run with its own settings: what is left of its stages, report and publication.
 
     Args:
         root: the run's folder or URL.
-        compute: how the work is done; never changes the result.
+        compute: how the work is done, which never changes the result; none: the defaults.
         partitions: child flow runs, each on a worker, that share the shards; 1: none.
     """
     check_deployments(partitions)
+    compute = compute or Compute()
     open_run(root)
     finish(plan_shards(root, {}, compute), compute, partitions)

@@ -37,7 +37,11 @@ from flows.orchestration.partitions import FLOW, Partitions
 
 PARAMETERS: dict[str, tuple[Any, Any, str]] = {
     "root": (RootParameter, inspect.Parameter.empty, "the run's folder or URL."),
-    "compute": (Compute, Compute(), "how the work is done; never changes the result."),
+    "compute": (
+        Compute | None,  # the page's form would fill in the defaults of a group
+        None,
+        "how the work is done, which never changes the result; none: the defaults.",
+    ),
     "shards": (list[int] | None, None, "only these shards; none means all that are left."),
     "force": (bool, False, "repeat finished work."),
     "partitions": (
@@ -65,7 +69,8 @@ def _flow_of(
     """
     key = kind.__name__.lower() if kind else ""
 
-    def do(root: Any, compute: Compute, **given: Any) -> None:
+    def do(root: Any, compute: Compute | None, **given: Any) -> None:
+        compute = compute or Compute()
         run = with_settings(root, compute, **({key: given.pop(key, None)} if key else {}))
         show(run, fan_out(run, stages(run.settings), compute, **given))
 
@@ -176,7 +181,7 @@ publish_subset = _flow_of(
 def work_on_shards(
     root: RootParameter,
     stage: str,
-    compute: Compute = Compute(),  # noqa: B008 - immutable
+    compute: Compute | None = None,
     units: list[int] | None = None,
     force: bool = False,
 ) -> None:
@@ -185,7 +190,7 @@ def work_on_shards(
     Args:
         root: the run's folder or URL.
         stage: one that is done shard by shard.
-        compute: how the work is done; never changes the result.
+        compute: how the work is done, which never changes the result; none: the defaults.
         units: only these units; none means all that are left. A unit is a shard; in stage `round`
             it is (round - 1) · number of shards + shard.
         force: repeat finished work.
@@ -195,7 +200,7 @@ def work_on_shards(
     run = open_run(root)
     with working_on(run):
         if left := run.remaining(stage, units, force=force):
-            run_units(run, stage, left, compute, force)
+            run_units(run, stage, left, compute or Compute(), force)
 
 
 def finish(run: Run, compute: Compute, partitions: int = 1) -> None:

@@ -24,7 +24,7 @@ def sweep(
     root: RootParameter,
     over: dict[str, list[Any]],
     folder: Path | None = None,
-    compute: Compute = Compute(),  # noqa: B008 - immutable
+    compute: Compute | None = None,
 ) -> None:
     """Make a run for each combination of other settings, and show what each reached.
 
@@ -32,7 +32,7 @@ def sweep(
         root: the run's folder; its settings are those that are not swept, and its files are shared.
         over: the values to try, by setting, such as {"selection.quality_weight": [0, 0.3]}.
         folder: where the runs are written; none: the run's folder with `-sweep` at its end.
-        compute: how the work is done; never changes the result.
+        compute: how the work is done, which never changes the result; none: the defaults.
     """
 
     def make(variant: Variant, others: Sequence[Run]) -> None:
@@ -40,7 +40,7 @@ def sweep(
         with working_on(made):
             for other in others:
                 share(other, made)
-        finish(made, compute)
+        finish(made, compute or Compute())
 
-    run = open_run(root)
+    run, compute = open_run(root), compute or Compute()
     show_sweep(run, *run_sweep(run, plan_sweep(run, over, compute, folder), make))

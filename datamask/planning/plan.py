@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeGuard
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,11 +28,13 @@ from datamask.evaluation.models import training_explained
 from datamask.planning.preflight_folder import check_folder, folder_problems, room_problems
 from datamask.planning.preflight_rows import check_rows
 from datamask.planning.preview import Convert, PlanPreview, examine, stable_path
+from datamask.publishing.access import check_access
 from datamask.runs import locks, schemas
 from datamask.runs.files import write_parquet
 from datamask.runs.opening import create_run, open_run, run_exists, run_storage
 from datamask.runs.run import DUMPS_KEY, Run, digest
 from datamask.runs.schemas import Piece
+from datamask.runs.stages import stages_of
 from datamask.source.convert import convert, share_copies
 from datamask.source.opening import is_remote
 from datamask.source.originals import FOLDER, NOTE, at_original
@@ -96,6 +99,11 @@ def plan_run(
             if publishing and settings.publication and before and before.plan_path.exists():
                 # What is published already needs neither the Hub nor a token.
                 publishing = before.settings != settings or before.state("publication") != "done"
+            if not extend and not checks and _is_publication_alone(before, settings):
+                if publishing and settings.publication is not None:
+                    check_access(settings.publication)
+                with locks.alone(storage):
+                    return create_run(storage.address, settings, before.pinned_revisions)
             to_parquet = _conversion(known, storage, compute)
             plan = examine(
                 settings, known, publishing=publishing, extend=extend, convert=to_parquet
@@ -113,6 +121,15 @@ def plan_run(
     for line in (*run.settings.explained(), *training_explained(run.settings.evaluation)):
         logger.info("%s", line)
     return run
+
+
+def _is_publication_alone(before: Run | None, settings: Settings) -> TypeGuard[Run]:
+    """Whether a finished run is only published otherwise, which concerns its source no more."""
+    if before is None or not before.plan_path.exists() or before.settings == settings:
+        return False
+    now = settings.model_copy(update={"publication": before.settings.publication})
+    stages = stages_of(before.settings, last="report")
+    return now == before.settings and not any(before.remaining(stage) for stage in stages)
 
 
 def dry_run(root: Root, settings: Settings, compute: Compute) -> tuple[PlanPreview, bool]:

@@ -43,6 +43,9 @@ OURS = re.compile(
 )
 """Files of earlier publications, which are deleted if they are no longer part of the dataset."""
 
+LOADED = re.compile(r"(data/[^/]+|sample|scores|tokens)/train-[^/]*\.parquet")
+"""Files that the configurations of the card load."""
+
 AT_ONCE = 8
 """Files read back at once."""
 
@@ -144,6 +147,12 @@ class Upload:
         """Refuse a repository with files unless datamask wrote its card."""
         if not paths:
             return
+        foreign = [path for path in paths if LOADED.fullmatch(path) and not OURS.fullmatch(path)]
+        if foreign:
+            raise PublicationError(
+                f"{self.name}: {min(foreign)} was not published by datamask, but who loads the "
+                "dataset would load it too; rename or delete it on the Hub, then publish again"
+            )
         if "README.md" in paths:
             with tempfile.TemporaryDirectory() as folder:
                 path = self.api.hf_hub_download(

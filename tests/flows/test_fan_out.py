@@ -1,5 +1,6 @@
 """What a flow does with shards that fail, on a real (throw-away) Prefect server."""
 
+import functools
 import json
 import logging
 from pathlib import Path
@@ -234,6 +235,49 @@ def test_settings_that_are_given_change_nothing_else(tmp_path, corpus):
     merged = before.changed_by({"source": nested}).source
     assert merged.columns.text == "body" and merged.path == before.source.path
     assert merged.columns.id == before.source.columns.id
+
+
+def test_a_form_fills_in_nothing():
+    """The page of a deployment gives what a parameter's schema has as default: no group has any."""
+    from prefect import Flow
+    from prefect.utilities.callables import parameter_schema
+
+    from flows import rebuild, stages, sweep
+
+    flows = {
+        name: value
+        for module in (rebuild, stages, sweep)
+        for name, value in vars(module).items()
+        if isinstance(value, Flow)
+    }
+    assert len(flows) > 8
+    for flow in flows.values():
+        for name, schema in parameter_schema(flow).properties.items():
+            assert not isinstance(schema.get("default"), dict), (flow.name, name)
+            assert "$ref" not in schema and "allOf" not in schema, (flow.name, name)
+
+
+@pytest.mark.usefixtures("prefect")
+def test_a_finished_run_is_published_whatever_its_source_has_become(tmp_path, corpus):
+    """Its folder has grown, or is gone: other settings of publication concern neither."""
+    from datamask.config.outputs import Publication
+    from datamask.runs.opening import open_run
+    from flows.stages import publish_subset
+
+    run = planned(tmp_path, corpus)
+    given = {"license": "mit", "dry_run": True}
+    publish = functools.partial(publish_subset, run.root, return_state=True)
+    copy = corpus / "more.parquet"
+    copy.write_bytes((corpus / "part.parquet").read_bytes())
+    assert publish(publication=Publication(**given)).is_failed(), "it is not finished"
+    for stage in up_to(run, "report"):
+        run_stage(run, stage, Compute())
+    assert publish(publication=Publication(**given)).is_completed()
+    copy.unlink()
+    (corpus / "part.parquet").unlink()
+    assert publish(publication=Publication(**given, tag="v2")).is_completed()
+    found = open_run(run.root)
+    assert found.settings.publication.tag == "v2" and found.state("publication") == "done"
 
 
 @pytest.mark.usefixtures("prefect")

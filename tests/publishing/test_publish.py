@@ -8,8 +8,9 @@ from huggingface_hub import DatasetCard
 
 from datamask.cli import rebuilding
 from datamask.config.compute import Compute
-from datamask.errors import RunError
+from datamask.errors import PublicationError, RunError
 from datamask.execution.pipeline import run_stage
+from datamask.publishing.access import check_access
 from datamask.runs.receipt import read_receipt
 from tests.hub.runs import NAME, write_subset
 from tests.hub.server import Fault
@@ -111,6 +112,26 @@ def test_stale_data_files_are_deleted_and_other_files_are_kept(make_run, hub):
     run = make_run(num_shards=2)
     send(run)
     assert remote(hub) == folder(run) | {"picture.png": b"png"}
+
+
+@pytest.mark.parametrize("path", ["data/extra/train-more.parquet", "sample/train-x.parquet"])
+def test_a_file_of_others_that_would_be_loaded_is_refused(make_run, hub, path):
+    """Before the run starts, and before anything is sent; files that nobody loads stay."""
+    send(make_run())
+    hub.add(NAME, {"data/extra/notes.txt": b"mine", "more.parquet": b"mine"})
+    run = make_run()
+    write_subset(run, 0, word="other")
+    send(run)
+    hub.add(NAME, {path: b"theirs"})
+    before = hub.repositories[NAME].branches["main"]
+    write_subset(run, 0, word="third")
+    calls = len(hub.calls)
+    with pytest.raises(PublicationError, match=path):
+        send(run)
+    assert hub.repositories[NAME].branches["main"] == before
+    assert {"commit", "put", "tag"}.isdisjoint(hub.calls[calls:])
+    with pytest.raises(PublicationError, match=path):
+        check_access(run.settings.publication)
 
 
 def test_a_stale_subset_is_not_published(make_run):
