@@ -41,7 +41,7 @@ from datamask.source.opening import (
 from datamask.source.originals import ARROW, FOLDER, NOTE, PARQUET, Note, copy_name, read_note
 from datamask.source.reading import joined
 from datamask.storage.clients import file_system
-from datamask.storage.local import Storage
+from datamask.storage.local import Storage, check_no_folder
 from datamask.storage.temporary import temporary_folder
 from datamask.storage.unchanged import content_digest
 
@@ -107,6 +107,8 @@ def convert(
     note, base = read_note(storage), _base(path)
     files = {name.removeprefix(base): name for name in names}
     copies = {file: f"{FOLDER}/{copy_name(file)}" for file in files}
+    for copy in copies.values():
+        check_no_folder(storage.root / copy)
     try:
         for file, name in files.items():
             if file in note.files:

@@ -20,7 +20,7 @@ import pyarrow as pa
 from datamask.errors import DatamaskError, InputError
 from datamask.runs.opening import run_storage
 from datamask.source.opening import open_binary
-from datamask.storage.local import Storage
+from datamask.storage.local import Storage, check_no_folder
 
 FOLDER = "converted"
 NOTE = f"{FOLDER}/files.json"
@@ -56,6 +56,7 @@ class Note:
 def read_note(storage: Storage) -> Note:
     """The note of a run or folder; an empty one if nothing is converted there."""
     path = storage.fetch(NOTE)
+    check_no_folder(path)
     return Note(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else Note()
 
 
@@ -77,9 +78,11 @@ def original(path: str) -> str:
 
 
 def at_original(error: DatamaskError) -> DatamaskError:
-    """An error about a copy as one about its file, with the line there; others as they are."""
-    path = str(error.path) if isinstance(error, InputError) and error.path else ""
-    if not isinstance(error, InputError) or (file := original(path)) == path:
+    """An error about what is in a copy as one about its file, with the line there; others as is."""
+    if not isinstance(error, InputError) or error.path is None or error.column is None:
+        return error
+    path = str(error.path)
+    if (file := original(path)) == path:
         return error
     place: dict[str, Any] = {"row": error.row}
     if error.row is not None and not file.lower().endswith(ARROW):

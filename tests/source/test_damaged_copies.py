@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from datamask.errors import CorruptFileError, DatamaskError, InputError
+from datamask.errors import CorruptFileError, DatamaskError, InputError, RunError
 from datamask.execution.verification import verify
 from datamask.planning.plan import plan_run
 from datamask.quality.labelling import append, read_journal, write_labels
@@ -106,6 +106,21 @@ def test_verify_reads_what_no_stage_writes(source, tmp_path):
         path: before[path] for path in harmed[2:]
     }
     assert verify(open_run(root)).corrupt == ()
+
+
+@pytest.mark.parametrize("name", ["converted/a.jsonl.parquet", NOTE])
+def test_a_folder_in_place_of_a_copy_is_named(source, tmp_path, name):
+    """In one line, and a launch without it makes the copy again."""
+    run = plan_run(tmp_path / "run", finished.settings(source))
+    path = run.root / name
+    whole = path.read_bytes()
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(RunError, match=f"^{path}: a folder is in the place"):
+        plan_run(run.root, None)
+    path.rmdir()
+    plan_run(run.root, None)
+    assert path.read_bytes() == whole
 
 
 def test_damaged_labels_are_not_read(tmp_path):
