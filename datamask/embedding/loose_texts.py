@@ -13,7 +13,7 @@ from datamask.config.inputs import WINDOWS, Embedding
 from datamask.embedding.pinning import PIN, pin_model
 from datamask.embedding.protocol import load_embedder, unit_vectors
 from datamask.errors import InputError
-from datamask.source.pinned import PlannedFiles
+from datamask.source.opening import PlannedFiles
 from datamask.source.rows import ROW_SUFFIXES, read_rows
 from datamask.source.windows import Windows, cut
 

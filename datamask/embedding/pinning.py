@@ -16,7 +16,7 @@ from pathlib import Path
 from datamask.config.inputs import Embedding
 from datamask.embedding.protocol import try_embedder
 from datamask.errors import HubUnavailableError, SettingsError, is_transient, one_line
-from datamask.source.opening import hub_is_unavailable
+from datamask.storage.clients import hub_is_unavailable
 from datamask.storage.unchanged import pinned
 
 PIN = "embeddings:model"

@@ -36,7 +36,7 @@ from datamask.runs.opening import open_run
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.source.pinned import PlannedFiles
+from datamask.source.opening import PlannedFiles
 from datamask.source.rows import ROW_SUFFIXES, read_rows
 from datamask.source.token_counts import encode
 from datamask.storage.duckdb_scratch import execute, execute_with, temporary_duckdb

@@ -12,7 +12,7 @@ from datamask.errors import SettingsError
 from datamask.evaluation.models import PRESETS, configuration
 from datamask.hygiene.references import reference_digest
 from datamask.runs.opening import open_run
-from datamask.source.pinned import digest_file
+from datamask.source.opening import digest_file
 from datamask.source.token_counts import tokenizer_digest
 
 NOTHING_HELD_OUT = (

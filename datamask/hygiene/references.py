@@ -9,8 +9,7 @@ from typing import Any
 from datamask.config.inputs import Source
 from datamask.config.settings import Settings
 from datamask.runs.run import Run
-from datamask.source.opening import opening
-from datamask.source.pinned import PlannedFiles
+from datamask.source.opening import PlannedFiles, opening
 from datamask.source.rows import ROW_SUFFIXES, TEXTS_AT_ONCE, read_rows
 from datamask.storage.clients import file_system
 

@@ -27,8 +27,7 @@ from datamask.errors import DatamaskError, InputError, one_line, together
 from datamask.planning.preflight_schema import column_problems
 from datamask.source.columns import is_id, is_numeric, is_text
 from datamask.source.convert import first_records, source_files
-from datamask.source.opening import resolve_path
-from datamask.source.pinned import open_parquet
+from datamask.source.opening import open_parquet, resolve_path
 from datamask.source.reading import plain_schema, plain_type, read_footers
 from datamask.source.types import unify_schemas
 

@@ -43,9 +43,8 @@ from datamask.source.columns import (
 )
 from datamask.source.dumps import COUNT_DUMPS, create_dumps, dump_names, dumps_by_shard
 from datamask.source.long_texts import remedy, surely_long
-from datamask.source.opening import naming
+from datamask.source.opening import naming, open_parquet
 from datamask.source.originals import original
-from datamask.source.pinned import open_parquet
 from datamask.source.reading import invalid_text, joined
 from datamask.source.rows import read_all_scores
 from datamask.storage.duckdb_scratch import ROWS_AT_ONCE, execute, execute_with, temporary_duckdb

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -32,9 +33,8 @@ from datamask.runs import budget
 from datamask.runs.run import Run
 from datamask.runs.schemas import SIGNATURE_BYTES, SKETCH_BYTES, Piece
 from datamask.source.convert import not_converted, source_files
-from datamask.source.opening import SOURCE_PIN, pin_source, pinned_path, resolve_path
+from datamask.source.opening import SOURCE_PIN, digest_file, digest_files, opening, resolve_path
 from datamask.source.originals import FOLDER
-from datamask.source.pinned import digest_file, digest_files
 from datamask.source.reading import SourceFile, read_footers
 from datamask.source.token_counts import tokenizer_digest
 from datamask.source.types import unify_schemas
@@ -326,3 +326,28 @@ def _disk_needed(settings: Settings, documents: int, size: int) -> dict[str, int
         "subset": size * total // documents,
     }
     return {name: of for name, of in needed.items() if of or not name.endswith("_scores")}
+
+
+def pin_source(source: Source) -> dict[str, str]:
+    """The current commit of a Hub source, by the key `scores:source`; empty for other sources."""
+    if not source.path.startswith("hf://"):
+        return {}
+    from huggingface_hub import HfApi, HfFileSystem
+
+    with opening(source.path):
+        at: Any = HfFileSystem().resolve_path(source.path)
+        facts = HfApi().repo_info(at.repo_id, repo_type=at.repo_type, revision=at.revision)
+    return {SOURCE_PIN: str(facts.sha)}
+
+
+def pinned_path(path: str, pinned_revisions: dict[str, str]) -> str:
+    """A Hub path at its pinned commit; other paths as they are."""
+    commit = pinned_revisions.get(SOURCE_PIN)
+    if commit is None or not path.startswith("hf://"):
+        return path
+    from huggingface_hub import HfFileSystem
+
+    at: Any = HfFileSystem().resolve_path(path)
+    kind = "" if at.repo_type == "model" else f"{at.repo_type}s/"
+    tail = f"/{at.path_in_repo}" if at.path_in_repo else ""
+    return f"hf://{kind}{at.repo_id}@{commit}{tail}"

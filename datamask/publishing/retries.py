@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from datamask.errors import HubUnavailableError, PublicationError, one_line
 from datamask.showing import printable
-from datamask.source.opening import http_status
+from datamask.storage.clients import http_status
 from datamask.storage.stopping import pause
 
 logger = logging.getLogger(__name__)

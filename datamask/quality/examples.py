@@ -31,7 +31,7 @@ from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
 from datamask.runs.run import Run, shard_seed
 from datamask.source.columns import domains, usable
-from datamask.source.pinned import PlannedFiles
+from datamask.source.opening import PlannedFiles
 from datamask.source.reading import read_ids, read_shard
 from datamask.source.rows import ROW_SUFFIXES, read_rows, read_scores
 

@@ -21,10 +21,10 @@ import pyarrow.compute as pc
 from datamask.errors import InputError, one_line
 from datamask.source.opening import naming
 from datamask.source.originals import ARROW, JSON_LINES, TABLES
-from datamask.source.pinned import check_local
 from datamask.source.reading import cast_plain, plain_schema
 from datamask.source.rows import json_objects
 from datamask.source.types import EXACT, widened
+from datamask.storage.unchanged import check_local
 
 COMPRESSIONS = ("", ".gz", ".zst")
 CONVERTED = (*(kind + end for kind in JSON_LINES + TABLES for end in COMPRESSIONS), *ARROW)

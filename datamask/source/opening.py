@@ -1,16 +1,30 @@
-"""Where files are and how they are opened: folders, patterns, URLs, the Hub's commits."""
+"""Files of the user: where they are, and how they are opened such that what is read was planned.
+
+Planning notes a digest of every input. A reader passes that digest, and gets rows only of a file
+that has the digest:
+
+- Of a Parquet file, size and footer are compared when it is opened. A local file must then stay as
+  it is until its last row is read.
+- Of another file, every byte is compared: those that the reader got, while it got them.
+- A file whose SHA-256 is on record, as of a converted copy or labels in a run, is compared with it.
+
+An object store refuses ranges of an object that has changed since it was opened, if its client asks
+for the version that was opened, as that of S3 does. A file of the Hub is read at a fixed commit.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import io
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from datamask.config.inputs import Source
 from datamask.errors import (
     NOT_UTF8,
     DatamaskError,
@@ -23,13 +37,25 @@ from datamask.errors import (
     one_line,
     together,
 )
-from datamask.storage.clients import CREDENTIALS, file_system, is_of_client, is_refused
+from datamask.runs.opening import run_storage
+from datamask.source.long_texts import may_expand
+from datamask.storage import clients, unchanged
+from datamask.storage.unchanged import State, content_digest, not_as_planned, state_of
 
 SOURCE_PIN = "scores:source"
 """The key of the commit a Hub source is read at, among a run's pinned revisions."""
 
-FETCH_BYTES = 64 * 2**20
-"""Compressed bytes of a remote file held at a time, if one row group is not larger."""
+SCORE_SUFFIXES = (".parquet", ".csv", ".jsonl", ".ndjson")
+
+SIGNATURE_BYTES = 28
+"""Nonce and tag that follow a plain footer where columns are encrypted (Parquet Modular Encryption,
+section 5.5)."""
+
+TAIL_BYTES = 64 * 2**10
+"""Bytes fetched from the end of a Parquet file at first: most footers are smaller."""
+
+DIGITS = 32
+"""Hexadecimal digits of a digest."""
 
 
 def is_remote(path: str) -> bool:
@@ -59,32 +85,19 @@ def naming(path: str, shard: int | None = None) -> Iterator[None]:
     except Exception as error:
         reason, is_on_hub = one_line(error) or type(error).__name__, path.startswith("hf://")
         problem = f"cannot be read ({reason}); replace it with a whole file"
-        if is_on_hub and hub_is_unavailable(error):
+        if is_on_hub and clients.hub_is_unavailable(error):
             raise HubUnavailableError(f"{path}: {reason}; try again later") from None
-        if is_on_hub and http_status(error) in (401, 403, 404):
+        if is_on_hub and clients.http_status(error) in (401, 403, 404):
             problem = f"cannot be read ({reason}); check the address, and that HF_TOKEN may read it"
         elif isinstance(error, PermissionError) and not is_remote(path):
             problem = "no permission to read it; change its mode"
-        elif is_remote(path) and not is_on_hub and is_refused(error):
-            problem = f"refused ({reason}); {CREDENTIALS}"
-        elif is_transient(error) or (not is_on_hub and is_of_client(error)):
+        elif is_remote(path) and not is_on_hub and clients.is_refused(error):
+            problem = f"refused ({reason}); {clients.CREDENTIALS}"
+        elif is_transient(error) or (not is_on_hub and clients.is_of_client(error)):
             raise StorageError(f"file {path}: {reason}; try again") from error
         elif not isinstance(error, pa.ArrowException | OSError | UnicodeDecodeError):
             raise
     raise InputError(problem, path=path, shard=shard)
-
-
-def hub_is_unavailable(error: Exception) -> bool:
-    """Whether the Hub did not answer or asks to retry later."""
-    from huggingface_hub.utils import httpx  # type: ignore[attr-defined]  # httpx2 since 2.0
-
-    status = http_status(error)
-    return isinstance(error, httpx.TransportError) or status == 429 or status >= 500
-
-
-def http_status(error: Exception) -> int:
-    """The HTTP status that caused an error; 0 if none did."""
-    return getattr(getattr(error, "response", None), "status_code", None) or 0
 
 
 @contextlib.contextmanager
@@ -116,7 +129,7 @@ def list_files(path: str, suffixes: tuple[str, ...] = (".parquet",)) -> tuple[st
     There must be some.
     """
     with opening(path):
-        filesystem, urlpath = file_system(resolve_path(path))
+        filesystem, urlpath = clients.file_system(resolve_path(path))
         if filesystem.isfile(urlpath):
             names = [urlpath]
         else:
@@ -154,31 +167,232 @@ def open_binary(path: str, shard: int | None = None, **options: str) -> IO[bytes
     with naming(path, shard):
         if not is_remote(path):
             return open(path if path.startswith("/") else resolve_path(path), "rb")
-        filesystem, urlpath = file_system(path)
+        filesystem, urlpath = clients.file_system(path)
         file: IO[bytes] = filesystem.open(urlpath, "rb", **options)
         return file
 
 
-def pin_source(source: Source) -> dict[str, str]:
-    """The current commit of a Hub source, by the key `scores:source`; empty for other sources."""
-    if not source.path.startswith("hf://"):
-        return {}
-    from huggingface_hub import HfApi, HfFileSystem
+class PinnedParquet(pq.ParquetFile):  # type: ignore[misc]  # pyarrow has no types
+    """A Parquet file that gives rows only while it is the file that was opened.
 
-    with opening(source.path):
-        at: Any = HfFileSystem().resolve_path(source.path)
-        facts = HfApi().repo_info(at.repo_id, repo_type=at.repo_type, revision=at.revision)
-    return {SOURCE_PIN: str(facts.sha)}
+    `size` is in bytes; `digest` identifies the file by size and footer.
+    """
+
+    def __init__(
+        self, raw: Any, path: str, shard: int | None, text: str | None, state: State | None
+    ) -> None:
+        self.path, self.shard, self._state, self._is_compared = path, shard, state, False
+        self.size, footer = _read_footer(raw, path, shard)
+        whole = hashlib.sha256(f"{self.size}/".encode() + footer[:-8])
+        self.digest = whole.hexdigest()[:DIGITS]
+        # Arrow itself reads the footer of a local file in half the time.
+        is_needed = text or state is None
+        metadata = pq.read_metadata(pa.BufferReader(footer)) if is_needed else None
+        encoded = [text] if text and may_expand(metadata, text) else None
+        # Of a local file, all that is buffered ahead would stay in memory.
+        options = {"metadata": metadata, "read_dictionary": encoded}
+        checked = {"page_checksum_verification": True}
+        super().__init__(raw, pre_buffer=state is None, **options, **checked)
+        if len(footer) - 8 - self.metadata.serialized_size == SIGNATURE_BYTES:
+            # PyArrow aborts the whole process when it reads an encrypted column.
+            raise InputError("has encrypted columns; decrypt it", path=path, shard=shard)
+
+    def check(self) -> None:
+        """Refuse a local file that is not, or not any more, the one that was opened."""
+        if self._state is not None and self._state != state_of(os.stat(self.path)):
+            raise not_as_planned(self.path, self.shard)
+
+    def _check_bytes(self) -> None:
+        """Compare the bytes with those on record, before the first row is read."""
+        if not self._is_compared:
+            check_on_record(self.path)
+            self._is_compared = True
+
+    def iter_batches(self, *args: Any, **options: Any) -> Iterator[pa.RecordBatch]:
+        """As in pyarrow."""
+        self._check_bytes()
+        for batch in super().iter_batches(*args, **options):
+            self.check()
+            yield batch
+
+    def read_row_group(self, *args: Any, **options: Any) -> pa.Table:
+        """As in pyarrow."""
+        self._check_bytes()
+        table = super().read_row_group(*args, **options)
+        self.check()
+        return table
 
 
-def pinned_path(path: str, pinned_revisions: dict[str, str]) -> str:
-    """A Hub path at its pinned commit; other paths as they are."""
-    commit = pinned_revisions.get(SOURCE_PIN)
-    if commit is None or not path.startswith("hf://"):
-        return path
-    from huggingface_hub import HfFileSystem
+def check_on_record(path: str) -> None:
+    """Compare a local file with its SHA-256 if the run, or the folder of `datamask ingest`, has it.
 
-    at: Any = HfFileSystem().resolve_path(path)
-    kind = "" if at.repo_type == "model" else f"{at.repo_type}s/"
-    tail = f"/{at.path_in_repo}" if at.path_in_repo else ""
-    return f"hf://{kind}{at.repo_id}@{commit}{tail}"
+    Raises:
+        CorruptFileError: the file is damaged; it is set aside.
+    """
+    if is_remote(path):
+        return
+    file = Path(resolve_path(path))
+    for home in file.parents:
+        name = file.relative_to(home).as_posix()
+        if os.path.exists(f"{home}/records/{name}.json"):
+            run_storage(home).fetch(name)
+
+
+@contextlib.contextmanager
+def open_parquet(
+    path: str, shard: int | None = None, planned: str | None = None, text: str | None = None
+) -> Iterator[PinnedParquet]:
+    """Open a Parquet file; errors raised within the block name it too.
+
+    Of a remote file, only the requested columns are fetched, in few large requests, and nothing is
+    kept on disk. The *shard* is named in errors about files of the source. *planned* is the file's
+    digest when the run was planned, if there is one to compare with. The column *text* is read as
+    its distinct values if its rows may need much more memory.
+
+    Raises:
+        InputError: missing, truncated, encrypted, not a Parquet file, or not the planned one.
+    """
+    with (
+        naming(path, shard),
+        _opened(path, shard) as (raw, state),
+        PinnedParquet(raw, path, shard, text, state) as file,
+    ):
+        if planned not in (None, file.digest):
+            raise not_as_planned(path, shard)
+        yield file
+        file.check()
+
+
+@contextlib.contextmanager
+def _opened(path: str, shard: int | None) -> Iterator[tuple[Any, State | None]]:
+    """A file and, if it is local, its state before it was opened."""
+    if is_remote(path):
+        # fsspec would read ahead past the requested columns; Arrow joins neighbours itself.
+        exact = {"cache_type": "none"} if path.startswith(("hf://", "s3://")) else {}
+        with open_binary(path, shard, **exact) as raw:
+            yield raw, None
+        return
+    state = state_of(os.stat(path))
+    # Arrow reads its own files faster than those of Python.
+    with pa.OSFile(path) as raw:
+        yield raw, state
+
+
+def _read_footer(file: Any, path: str, shard: int | None) -> tuple[int, bytes]:
+    """The size of a Parquet file, and its footer with the eight bytes that end the file."""
+    size = file.seek(0, 2)
+    file.seek(max(0, size - TAIL_BYTES))
+    tail = file.read(TAIL_BYTES)
+    length = int.from_bytes(tail[-8:-4], "little") + 8
+    if tail[-4:] == b"PARE":
+        raise InputError("its footer is encrypted; decrypt it", path=path, shard=shard)
+    if tail[-4:] != b"PAR1" or length + 4 > size:
+        file.seek(0)
+        unchanged.check_pointer(file.read(len(unchanged.LFS)), path, shard)
+        raise InputError("truncated, or not a Parquet file; replace it", path=path, shard=shard)
+    if length > len(tail):
+        file.seek(size - length)
+        tail = file.read(length - len(tail)) + tail
+    return size, tail[-length:]
+
+
+class _Hashing(io.RawIOBase):
+    """Bytes of a file, hashed as they are read; once it has ended for a reader, it stays so."""
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        self._raw, self._hash, self._ended = raw, hashlib.sha256(), False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        # A file that is being written can end early and go on later: no reader got the rest.
+        block = b"" if self._ended else self._raw.read(len(buffer))
+        self._ended = not block
+        self._hash.update(block)
+        buffer[: len(block)] = block
+        return len(block)
+
+    def digest(self) -> str:
+        """The digest of the file up to its end; reads what is left of it."""
+        while not self._ended and (block := self._raw.read(2**20)):
+            self._hash.update(block)
+        return self._hash.hexdigest()[:DIGITS]
+
+
+@contextlib.contextmanager
+def open_text(path: str) -> Iterator[io.BufferedReader[_Hashing]]:
+    """Open a text file if it can be UTF-8; otherwise Arrow would blame its rows."""
+    check_on_record(path)
+    with open_binary(path) as raw:
+        file = io.BufferedReader(_Hashing(raw), 2**20)
+        unchanged.check_pointer(file.peek(len(unchanged.LFS)), path)
+        if b"\0" in file.peek(4)[:4]:
+            raise InputError("encoded in UTF-16 or UTF-32; convert it to UTF-8", path=path)
+        yield file
+
+
+class PlannedFiles:
+    """The files of a setting (a folder, glob, file or URL), digested as they are read.
+
+    Of a folder or glob, those that end with one of *suffixes*; there must be some.
+    """
+
+    def __init__(self, path: str, suffixes: tuple[str, ...] = SCORE_SUFFIXES) -> None:
+        self.path, self.suffixes = path, suffixes
+        self.names = list_files(path, suffixes)
+        self._digests: dict[str, set[str]] = {}
+
+    @contextlib.contextmanager
+    def open_parquet(self, name: str) -> Iterator[PinnedParquet]:
+        """Open one of the files, as `open_parquet`."""
+        with open_parquet(name) as file:
+            self._digests.setdefault(name, set()).add(file.digest)
+            yield file
+
+    @contextlib.contextmanager
+    def open_text(self, name: str) -> Iterator[io.BufferedReader[_Hashing]]:
+        """Open one of the files, as `open_text`; what the block leaves is read for the digest."""
+        with open_text(name) as file:
+            yield file
+            self._digests.setdefault(name, set()).add(file.raw.digest())
+
+    def digest(self) -> str:
+        """One digest of the names and digests of all files; those not read yet are read now."""
+        whole = hashlib.sha256()
+        for name in self.names:
+            if name not in self._digests and name.lower().endswith(".parquet"):
+                with self.open_parquet(name):
+                    pass
+            digests = sorted(self._digests.get(name) or {digest_file(name)})
+            whole.update(f"{name}\0{' '.join(digests)}\n".encode())
+        return whole.hexdigest()[:DIGITS]
+
+    @contextlib.contextmanager
+    def compared(self, planned: str | None) -> Iterator[None]:
+        """Refuse the files unless those that a block has read have the digest *planned*, if any.
+
+        Files that have changed are an error in place of the block's own about them.
+        """
+        try:
+            yield
+        except DatamaskError:
+            if planned not in (None, digest_files(self.path, self.suffixes)):
+                raise not_as_planned(self.path) from None
+            raise
+        if planned not in (None, self.digest()):
+            raise not_as_planned(self.path)
+
+
+def digest_file(path: str) -> str:
+    """What identifies the content of a file: a digest of every byte."""
+    with naming(path):
+        if not is_remote(path):
+            return content_digest(path)
+        with open_binary(path) as raw:
+            return _Hashing(raw).digest()
+
+
+def digest_files(path: str, suffixes: tuple[str, ...] = SCORE_SUFFIXES) -> str:
+    """One digest of all such files at *path*; raises as `PlannedFiles` and `open_parquet`."""
+    return PlannedFiles(path, suffixes).digest()

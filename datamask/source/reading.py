@@ -24,9 +24,11 @@ from datamask.runs.in_progress import note
 from datamask.runs.run import Run
 from datamask.runs.schemas import Piece
 from datamask.source import long_texts
-from datamask.source.opening import FETCH_BYTES, is_remote
+from datamask.source.opening import is_remote, open_parquet
 from datamask.source.originals import at_original
-from datamask.source.pinned import open_parquet
+
+FETCH_BYTES = 64 * 2**20
+"""Compressed bytes of a remote file held at a time, if one row group is not larger."""
 
 SCHEMA_KEY = b"datamask-source-schema"
 """Where plan.parquet keeps the source's one schema (Arrow IPC, in hexadecimal)."""

@@ -23,8 +23,7 @@ from datamask.config.inputs import Score
 from datamask.errors import DatamaskError, InputError, gathering, one_line, together
 from datamask.runs.in_progress import advance
 from datamask.source.columns import INEXACT, first_inexact, is_id, is_numeric
-from datamask.source.opening import naming
-from datamask.source.pinned import SCORE_SUFFIXES, PlannedFiles, open_text
+from datamask.source.opening import SCORE_SUFFIXES, PlannedFiles, naming, open_text
 
 ROW_SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".txt")
 """Kinds of files: Parquet, JSON lines and plain text."""

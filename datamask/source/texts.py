@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from datamask.errors import one_line
 from datamask.runs.run import Run
 from datamask.source.long_texts import chunks_of
-from datamask.source.pinned import open_parquet
+from datamask.source.opening import open_parquet
 from datamask.source.reading import groups_with
 
 logger = logging.getLogger(__name__)

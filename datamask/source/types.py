@@ -15,8 +15,7 @@ import pyarrow.parquet as pq
 
 from datamask.errors import DatamaskError, InputError, together
 from datamask.source.columns import has_text
-from datamask.source.opening import is_remote
-from datamask.source.pinned import open_parquet
+from datamask.source.opening import is_remote, open_parquet
 from datamask.source.reading import plain_schema
 
 EXACT = 2**53

@@ -128,3 +128,16 @@ def is_of_client(error: BaseException) -> bool:
     """Return True if a store's client raised the error, or a cause of it."""
     kinds = (kind for cause in chain(error) for kind in type(cause).__mro__)
     return any(kind.__module__.partition(".")[0] in _CLIENTS for kind in kinds)
+
+
+def hub_is_unavailable(error: Exception) -> bool:
+    """Whether the Hub did not answer or asks to retry later."""
+    from huggingface_hub.utils import httpx  # type: ignore[attr-defined]  # httpx2 since 2.0
+
+    status = http_status(error)
+    return isinstance(error, httpx.TransportError) or status == 429 or status >= 500
+
+
+def http_status(error: Exception) -> int:
+    """The HTTP status that caused an error; 0 if none did."""
+    return getattr(getattr(error, "response", None), "status_code", None) or 0

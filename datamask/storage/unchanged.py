@@ -1,6 +1,6 @@
 """Guard local files that a library opens by itself: they must be as planning saw them, throughout.
 
-Files that this package reads itself are compared by `source.pinned`.
+Files that this package reads itself are compared by `source.opening`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from datamask.storage.local import sha256_of
 
 State = tuple[int, int, int]
 """The size of a file in bytes, and when its content and its inode last changed, in nanoseconds."""
+
+LFS = b"version https://git-lfs"
+"""The beginning of what git checks out in place of a file if git-lfs is not installed."""
 
 
 def state_of(facts: os.stat_result) -> State:
@@ -74,3 +77,16 @@ def _states(path: str) -> dict[str, State]:
     if os.path.isdir(path):
         paths = [str(file) for file in Path(path).rglob("*") if file.is_file()]
     return {name: state_of(os.stat(name)) for name in paths}
+
+
+def check_pointer(beginning: bytes, path: str, shard: int | None = None) -> None:
+    """Raise InputError if a file begins as a pointer of git-lfs does."""
+    if bytes(beginning).startswith(LFS):
+        problem = "a pointer of git-lfs, not the file; install git-lfs and run `git lfs pull` there"
+        raise InputError(problem, path=path, shard=shard)
+
+
+def check_local(path: str, name: str) -> None:
+    """`check_pointer` for a local file, which messages call *name*."""
+    with open(path, "rb") as file:
+        check_pointer(file.read(len(LFS)), name)

@@ -13,10 +13,10 @@ from datamask.config.inputs import Source
 from datamask.config.settings import Settings
 from datamask.errors import HubUnavailableError, InputError
 from datamask.planning.plan import plan_run
+from datamask.planning.preview import pin_source, pinned_path
 from datamask.runs.opening import open_run
 from datamask.runs.records import read_record
-from datamask.source.opening import list_files, pin_source, pinned_path
-from datamask.source.pinned import open_parquet
+from datamask.source.opening import list_files, open_parquet
 from datamask.source.reading import read_shard
 from tests.finished import corpus, finish, settings
 from tests.hub.server import Fault, Hub

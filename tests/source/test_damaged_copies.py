@@ -15,8 +15,8 @@ from datamask.planning.plan import plan_run
 from datamask.quality.labelling import append, read_journal, write_labels
 from datamask.runs.files import write_parquet
 from datamask.runs.opening import open_run, run_storage
+from datamask.source.opening import open_parquet, open_text
 from datamask.source.originals import NOTE
-from datamask.source.pinned import open_parquet, open_text
 from tests import finished
 from tests.faults.comparison import contents
 from tests.source.converting import records, write

@@ -19,7 +19,7 @@ from datamask.errors import InputError, exit_status
 from datamask.execution.attempts import run_unit
 from datamask.runs.run import Run
 from datamask.runs.stages import STAGES, stages_of
-from datamask.source.pinned import PlannedFiles, digest_files
+from datamask.source.opening import PlannedFiles, digest_files
 from datamask.source.rows import read_scores
 from tests import finished
 from tests.conftest import nightly

@@ -13,8 +13,7 @@ from datamask.config.loading import parse_settings
 from datamask.errors import HubUnavailableError, InputError, StorageError
 from datamask.planning.plan import plan_run
 from datamask.runs.run import Run
-from datamask.source.opening import list_files, naming
-from datamask.source.pinned import PlannedFiles, open_parquet
+from datamask.source.opening import PlannedFiles, list_files, naming, open_parquet
 from datamask.source.reading import locate, read_shard
 from datamask.source.rows import ROW_SUFFIXES, read_rows
 from datamask.source.types import unify_schemas
