@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from datamask.config.inputs import Embedding, Score
+from datamask.config.inputs import Embedding, Score, Source
 from datamask.config.settings import Settings
 from datamask.embedding.pinning import pin_model
 from datamask.errors import DatamaskError, InputError, SettingsError, gathering, together
