@@ -1,7 +1,8 @@
-"""Comparison of runs: which documents they share, and which one run selects and another does not.
+"""Compare runs: find the documents that they share, and those that only one of them selects.
 
 Documents are matched by id, so the runs must share some. Figures of runs are comparable only if
 their sources are the same; any other setting may differ.
+
 DuckDB computes everything from the runs' `documents/`, out of core.
 """
 
@@ -39,10 +40,11 @@ class Pair:
         both: selected by both.
         only_first: selected by the first alone.
         only_second: selected by the second alone.
-        missing: for each run, what it alone selects: `keeper` (its name), `documents`,
-            `mean_quality` (the first run's; None without documents), `mean_characters` (None
-            without text), `groups` (by kind: names and documents, the largest first), `examples`
-            (the best by quality: shard, row, id, quality, beginning; None without source or text).
+        missing: for each run, the documents that it alone selects: `keeper` (its name),
+            `documents`, `mean_quality` (the first run's; None without documents), `mean_characters`
+            (None without text), `groups` (by kind: names and documents, the largest first),
+            `examples` (the best by quality: shard, row, id, quality, beginning; None without source
+            or text).
     """
 
     first: str
@@ -64,7 +66,7 @@ class Pair:
 class Comparisons:
     """Some runs by their names, and all pairs of them.
 
-    `settings` are those that differ and can change a selection, with the value of each run.
+    `settings` are settings that differ and can change a selection, with the value of each run.
     """
 
     runs: dict[str, Run]
@@ -78,7 +80,7 @@ class Comparisons:
 
     @property
     def same_source(self) -> bool:
-        """Whether all runs read the same files, by the digests of their plans."""
+        """True if all runs read the same files, by the digests of their plans."""
         files = ({piece.path: piece.digest for piece in run.pieces} for run in self.runs.values())
         return len({tuple(sorted(digests.values())) for digests in files}) == 1
 
@@ -171,13 +173,13 @@ def _missing(connection: Any, run: Run, keeper: str, where: str) -> dict[str, An
 
 
 _SETTINGS = ("selection", "quality", "embedding", "source", "plan", "seed", "evaluation.hold_out")
-"""Settings that can change a selection, those that say most first."""
+"""Settings that can change a selection, the most informative first."""
 
 
 def _differences(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
-    """Settings of `_SETTINGS` that differ, with the value of each run, by their dotted key.
+    """List settings of `_SETTINGS` that differ, with the value of each run, by their dotted key.
 
-    The documents are the same, so of the source's path only the last component counts.
+    The documents are the same, so only the last component of the source's path counts.
     """
     flat = [_flat(run.in_force.model_dump(mode="json")) for run in runs]
     for settings in flat:

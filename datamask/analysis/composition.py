@@ -1,16 +1,16 @@
 """Stage `composition`: the corpus before and after selection, as a DuckDB file.
 
-`relations.yaml` says what its tables and views contain; table `receipt` says what the
-file was computed from. `datamask query RUN "select ..."` and any DuckDB client open it; it can be
-moved, with `documents/` next to it for the views `documents` and `selection`.
+`relations.yaml` describes its tables and views; table `receipt` records what the file was computed
+from. `datamask query RUN "select ..."` and any DuckDB client open it; it can be moved, with
+`documents/` next to it for the views `documents` and `selection`.
 
-Of table `terms`, row `objective` is the sum of the weighted terms, each divided by its scale. Scope
+In table `terms`, row `objective` is the sum of the weighted terms, each divided by its scale. Scope
 `shard`: means over shards, weighted by selected documents; each shard has its own scales. Scope
 `corpus`: values of the corpus, and the `scale` of each term. Shards then have no objectives.
 
-Computed from what adds up over shards: the receipts of `documents/` and `selection/`, `tallies/`
-and, in scope `corpus`, sums over embeddings; and, for `score_explained`, from `documents/`. Sums
-are of integers, or of shards in their order, so that equal runs give equal values.
+Its inputs add up over shards: the receipts of `documents/` and `selection/`, `tallies/` and, in
+scope `corpus`, sums over embeddings; only `score_explained` reads `documents/`. Sums add
+integers, or shards in their order, so that equal runs give equal values.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ KINDS = SOURCE_KINDS | {"topic": "topics"}
 """Kinds of groups, with their plurals; documents without a group are in the group `NO_GROUP`."""
 
 GROUP_LIMIT = 1000
-"""Most groups of a kind that are listed: the largest of the source. There may be millions."""
+"""Maximum number of groups of a kind that are listed: the largest of the source. There may be
+millions."""
 
 SELECTIONS = {
     "source": "true",
@@ -68,7 +69,7 @@ def compose(run: Run, compute: Compute) -> None:
     """Write `composition.duckdb`.
 
     Raises:
-        RunError: what a shard contributes is missing or stale.
+        RunError: a shard's output is missing or stale.
         StorageError: the disk is full.
     """
     receipts = [run.receipt("selection", shard) for shard in range(run.num_shards)]
@@ -112,13 +113,13 @@ def compose(run: Run, compute: Compute) -> None:
 def _drift(run: Run) -> list[dict[str, Any]]:
     if not run.settings.selection.mask_model:
         return []
-    from datamask.selection.judging import drift  # imports torch
+    from datamask.selection.judging import drift  # This imports torch.
 
     return drift(run)
 
 
 def _views(connection: Any, run: Run) -> None:
-    """Views of the shards' files by relative path, for clients that work in the run's folder."""
+    """Make views of the shards' files by relative path, for clients in the run's folder."""
     run.path("documents", 0)
     folder = str(run.root.absolute()).replace("'", "''")
     connection.execute(f"SET file_search_path = '{folder}'")
@@ -127,7 +128,7 @@ def _views(connection: Any, run: Run) -> None:
 
 
 def _load(connection: Any, run: Run, totals: list[dict[str, Any]]) -> None:
-    """Table `parts`, a row per shard and selection; table `tallies`, sums over shards."""
+    """Make table `parts`, a row per shard and selection, and table `tallies`, sums over shards."""
     rows = [
         {"shard": shard, "selection": name, **values}
         for shard, selections in enumerate(totals)
@@ -170,7 +171,7 @@ _TABLES = {
 
 
 def _fill(connection: Any, table: str, columns: str, rows: list[dict[str, Any]] | pa.Table) -> None:
-    """Make a table of rows; what they lack is null, and what has no column is left out."""
+    """Make a table of rows; missing values become null, values without a column are left out."""
     connection.execute(f"CREATE TABLE {table} ({columns})")
     schema = connection.sql(f"FROM {table}").to_arrow_table().schema
     known = isinstance(rows, pa.Table)
@@ -186,7 +187,7 @@ def _totals(connection: Any, scope: str) -> None:
         "if(sum(documents) = 0, 0, sum(tokens))::DOUBLE AS tokens "
         "FROM parts GROUP BY selection"
     )
-    # The expected mean of a random subset is that of the candidates of its shard or corpus.
+    # The expected mean of a random subset is the mean of the candidates of its shard or corpus.
     group = "GROUP BY shard ORDER BY shard" if scope == "shard" else ""
     of = "FILTER (selection = '{}')"
     candidates, selected = of.format("candidates"), of.format("selected")
@@ -205,7 +206,7 @@ def _totals(connection: Any, scope: str) -> None:
 
 
 def _scores(run: Run, totals: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Table `score_summary`, from the shards' in order."""
+    """Return table `score_summary`, from the shards' summaries in order."""
     rows = []
     for score in ("quality", *(score.name for score in run.settings.scores)):
         for selection in SELECTIONS:
@@ -258,7 +259,7 @@ ORDER BY kind, documents_before DESC, name
 
 
 def _funnel(connection: Any) -> None:
-    """Tables `funnel` and `groups`: what is left of each group after each step."""
+    """Make tables `funnel` and `groups`: documents of each group that remain after each step."""
     fates = {fate for (fate,) in execute(connection, "SELECT DISTINCT fate FROM tallies")}
     steps = ["source", *(reason for reason in DROP_REASONS if reason in fates), "selected"]
     rows = [{"number": number, "step": step} for number, step in enumerate(steps)]
@@ -272,7 +273,7 @@ def _funnel(connection: Any) -> None:
 
 @contextlib.contextmanager
 def open_composition(run: Run, sql: str = "") -> Iterator[Any]:
-    """A read-only connection to a run's `composition.duckdb` and the shards' `documents/`.
+    """Yield a read-only connection to a run's `composition.duckdb` and the shards' `documents/`.
 
     Args:
         run: the run.
@@ -280,7 +281,7 @@ def open_composition(run: Run, sql: str = "") -> Iterator[Any]:
             views `documents` and `selection`.
 
     Raises:
-        RunError: the file, or one of the shards', is missing.
+        RunError: the file, or a file of the shards, is missing.
     """
     path = run.path("composition")
     needed = [path]
@@ -300,7 +301,7 @@ def open_composition(run: Run, sql: str = "") -> Iterator[Any]:
 
 
 def documents_of(run: Run, folder: str | None = None) -> str:
-    """SQL for FROM: the documents of all shards, from their files, which have been fetched.
+    """Return SQL for FROM: the documents of all shards, from their files, which must be fetched.
 
     Args:
         run: the run.
@@ -314,12 +315,12 @@ def documents_of(run: Run, folder: str | None = None) -> str:
 
 
 def query(run: Run, sql: str) -> list[dict[str, Any]]:
-    """Rows of a query on a run's `composition.duckdb`. Raises as `open_composition`."""
+    """Return rows of a query on a run's `composition.duckdb`; errors: `open_composition`."""
     with open_composition(run, sql) as connection:
         return rows_of(connection.execute(sql))
 
 
 def rows_of(result: Any) -> list[dict[str, Any]]:
-    """All rows of a DuckDB result, as dictionaries by column."""
+    """Return all rows of a DuckDB result, as dictionaries by column."""
     names = [column[0] for column in result.description]
     return [dict(zip(names, row, strict=True)) for row in result.fetchall()]

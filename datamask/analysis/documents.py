@@ -1,11 +1,11 @@
-"""Stage `documents`: a shard's documents with all that is known of each, and the counts of them.
+"""Stage `documents`: a shard's documents with all that is known of each, and counts of them.
 
 `documents/NNNNN.parquet` has a row per document. The subset, the published scores and the views
-`documents` and `selection` of `datamask query` are made of these rows. What adds up over shards is
-in the metrics of its receipt (documents, characters, tokens, sums and extremes of scores) and, by
-group and fate, in `tallies/NNNNN.parquet`. `analysis.composition` adds it up.
+`documents` and `selection` of `datamask query` are made of these rows. Values that add up over
+shards are in the metrics of its receipt (documents, characters, tokens, sums and extremes of
+scores) and, by group and fate, in `tallies/NNNNN.parquet`. `analysis.composition` adds them up.
 
-Computed from `scores/`, `quality/`, `topics/` and `selection/`. Sums are of integers or on one
+Computed from `scores/`, `quality/`, `topics/` and `selection/`. Sums add integers, or use one
 thread, so that equal runs give equal values.
 """
 
@@ -30,7 +30,7 @@ from datamask.selection.limits import group_column
 from datamask.selection.repeats import added_repeat
 from datamask.storage.duckdb_scratch import ROWS_AT_ONCE, execute, stream, temporary_duckdb
 
-# Rows are joined by their place: all files are in the source's order, and those of masks, topics
+# Rows are joined by their place: all files are in the source's order, and files of masks, topics
 # and vectors have a row per document that is not dropped.
 _DOCUMENTS = """
 WITH joined AS (
@@ -75,13 +75,13 @@ def tabulate(run: Run, shard: int, compute: Compute) -> Receipt:
 
 
 def _join(connection: Any, run: Run, shard: int) -> pa.Table:
-    """The shard's documents in order, for Python and, as table `documents`, for the connection."""
+    """Return the shard's documents in order, and make table `documents` for the connection."""
     candidates = _candidates(run, shard)
     selected = pc.sum(candidates["selected"]).as_py() or 0
     if selected != _expected(run, shard):
         raise CorruptFileError(
             f"{run.path('selection', shard)}: {selected} documents are selected where "
-            f"{_expected(run, shard)} are due; delete it and relaunch"
+            f"{_expected(run, shard)} are wanted; delete it and relaunch"
         )
     connection.register("candidates", candidates)
     last = None
@@ -116,7 +116,7 @@ def _join(connection: Any, run: Run, shard: int) -> pa.Table:
 
 
 def _candidates(run: Run, shard: int) -> pa.Table:
-    """What is known of candidates alone, with a row for each document: null for dropped ones."""
+    """Return columns that only candidates have, with a row per document, null if dropped."""
     columns = {"selection": ["logit", "selected"]}
     columns |= {"topics": ["topic"]} if run.settings.topics else {}
     columns |= {"embeddings": ["text_read"]} if run.settings.has_vectors else {}
@@ -137,7 +137,7 @@ def _candidates(run: Run, shard: int) -> pa.Table:
 
 
 def _expected(run: Run, shard: int) -> int:
-    """Number of documents to select from a shard."""
+    """Return the number of documents to select from a shard."""
     selection = run.settings.selection
     if selection.mask_model:
         return int(run.receipt("selection", shard).metrics["num_selected"])
@@ -162,12 +162,12 @@ FROM (SELECT *, nullif(topic, '{NO_GROUP}') AS known_topic,
 GROUP BY fate, GROUPING SETS ((), {", ".join((*SOURCE_KINDS, "known_topic", "octave"))})
 HAVING name IS NOT NULL ORDER BY kind, name, fate
 """
-"""Documents by kind and name of their group, and fate; those of no topic are in none. Sums of whole
-numbers do not depend on their order, unlike those of floats."""
+"""Counts of documents by kind and name of their group, and fate; documents without a topic are in
+no topic. Sums of whole numbers do not depend on their order, unlike sums of floats."""
 
 
 def _totals(connection: Any, where: str, scores: list[str]) -> dict[str, Any]:
-    """Documents, characters and tokens of a selection (null if unknown), and its `scores`."""
+    """Return a selection's documents, characters, tokens (null if unknown) and `scores`."""
     # Score names match [a-z][a-z0-9_]* (config.Score), so they are safe as identifiers.
     of_scores = ", ".join(
         f"""'{name}': {{'mean': avg("{name}"), 'least': min("{name}"), 'largest': max("{name}"),

@@ -1,19 +1,19 @@
-"""How much of a score is known from the group of a document alone, without its text.
+"""Measure how well the group of a document alone predicts a score, without its text.
 
-A score that only tells domains apart selects domains. For each score and each kind of group (dump,
-language, domain, topic, and length in half octaves of characters), over the documents that
-could be selected, or a sample of them:
+A score that only separates domains selects domains. For each score and each kind of group (dump,
+language, domain, topic, and length in half octaves of characters), over the documents that could be
+selected, or a sample of them:
 
-- `auc`: how well the group tells the best tenth by the score from the others: 0.5 is chance, 1 is
-  certain. A group's prediction is the share of the best tenth in it, cross-validated in `FOLDS`
-  parts by a hash of the id and, in small groups, drawn towards the share of all (`PRIOR`). The AUC
-  is exact within each part, and summed over the parts.
-- `eta_squared`: the share of the score's variance that is between groups, adjusted for their number
-  as R² is: near 0 if groups are random.
+- `auc`: how well the group separates the best tenth by the score from the others: 0.5 is chance, 1
+  is certain. A group's prediction is the fraction of its documents in the best tenth,
+  cross-validated in `FOLDS` parts by a hash of the id and, in small groups, moved towards the
+  fraction over all (`PRIOR`). The AUC is exact within each part, and summed over the parts.
+- `eta_squared`: the fraction of the score's variance that is between groups, adjusted for their
+  number as R² is: near 0 if groups are random.
 - `constant_groups`: groups of `PRIOR` documents or more in which the score has one value, and
   their `constant_documents`.
 
-Sums are of whole numbers, so they depend on no order: scores are rounded to 2⁻³⁰ of their range.
+Sums add whole numbers, so their order does not matter: scores are rounded to 2⁻³⁰ of their range.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from datamask.config.selection import NO_GROUP
 from datamask.storage.duckdb_scratch import execute, execute_with, is_sampled, value_at
 
 MOST_DOCUMENTS = 2_000_000
-"""Of larger corpora, at least as many documents are compared, and less than twice as many
+"""Minimum number of documents that are compared in larger corpora; less than twice as many are
 (docs/log.md#groups)."""
 
 FOLDS, PRIOR, BEST_SHARE, STEPS = 5, 10, 10, 2**30
-"""Parts of cross-validation; documents with which the share of all counts in a group's prediction;
-one tenth; steps of a score's range (docs/log.md#groups)."""
+"""Number of folds; number of documents with which the fraction over all counts in a group's
+prediction; one tenth; steps of a score's range (docs/log.md#groups)."""
 
 _KINDS = ("dump", "language", "domain", "topic", "length")
 
@@ -92,9 +92,9 @@ ORDER BY auc DESC NULLS LAST, score, kind
 def explained(
     connection: Any, documents: str, number: int, scores: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Rows of table `score_explained`, the largest `auc` first; kinds of one group are left out.
+    """Return rows of table `score_explained`, largest `auc` first, of kinds with two groups.
 
-    *documents* is SQL for FROM, up to a condition in WHERE, and *number* how many there are.
+    *documents* is SQL for FROM, up to a condition in WHERE, and *number* counts them.
     """
     named = ", ".join(f'"{score}"' for score in scores)
     execute(
@@ -102,7 +102,7 @@ def explained(
         f"CREATE TEMP VIEW compared AS SELECT {named}, dump, language, domain, "
         f"nullif(topic, '{NO_GROUP}') AS topic, "
         "floor(2 * log2(nullif(characters, 0)))::VARCHAR AS length, "
-        # The half of the hash that does not decide what is sampled.
+        # This half of the hash does not decide what is sampled.
         f"(md5_number(id) & {2**64 - 1}::UHUGEINT)::UBIGINT % {FOLDS} AS fold FROM {documents} "
         f"AND (dropped IS NULL OR dropped = 'pruned') AND {is_sampled(number, MOST_DOCUMENTS)}",
     )
@@ -121,7 +121,7 @@ def explained(
 
 
 def _range(connection: Any, score: str) -> dict[str, Any]:
-    """Least and largest value of a score, and the largest below the best tenth; {} without any."""
+    """Return a score's least and largest value, and the largest below the best tenth; or {}."""
     rows = f'compared WHERE "{score}" IS NOT NULL'
     [[number, least, largest]] = execute(
         connection, f'SELECT count(*), min("{score}"), max("{score}") FROM {rows}'

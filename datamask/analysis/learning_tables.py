@@ -1,4 +1,4 @@
-"""What learning reported, as rows of tables of `composition.duckdb`: from receipts."""
+"""Read the reports of learning from receipts, as rows of tables of `composition.duckdb`."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _VALUES = ("selected", "random", "best", "top_quality", "error", "scale")
 def terms(
     run: Run, receipts: list[Receipt], connection: Any, documents: str
 ) -> list[dict[str, Any]]:
-    """Table `terms`: from the receipts of all masks, or from sums over *documents* (SQL)."""
+    """Return table `terms`: from the receipts of all masks, or from sums over *documents* (SQL)."""
     if run.settings.selection.scope == "shard":
         return terms_of_shards([receipt.metrics for receipt in receipts])
     if run.settings.has_vectors:
-        from datamask.selection.outcome import corpus_metrics  # imports torch
+        from datamask.selection.outcome import corpus_metrics  # This imports torch.
 
         compared = corpus_metrics(run)
     else:
@@ -35,7 +35,7 @@ def terms(
 
 
 def _compared(run: Run, connection: Any, documents: str) -> dict[str, Any]:
-    """The metrics of quality over the corpus; DuckDB uses one thread, so that sums are the same."""
+    """Return the metrics of quality over the corpus; DuckDB uses one thread, so sums are equal."""
     [(size, *means)] = execute(
         connection,
         "SELECT count(*) FILTER (selected), avg(quality) FILTER (selected), avg(quality), "
@@ -46,7 +46,7 @@ def _compared(run: Run, connection: Any, documents: str) -> dict[str, Any]:
 
 
 def terms_of_shards(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Table `terms` of some shards: means of their metrics, weighted by selected documents."""
+    """Return table `terms` of some shards: mean metrics, weighted by selected documents."""
     parts = [
         (shard["num_selected"], shard["terms"] | {"objective": shard["objective"]})
         for shard in metrics
@@ -68,7 +68,7 @@ def terms_of_shards(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def shards(run: Run, receipts: list[Receipt]) -> list[dict[str, Any]]:
-    """Table `shards`, from the receipts of every shard's mask."""
+    """Return table `shards`, from the receipts of every shard's mask."""
     rows = []
     for shard, receipt in enumerate(receipts):
         objective = receipt.metrics.get("objective", {})
@@ -97,7 +97,7 @@ CURVES = pa.schema(
 
 
 def curves(run: Run, shards: Iterable[int]) -> pa.Table:
-    """Table `curves` of some shards: the objective and its terms, step by step, as they learned.
+    """Return table `curves` of some shards: the objective and its terms, step by step.
 
     Shards that learned nothing by themselves have no rows.
     """

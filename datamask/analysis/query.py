@@ -1,4 +1,4 @@
-"""SQL on a run: its DuckDB file, its documents and the report's sample as a read-only database.
+"""Run SQL on a run: its DuckDB file, its documents and the report's sample, read-only.
 
 `relations.yaml` describes the tables and views; `datamask query RUN` prints it.
 """
@@ -25,7 +25,7 @@ from datamask.runs.run import Run
 
 @functools.cache
 def relations() -> dict[str, str]:
-    """Tables and views, with what they contain."""
+    """Return tables and views, each with a description."""
     text = Path(__file__).with_name("relations.yaml").read_text(encoding="utf-8")
     descriptions: dict[str, str] = yaml.safe_load(text)
     return descriptions
@@ -33,7 +33,10 @@ def relations() -> dict[str, str]:
 
 @contextlib.contextmanager
 def open_run_database(run: Run, sql: str = "") -> Iterator[Any]:
-    """A read-only connection to the tables and views of a run. As `open_composition`."""
+    """Yield a read-only connection to the tables and views of a run.
+
+    Errors are as in `open_composition`.
+    """
     with open_composition(run, sql) as connection:
         for name in ("sample", "neighbours"):
             path = run.fetch(f"report/{name}.parquet")
@@ -59,7 +62,7 @@ _ARMS = schemas.ARM.set(3, pa.field("tokens", pa.int32())).insert(0, pa.field("a
 
 
 def arm_documents(run: Run, unit: int) -> pa.Table:
-    """The documents of an arm with its name, and with how many tokens they have; none before it."""
+    """Return the documents of an arm with its name and token counts; none before it is made."""
     if not (path := run.path("arms", unit)).exists():
         return _ARMS.empty_table()
     table = read_columns(path)
@@ -76,15 +79,14 @@ FROM exposures e JOIN documents d ON d.id = e.id WHERE {} ORDER BY first_token
 
 
 def seen(tokens: str, document: str) -> str:
-    """SQL: the exposures in a range of tokens, or those of a document, with what is known of it.
+    """Return SQL for the exposures in a range of tokens, or of a document, with its facts.
 
     Args:
-        tokens: first and last number, such as `1.2e9:1.3e9`, of which the last is left out; empty:
-            all.
+        tokens: first and last number, such as `1.2e9:1.3e9`; the last is left out; empty: all.
         document: its id; empty: all.
 
     Raises:
-        SettingsError: the range is none.
+        SettingsError: the text is not a range.
     """
     conditions = ["true"]
     if tokens:
@@ -103,7 +105,7 @@ def seen(tokens: str, document: str) -> str:
 
 @contextlib.contextmanager
 def run_query(run: Run, sql: str) -> Iterator[tuple[list[str], Iterator[tuple[Any, ...]]]]:
-    """Names of the columns, and an iterator over the rows.
+    """Return names of the columns, and an iterator over the rows.
 
     The SQL can read nothing but the run's tables: DuckDB's `query` accepts one SELECT, and the
     connection cannot open another file, load an extension or change its configuration.
@@ -115,7 +117,7 @@ def run_query(run: Run, sql: str) -> Iterator[tuple[list[str], Iterator[tuple[An
 
     try:
         with open_run_database(run, sql) as connection:
-            with contextlib.suppress(duckdb.InvalidInputException):  # locked by another query
+            with contextlib.suppress(duckdb.InvalidInputException):  # Another query has locked it.
                 connection.execute("SET lock_configuration = true")
             result = connection.execute("FROM query(?)", [sql])
             names = [column[0] for column in result.description or ()]

@@ -12,7 +12,7 @@ from datamask.runs.run import Run
 
 
 def terms_of(run: Run, shards: Sequence[int] | None = None) -> dict[str, dict[str, Any]]:
-    """Rows of table `terms` by term; of some *shards* only, from the receipts of their masks.
+    """Return rows of table `terms` by term; for *shards* only, from their masks' receipts.
 
     Raises:
         RunError: the composition is missing; or, with *shards*, a mask is.
@@ -26,10 +26,10 @@ def terms_of(run: Run, shards: Sequence[int] | None = None) -> dict[str, dict[st
 
 
 def units_of(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[float, float]]:
-    """By term of the objective, the mean of random selections, and what the best one gains.
+    """Return, by term, the mean of random selections and the gain of the best selection.
 
-    *rows* are as of `terms_of`. The best selection is by this term alone; its gain is below 0 for
-    terms to minimise. Terms whose best selection is not known are left out.
+    *rows* come from `terms_of`. The best selection is by this term alone; its gain is below 0 for
+    terms to minimise. Terms whose best selection is unknown are left out.
     """
     return {
         name: (row["random"], row["best"] - row["random"])
@@ -41,12 +41,12 @@ def units_of(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[float, fl
 def gains(
     run: Run, reference: Run | None = None, shards: Sequence[int] | None = None
 ) -> dict[str, dict[str, float]]:
-    """The gain of `selected` and `top_quality` over random, by term, as a share of the best one's.
+    """Return the gain of `selected` and `top_quality` over random, as a fraction of the best gain.
 
-    0 is random, 1 the best selection by this term alone; terms to minimise too. `error` is the
-    standard error of the share, above 0 where the value is measured on a sample. Runs are compared
-    over the random and best selections of one *reference*, because other settings change those.
-    Raises as `terms_of`.
+    By term: 0 is random, 1 the best selection by this term alone, also for terms to minimise.
+    `error` is the standard error of the fraction, above 0 where the value is measured on a sample.
+    Runs are compared over the random and best selections of one *reference*, because other settings
+    change those. Errors are as in `terms_of`.
     """
     rows = terms_of(run, shards)
     units = units_of(terms_of(reference, shards) if reference else rows)
@@ -64,14 +64,14 @@ def gains(
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """How often training sees the selected documents.
+    """Repeats of the selected documents in training.
 
     Args:
         unit: `tokens`, or `documents` if the source has no tokens.
-        seen: what training sees, in that unit, with repeats.
+        seen: the total that training sees, in this unit, with repeats.
         epochs: mean number of exposures per unit.
-        repeated: share of `seen` that is not new.
-        rows: repeat, documents, tokens and share of `seen`, by repeat.
+        repeated: fraction of `seen` that is not new.
+        rows: repeat, documents, tokens and fraction of `seen`, by repeat.
     """
 
     unit: str
@@ -82,7 +82,7 @@ class Repeats:
 
 
 def repeats_of(run: Run) -> Repeats | None:
-    """The distribution of column `repeat`; None without repeats.
+    """Return the distribution of column `repeat`; None without repeats.
 
     Raises:
         RunError: the composition is missing.
@@ -103,12 +103,12 @@ def repeats_of(run: Run) -> Repeats | None:
 
 
 def funnel_of(run: Run) -> list[dict[str, Any]]:
-    """Rows of table `funnel` for all documents: what is left after each step, in order."""
+    """Return rows of table `funnel`, in order: how many documents remain after each step."""
     return query(run, "SELECT * FROM funnel WHERE kind = 'all' ORDER BY number")
 
 
 def tokens_of(run: Run) -> str:
-    """What trainers read and which tokens budgets count, in sentences; empty without tokens."""
+    """Describe in sentences the tokens of training and of budgets; empty without tokens."""
     tokens = run.settings.tokens
     if tokens is None:
         return ""
@@ -125,12 +125,12 @@ def tokens_of(run: Run) -> str:
 
 
 def totals_of(run: Run) -> dict[str, dict[str, Any]]:
-    """Rows of table `totals` by selection."""
+    """Return rows of table `totals` by selection."""
     return {row["selection"]: row for row in query(run, "SELECT * FROM totals")}
 
 
 def near_duplicates(run: Run) -> dict[str, int]:
-    """Number of near-duplicates `dropped`, and of those that repeat an `earlier` dataset."""
+    """Count near-duplicates `dropped`, and among them those that repeat an `earlier` dataset."""
     [summary] = query(
         run,
         "SELECT count(*) AS dropped, count(*) FILTER (near_duplicate_of LIKE 'earlier:%') "
@@ -140,11 +140,11 @@ def near_duplicates(run: Run) -> dict[str, int]:
 
 
 def benchmarks(run: Run) -> list[dict[str, Any]]:
-    """The results of each benchmark, in the order of the settings.
+    """Return the results of each benchmark, in the order of the settings.
 
-    Keys: `name`; its `texts` (items), those too `short` to be detected, its `ngrams`, and those
-    that are `common` and do not count; the number of `documents` that cover or quote an item, of
-    those `covering` one, of those `dropped` for it, of those `selected`, and of those that are both
+    Keys: `name`; its number of `texts` (items), of items too `short` to be detected, of `ngrams`,
+    and of `common` n-grams that do not count; the number of `documents` that cover or quote an
+    item, of those `covering` one, of those `dropped` for it, of those `selected`, and of those both
     covering and selected (`leaks`); and an `example` of a shared n-gram, or None.
     """
     known = run.settings.quality.contamination
@@ -172,19 +172,20 @@ def benchmarks(run: Run) -> list[dict[str, Any]]:
 
 
 MOST_CHANGE = 0.2
-"""Change of the share kept, relative to that of the model's run, above which there is a warning."""
+"""Relative change of the fraction kept, against the model's run, above which there is a warning."""
 
 
 def drift(run: Run) -> list[dict[str, Any]]:
-    """How the documents differ from those that the run's mask model was learnt on.
+    """Measure how the documents differ from those that the run's mask model was learned on.
 
-    What a term adds to a document's logit is linear in the document's moments, so its mean over a
-    corpus is the corpus's mean moments seen along the gradient of the term: the direction in which
-    a difference changes the selection.
+    The contribution of a term to a document's logit is linear in the document's moments. So its
+    mean over a corpus is the corpus's mean moments seen along the gradient of the term: the
+    direction in which a difference changes the selection.
 
-    Rows of table `drift`: `share kept` of the source, then each term; empty without a model. Keys:
-    `term`; `then` and `now`, the share kept or the mean gain over documents in units of the logit,
-    when the model was learnt and in this run; `deviation_then` and `deviation_now` of the gain;
-    `shift`, the relative change of the share, or the change of the mean in deviations.
+    Returns rows of table `drift`: `share kept` of the source, then each term; empty without a
+    model. Keys: `term`; `then` and `now`, the fraction kept or the mean gain over documents in
+    units of the logit, when the model was learned and in this run; `deviation_then` and
+    `deviation_now` of the gain; `shift`, the relative change of the fraction, or the change of the
+    mean in deviations.
     """
     return query(run, "SELECT * FROM drift") if run.settings.selection.mask_model else []

@@ -1,13 +1,13 @@
 """Comparators for mask learning: the other values of `selection.method`, for ablations.
 
-Each returns logits by which the chosen documents come first, in the order of choice, so everything
+Each returns logits that rank the chosen documents first, in the order of choice, so everything
 downstream is the same as for a learned mask. The greedy methods maximise quality and metric with
 the run's weights and scales. `random`, `top_quality`, `semdedup`, `d4` and `cluster_balanced` have
-no objective. The result of every method is measured by the run's objective.
+no objective. The run's objective measures the result of every method.
 
-Methods are given documents in the order of falling quality: features N x D, float32, unit rows.
-They return values by which these rank (float64, shape N), the first of equal values first, or the
-chosen rows in the order of choice.
+Methods get documents in the order of falling quality: features N x D, float32, unit rows. They
+return values that rank these (float64, shape N), the first of equal values first, or the chosen
+rows in the order of choice.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def select(
 ) -> np.ndarray:
     """Rank documents by a comparator; float32 logits, shape N.
 
-    Arguments are as those of `learning.learner.learn_mask`; *terms* are the objective, weighted and
+    Arguments are as in `learning.learner.learn_mask`; *terms* are the objective, weighted and
     scaled, for the greedy methods, and *id_order* the ranks of the documents by id, by default
     their rows.
 

@@ -15,18 +15,18 @@ import numpy as np
 
 from datamask.objectives.products import cosines
 
-# See docs/log.md#comparators.
+# Chosen by experiment: docs/log.md#comparators.
 DOCUMENTS_PER_CLUSTER = 100
 ITERATIONS = 20
 
 SHARE_DEDUPLICATED = 0.75
-"""Share of the documents that D4 keeps in its first step (docs/log.md#comparators)."""
+"""Fraction of the documents that D4 keeps in its first step (docs/log.md#comparators)."""
 
 
 def clusters_of(
     features: np.ndarray, num_selected: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """k-means with a cluster per hundred documents, at most one per selected document.
+    """Run k-means with a cluster per hundred documents, at most one per selected document.
 
     Returns each document's cluster (shape N), and the centroids (clusters x D).
     """
@@ -41,9 +41,9 @@ def k_means(
     weights: np.ndarray | None = None,
     attempts: int = 1,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Each point's cluster (shape N), and the centroids (number x D), by k-means on batches.
+    """Return each point's cluster (shape N), and the centroids (number x D), by k-means on batches.
 
-    Points may have *weights* (shape N); of so many *attempts*, the best counts.
+    Points may have *weights* (shape N). The best of *attempts* runs counts.
     """
     from sklearn.cluster import MiniBatchKMeans
 
@@ -52,9 +52,9 @@ def k_means(
 
 
 def semdedup(features: np.ndarray, num_selected: int, seed: int) -> np.ndarray:
-    """How little each document repeats better documents of its cluster.
+    """Rank documents by how little they repeat better documents of their cluster.
 
-    It is minus the largest cosine to an earlier document of the cluster, 1 if there is none.
+    The value is minus the largest cosine to an earlier document of the cluster, 1 if there is none.
     """
     ranked = np.zeros(len(features))
     labels, centroids = clusters_of(features, num_selected, seed)
@@ -70,7 +70,7 @@ def semdedup(features: np.ndarray, num_selected: int, seed: int) -> np.ndarray:
 
 
 def cluster_balanced(features: np.ndarray, num_selected: int, seed: int) -> np.ndarray:
-    """Minus the rank of each document within its cluster by quality; the best has 0."""
+    """Return minus the rank of each document within its cluster by quality; the best has 0."""
     labels, centroids = clusters_of(features, num_selected, seed)
     order = np.argsort(labels, kind="stable")
     starts = np.searchsorted(labels[order], np.arange(len(centroids)))
@@ -80,7 +80,7 @@ def cluster_balanced(features: np.ndarray, num_selected: int, seed: int) -> np.n
 
 
 def d4(features: np.ndarray, num_selected: int, seed: int) -> np.ndarray:
-    """1 minus the cosine to the centroid; at most −1 for what deduplication drops."""
+    """Return 1 minus the cosine to the centroid; at most −1 for documents dropped as duplicates."""
     ranked = semdedup(features, num_selected, seed)
     kept = max(num_selected, round(SHARE_DEDUPLICATED * len(features)))
     rows = np.sort(np.argsort(-ranked, kind="stable")[:kept])

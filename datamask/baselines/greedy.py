@@ -1,13 +1,13 @@
-"""Greedy maximisation of the objective that masks are learned by: a comparator of quadratic cost.
+"""Maximise the objective of mask learning greedily: a comparator of quadratic cost.
 
 `greedy` adds one document S times: the one that gives the largest objective together with the n
 documents chosen so far, with the run's weights and scales. Pairwise similarity and DiSF are sums of
 a kernel over pairs, updated in O(N D) per step. DiSF standardises each dimension by mean and
-deviation of the shard, where the objective uses those of the subset; this is the only difference.
+deviation of the shard, where the objective uses the subset's; this is the only difference.
 
 `lazy_greedy` (Minoux 1978) maximises quality and facility location together: λ / σ · Σ q / S plus
-coverage, which is the objective at S documents. All documents are covered, as in learning, not only
-the sample by which the term is reported.
+coverage, which is the objective at S documents. As in learning, all documents are covered, not only
+the sample that reports the term.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from datamask.objectives.products import cosines
 from datamask.objectives.weighted import WeightedTerm
 
 LAZY_LIMIT = 20_000
-"""Most documents for which all similarities are kept in memory
-(docs/log.md#comparators)."""
+"""Maximum number of documents whose similarities are all kept in memory (docs/log.md#comparators).
+Maximum number of documents whose similarities are all kept in memory (docs/log.md#comparators)."""
 
 
 def choose(
@@ -34,7 +34,7 @@ def choose(
     num_selected: int,
     terms: Sequence[WeightedTerm],
 ) -> np.ndarray:
-    """`greedy`: the chosen rows in the order of choice; shape S."""
+    """`greedy`: return the chosen rows in the order of choice; shape S."""
     of_quality, of_metric = terms[:2]
     pair, own, factor = _kernel(of_metric, features)
     cost = np.zeros(len(features))
@@ -53,12 +53,12 @@ def choose(
 
 
 Kernel = tuple[Callable[[int], np.ndarray], np.ndarray, Callable[[int], float]]
-"""The kernel of a row with all rows, that of each with itself, and the factor at n documents."""
+"""The kernel of a row with all rows, of each row with itself, and the factor at n documents."""
 
 
 def _kernel(term: WeightedTerm, whole: np.ndarray) -> Kernel:
     if isinstance(term.objective, PairwiseSimilarity):
-        own = (whole**2).sum(1, dtype=np.float64) - 1  # the objective subtracts 1
+        own = (whole**2).sum(1, dtype=np.float64) - 1  # The objective subtracts 1.
         return (
             lambda row: (whole @ whole[row]).astype(np.float64),
             own,
@@ -89,7 +89,7 @@ def choose_covering(
     num_selected: int,
     terms: Sequence[WeightedTerm],
 ) -> np.ndarray:
-    """`lazy_greedy`: the chosen rows in the order of choice; shape S.
+    """`lazy_greedy`: return the chosen rows in the order of choice; shape S.
 
     Raises:
         SettingsError: the shard is too large.
@@ -105,7 +105,7 @@ def choose_covering(
     covered = np.full(len(features), -1.0, dtype=np.float32)
 
     def gain(row: int) -> float:
-        """In quality and facility location, given the documents chosen so far."""
+        """Return the gain in quality and facility location, given the documents chosen so far."""
         added = np.maximum(similarity[row] - covered, 0).mean(dtype=np.float64)
         return float(bonus[row] + weight * added)
 

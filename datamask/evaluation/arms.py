@@ -55,7 +55,7 @@ def make_arm(run: Run, unit: int, compute: Compute) -> Receipt:
 
     Raises:
         InputError: a list of ids is unreadable, or names documents that the source lacks.
-        RunError: another run is not of the same source, or its selection is not done.
+        RunError: another run has another source, or its selection is not done.
     """
     evaluation = run.settings.evaluation
     arm = evaluation.arms[unit]
@@ -89,7 +89,7 @@ def make_arm(run: Run, unit: int, compute: Compute) -> Receipt:
 def _encoded(
     run: Run, chosen: list[tuple[int, int, str]], totals: dict[str, int]
 ) -> Iterator[pa.Table]:
-    """The tokens of documents, without copies of held-out ones; counts are added to *totals*."""
+    """Yield the tokens of documents, without copies of held-out ones; add counts to *totals*."""
     names = {(shard, row): name for shard, row, name in chosen}
     tokenizer = read_tokenizer(run)
     held_out = read_columns(run.path("held_out"), ["signature"])
@@ -114,7 +114,7 @@ def _encoded(
 
 
 def _choose(connection: Any, run: Run, arm: Arm, compute: Compute) -> None:
-    """Table `chosen`: the ids of an arm's documents."""
+    """Make table `chosen`: the ids of an arm's documents."""
     execute(connection, "CREATE TABLE chosen (id VARCHAR)")
     if arm.kind == "random":
         execute(connection, f"INSERT INTO chosen SELECT id FROM documents WHERE {CANDIDATE}")
@@ -139,7 +139,7 @@ def _choose(connection: Any, run: Run, arm: Arm, compute: Compute) -> None:
 
 
 def _ids(run: Run, arm: Arm, compute: Compute) -> Iterator[pa.Array | pa.ChunkedArray]:
-    """The ids that an arm lists, or that its run or other settings select, shard by shard."""
+    """Yield the ids that an arm lists, or that its run or other settings select, shard by shard."""
     if arm.kind == "ids":
         ids: list[str] = []
         files = PlannedFiles(arm.path, ROW_SUFFIXES)
@@ -174,7 +174,7 @@ def _ids(run: Run, arm: Arm, compute: Compute) -> Iterator[pa.Array | pa.Chunked
 
 
 def check_tokens(run: Run) -> None:
-    """Check that every arm has the tokens that a model is trained on, when all are made.
+    """Check that every arm has enough tokens to train a model, when all arms are made.
 
     Raises:
         SettingsError: some have fewer.
@@ -195,24 +195,23 @@ def check_tokens(run: Run) -> None:
 
 
 def drawn_tokens(run: Run, arm: int, seed: int, separator: int) -> npt.NDArray[np.int64]:
-    """The text of an arm that the models of a seed are trained on: exactly `budget_tokens`.
+    """Return the text of an arm that trains the models of a seed: exactly `budget_tokens` tokens.
 
-    Each seed takes the next piece of the arm's text. Seeds that drew with overlap would agree with
-    each other more than with what other documents of the arm give, and the verdict would be too
-    sure.
+    Each seed takes the next piece of the arm's text. If pieces overlapped, seeds would agree with
+    each other more than with other documents of the arm, and the verdict would be too sure.
     """
     wanted = budget_tokens(run.settings.evaluation)
     return piece_of(arm_stream(run, arm, separator), seed * wanted, wanted)
 
 
 def piece_of(stream: npt.NDArray[np.uint32], begin: int, number: int) -> npt.NDArray[np.int64]:
-    """*number* tokens of an arm's text from token *begin*; the first follow the last again."""
+    """Return *number* tokens of an arm's text from token *begin*; the text repeats."""
     positions = begin % len(stream) + np.arange(number)
     return stream.take(positions, mode="wrap").astype(np.int64)
 
 
 def arm_stream(run: Run, arm: int, separator: int) -> npt.NDArray[np.uint32]:
-    """The documents of an arm in a seeded random order, with the separator after each."""
+    """Join the documents of an arm in a seeded random order, with the separator after each."""
     run.receipt("arms", arm)
     table = read_columns(run.path("arms", arm), ["id", "tokens"])
     keys = [f"{run.settings.seed}/{name}".encode() for name in table["id"].to_pylist()]

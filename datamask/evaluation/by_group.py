@@ -1,8 +1,8 @@
-"""Differences of two arms by group of the held-out texts: mean, median and worst group.
+"""Compare two arms by group of the held-out texts: mean, median and worst group.
 
 In the mixture a kind of text counts by its bytes, so a selection may lose every small kind and look
-better. Here each group counts once. All groups get intervals that hold together with probability
-95 % (Bonferroni). Then the median of the groups lies between the median of the lower ends and the
+better. Here each group counts once. All groups get intervals that hold together with probability 95
+% (Bonferroni). Then the median of the groups lies between the median of the lower ends and the
 median of the upper ends, and the worst group between the largest lower and the largest upper end.
 """
 
@@ -19,11 +19,11 @@ from datamask.evaluation import verdict
 from datamask.evaluation.texts import LEAST_DOCUMENTS, SOURCE_SET
 
 FEW = 100
-"""Held-out texts below which a group is said to have few."""
+"""A group with fewer held-out texts is marked as having few."""
 
 
 def groups_of(held_out: pa.Table, name: str, own: list[str]) -> dict[str, npt.NDArray[np.bool_]]:
-    """The members of each group of a set, by name; none if the set has fewer than two groups.
+    """Return the members of each group of a set, by name; none if it has fewer than two groups.
 
     A group with fewer than 30 texts is left out, because its error would not be known.
 
@@ -81,5 +81,5 @@ def over_groups(
 
 
 def counts_of(groups: dict[str, npt.NDArray[np.bool_]]) -> dict[str, int]:
-    """The number of groups, and of those with fewer than `FEW` texts."""
+    """Count the groups, and the groups with fewer than `FEW` texts."""
     return {"groups": len(groups), "few": sum(int(rows.sum()) < FEW for rows in groups.values())}

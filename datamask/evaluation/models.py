@@ -25,7 +25,8 @@ class Preset:
         batch: sequences in a step.
         tokens: default of `evaluation.tokens`.
         learning_rates: default of `evaluation.learning_rates`.
-        per_second: tokens of training on one core (docs/evaluation.md; 30M by its size).
+        per_second: tokens of training on one core (docs/evaluation.md; estimated from size for
+            30M).
     """
 
     layers: int
@@ -47,22 +48,22 @@ PRESETS = {
 
 
 def preset(evaluation: Evaluation) -> Preset:
-    """The preset of the settings; that of 15M for a configuration of the user's own."""
+    """Return the preset of the settings; the user's own configuration uses the preset of 15M."""
     return PRESETS.get(evaluation.model, PRESETS["15M"])
 
 
 def budget_tokens(evaluation: Evaluation) -> int:
-    """Tokens of text that every model is trained on."""
+    """Return the tokens of text that train every model."""
     return evaluation.tokens or preset(evaluation).tokens
 
 
 def learning_rates(evaluation: Evaluation) -> tuple[float, ...]:
-    """The learning rates that every arm is trained with."""
+    """Return the learning rates that every arm is trained with."""
     return evaluation.learning_rates or preset(evaluation).learning_rates
 
 
 def training_explained(evaluation: Evaluation) -> list[str]:
-    """Sentences for people: how much is trained, and what that takes without a GPU."""
+    """Say to people how much is trained, and how long that takes without a GPU."""
     if not evaluation.arms:
         return []
     arms, seeds, rates = len(evaluation.arms), evaluation.seeds, len(learning_rates(evaluation))
@@ -82,7 +83,7 @@ def training_explained(evaluation: Evaluation) -> list[str]:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in words, in the largest fitting unit."""
+    """Write seconds in words, in the largest fitting unit."""
     for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:,.0f} {unit}"
@@ -90,11 +91,11 @@ def duration(seconds: float) -> str:
 
 
 def configuration(evaluation: Evaluation, vocabulary: int) -> Any:
-    """The model's configuration (transformers).
+    """Return the model's configuration (transformers).
 
     Args:
         evaluation: names the model.
-        vocabulary: number of tokens, that between documents included.
+        vocabulary: number of tokens, including the one between documents.
 
     Raises:
         SettingsError: it is neither a preset nor a folder with the configuration of a decoder.
@@ -117,7 +118,7 @@ def configuration(evaluation: Evaluation, vocabulary: int) -> Any:
         if not (Path(evaluation.model) / "config.json").is_file():
             raise ValueError("no such folder with a config.json")
         config = AutoConfig.from_pretrained(evaluation.model, trust_remote_code=False)
-    except Exception as error:  # the library raises errors of many kinds
+    except Exception as error:  # The library raises errors of many kinds.
         raise SettingsError(
             f"evaluation.model: {evaluation.model}: {one_line(error)}; use {', '.join(PRESETS)} or "
             "a folder with the configuration of a transformers decoder"
@@ -130,7 +131,7 @@ _one_at_a_time = threading.Lock()
 
 
 def make_model(evaluation: Evaluation, vocabulary: int, seed: int) -> torch.nn.Module:
-    """A model with weights drawn by *seed*. Raises as `configuration`."""
+    """Make a model with weights drawn by *seed*. Errors are as in `configuration`."""
     import torch
 
     # The library draws weights with the generator of the process, and threads that import it at the
@@ -146,6 +147,6 @@ def make_model(evaluation: Evaluation, vocabulary: int, seed: int) -> torch.nn.M
             )
         except (ValueError, KeyError) as error:
             raise SettingsError(
-                f"evaluation.model: {evaluation.model} is no decoder ({one_line(error)})"
+                f"evaluation.model: {evaluation.model} is not a decoder ({one_line(error)})"
             ) from None
     return model

@@ -1,8 +1,8 @@
-"""A proxy that costs no training: bits per byte under an n-gram model of the arm's tokens.
+"""Score held-out texts without training: bits per byte under an n-gram model of the arm's tokens.
 
 Trigrams with interpolated Kneser-Ney smoothing (Chen and Goodman 1999, eq. 20 to 22) and one
-discount; what is left goes to a uniform distribution. It is exact and deterministic. What it is
-worth is said next to every use: how often it agreed with the verdicts of trained models.
+discount; the remaining probability is uniform. The proxy is exact and deterministic. Every use also
+reports how often it agreed with the verdicts of trained models.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-# See docs/log.md#evaluation.
+# Discount of the smoothing: docs/log.md#evaluation.
 DISCOUNT = 0.75
 MOST_TOKENS = 20_000_000
 _BITS = 21
-"""Tokens of an arm that are counted, at most and in all seeds: their trigrams take a gigabyte to
-sort. Bits of a token: a trigram has 63."""
+"""Maximum tokens of an arm that are counted, over all seeds: sorting their trigrams takes a
+gigabyte. And bits of a token: a trigram has 63."""
 
 Keys = npt.NDArray[np.uint64]
 
@@ -42,7 +42,7 @@ class Trigrams:
     def bits(
         self, tokens: npt.NDArray[np.int64], context: tuple[int, int]
     ) -> npt.NDArray[np.float64]:
-        """The bits of each token, given two tokens before the first."""
+        """Return the bits of each token, given two tokens before the first."""
         known = np.concatenate([context, tokens])
         first, second, third = (known[i : len(known) - 2 + i] for i in range(3))
         chance = np.full(len(tokens), 1 / self.vocabulary)
@@ -58,9 +58,10 @@ class Trigrams:
 def bits_by_text(
     model: Trigrams, texts: Sequence[npt.NDArray[np.int64]], prefixes: Sequence[int]
 ) -> npt.NDArray[np.float64]:
-    """The bits of each text after its prefix, which is so many tokens that are not scored.
+    """Return the bits of each text after its prefix, whose tokens are not scored.
 
-    The last token of the vocabulary separates documents, and stands before each text.
+    *prefixes* are numbers of tokens. The last token of the vocabulary separates documents, and
+    stands before each text.
     """
     separator = model.vocabulary - 1
     joined = np.concatenate([np.append([separator] * 2, text) for text in texts])
@@ -71,7 +72,7 @@ def bits_by_text(
 
 
 class _Counts:
-    """How often each n-gram occurs, and each context: the n-gram without its last token."""
+    """Counts of each n-gram, and of each context: the n-gram without its last token."""
 
     def __init__(self, keys: Keys, shift: int) -> None:
         self.shift = shift
@@ -86,7 +87,7 @@ class _Counts:
         return np.zeros_like(keys) if self.shift == 64 else keys >> np.uint64(self.shift)
 
     def mixed(self, keys: Keys, lower: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """The chance of each n-gram's last token, given that of the next lower order."""
+        """Return the chance of each n-gram's last token, given *lower*, the next lower order's."""
         number = _looked_up(self.keys, self.numbers, keys)
         contexts = self._context(keys)
         total = _looked_up(self.contexts, self.totals, contexts)
@@ -103,7 +104,7 @@ def _key(*tokens: npt.NDArray[np.int64]) -> Keys:
 
 
 def _low(keys: Keys, tokens: int) -> Keys:
-    """The last tokens of n-grams."""
+    """Return the last tokens of n-grams."""
     return keys & np.uint64(2 ** (_BITS * tokens) - 1)
 
 

@@ -1,4 +1,4 @@
-"""What an evaluation depends on besides the run: checked and identified when it is planned."""
+"""Check and identify what an evaluation reads besides the run, when it is planned."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOTHING_HELD_OUT = (
 
 
 def pin_evaluation(settings: Settings) -> dict[str, str]:
-    """The digests of lists of ids and of the model's configuration, and of other runs' selections.
+    """Return the digests of id lists, the model's configuration and other runs' selections.
 
     Raises:
         SettingsError: the source has no text; nothing is held out; the model or the tokenizer
@@ -56,7 +56,11 @@ def pin_evaluation(settings: Settings) -> dict[str, str]:
 
 
 def changed_selection(selection: Selection, arm: Arm) -> Selection:
-    """The settings of an arm that selects otherwise, shard by shard. Raises as `parse_settings`."""
+    """Return the settings of an arm that selects otherwise, shard by shard.
+
+    Raises:
+        SettingsError: as in `parse_settings`.
+    """
     change = {"scope": "shard", **arm.change}
     try:
         changed: Selection = parse_settings(selection.changed(change), Selection)

@@ -1,4 +1,4 @@
-"""Stage `evaluation`: what the trained models show, for every set of held-out texts."""
+"""Stage `evaluation`: the results of the trained models, for every set of held-out texts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from datamask.runs.run import Run
 def evaluate(run: Run, compute: Compute) -> Receipt:
     """Write `evaluation.parquet` (`schemas.EVALUATION`).
 
-    The receipt's metrics: `main` (the set on which the verdict rests), `tokens`, `parameters`,
+    The receipt's metrics: `main` (the set that the verdict rests on), `tokens`, `parameters`,
     `diverged` (the reason by learning rate that is left out), `documents` and `copies` by arm, and
     `proxy`: on how many pairs with a verdict the n-gram model agrees (`agreed` of `decided`).
     """
@@ -70,7 +70,7 @@ def compare_arms(
     ngram: Mapping[str, Sequence[float]],
     evaluation: Evaluation,
 ) -> list[dict[str, Any]]:
-    """The rows of `schemas.EVALUATION`: of every set its arms, then its pairs; the main set first.
+    """Return the rows of `schemas.EVALUATION`: for every set its arms, then pairs; main set first.
 
     Args:
         names: of the arms.
@@ -107,7 +107,7 @@ def compare_arms(
 
 
 def _ngram_bits(run: Run, held_out: pa.Table) -> npt.NDArray[np.float64]:
-    """Bits by arm and document: the mean over n-gram models of the text that each seed draws."""
+    """Return bits by arm and document: the mean over n-gram models of each seed's text."""
     separator = run.receipt("tokenizer").metrics["vocabulary"]
     texts = [np.asarray(tokens, np.int64) for tokens in held_out["tokens"].to_pylist()]
     prefixes = held_out["prefix"].to_pylist()
@@ -124,14 +124,18 @@ def _ngram_bits(run: Run, held_out: pa.Table) -> npt.NDArray[np.float64]:
 
 
 def read_results(run: Run) -> list[dict[str, Any]]:
-    """The rows of `evaluation.parquet`. Raises RunError if it is missing or stale."""
+    """Read the rows of `evaluation.parquet`.
+
+    Raises:
+        RunError: it is missing or stale.
+    """
     run.receipt("evaluation")
     rows: list[dict[str, Any]] = read_columns(run.path("evaluation")).to_pylist()
     return rows
 
 
 def by_set(rows: list[dict[str, Any]]) -> dict[str, tuple[list[dict[str, Any]], ...]]:
-    """By set of held-out texts, the rows of arms and those of pairs; the main set first."""
+    """Return, by set of held-out texts, the rows of arms and the rows of pairs; main set first."""
     names = dict.fromkeys(row["set"] for row in rows)
     return {
         name: (

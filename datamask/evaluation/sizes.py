@@ -1,4 +1,4 @@
-"""How much text an evaluation needs and has, and how long it takes, before anything is done."""
+"""Estimate how much text an evaluation needs and has, and its time, before anything is done."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from datamask.evaluation.models import PRESETS, budget_tokens
 from datamask.runs.run import Run
 
 MOST_CHARACTERS = 10
-"""Characters of a token on average, at most: a selection surely has a tenth of its characters as
+"""Maximum of the mean characters per token: a selection surely has a tenth of its characters as
 tokens. English has 4 to 5."""
 
 CHANGE = 2
-"""How many times as much text a selection may have that is made again without held-out texts."""
+"""Factor by which text may exceed the old selection's, if that is made again without held-out
+texts."""
 
 HELD_OUT = 100
-"""Documents that a proposed evaluation holds out, if the share stays within bounds."""
+"""Number of documents that a proposed evaluation holds out, within the range of the setting."""
 
 SCORED_PER_SECOND = 100
 """Held-out documents that a `tiny` model scores in a second on one core (docs/evaluation.md)."""
 
 
 def size_problems(settings: Settings, size: int, before: Run | None) -> Iterator[SettingsError]:
-    """The problem that models would be trained on more tokens than the documents can have.
+    """Yield a problem if models would need more training tokens than the documents can have.
 
-    A token is at least a byte. What the arms have exactly is known after they are made.
+    A token is at least a byte. The exact tokens of arms are known after they are made.
 
     Args:
         settings: the new settings.
@@ -37,7 +38,7 @@ def size_problems(settings: Settings, size: int, before: Run | None) -> Iterator
     """
     evaluation = settings.evaluation
     if not evaluation.arms or settings.quality.duplicates != "drop":
-        return  # a copy takes no bytes of a Parquet file
+        return  # A copy takes no bytes of a Parquet file.
     wanted, most, of = budget_tokens(evaluation), size, "the source"
     if before is not None and before.settings.selection == settings.selection:
         characters = _characters(before)
@@ -54,7 +55,7 @@ def size_problems(settings: Settings, size: int, before: Run | None) -> Iterator
 
 
 def _characters(run: Run) -> int | None:
-    """Characters of the arm with the least text; None before the selection is finished."""
+    """Return the characters of the arm with the least text; None before there is a selection."""
     if run.state("composition") != "done":
         return None
     totals = totals_of(run)
@@ -64,16 +65,16 @@ def _characters(run: Run) -> int | None:
 
 
 def rounded_down(number: int) -> int:
-    """A whole number with two digits that are not 0."""
+    """Round down a whole number to two significant digits."""
     digits: int = 10 ** max(len(str(number)) - 2, 0)
     return number // digits * digits
 
 
 def proposed(run: Run) -> tuple[str, float]:
-    """The command that evaluates a finished selection on any machine, and its seconds of training.
+    """Return the command that evaluates a finished selection, and its seconds of training.
 
-    It trains the smallest models on as much text as the arms surely have, on one core. Empty if the
-    selection has too little text.
+    It trains the smallest models, on one core of any machine, on as much text as the arms surely
+    have. The command is empty if the selection has too little text.
 
     Raises:
         RunError: the composition is missing.

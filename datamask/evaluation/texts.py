@@ -1,4 +1,4 @@
-"""What models read: the documents of the run as rows, the tokenizer, and the texts held out."""
+"""Prepare what models read: the documents of the run as rows, the tokenizer, and held-out texts."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ from datamask.source.token_counts import as_text, encode, load_tokenizer
 from datamask.storage.duckdb_scratch import execute, execute_with, temporary_duckdb
 
 SAMPLED_CHARACTERS = 20_000_000
-"""Text that a tokenizer is trained on."""
+"""Characters of text that train a tokenizer."""
 
 MOST_DOCUMENTS = 2000
-"""Most documents of a set that models are scored on."""
+"""Maximum number of documents of a set that score models."""
 
 SCORED_TOKENS = 1024
-"""Tokens of a held-out text on which models are scored, at most; or as many as a training sequence
-has, if that is longer (docs/log.md#evaluation)."""
+"""Maximum tokens of a held-out text that score models; or as many as a training sequence has, if
+that is longer (docs/log.md#evaluation)."""
 
 NGRAM = 5
-"""Words in an n-gram, of which documents are compared with held-out ones."""
+"""Words in an n-gram; documents and held-out texts are compared by n-grams."""
 
 SIMILARITY = 0.8
 """Estimated Jaccard similarity from which a document is a copy of a held-out one."""
@@ -55,14 +55,14 @@ LEAST_DOCUMENTS, MOST_GROUPS = 30, 50
 """A group of held-out documents is a set of its own from this size, if it is among the largest."""
 
 MOST_EMBEDDED = 10_000
-"""Most held-out documents that are embedded for their topic; the others have none."""
+"""Maximum number of held-out documents that are embedded for their topic; others have no topic."""
 
 SOURCE_SET = "all"
 OTHER_GROUPS = "(other groups)"
 
 
 def load_documents(connection: Any, run: Run) -> None:
-    """Table `documents`: shard, row, id, quality, dropped, characters, tokens, and groups."""
+    """Make table `documents`: shard, row, id, quality, dropped, characters, tokens, and groups."""
     for shard in range(run.num_shards):
         run.receipt("quality", shard)
     quality, scores = (combining.rows_of(connection, run, stage) for stage in ("quality", "scores"))
@@ -75,18 +75,18 @@ def load_documents(connection: Any, run: Run) -> None:
 
 
 CANDIDATE = "(dropped IS NULL OR dropped = 'pruned') AND characters > 0"
-"""Documents that could have been selected, in SQL: pruned ones too."""
+"""SQL condition for documents that could have been selected, pruned ones included."""
 
 
 def in_drawn_order(run: Run, purpose: str) -> str:
-    """A seeded random order of documents, in SQL."""
+    """Return SQL for a seeded random order of documents."""
     return f"md5_number_lower('{run.settings.seed}/{purpose}/' || id), id"
 
 
 def read_texts(
     run: Run, wanted: list[tuple[int, int]]
 ) -> Iterator[tuple[int, npt.NDArray[np.int64], list[str]]]:
-    """The texts of documents, given shard and row within it, some at a time in source's order.
+    """Yield texts of documents, given shard and row, some at a time in the source's order.
 
     Yields:
         shard, rows, texts.
@@ -104,7 +104,7 @@ def read_texts(
 def make_tokenizer(run: Run, compute: Compute) -> None:
     """Write `evaluation/tokenizer.parquet`: the tokenizer's definition.
 
-    The receipt's metrics: `vocabulary`, and `characters_per_token` of the sample. Raises as
+    The receipt's metrics: `vocabulary`, and `characters_per_token` of the sample. Errors are as in
     `tokenizer_of`.
     """
     texts = _sample(run, compute)
@@ -119,7 +119,7 @@ def make_tokenizer(run: Run, compute: Compute) -> None:
 
 
 def tokenizer_of(run: Run, texts: list[str]) -> Any:
-    """The tokenizer beside the model's configuration, or byte-level BPE trained on *texts*.
+    """Return the tokenizer beside the model's configuration, or train byte-level BPE on *texts*.
 
     Raises:
         InputError: the tokenizer is not the planned one.
@@ -142,7 +142,7 @@ def tokenizer_of(run: Run, texts: list[str]) -> Any:
 
 
 def _sample(run: Run, compute: Compute) -> list[str]:
-    """Texts of candidates, drawn with the run's seed."""
+    """Return texts of candidates, drawn with the run's seed."""
     with temporary_duckdb(run.root, compute) as connection:
         load_documents(connection, run)
         rows = execute(
@@ -158,17 +158,17 @@ def _sample(run: Run, compute: Compute) -> list[str]:
 
 
 def read_tokenizer(run: Run) -> Any:
-    """The tokenizer of an evaluation."""
+    """Load the tokenizer of an evaluation."""
     from tokenizers import Tokenizer
 
     return as_text(Tokenizer.from_str(read_columns(run.path("tokenizer"))["definition"][0].as_py()))
 
 
 def encode_held_out(run: Run, compute: Compute) -> None:
-    """Write `evaluation/held_out.parquet`: what models are scored on.
+    """Write `evaluation/held_out.parquet`: the texts that score models.
 
     The receipt's metrics: documents by set, and how many texts are left out because they are
-    `examples`, which a score has learned from. Raises as `held_out_texts`.
+    `examples`, which a score has learned from. Errors are as in `held_out_texts`.
     """
     table, left_out = held_out_texts(run, read_tokenizer(run), compute)
     counts = dict(Counter(table["set"].to_pylist()))
@@ -178,7 +178,7 @@ def encode_held_out(run: Run, compute: Compute) -> None:
 
 
 def held_out_texts(run: Run, tokenizer: Any, compute: Compute) -> tuple[pa.Table, int]:
-    """What models are scored on (`schemas.HELD_OUT`), and how many texts are left out as examples.
+    """Return the texts that score models (`schemas.HELD_OUT`), and the number left out as examples.
 
     Raises:
         SettingsError: nothing is held out; the tokenizer cannot encode a text.
@@ -207,7 +207,7 @@ def held_out_texts(run: Run, tokenizer: Any, compute: Compute) -> tuple[pa.Table
 
 
 def copy_groups(texts: list[str], held_out: pa.Table) -> tuple[npt.NDArray[np.int64], set[int]]:
-    """The group of near-copies of each text, -1 without words; and the groups of held-out texts.
+    """Return the group of near-copies of each text, -1 without words; and held-out texts' groups.
 
     *held_out* has the column `signature` of `schemas.HELD_OUT`.
     """
@@ -225,7 +225,7 @@ def copy_groups(texts: list[str], held_out: pa.Table) -> tuple[npt.NDArray[np.in
 def _encoded(
     tokenizer: Any, context: int, *, text: str, prompt: str = "", **row: Any
 ) -> dict[str, Any]:
-    """A row of `schemas.HELD_OUT` without its signature; a long text is cut."""
+    """Make a row of `schemas.HELD_OUT` without its signature; a long text is cut."""
     before = tokenizer.encode(prompt, add_special_tokens=False).ids[-context // 2 :]
     encoding = tokenizer.encode(text, add_special_tokens=False)
     unknown = getattr(tokenizer.model, "unk_token", None)
@@ -241,7 +241,7 @@ def _encoded(
 
 
 def _from_source(run: Run, compute: Compute) -> Iterator[dict[str, Any]]:
-    """Documents that were drawn from the source, of every group and of all together."""
+    """Yield documents that were drawn from the source, for every group and for all together."""
     evaluation = run.settings.evaluation
     if not evaluation.hold_out:
         return
@@ -278,8 +278,8 @@ def _from_source(run: Run, compute: Compute) -> Iterator[dict[str, Any]]:
 
 
 def _add_topics(connection: Any, run: Run, compute: Compute) -> None:
-    """Add column `topic` to `documents`, of the first held-out ones, which are embedded for it."""
-    from datamask.selection.topics import nearest, read_topic_model  # imports torch
+    """Add column `topic` to `documents`, for the first held-out ones, which are embedded for it."""
+    from datamask.selection.topics import nearest, read_topic_model  # This imports torch.
 
     first = execute(
         connection,
@@ -303,7 +303,7 @@ def _add_topics(connection: Any, run: Run, compute: Compute) -> None:
 
 
 def _from_set(run: Run, own_set: HeldOutSet) -> Iterator[dict[str, Any]]:
-    """The first documents of a set of the user's own."""
+    """Yield the first documents of a set of the user's own."""
     rows = rows_of(run, f"held_out:{own_set.name}", own_set.path, own_set.columns, MOST_DOCUMENTS)
     for number, row in enumerate(rows):
         text, prompt = (str(row.get(name) or "") for name in (own_set.column, own_set.prompt or ""))

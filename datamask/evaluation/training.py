@@ -1,8 +1,8 @@
-"""Stage `training`: one language model, trained on an arm, and what it needs for held-out text.
+"""Stage `training`: train one language model on an arm, and measure its bits for held-out text.
 
 Models of different arms with the same seed begin with the same weights, draw documents by the same
-hash, and take as many steps. The weights that are scored are the average of those of the last fifth
-of the steps, which takes most of the noise between seeds away (docs/log.md#evaluation).
+hash, and take as many steps. The weights that are scored are the mean over the last fifth of the
+steps, which removes most of the noise between seeds (docs/log.md#evaluation).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from datamask.storage.unchanged import content_digest, pinned
 
 logger = logging.getLogger(__name__)
 
-# See docs/log.md#evaluation.
+# Chosen by experiment: docs/log.md#evaluation.
 WARM_UP = 0.05
 LAST_RATE = 0.1
 AVERAGED = 0.2
@@ -49,11 +49,11 @@ OTHERS_RATE = 3.0
 POINTS = 50
 BYTES_PER_LOGIT = 12
 HOPELESS = 0.5
-"""Of a curve; of memory that a step needs for each logit; of the log; bits per
-token above those of an untrained model at which a model has diverged."""
+"""Points of a curve; bytes that a step needs for each logit; seconds between lines of the log; and
+bits per token above an untrained model's at which a model has diverged."""
 
 
-@one_thread()  # gradients round differently with each number
+@one_thread()  # Gradients round differently with each number.
 def train(run: Run, unit: int, compute: Compute) -> Receipt:
     """Train a model and write the bits that it needs for each held-out text.
 
@@ -108,7 +108,7 @@ def train(run: Run, unit: int, compute: Compute) -> Receipt:
 
 
 def _sequences(run: Run, trial: Trial, separator: int) -> npt.NDArray[np.int64]:
-    """Token sequences, one longer than the context: input, and the same shifted by one."""
+    """Return token sequences, one longer than the context: input, and the same shifted by one."""
     stream = drawn_tokens(run, trial.arm, trial.seed, separator)
     width = min(preset(run.settings.evaluation).context, len(stream) - 1)
     number = (len(stream) - 1) // width
@@ -117,7 +117,7 @@ def _sequences(run: Run, trial: Trial, separator: int) -> npt.NDArray[np.int64]:
 
 
 class _Training:
-    """A model in training: weights, optimiser, average, curve, and where it is."""
+    """A model in training: weights, optimiser, average, curve and step."""
 
     def __init__(
         self,
@@ -150,11 +150,11 @@ class _Training:
         self.states = [state_of[weight] for weight in self.weights]
 
     def num_steps(self, sequences: npt.NDArray[np.int64]) -> int:
-        """Steps of the whole training."""
+        """Return the steps of the whole training."""
         return self.epochs * max(1, len(sequences) // self.size.batch)
 
     def steps(self, sequences: npt.NDArray[np.int64]) -> Iterator[int]:
-        """Train; yields after each step. It ends early where the loss is no number."""
+        """Train; yield after each step. Training ends early if the loss is not a number."""
         total = self.num_steps(sequences)
         per_epoch, batch = total // self.epochs, self.size.batch
         while self.step < total and math.isfinite(self.curve[-1][1]):
@@ -176,7 +176,7 @@ class _Training:
             yield self.step
 
     def _step(self, sequences: Tensor, progress: float) -> float:
-        """One step; the mean bits per token before it."""
+        """Take one step; return the mean bits per token before it."""
         rising = min(1.0, (progress + 1e-9) / WARM_UP)
         falling = LAST_RATE + (1 - LAST_RATE) * (1 + math.cos(math.pi * progress)) / 2
         for optimizer, factor in zip(self.optimizers, (1.0, OTHERS_RATE), strict=True):
@@ -194,21 +194,21 @@ class _Training:
         return nats / math.log(2)
 
     def problem(self) -> str | None:
-        """Why the model cannot be compared; None if it can."""
+        """Say why the model cannot be compared; None if it can."""
         last = self.curve[-1][1]
         if math.isfinite(last) and last < self.curve[0][1] + HOPELESS:
             return None
         return f"{last:.3g} bits per token after step {self.step}, {self.curve[0][1]:.3g} at first"
 
     def averaged_model(self) -> torch.nn.Module:
-        """The model with the averaged weights."""
+        """Return the model with the averaged weights."""
         with torch.no_grad():
             for mean, weight in zip(self.average, self.weights, strict=True):
                 weight.copy_(mean)
         return self.model
 
     def state(self) -> dict[str, np.ndarray]:
-        """Everything that determines the steps to come, as arrays."""
+        """Return everything that determines the steps to come, as arrays."""
         arrays = {}
         each = zip(self.weights, self.average, self.states, strict=True)
         for number, (weight, mean, state) in enumerate(each):
@@ -242,7 +242,7 @@ class _Training:
 
 
 def _optimizers(model: Any) -> tuple[torch.optim.Optimizer, torch.optim.Optimizer]:
-    """Muon for the matrices between layers, AdamW for embeddings and vectors."""
+    """Make Muon for the matrices between layers, AdamW for embeddings and vectors."""
     tables = [module for module in model.modules() if isinstance(module, torch.nn.Embedding)]
     tables.append(model.get_output_embeddings() or tables[0])
     of_tokens = {id(module.weight) for module in tables}
@@ -254,7 +254,7 @@ def _optimizers(model: Any) -> tuple[torch.optim.Optimizer, torch.optim.Optimize
 
 
 def token_nats(model: torch.nn.Module, sequences: Tensor) -> Tensor:
-    """The negative log likelihood of each token after the first; shape [sequences, width - 1]."""
+    """Return the negative log likelihood of tokens after the first: [sequences, width - 1]."""
     device = next(model.parameters()).device
     sequences = sequences.to(device)
     fast: Any = contextlib.nullcontext()
@@ -271,17 +271,17 @@ def token_nats(model: torch.nn.Module, sequences: Tensor) -> Tensor:
 def score(
     model: torch.nn.Module, held_out: pa.Table, separator: int, context: int, compute: Compute
 ) -> npt.NDArray[np.float64]:
-    """The bits that a model needs for the tokens of each text after its prefix.
+    """Return the bits that a model needs for the tokens of each text after its prefix.
 
-    A text is read as in training: in sequences of *context* tokens, each predicted from those
-    before it in its sequence, and the first from the token before it.
+    A text is read as in training: in sequences of *context* tokens. Each token is predicted from
+    the earlier ones of its sequence, and the first from the token before it.
 
     Args:
         model: predicts the next token.
         held_out: columns `tokens` and `prefix`.
         separator: the token before each text.
         context: tokens of a sequence.
-        compute: has the memory to use.
+        compute: gives the memory to use.
     """
     texts = [[separator, *tokens] for tokens in held_out["tokens"].to_pylist()]
     prefixes = held_out["prefix"].to_pylist()

@@ -1,4 +1,4 @@
-"""The units of work of an evaluation, arms and models to train, and what trained models show."""
+"""The units of work of an evaluation: arms, models to train, and the bits of trained models."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Trial:
 
     Args:
         arm: its place in the settings.
-        seed: from 0; of the initial weights and of the draw of text, the same for all arms.
+        seed: from 0; draws the initial weights and the text, the same for all arms.
         rate: the learning rate.
     """
 
@@ -37,7 +37,7 @@ class Trial:
 
 
 def arm_units(run: Run) -> list[Unit]:
-    """The arms; what determines one are its settings and the selection it takes documents from."""
+    """List the arms; an arm is determined by its settings and the selection that it reads."""
     units = []
     for arm in run.settings.evaluation.arms:
         pinned = run.pinned_revisions.get(f"arm:{arm.name}")
@@ -63,7 +63,7 @@ def arm_units(run: Run) -> list[Unit]:
 
 
 def trials_of(run: Run) -> list[Trial]:
-    """The models to train, seed by seed."""
+    """List the models to train, seed by seed."""
     evaluation = run.settings.evaluation
     return [
         Trial(arm, seed, rate)
@@ -74,7 +74,7 @@ def trials_of(run: Run) -> list[Trial]:
 
 
 def training_units(run: Run) -> list[Unit]:
-    """The units of stage `training`."""
+    """List the units of stage `training`."""
     units = []
     for trial in trials_of(run):
         arm = run.settings.evaluation.arms[trial.arm].name
@@ -85,12 +85,12 @@ def training_units(run: Run) -> list[Unit]:
 
 
 def read_bits(run: Run) -> tuple[dict[float, npt.NDArray[np.float64]], dict[str, str]]:
-    """Bits by arm, seed and document, for each learning rate at which no model diverged.
+    """Read bits by arm, seed and document, for each learning rate at which no model diverged.
 
-    The second value says of each other rate why it is left out.
+    The second value gives, for each other rate, the reason why it is left out.
 
     Raises:
-        RunError: no rate is left, or a model is missing or stale.
+        RunError: no rate remains, or a model is missing or stale.
     """
     evaluation, diverged = run.settings.evaluation, dict[str, str]()
     read: dict[tuple[float, int, int], npt.NDArray[np.float64]] = {}
@@ -115,7 +115,7 @@ def read_bits(run: Run) -> tuple[dict[float, npt.NDArray[np.float64]], dict[str,
 def sets_of(
     held_out: pa.Table, evaluation: Evaluation
 ) -> Iterator[tuple[str, npt.NDArray[np.bool_]]]:
-    """Every set and which rows are in it: those of the user, the sample of all, then its groups."""
+    """Yield every set with a mask of its rows: the user's, the sample of all, its groups."""
     in_all = held_out["in_all"].to_numpy()
     names = np.asarray(held_out["set"].to_pylist(), object)
     own = [own_set.name for own_set in evaluation.sets]

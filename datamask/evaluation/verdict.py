@@ -1,14 +1,14 @@
-"""Which arm trains a better model, and how sure that is.
+"""Decide which arm trains a better model, with the error of that decision.
 
-Two things are drawn by chance: the seed (initial weights and draw of text) and the held-out
-documents. The difference of two arms, in bits per byte, has an error of both. That of the seeds is
-estimated from what is left when each arm and each seed has a mean of its own, over all arms
-together, because a few seeds of one pair say little; that of the documents from the documents.
-Each has a quantile of Student's t of its own, and the squares of the two half widths add up: then
-an interval covers the difference at least as often as it says, with two seeds too (Banerjee 1960).
-With Satterthwaite's degrees of freedom it covers too seldom, with a bootstrap over seeds and
-documents (Owen 2007) far too seldom (tests/evaluation/test_verdict.py). Seeds are paired: the same
-for every arm.
+Two things are random: the seed (initial weights and draw of text) and the held-out documents. The
+difference of two arms, in bits per byte, has an error from both. The error of seeds is estimated
+from the residuals after each arm and each seed gets a mean of its own, over all arms together,
+because a few seeds of one pair say little; the error of documents from the documents. Each has its
+own quantile of Student's t, and the squares of the two half widths add up: then an interval covers
+the difference at least as often as it says, with two seeds too (Banerjee 1960). With
+Satterthwaite's degrees of freedom it covers too seldom, with a bootstrap over seeds and documents
+(Owen 2007) far too seldom (tests/evaluation/test_verdict.py). Seeds are paired: the same for every
+arm.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LEVEL = 0.05
 """Probability of a wrong verdict among all pairs of equal arms (Holm), as customary."""
 
 POWER = 0.8
-"""Probability with which the least detectable difference would be detected."""
+"""Probability of detecting the least detectable difference."""
 
 SMALLEST_P_VALUE = 1e-12
 
@@ -59,18 +59,18 @@ class Comparison:
 
 
 def bits_per_byte(bits: Bits, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """By arm, seed and learning rate: all bits divided by all bytes."""
+    """Divide all bits by all bytes, by arm, seed and learning rate."""
     return np.asarray(bits.sum(axis=3) / sizes.sum())
 
 
 def seed_variance(values: npt.NDArray[np.float64]) -> tuple[float, int]:
-    """The variance of one model's value that its arm and its seed do not explain.
+    """Return the variance of one model's value that its arm and its seed do not explain.
 
     Args:
         values: by arm and seed.
 
     Returns:
-        The variance, and its degrees of freedom; 0 of both with one arm or one seed.
+        The variance, and its degrees of freedom; both 0 with one arm or one seed.
     """
     arms, seeds = values.shape
     freedom = (arms - 1) * (seeds - 1)
@@ -84,7 +84,7 @@ def seed_variance(values: npt.NDArray[np.float64]) -> tuple[float, int]:
 def _ratio(
     apart: npt.NDArray[np.float64], sizes: npt.NDArray[np.int64]
 ) -> tuple[float, float, int]:
-    """A difference in bits per byte, its variance by the delta method, and of how many documents.
+    """Return a difference in bits per byte, its variance by the delta method, and its documents.
 
     *apart* are differences in bits, by document.
     """
@@ -103,8 +103,8 @@ def compare(
 ) -> list[Comparison]:
     """Compare all pairs of arms, on the mixture of the documents or on the mean over groups.
 
-    The error of documents of a mean over groups is that of each group, divided by their number:
-    the groups are these, and not a sample of groups.
+    The documents' error of a mean over groups adds up the groups' errors, divided by their number:
+    the groups are fixed, not a sample of groups.
 
     Args:
         bits: at least two seeds of each arm.
@@ -129,7 +129,7 @@ def compare(
         if all(degrees > 0 for _, degrees in parts) and any(part > 0 for part, _ in parts):
             width, p_value = _half_width(error, parts), _p_value(difference, parts)
         elif freedom and not difference:
-            width = 0.0  # arms of the same documents train the same models
+            width = 0.0  # Arms with the same documents train the same models.
         of_rates = (by_rate[arm] - by_rate[other]).mean(axis=0)
         verdict = "undecided"
         if (np.sign(of_rates) == np.sign(difference)).all():
@@ -144,11 +144,11 @@ def compare(
 
 
 _POWER_RATIO = 0.8416 / 1.96
-"""Quantiles of the normal distribution: that of `POWER`, by that of the interval."""
+"""Quantile of the normal distribution for `POWER`, divided by the interval's quantile."""
 
 
 def _half_width(level: float, parts: Sequence[tuple[float, int]]) -> float:
-    """Half the width of the interval that fails with probability *level* at most.
+    """Return half the width of the interval that fails with probability *level* at most.
 
     Args:
         level: in (0, 1].
@@ -162,7 +162,7 @@ def _half_width(level: float, parts: Sequence[tuple[float, int]]) -> float:
 
 
 def _p_value(difference: float, parts: Sequence[tuple[float, int]]) -> float:
-    """The level at which the interval ends at 0; `SMALLEST_P_VALUE` stands for smaller ones."""
+    """Return the level at which the interval ends at 0; at least `SMALLEST_P_VALUE`."""
     from scipy import optimize
 
     def beyond(level: float) -> float:
@@ -176,7 +176,7 @@ def _p_value(difference: float, parts: Sequence[tuple[float, int]]) -> float:
 def holm(p_values: npt.NDArray[np.float64]) -> list[float]:
     """Holm's step-down correction (1979)."""
     order = np.argsort(p_values, kind="stable")
-    left = len(order) - np.arange(len(order))  # hypotheses that a step corrects for
+    left = len(order) - np.arange(len(order))  # Number of hypotheses that a step corrects for.
     corrected = np.empty_like(p_values)
     corrected[order] = np.minimum(1, np.maximum.accumulate(left * p_values[order]))
     return [float(value) for value in corrected]

@@ -1,7 +1,7 @@
-"""Attempting work: the same for the command line, Prefect tasks, flows and parts of a stage.
+"""Attempt work: the same for the command line, Prefect tasks, flows and parts of a stage.
 
-A failed shard never stops the others. Its record under `records/` says why it failed, so that
-any process can report it; success clears the reason.
+A failed shard never stops the others. Its record under `records/` holds the reason, so that any
+process can report it; success clears the reason.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class ShardsFailedError(DatamaskError):
 def shards_failed(
     run: Run, stage: str, failures: Mapping[int, str], command: str = ""
 ) -> ShardsFailedError:
-    """The error that names the failed shards (unless all failed), a reason and the remedy.
+    """Return the error that names the failed shards (unless all failed), a reason and the remedy.
 
     *failures*, at least one, of a single round, are the reasons by unit. *command* finishes the
-    run; empty for that of the command line.
+    run; empty: the one of the command line.
     """
     names = [run.unit_label(stage, unit) for unit in sorted(failures)]
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
@@ -62,7 +62,7 @@ def shards_failed(
 def failures_on_record(
     run: Run, stage: str, units: Iterable[int], reasons: Mapping[int, str], *, force: bool
 ) -> dict[int, str]:
-    """Which of these units failed, and why, according to the run's files.
+    """Return the units that failed, with reasons, according to the run's files.
 
     *reasons* says by unit why its task did not complete; it is used if a lost process left no
     record. With *force*, finished units were repeated: then a unit in *reasons* failed unless its
@@ -82,13 +82,13 @@ def failures_on_record(
 def steps(
     run: Run, stage: str, shards: Iterable[int] | None, *, force: bool
 ) -> Iterator[tuple[str, list[int]]]:
-    """What is left of a stage, as stages and units that can be done at once.
+    """Yield the steps that remain of a stage: a stage and units that can be done at once.
 
-    One step, except for `round`: its rounds alternate with their totals until the corpus has
-    settled, which is checked after each step. Units that exist because of what others showed are
-    another step. Of a group of files that are made together, only the first is a unit; with *force*
-    all are, and finished units count as left. If the work is done shard by shard, only these
-    *shards* are. Steps with nothing left are omitted.
+    There is one step, except for `round`: its rounds alternate with their totals until the corpus
+    has settled, which is checked after each step. Units that results of others make necessary are
+    another step. In a group of files that are made together, only the first is a unit; with *force*
+    all are, and finished units count as remaining. If the work is done shard by shard, only these
+    *shards* are included. Empty steps are omitted.
     """
     if stage != "round":
         each = STAGES[stage].each
@@ -131,7 +131,7 @@ def attempt(
 ) -> None:
     """Attempt a step (see `steps`): each of its units, *workers* at once, or all in one.
 
-    With *patient*, what failed for a transient reason is attempted again (`runs.retrying`).
+    With *patient*, units that failed for a transient reason are attempted again (`runs.retrying`).
 
     Raises:
         ShardsFailedError: some failed, after all were attempted.
@@ -148,12 +148,12 @@ def attempt(
         nonlocal done
         try:
             run_unit(run, stage, unit, compute, force=force)
-        except Exception as error:  # a bug of ours must not stop the other shards either
+        except Exception as error:  # A bug of ours must not stop the other shards either.
             failures[unit] = known(error)
             kind = "shard " if STAGES[stage].each == "shard" else ""
             label = (run.folder_of(stage, unit), kind + run.unit_label(stage, unit))
             reason, is_bug = describe(failures[unit]), code_of(failures[unit]) == "bug"
-            if reason not in told:  # a reason that all units share is told once
+            if reason not in told:  # A reason that all units share is reported once.
                 told.add(reason)
                 logger.error("%s: %s failed: %s", *label, reason, exc_info=is_bug)
             note_failure(run, stage, unit, failures[unit])
@@ -174,7 +174,7 @@ def attempt(
     left = [*units[first:], *units[:first]]
     for is_last in attempts():
         with stoppable_threads(workers) as pool:
-            # In the context of this thread, by which Prefect knows whose a line of the log is.
+            # By the copied context, Prefect knows the task of a line in the log.
             contexts = (copy_context() for _ in left)
             list(pool.map(lambda context, unit: context.run(attempt_one, unit), contexts, left))
         left = [unit for unit, error in failures.items() if is_transient(error)]
@@ -193,7 +193,7 @@ def attempt(
 def run_unit(
     run: Run, stage: str, unit: int | None, compute: Compute, *, force: bool = False
 ) -> None:
-    """Do one unit of a stage, or (*unit* None) what is left of a stage that makes all its units.
+    """Do one unit of a stage, or (*unit* None) the rest of a stage that makes all its units.
 
     Only one process works on a unit at a time; the next one waits and finds it done, unless it has
     *force*. Durations go to `records/`, because an output must not depend on the clock.
@@ -228,7 +228,7 @@ def _work(run: Run, stage: str, unit: int | None, compute: Compute, force: bool)
     if uses_device or "torch" in sys.modules:
         from datamask.objectives.threads import share_threads
 
-        # Each of Ray's tasks has a process of its own.
+        # Every task of Ray has a process of its own.
         is_alone = not STAGES[stage].in_parallel or compute.engine == "ray"
         share_threads(1 if is_alone else min(compute.workers, run.num_units(stage)))
     if unit is None:

@@ -1,4 +1,4 @@
-"""Batches of shards, so that a task is minutes of work, however small the shards.
+"""Form batches of shards, so that a task is minutes of work, however small the shards.
 
 Recording and scheduling a task costs the same for a second of work as for an hour. So consecutive
 shards form a batch with enough documents, but batches stay small enough that no worker runs out of
@@ -34,7 +34,7 @@ def put_together(rows: Sequence[int], least_rows: int) -> list[range]:
 
 
 def batches(run: Run, stage: str, units: Sequence[int], slots: int) -> list[list[int]]:
-    """The batches of a stage's units, of enough documents; *slots* tasks can run at once."""
+    """Group units into batches worth a task, given that *slots* tasks can run at once."""
     if STAGES[stage].each in ("unit", "file"):
         return [[unit] for unit in units]
     rows = [run.shard_rows(run.shard_of(stage, unit)) for unit in units]

@@ -1,4 +1,4 @@
-"""The GPU of a unit of work: one GPU per unit.
+"""Assign a GPU to each unit of work: one GPU per unit.
 
 With device `cuda` (or `auto` if there is CUDA) every shard takes the first free GPU that this
 process sees, and waits while none is free. Processes of one machine share these slots, and the
@@ -20,7 +20,7 @@ from datamask.storage.file_locks import first_free
 
 @contextlib.contextmanager
 def own_device(compute: Compute) -> Iterator[Compute]:
-    """Yield the settings with a device that no other unit uses. Raises as `check_device`."""
+    """Yield the settings with a device that no other unit uses. Errors are as in `check_device`."""
     check_device(compute)
     if compute.device not in ("auto", "cuda"):
         yield compute
@@ -67,14 +67,14 @@ def _check_bfloat16(compute: Compute) -> None:
 
 
 def usable_cores() -> int:
-    """The number of CPU cores that this process may use."""
+    """Return the number of CPU cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):  # not on macOS
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def visible_gpus() -> list[str]:
-    """The identities of the GPUs that this process sees."""
+    """Return the identities of the GPUs that this process sees."""
     from torch import cuda
 
     count = cuda.device_count() if cuda.is_available() else 0

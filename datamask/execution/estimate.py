@@ -1,9 +1,9 @@
-"""The cost of a plan: real runs of up to three of its shards on this machine, multiplied.
+"""Estimate the cost of a plan: run up to three of its shards on this machine, and multiply.
 
 One shard is run through all stages in a temporary folder twice, then three shards, by one worker.
 The first run also pays what a process pays once (imports, the model, kernels). Every document
-beyond it costs what a further document of the three shards does. Seconds and bytes of these runs
-are measured; the cost of the plan is arithmetic. Other machines are not known.
+beyond it costs as much as a further document of the three shards. Seconds and bytes of these runs
+are measured; the cost of the plan is arithmetic. Other machines may differ.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class StageEstimate:
 
     Args:
         stage: its name.
-        measured_seconds: of the stage with the largest number of documents that were run.
+        measured_seconds: of the stage, in the run with the most documents.
         seconds: from start to end.
         cpu_seconds: of all threads.
         disk_bytes: of its output.
@@ -61,7 +61,7 @@ class StageEstimate:
 
 
 def estimate(plan: PlanPreview, compute: Compute, most: int) -> tuple[list[StageEstimate], int]:
-    """The cost of every stage of a plan and their total, and the number of documents measured.
+    """Return the cost of every stage of a plan and their total, and the documents measured.
 
     One worker runs at most *most* documents, at least 2, of each shard.
 
@@ -103,7 +103,7 @@ def estimate(plan: PlanPreview, compute: Compute, most: int) -> tuple[list[Stage
 
 
 def _sample(plan: PlanPreview, most: int) -> list[pa.Table]:
-    """The first rows of up to three shards, one of each third of a plan."""
+    """Read the first rows of up to three shards, one from each third of a plan."""
     shards = [list(pieces) for _, pieces in itertools.groupby(plan.pieces, attrgetter("shard"))]
     tables = []
     for shard in sorted({len(shards) * third // MOST_SHARDS for third in range(MOST_SHARDS)}):
@@ -118,7 +118,7 @@ def _sample(plan: PlanPreview, most: int) -> list[pa.Table]:
 
 
 def _settings(plan: PlanPreview, tables: list[pa.Table], source: Path) -> Settings:
-    """Those of the plan for these documents: its budget as a ratio, no limits, no repeats."""
+    """Fit the plan's settings to these documents: its budget as a ratio, no limits, no repeats."""
     settings = plan.settings
     ids = pa.chunked_array([table[settings.source.columns.id] for table in tables])
     scores = tuple(_score(score, ids, source.parent) for score in settings.scores)
@@ -136,7 +136,7 @@ def _settings(plan: PlanPreview, tables: list[pa.Table], source: Path) -> Settin
     if settings.publication is not None:
         changes["publication"] = {"dry_run": True}
     if settings.tokens is not None:
-        changes["tokens"] = {"phases": ()}  # which these documents may not fill
+        changes["tokens"] = {"phases": ()}  # These documents may not fill them.
     if settings.tokens is not None and settings.counts_for_trainer:
         columns = settings.source.columns.model_copy(update={"token_count": ""})
         changes["source"] |= {"columns": columns, "tokenizer": settings.tokens.tokenizer}
@@ -145,7 +145,7 @@ def _settings(plan: PlanPreview, tables: list[pa.Table], source: Path) -> Settin
 
 
 def _score(score: Score, ids: pa.ChunkedArray, folder: Path) -> Score:
-    """The score, with labels made up where these documents may have none or be of no group."""
+    """Make up labels for a score where these documents may have none, or lack its group."""
     if score.kind != "examples":
         return score
     changes: dict[str, Any] = {"least_correlation": -1.0}
@@ -160,7 +160,7 @@ def _score(score: Score, ids: pa.ChunkedArray, folder: Path) -> Score:
 def _measured(
     folder: Path, tables: list[pa.Table], plan: PlanPreview, compute: Compute
 ) -> dict[str, npt.NDArray[np.float64]]:
-    """Run all stages on these documents: seconds, CPU seconds and bytes on disk of each."""
+    """Run all stages on these documents; return seconds, CPU seconds and bytes on disk of each."""
     source = folder / "source"
     source.mkdir(parents=True)
     for number, table in enumerate(tables):
@@ -177,6 +177,6 @@ def _measured(
 
 
 def _spent(folder: Path) -> npt.NDArray[np.float64]:
-    """The clock, CPU seconds of this process and its children, and bytes in a folder."""
+    """Return the clock, CPU seconds of this process and its children, and bytes in a folder."""
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     return np.array([time.perf_counter(), sum(os.times()[:4]), size])

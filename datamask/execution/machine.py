@@ -1,7 +1,7 @@
-"""Whether this machine is ready for a run: `datamask doctor`.
+"""Check that this machine is ready for a run: `datamask doctor`.
 
-Every check is bounded in time, writes nothing, shows no secret, and says what to do if something is
-wrong.
+Every check is bounded in time, writes nothing, shows no secret, and names the remedy if something
+is wrong.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LEAST_DISK = 10 * 2**30
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What was looked at, whether a run can start with it, and what to do if not."""
+    """A finding: its subject, True if a run can start with it, and the remedy if not."""
 
     name: str
     state: Literal["ok", "warning", "failed"]
@@ -36,7 +36,7 @@ class Check:
 
 
 def checks(folder: Path) -> Iterator[Check]:
-    """All checks, as they finish; *folder*, where runs are to be, need not exist."""
+    """Yield all checks, as they finish; *folder*, where runs will be, need not exist."""
     yield _device()
     yield _disk(folder)
     yield _hub()
@@ -96,14 +96,14 @@ def _prefect() -> Check:
     if not url:
         return Check("Prefect", "ok", "not used (PREFECT_API_URL is not set)")
     status, answer = _request(f"{url}/health", {})
-    if status in (200, 401, 403):  # a server with a password does not say more without it
+    if status in (200, 401, 403):  # A server with a password does not say more without it.
         return Check("Prefect", "ok", without_secrets(url))
     text = f"{without_secrets(url)}: {answer or f'answers {status}'}"
     return Check("Prefect", "failed", f"{text}; start the server (make up), or unset the variable")
 
 
 def _request(url: str, headers: dict[str, str]) -> tuple[int, str]:
-    """Status and body of a GET; status 0 and the reason without an answer."""
+    """Return status and body of a GET; status 0 and the reason without an answer."""
     import httpx2
 
     try:

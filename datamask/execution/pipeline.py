@@ -1,7 +1,7 @@
-"""The whole run as one function, for Python, the command line and the demo.
+"""Run everything with one function, for Python, the command line and the demo.
 
 Prefect's flows attempt the same steps (`execution.attempts`); here they run in this process. For
-both, the run's files alone say what is left, so one may finish what the other began.
+both, the run's files alone say what remains, so one may finish what the other began.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def run_stage(
     force: bool = False,
     progress: Progress | None = None,
 ) -> None:
-    """Do what is left of a stage. A failed shard does not stop the others.
+    """Do the rest of a stage. A failed shard does not stop the others.
 
     Raises:
         ShardsFailedError: shards failed; all others are done.
@@ -78,13 +78,13 @@ def rebuild(
         compute: how to compute.
         origin: another run on this machine; a new run starts from its settings and shares the files
             that are the same.
-        extend: whether files that were added to the source become further shards (`plan_run`).
-        progress: called as `Progress` says.
+        extend: if True, files that were added to the source become further shards (`plan_run`).
+        progress: called as `Progress` describes.
         sharing: further runs on this machine, whose files are shared if they are the same.
         shards: learn the masks of these only, and leave out the stages after them.
         at_start: called when the run is planned, before its first stage.
         at_end: called when all is done, before another launch can change the run's settings.
-        publishing: whether to publish, if the settings do.
+        publishing: if False, do not publish, even if the settings do.
 
     Raises:
         ShardsFailedError: some shards of a stage failed; later stages were not started.
@@ -116,7 +116,7 @@ def rebuild(
 
 
 def rewrite_report(root: Root, compute: Compute) -> Run:
-    """Write the report of a run again. Raises as its stages."""
+    """Write the report of a run again. Errors are as in its stages."""
     run = open_run(root)
     with locks.working_on(run):
         for stage in ("documents", "composition", "report"):

@@ -1,9 +1,9 @@
-"""Files that a new run shares with another: those with the same fingerprint are linked, not made.
+"""Share files between a new run and another: equal fingerprints are linked, not made again.
 
 Equal fingerprints mean equal bytes, and files are replaced, never changed in place. So with hard
 links neither run is affected by later changes of the other, and either can be deleted. Files on
-another disk are copied. Embeddings of which other documents survive are shared too: the run takes
-from them the vectors that it needs (`embedding.reuse`).
+another disk are copied. Embeddings of other surviving documents are shared too: the run takes from
+them the vectors that it needs (`embedding.reuse`).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def share(origin: Run, run: Run) -> None:
 
 
 def _share_unit(origin: Run, run: Run, stage: str, unit: int) -> str:
-    """Share one output with its SHA-256: "linked", "copied", or "" if there is no such file."""
+    """Share one output with its SHA-256; return "linked", "copied", or "" if it does not exist."""
     names = [*run.beside(stage, unit), run.name(stage, unit)]
     try:
         # The other run may lack the stage or the unit, and so have no name for it.
@@ -80,5 +80,5 @@ def _share_unit(origin: Run, run: Run, stage: str, unit: int) -> str:
         for name in names:
             how = link_file(origin.storage.fetch(name), run.root / name, run.root)
     except (FileNotFoundError, CorruptFileError):
-        return ""  # the run makes it again
+        return ""  # The run makes it again.
     return how

@@ -1,4 +1,4 @@
-"""What is done, stale or missing in a run, by stage and by shard."""
+"""Report what is done, stale or missing in a run, by stage and by shard."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ LISTED_SHARDS = 1000
 
 
 def run_status(run: Run) -> dict[str, list[str]]:
-    """The states of the units of all stages, in order, from the files alone; of rounds, those due.
+    """Return the states of the units of all stages, in order, from the files alone.
 
-    A state is done, stale or missing.
+    A state is done, stale or missing. Rounds count up to the one that is next.
     """
     return {stage: run.states(stage) for stage in stages_of(run.settings)}
 
 
 def next_step(run: Run, status: dict[str, list[str]]) -> str:
-    """What to do next in an unfinished run: resume it, or first what its evaluation lacks."""
+    """Say what to do next in an unfinished run: resume, or first repair its evaluation."""
     if next(stage for stage, states in status.items() if {*states} != {"done"}) == "training":
         from datamask.evaluation.arms import check_tokens
 
@@ -32,9 +32,9 @@ def next_step(run: Run, status: dict[str, list[str]]) -> str:
 
 
 def shard_table(status: dict[str, list[str]], most: int = LISTED_SHARDS) -> list[dict[str, str]]:
-    """A row per shard with its state in each stage: unfinished shards first, at most *most* rows.
+    """Return a row per shard with its state in each stage: the first *most*, unfinished first.
 
-    A shard's state in `round` is that of its first unfinished round.
+    A shard's state in `round` is the state of its first unfinished round.
     """
     per_shard = {"file_scores", "quality", *SHARD_STAGES}
     stages = {stage: states for stage, states in status.items() if stage in per_shard}
@@ -50,7 +50,7 @@ def shard_table(status: dict[str, list[str]], most: int = LISTED_SHARDS) -> list
 
 
 def counts_line(status: dict[str, list[str]]) -> str:
-    """How much of every stage is done, in one line."""
+    """Say in one line how much of every stage is done."""
     return ", ".join(
         f"{stage} {states.count('done')}/{len(states)}" for stage, states in status.items()
     )

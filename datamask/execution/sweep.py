@@ -32,7 +32,7 @@ Over = Mapping[str, Sequence[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A run of a sweep: its folder, its settings, and the values of those that are swept.
+    """A run of a sweep: its folder, its settings, and its values of the settings that are swept.
 
     *values* has the last parts of the keys, such as `quality_weight`.
     """
@@ -43,7 +43,7 @@ class Variant:
 
 
 def read_over(items: Iterable[str]) -> dict[str, list[Any]]:
-    """The values to try, from texts such as `selection.quality_weight=0.1,0.3`.
+    """Read the values to try, from texts such as `selection.quality_weight=0.1,0.3`.
 
     Raises:
         SettingsError: a text has no key or no values.
@@ -69,13 +69,13 @@ def plan_sweep(
     Args:
         run: where their other settings are from.
         over: the values of each setting; all combinations are tried.
-        compute: as of `plan_run`.
+        compute: as in `plan_run`.
         folder: where the runs are written; None: the folder of *run* with `-sweep` at its end.
         shards: the shards that will be learned; None: all.
 
     Raises:
         SettingsError: a value does not fit, or the shards do not.
-        RunError: the run is in an object store. And as `plan_run`.
+        RunError: the run is in an object store. And as in `plan_run`.
     """
     folder = folder or Path(f"{run.address}-sweep")
     check_sharing(run.address, folder)
@@ -109,7 +109,7 @@ def _variant(run: Run, values: Mapping[str, Any], folder: Path) -> Variant:
     evaluation = settings.evaluation.model_copy(update={"arms": ()})
     settings = settings.model_copy(update={"publication": None, "evaluation": evaluation})
     short = {key.rpartition(".")[2]: value for key, value in values.items()}
-    if len(short) < len(values):  # two groups have a setting of this name
+    if len(short) < len(values):  # Two groups have a setting of this name.
         short = dict(values)
     # DuckDB reads `=` in a path as a column, and a comma as its end.
     name = "+".join(f"{key}-{value}" for key, value in short.items())
@@ -130,7 +130,7 @@ def run_sweep(
     Args:
         run: where their other settings are from; it is a row of the table if it is finished.
         variants: as `plan_sweep` returns them.
-        make: does what is left of a variant; the runs are those whose files it shares.
+        make: does the rest of a variant; the runs are those whose files it shares.
         shards: the shards that are learned; None: all.
 
     Returns:

@@ -21,12 +21,12 @@ from datamask.storage.local import Storage
 from datamask.storage.names import inside
 
 AT_ONCE = 8
-"""Files read at once."""
+"""Number of files read at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """Number and size of the files read, corrupt ones with reasons, whether they may be renamed."""
+    """Number and size of the files read, corrupt ones with reasons; True if they may be renamed."""
 
     files: int
     bytes: int
@@ -61,15 +61,15 @@ class _File:
     name: str
     lock: str
     noted: str | None = None
-    """Its SHA-256, if that is not in `records/`."""
+    """The file's SHA-256, if that is not in `records/`."""
     companions: tuple[str, ...] = ()
     """Files that are useless without it."""
 
 
 def _checked(storage: Storage, files: Iterable[_File]) -> Iterator[tuple[_File, int, str]]:
-    """Each existing file, its size, and its problem (empty if it has none)."""
+    """Yield each existing file, its size, and its problem (empty if it has none)."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        # In portions, so that later files see what was renamed.
+        # Take portions, so that later files see what was renamed.
         rest = iter(files)
         while portion := list(itertools.islice(rest, 16 * AT_ONCE)):
             problems = pool.map(lambda file: _problem(storage, file), portion)
@@ -78,7 +78,7 @@ def _checked(storage: Storage, files: Iterable[_File]) -> Iterator[tuple[_File, 
 
 
 def _problem(storage: Storage, file: _File) -> tuple[int, str] | None:
-    """A file's size and its problem (empty if it has none); None if there is no such file."""
+    """Return a file's size and its problem ("" if it has none); None if there is no such file."""
     noted = storage.noted_sha256(file.name) if file.noted is None else file.noted
     try:
         digest, size = storage.sha256(file.name)
@@ -93,7 +93,7 @@ def _problem(storage: Storage, file: _File) -> tuple[int, str] | None:
 
 
 def _set_aside(run: Run, file: _File) -> str:
-    """Move a corrupt file aside; its problem, or empty if it was just being replaced."""
+    """Move a corrupt file aside; return its problem, or "" if it was just being replaced."""
     with run.storage.lock(file.lock):
         _, reason = _problem(run.storage, file) or (0, "")
         for spoilt in (file.name, *file.companions) if reason else ():
@@ -102,7 +102,7 @@ def _set_aside(run: Run, file: _File) -> str:
 
 
 def _files(run: Run) -> Iterator[_File]:
-    """All files to check, except the plan: outputs, then other files of the run."""
+    """Yield all files to check, except the plan: outputs, then other files of the run."""
     known = {"plan.parquet"}
     for file in _outputs(run):
         known |= {file.name, *file.companions}
@@ -114,7 +114,7 @@ def _files(run: Run) -> Iterator[_File]:
 
 
 def _outputs(run: Run) -> Iterator[_File]:
-    """The files of all stages."""
+    """Yield the files of all stages."""
     for stage in stages_of(run.settings):
         for unit in range(run.num_units(stage)):
             name = run.name(stage, unit)
@@ -125,12 +125,12 @@ def _outputs(run: Run) -> Iterator[_File]:
             if stage == "publication":
                 for inner, noted in _published(run):
                     file = f"publication/{inner}"
-                    if not inside(run.root, file).is_symlink():  # its file was checked above
+                    if not inside(run.root, file).is_symlink():  # Its file was checked above.
                         yield _File(file, lock, noted, (name,))
 
 
 def _published(run: Run) -> list[tuple[str, str]]:
-    """The files of publication/ and their SHA-256, from published.json unless it is damaged."""
+    """List the files of publication/ and their SHA-256, by published.json if it is readable."""
     _, reason = _problem(run.storage, _File(run.name("publication"), "")) or (0, "missing")
     if reason:
         return []

@@ -20,12 +20,12 @@ from torch import Tensor
 from datamask.objectives.products import times_vector
 from datamask.objectives.protocol import CACHED_ROWS, Batch, MomentObjective, Moments
 
-# See docs/log.md#numbers.
+# Added to deviations, as in the public code (docs/log.md#numbers).
 EPSILON = 1e-8
 DIVISOR = 10_000.0
-# Below this share of the mean square, the variance of a dimension is rounding noise of float32.
+# Below this fraction of the mean square, the variance of a dimension is rounding noise of float32.
 NOISE = 1e-6
-# A weight below this share of the mean weight is left out of sums over pairs of documents.
+# Sums over pairs of documents leave out weights below this fraction of the mean weight.
 LEAST_WEIGHT = 1e-3
 
 
@@ -37,11 +37,11 @@ class DiSF(MomentObjective):
     of_proportions = True
 
     def of_few(self, features_ND: Tensor) -> MomentObjective | None:
-        """`DiSFOfFew`, except of a subclass, whose function may be another one."""
+        """Return `DiSFOfFew`; None for a subclass, whose function may differ."""
         return DiSFOfFew(features_ND) if type(self) is DiSF else None
 
     def of_moments(self, moments: Moments) -> Tensor:
-        """The value from Σx and Σxxᵀ, for gradients and for shards reduced to moments."""
+        """Return the value from Σx and Σxxᵀ, for gradients and for shards reduced to moments."""
         mean, variance, deviation = self._spread(moments)
         weight = deviation.reciprocal().square() / (moments.count - 1).clamp(min=1.0)
         pairs = self._pairs(moments, mean, weight)
@@ -49,17 +49,17 @@ class DiSF(MomentObjective):
         return total / DIVISOR * (moments.count > 1)
 
     def _pairs(self, moments: Moments, mean_D: Tensor, weight_D: Tensor) -> Tensor:
-        """Σ_ab w_a w_b (Σ y_a y_b)², y the centred documents."""
+        """Return Σ_ab w_a w_b (Σ y_a y_b)², y the centred documents."""
         centred = torch.addr(moments.second_DD, moments.count * mean_D, mean_D, alpha=-1)
-        # Fewer D x D operations, forwards and backwards, than through the correlation matrix.
+        # This takes fewer D x D operations, forwards and backwards, than the correlation matrix.
         return (weight_D * times_vector(centred.square(), weight_D)).sum()
 
     def _squares(self, moments: Moments) -> Tensor:
-        """Σ x² of each dimension, shape D."""
+        """Return Σ x² of each dimension, shape D."""
         return torch.diagonal(moments.second_DD)
 
     def _spread(self, moments: Moments) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean, variance and deviation of each dimension, the last at least rounding noise."""
+        """Return mean, variance and deviation of each dimension, at least rounding noise."""
         count, squares = moments.count, self._squares(moments)
         mean = moments.first_D / count.clamp(min=1.0)
         variance = (squares - count * mean * mean) / (count - 1).clamp(min=1.0)
@@ -67,7 +67,7 @@ class DiSF(MomentObjective):
         return mean, variance, torch.maximum(variance, floor).sqrt() + EPSILON
 
     def self_curvature(self, moments: Moments) -> Callable[[Tensor], Tensor]:
-        """2 Σ_{a≠b} z_a² z_b² / (S − 1)² / 10000, z the standardised document.
+        """Return 2 Σ_{a≠b} z_a² z_b² / (S − 1)² / 10000, z the standardised document.
 
         Mean and deviations are held fixed; the effect of one document on them is smaller by 1/S.
         """
@@ -83,7 +83,7 @@ class DiSF(MomentObjective):
         return curvature
 
     def values(self, masks_GB: Tensor, batch: Batch) -> Tensor:
-        """The values of masks (bool, G x B) by the cheaper of the two routes; shape G."""
+        """Return the values of masks (bool, G x B) by the cheaper of the two routes; shape G."""
         num_masks = masks_GB.shape[0]
         count = int(masks_GB[0].sum()) if num_masks else 0
         if count < 2:
@@ -129,7 +129,7 @@ class DiSFOfFew(DiSF):
 
     def _squares(self, moments: Moments) -> Tensor:
         weights = moments.second_DD
-        # With the vector first, in an eighth of the time of `times_vector`.
+        # The vector comes first, in an eighth of the time of `times_vector`.
         rows = torch.stack((weights, torch.zeros_like(weights))).to(torch.float32)
         return (rows @ self.squares_ND)[0].to(weights.dtype)
 
@@ -144,7 +144,7 @@ class _Pairs(torch.autograd.Function):
     def forward(
         context: Any, v_N: Tensor, weight_D: Tensor, features_ND: Tensor, mean_D: Tensor
     ) -> Tensor:
-        """Of the S documents whose v is noticeable."""
+        """Sum over the S documents whose v is noticeable."""
         is_in = v_N.abs() > LEAST_WEIGHT * v_N.abs().mean()
         v_S, centred_SD = v_N[is_in], features_ND[is_in] - mean_D
         weighted_SD = centred_SD * weight_D.to(torch.float32)
@@ -161,7 +161,7 @@ class _Pairs(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, *slopes: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        """2 Σ_i v_i g_ij² for every document j, and 2 Σ_ij v_i v_j g_ij y_ia y_ja."""
+        """Return 2 Σ_i v_i g_ij² for every document j, and 2 Σ_ij v_i v_j g_ij y_ia y_ja."""
         is_in, v_S, centred_SD, weighted_SD, products_SS, features_ND, mean_D = (
             context.saved_tensors
         )

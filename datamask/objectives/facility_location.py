@@ -16,7 +16,7 @@ from datamask.objectives.protocol import Batch
 
 
 def fixed_sample(number: int, most: int) -> Tensor:
-    """Rows of a random sample, ascending; they depend on the numbers alone."""
+    """Return rows of a random sample, ascending; they depend on the numbers alone."""
     generator = torch.Generator().manual_seed(number)
     return torch.randperm(number, generator=generator)[:most].sort().values
 
@@ -26,8 +26,8 @@ def stratified_mean(cosines_P: Tensor, is_selected_P: Tensor, share: float) -> T
 
     Args:
         cosines_P: of the probes.
-        is_selected_P: bool; whether a probe is selected itself.
-        share: of all documents that is selected, in (0, 1].
+        is_selected_P: bool; True for a probe that is selected itself.
+        share: fraction of all documents that is selected, in (0, 1].
     """
     cosines, inside = cosines_P.to(torch.float64), is_selected_P.to(torch.float64)
     number = inside.sum()
@@ -56,11 +56,11 @@ class FacilityLocation:
         self.probes = probes
 
     def probe_rows(self, num_documents: int) -> Tensor:
-        """Rows of P, ascending; they depend only on the number of documents."""
+        """Return the rows of P, ascending; they depend only on the number of documents."""
         return fixed_sample(num_documents, self.probes)
 
     def values(self, masks_GB: Tensor, batch: Batch) -> Tensor:
-        """The values of masks (bool, G x B, the same S in each row); shape G."""
+        """Return the values of masks (bool, G x B, the same S in each row); shape G."""
         num_masks = masks_GB.shape[0]
         features = batch.features_BD
         count = int(masks_GB[0].sum()) if num_masks else 0
@@ -72,7 +72,7 @@ class FacilityLocation:
         per_probe = 4 * (features.shape[0] + num_masks + count)
         for some in torch.split(probes, max(1, batch.working_set_bytes // per_probe)):
             similarity_BR = features @ features[some].T
-            # One mask at a time: its rows fit in the processor's cache.
+            # Take one mask at a time: its rows fit in the processor's cache.
             parts.append(torch.stack([similarity_BR[rows].amax(0) for rows in rows_GS]))
         cosines_GP, share = torch.cat(parts, 1), count / features.shape[0]
         means = map(stratified_mean, cosines_GP, masks_GB[:, probes], [share] * num_masks)

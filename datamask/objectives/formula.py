@@ -1,4 +1,4 @@
-"""The objective in words, for report and card, without torch, which imports slowly."""
+"""Write the objective in words, for report and card, without torch, which imports slowly."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SIGNS = {name: "−" if name in ("disf", "pairwise") else "+" for name in METRIC
 
 
 def formula(selection: Selection) -> str:
-    """What the method optimises, as Markdown, for the card and the report."""
+    """Write the objective of the method as Markdown, for the card and the report."""
     if selection.method in WITHOUT_OBJECTIVE:
         return f"none: `{selection.method}` optimises no objective"
     if selection.method == "top_quality":

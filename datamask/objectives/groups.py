@@ -1,6 +1,6 @@
 """Balance of groups: the divergence of the selection's group shares from target shares.
 
-KL(s ‖ t) = Σ s_g ln(s_g / t_g), where s_g is the share of group g in the selection and t_g its
+KL(s ‖ t) = Σ s_g ln(s_g / t_g), where s_g is the fraction of the selection in group g and t_g its
 target; to be minimised. It is a soft form of `selection.limits`. It is 0 at the targets; with equal
 targets it is ln(number of groups) minus the entropy of the shares. It is convex in the inclusion
 probabilities.
@@ -22,7 +22,7 @@ from datamask.config.selection import LENGTH_BINS
 from datamask.objectives.protocol import MomentObjective, Moments
 
 OTHERS = "(others)"
-"""All groups without a target of their own, as one group."""
+"""Name of all groups without a target of their own, taken as one group."""
 LEAST_SHARE = 1e-6
 """Minimum of a target, which keeps the divergence finite (docs/log.md#numbers)."""
 
@@ -65,11 +65,11 @@ class GroupBalance(MomentObjective):
 
     @property
     def indicators(self) -> tuple[str, ...]:
-        """Names of the scores to read, one per named group."""
+        """Name the scores to read, one per named group."""
         return tuple(f"{self.column}={group}" for group in self.shares if group != OTHERS)
 
     def of_moments(self, moments: Moments) -> Tensor:
-        """KL divergence of the shares from the targets, in nats."""
+        """Return the KL divergence of the shares from the targets, in nats."""
         named = torch.stack([moments.scores[name] for name in self.indicators]) / moments.count
         shares = torch.cat([named, (1 - named.sum(0, keepdim=True)).clamp(min=0.0)])
         targets = torch.tensor(

@@ -16,7 +16,7 @@ class Level:
     """Quality is learned as (q - centre) / unit, computed in float64 before it becomes float32.
 
     Both move with quality, so adding a constant to all values or multiplying them by a positive
-    number changes nothing that is learned. What is reported is on the scale of the score.
+    number changes nothing that is learned. Reported values are on the scale of the score.
 
     Args:
         centre: the lower median: a value, and so free of rounding.
@@ -28,7 +28,7 @@ class Level:
 
     @classmethod
     def of(cls, quality: np.ndarray) -> Level:
-        """The level of quality (float64, shape N)."""
+        """Return the level of quality (float64, shape N)."""
         if not len(quality):
             return cls()
         middle = (len(quality) - 1) // 2
@@ -37,18 +37,18 @@ class Level:
 
     @classmethod
     def between(cls, least: float, centre: float, largest: float) -> Level:
-        """The level of quality with these extremes and this lower median."""
+        """Return the level of quality with these extremes and this lower median."""
         farthest = max(largest - centre, centre - least)
         return cls(centre, farthest if farthest > SMALLEST else 1.0)
 
     def learned(self, quality: np.ndarray) -> np.ndarray:
-        """Quality as it is learned; float64, in [-1, 1] for the documents of this level."""
+        """Convert quality to learned quality; float64, in [-1, 1] for this level's documents."""
         return (np.asarray(quality, np.float64) - self.centre) / self.unit
 
     def reported(self, mean: float) -> float:
-        """A mean of learned quality on the scale of the score."""
+        """Convert a mean of learned quality to the scale of the score."""
         return mean * self.unit + self.centre
 
 
 NATURAL = Level()
-"""Quality is learned as it is given."""
+"""This level leaves quality as it is given."""

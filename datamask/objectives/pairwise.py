@@ -24,13 +24,13 @@ class PairwiseSimilarity(MomentObjective):
     bounded: ClassVar[bool] = True
 
     def of_moments(self, moments: Moments) -> Tensor:
-        """(‖Σ x‖² − S) / (S (S − 1)); 0 for fewer than two documents."""
+        """Return (‖Σ x‖² − S) / (S (S − 1)); 0 for fewer than two documents."""
         count = moments.count
         pairs = (count * (count - 1)).clamp(min=1.0)
         return (moments.first_D.square().sum() - count) / pairs * (count > 1)
 
     def self_curvature(self, moments: Moments) -> Callable[[Tensor], Tensor]:
-        """2 ‖x‖² / (S (S − 1)), exact."""
+        """Return 2 ‖x‖² / (S (S − 1)), exact."""
         pairs = (moments.count * (moments.count - 1)).clamp(min=1.0)
         factor = 2 * (moments.count > 1) / pairs
         return lambda features_BD: (factor * features_BD.square().sum(1)).to(torch.float32)

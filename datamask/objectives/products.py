@@ -12,11 +12,11 @@ from torch import Tensor
 
 
 def times_vector(matrix_MK: Tensor, vector_K: Tensor) -> Tensor:
-    """The product, shape M, computed with a second column of zeros beside the vector."""
+    """Return the product, shape M, computed with a second column of zeros beside the vector."""
     return (matrix_MK @ torch.stack((vector_K, torch.zeros_like(vector_K)), 1))[:, 0]
 
 
 def cosines(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """The cosines of unit rows with others, float32, rows x others."""
+    """Return the cosines of unit rows with others, float32, rows x others."""
     product: np.ndarray = (torch.from_numpy(rows) @ torch.from_numpy(others).T).numpy()
     return product

@@ -1,8 +1,8 @@
-"""What an objective is: a name, a direction, and the value of many masks at once.
+"""The interface of an objective: a name, a direction, and the value of many masks at once.
 
 The learner knows nothing about any term beyond this file. `Objective` needs only values, which is
 all that the policy gradient asks for. `MomentObjective` is a function of sums over the selected
-documents; from that one function follow its values, and by autograd the gradient of its
+documents; its values follow from that one function, and by autograd the gradient of its
 expectation. Shape suffixes: G masks, B documents of a batch, D dimensions.
 """
 
@@ -25,12 +25,12 @@ the processor's cache (docs/log.md#memory)."""
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Documents on which masks are evaluated.
+    """Documents for which masks are evaluated.
 
     Args:
         features_BD: unit vectors, float32.
         quality_B: combined quality as it is learned (`objectives.level`), so that a
-            large mean takes no precision; give what must be absolute as a score.
+            large mean takes no precision; give absolute values as a score.
         scores: named per-document scores, each of shape B.
         working_set_bytes: how much memory one evaluation may use; masks are cut into groups to
             respect it.
@@ -44,7 +44,7 @@ class Batch:
 
 @runtime_checkable
 class Objective(Protocol):
-    """One term. `values` is its raw value by definition; `maximise` says which way is better."""
+    """One term. `values` computes its raw value; `maximise` says which direction is better."""
 
     name: str
     maximise: bool
@@ -79,7 +79,7 @@ class Moments:
         return 2 if len(self.second_DD) else 1 if len(self.first_D) else 0
 
     def mapped(self, function: Callable[..., Tensor], *others: Moments) -> Moments:
-        """A function of each sum, and of the same sums of others: counts, qualities and so on."""
+        """Apply a function to each sum and to the same sums of others: counts, qualities etc."""
         every = (self, *others)
         return Moments(
             function(*(each.count for each in every)),
@@ -90,28 +90,29 @@ class Moments:
         )
 
     def scaled(self, count: float) -> Moments:
-        """Moments of *count* documents in the same proportions."""
+        """Return moments of *count* documents in the same proportions."""
         share = count / float(self.count)
         return self.mapped(lambda total: share * total)
 
     def mixed(self, other: Moments, share: float) -> Moments:
-        """(1 − share) · these + share · others; moments are linear in p."""
+        """Return (1 − share) · these + share · others; moments are linear in p."""
         return self.mapped(lambda a, b: (1 - share) * a + share * b, other)
 
     def to(self, device: torch.device | str) -> Moments:
-        """The same on a device."""
+        """Copy the moments to a device."""
         return self.mapped(lambda total: total.to(device))
 
 
 class MomentObjective(ABC):
-    """A differentiable function of `Moments`; a subclass writes `of_moments` and nothing else.
+    """A differentiable function of `Moments`; a subclass writes only `of_moments`.
 
-    `order` is the highest moment it reads: 0 sums of quality and scores, 1 also the sum of x,
-    2 also the sum of x xᵀ. `bounded` says that, for 0 <= p <= 1, the value in its good direction is
-    concave, which lets the learner certify how far from optimal a mask is. `linear` says that the
-    value is linear in the sums at a fixed count, so that scope `corpus` needs a single round.
-    `of_proportions` says that the value depends on the proportions of the sums alone, so that its
-    gradient at S documents is that at fewer, divided by the same number as the sums.
+    `order` is the highest moment it reads: 0 sums of quality and scores, 1 also the sum of x, 2
+    also the sum of x xᵀ. `bounded` promises that, for 0 <= p <= 1, the value in its good direction
+    is concave, which lets the learner certify how far from optimal a mask is. `linear` promises
+    that the value is linear in the sums at a fixed count, so that scope `corpus` needs a single
+    round. `of_proportions` promises that the value depends on the proportions of the sums alone, so
+    that its gradient at S documents is the gradient at fewer, divided by the same number as the
+    sums.
     """
 
     name: str
@@ -122,23 +123,22 @@ class MomentObjective(ABC):
     of_proportions: ClassVar[bool] = False
 
     def of_few(self, features_ND: Tensor) -> MomentObjective | None:
-        """The same function for N < D documents, whose `second_DD` is a weight of each document.
+        """Return this function for N < D documents, whose `second_DD` is a weight of each document.
 
-        None: there is no form that avoids Σ x xᵀ.
+        None: no form avoids Σ x xᵀ.
         """
         return None
 
     @abstractmethod
     def of_moments(self, moments: Moments) -> Tensor:
-        """The term's raw value, a scalar; only torch operations, so that autograd sees it."""
+        """Return the term's raw value, a scalar; use only torch operations, for autograd."""
 
     def self_curvature(self, moments: Moments) -> Callable[[Tensor], Tensor] | None:
         """Second derivative of the value along a document's own contribution.
 
-        A function of documents, float32, B x D, with a result of shape B.
-
-        It is what keeps a document from counting as a pair with itself. Optional: without it, it
-        counts, which matters by 1/S.
+        Returns a function of documents, float32, B x D, with a result of shape B. It keeps a
+        document from counting as a pair with itself. Optional: without it, the pair counts, which
+        matters by 1/S.
         """
         return None
 

@@ -22,5 +22,5 @@ class Quality(MomentObjective):
     linear: ClassVar[bool] = True
 
     def of_moments(self, moments: Moments) -> Tensor:
-        """Σ q / S."""
+        """Return Σ q / S."""
         return moments.quality / moments.count

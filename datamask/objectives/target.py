@@ -1,4 +1,4 @@
-"""Coverage of a target: the distance of the selection's mean embedding from that of a target set.
+"""Coverage of a target: the distance between the mean embeddings of the selection and of a target.
 
 ‖Σ x / S − μ‖², where μ is the mean embedding of the target; to be minimised. It is the squared
 maximum mean discrepancy with a linear kernel (Gretton et al. 2012, JMLR 13, eq. 5). It selects
@@ -44,7 +44,7 @@ class TargetCoverage(MomentObjective):
         self.mean_D = torch.from_numpy((rows / np.maximum(lengths, 1e-12)).mean(0))
 
     def of_moments(self, moments: Moments) -> Tensor:
-        """‖Σ x / S − μ‖²."""
+        """Return ‖Σ x / S − μ‖²."""
         first = moments.first_D
         if first.shape[-1] != len(self.mean_D):
             raise ValueError(
@@ -60,6 +60,6 @@ class TargetCoverage(MomentObjective):
 
 
 def curvature_of_distance(moments: Moments) -> Callable[[Tensor], Tensor]:
-    """2 ‖x‖² / S² of documents, exact, whatever the target."""
+    """Return 2 ‖x‖² / S² of documents, exact, whatever the target."""
     factor = 2 / moments.count.square()
     return lambda features_BD: (factor * features_BD.square().sum(1)).to(torch.float32)

@@ -1,4 +1,4 @@
-"""How many threads torch computes with: a number of each thread that calls it.
+"""Set how many threads torch computes with; each calling thread has its own number.
 
 By default that is one per core. Units of work that are made at once would then start that many
 each, which wait for each other: two workers on two cores took twice the CPU time.
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import torch
 
 threads_of_process = torch.get_num_threads()
-"""What OMP_NUM_THREADS or the cores give: asked before any thread has another number."""
+"""Threads by OMP_NUM_THREADS or the cores: read before any thread has another number."""
 
 
 @contextlib.contextmanager
@@ -27,5 +27,5 @@ def one_thread() -> Iterator[None]:
 
 
 def share_threads(at_once: int) -> None:
-    """Give this thread its share of the process's, where so many units are made at once."""
+    """Give this thread its part of the process's threads, for *at_once* units at once."""
     torch.set_num_threads(max(1, threads_of_process // at_once))

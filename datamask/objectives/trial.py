@@ -1,4 +1,4 @@
-"""Custom objectives may fail: they are tried at planning, and errors name them."""
+"""Try custom objectives at planning, since they may fail; errors name them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from datamask.objectives.protocol import Batch, Objective
 
 Result = TypeVar("Result")
 
-# See docs/log.md#memory.
+# Chosen by experiment: docs/log.md#memory.
 DOCUMENTS, MASKS = 32, 2
 
 
@@ -64,6 +64,6 @@ def tried(objective: Objective, work: Callable[..., Result], *given: object) -> 
 
 
 def failed(objective: Objective, error: Exception) -> DatamaskError:
-    """The error to report for an objective that raised."""
+    """Return the error to report for an objective that raised."""
     reason = one_line(f"{type(error).__name__}: {error}")
     return SettingsError(f"objective `{objective.name}`: failed ({reason}); fix its class")

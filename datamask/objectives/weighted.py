@@ -3,7 +3,7 @@
     f(U) = λ · Q(U) / r_Q + (1 − λ) · s · D(U) / r_D + Σ w · s · T(U) / r_T
 
 with s = +1 for terms to maximise and −1 for terms to minimise, so a positive weight always improves
-a term. The range r is what the best selection by a term alone gains over random documents
+a term. The range r is the gain of the best selection by a term alone over random documents
 (`learning/scales.py`). arXiv 2512.24265 adds λ · Q + (1 − λ) · D without scales, so its λ is a
 different number. `selection.scale_terms: false` gives that sum: all r are 1.
 """
@@ -54,7 +54,7 @@ def load_objective(
     Args:
         name: of the objective.
         options: keyword arguments of its class; `path` is a local file.
-        planned: the digest of that file when the run was planned, if it is to be compared.
+        planned: the digest of that file when the run was planned, if it must be compared.
 
     Raises:
         SettingsError: the name is unknown, the import fails, the options do not fit, or the class
@@ -76,7 +76,7 @@ def load_objective(
         objective = _made(made, options or {}, planned)
     except DatamaskError:
         raise
-    except Exception as error:  # a custom module may raise anything
+    except Exception as error:  # A custom module may raise anything.
         reason = one_line(f"{type(error).__name__}: {error}")
         raise SettingsError(
             f"objective `{name}`: cannot be made ({reason}); check the name, its options, and "
@@ -92,7 +92,7 @@ _making = threading.RLock()
 
 
 def _made(kind: type[Any], options: Mapping[str, Any], planned: str | None) -> Any:
-    """An objective from the cache of this process, or made; one thread makes at a time."""
+    """Return an objective from this process's cache, or make it; one thread at a time."""
     with contextlib.ExitStack() as stack, _making:
         digest = ""
         if path := options.get("path"):
@@ -105,7 +105,7 @@ def _made(kind: type[Any], options: Mapping[str, Any], planned: str | None) -> A
 
 @dataclass(frozen=True, slots=True)
 class WeightedTerm:
-    """A term with its weight, and the scale (> 0) by which it is divided."""
+    """A term with its weight, and the scale (> 0) that divides it."""
 
     objective: Objective
     weight: float
@@ -118,14 +118,14 @@ class WeightedTerm:
 
 
 def is_linear(terms: Sequence[WeightedTerm]) -> bool:
-    """Whether every term is linear: a document's gain does not depend on the others."""
+    """Return True if every term is linear: a document's gain does not depend on the others."""
     return all(
         isinstance(term.objective, MomentObjective) and term.objective.linear for term in terms
     )
 
 
 def coverage_factor(terms: Sequence[WeightedTerm]) -> float:
-    """The factor of facility location in the objective; 0 without it."""
+    """Return the factor of facility location in the objective; 0 without it."""
     return sum(t.factor for t in terms if isinstance(t.objective, FacilityLocation))
 
 
@@ -142,34 +142,34 @@ class WeightedObjective:
 
     @property
     def has_expectation(self) -> bool:
-        """Whether the `expected` estimator supports every active term."""
+        """True if the `expected` estimator supports every active term."""
         return all(
             isinstance(term.objective, MomentObjective | FacilityLocation) for term in self.active
         )
 
     def values(self, masks_GB: Tensor, batch: Batch) -> Tensor:
-        """The joint objective of each mask, to be maximised; shape G."""
+        """Return the joint objective of each mask, to be maximised; shape G."""
         total = torch.zeros(masks_GB.shape[0], device=masks_GB.device)
         for term in self.active:
             total = total + term.factor * term.objective.values(masks_GB, batch)
         return total
 
     def at_level(self, raw: Mapping[str, float], level: Level) -> dict[str, float]:
-        """Raw values as they are reported, by name, from those of quality as it is learned."""
+        """Convert raw values for learned quality to reported values, by name."""
         of_quality = {t.objective.name for t in self.terms if isinstance(t.objective, Quality)}
         return {n: level.reported(raw[n]) if n in of_quality else raw[n] for n in raw}
 
     def as_reported(self, level: Level) -> WeightedObjective:
-        """The same objective, for values as they are reported."""
+        """Return the same objective, for values as they are reported."""
         return WeightedObjective(with_unit(self.terms, level.unit))
 
     def join(self, raw: Mapping[str, float]) -> float:
-        """The joint objective from the raw values of the terms."""
+        """Compute the joint objective from the raw values of the terms."""
         return sum(t.factor * raw[t.objective.name] for t in self.terms if t.weight != 0)
 
 
 def with_unit(terms: Sequence[WeightedTerm], unit: float) -> tuple[WeightedTerm, ...]:
-    """Terms with the same contributions when the values of quality are multiplied by *unit*."""
+    """Return terms with equal contributions after qualities are multiplied by *unit*."""
     return tuple(
         replace(term, scale=term.scale * unit) if isinstance(term.objective, Quality) else term
         for term in terms
@@ -179,7 +179,7 @@ def with_unit(terms: Sequence[WeightedTerm], unit: float) -> tuple[WeightedTerm,
 def build_terms(
     selection: Selection, planned: Mapping[str, str] | None = None
 ) -> tuple[WeightedTerm, ...]:
-    """Quality and the metric with lambda and 1 − lambda, then `more_terms`; scales 1.
+    """Make quality and the metric with lambda and 1 − lambda, then `more_terms`; scales 1.
 
     Args:
         selection: names the terms.

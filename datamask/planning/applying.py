@@ -1,4 +1,4 @@
-"""The settings of a run that is judged by the mask model of another."""
+"""Settings of a run that the mask model of another run judges."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from datamask.runs.run import Run
 
 
 def settings_to_apply(learnt: Run, source: Source | None = None) -> Settings:
-    """The settings of a finished run, with its mask model instead of a budget.
+    """Return the settings of a finished run, with its mask model instead of a budget.
 
-    Limits, repeats, evaluation and publication are those of the finished run alone and are left
-    out.
+    Limits, repeats, evaluation and publication belong to the finished run alone and are left out.
 
     Args:
         learnt: the finished run.
-        source: where the new documents are; what it does not name is as in the finished run. None:
-            it is set later.
+        source: where the new documents are; settings that it does not name stay as in the finished
+            run. None: it is set later.
 
     Raises:
-        RunError: the run has no mask model yet, or its mask is no function of a document.
+        RunError: the run has no mask model yet, or its mask is not a function of a document.
     """
     from datamask.selection.model_file import read_about
 
@@ -53,7 +52,7 @@ def _folder_of(learnt: Run) -> str:
 
 
 def check_applied(settings: Settings, learnt: Run) -> Settings:
-    """The settings, if they name a source and the mask model of *learnt*.
+    """Return the settings, if they name a source and the mask model of *learnt*.
 
     Raises:
         SettingsError: they do not.

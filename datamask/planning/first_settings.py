@@ -1,7 +1,7 @@
-"""A first settings file, from a look at the source: `datamask init`.
+"""Write a first settings file, from a look at the source: `datamask init`.
 
-The look reads all footers and a few rows, and changes nothing. What it finds and what must be
-decided are comments next to the settings.
+The look reads all footers and a few rows, and changes nothing. Comments next to the settings say
+what was found and what the user must decide.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from datamask.source.reading import plain_schema, plain_type, read_footers
 from datamask.source.types import unify_schemas
 
 ROWS = 1000
-"""Rows of the first file that are read."""
+"""Number of rows of the first file that are read."""
 
 NAMES = {
     "text": "text content raw_content document body article",
@@ -45,22 +45,23 @@ NAMES = {
 """Names by which a column is recognised, the likeliest first."""
 
 TEXTS = " ".join(names for key, names in NAMES.items() if key != "token_count").split()
-"""Those of columns of text."""
+"""Names of columns of text."""
 
 SCORE = re.compile(r"score|quality|rating|grade|edu|prob", re.IGNORECASE)
 NO_SCORE = re.compile(
     r"lang|token|length|_id$|minhash|toxic|nsfw|adult|spam|hate|perplexity|ppl", re.IGNORECASE
 )
-"""Names of numbers that measure something else, or of which a low value is good."""
+"""Names of numbers that measure something else, or whose low values are good."""
 
 MOST_SHARD_ROWS = 1_000_000
 BYTES_PER_NUMBER = 8
-"""Of an embedding while a shard is learned: float16 in memory, and float32 on its way."""
+"""Bytes per number of an embedding while a shard is learned: float16 in memory, float32 on its way.
+Bytes per number of an embedding while a shard is learned: float16 in memory, float32 on its way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What `look` found.
+    """The findings of `look`.
 
     Args:
         settings: those that differ from the defaults, as in a settings file.
@@ -79,7 +80,7 @@ def look(path: str) -> Look:
     """Look at the files of a source: a folder, file, glob or URL.
 
     Raises:
-        InputError: there are no files of a known format, or one cannot be read.
+        InputError: the source has no files of a known format, or one cannot be read.
     """
     paths, to_convert = source_files(path)
     if paths:
@@ -124,7 +125,7 @@ def _look_at(path: str, paths: Sequence[str]) -> Look:
     embedding: dict[str, Any] = {"model": standard.model, "prefix": standard.prefix}
     if has_features:
         source["layout"] = "features"
-        is_list = isinstance(vector, pa.ListScalar)  # otherwise `column_problems` says so
+        is_list = isinstance(vector, pa.ListScalar)  # Otherwise `column_problems` reports it.
         embedding = {"dimension": len(vector.as_py())} if is_list else {}
     else:
         columns = _columns(schema, first)
@@ -166,7 +167,7 @@ def _look_at(path: str, paths: Sequence[str]) -> Look:
 
 
 def settings_text(look: Look, name: str) -> str:
-    """The settings as YAML with comments; the first lines name the file."""
+    """Write the settings as YAML with comments; the first lines name the file."""
     lines = [
         f"# Settings of DATAMASK, written by `datamask init` {__version__}. Next:",
         f"#   datamask plan runs/mine --config {name} --dry-run     shards and disk space",
@@ -190,19 +191,19 @@ FITS: dict[str, tuple[Callable[[pa.DataType], bool], str]] = {
     "id": (is_id, "text or integers"),
     "token_count": (is_numeric, "numbers"),
 }
-"""Which types a column can have, and in words."""
+"""Types that a column can have, and in words."""
 
 
 def _named(schema: pa.Schema, key: str) -> list[str]:
-    """The columns that are named like *key*, the likeliest first."""
-    # A dotted name is that of a value within a record (`source.formats`).
+    """List the columns that are named like *key*, the likeliest first."""
+    # A dotted name belongs to a value within a record (`source.formats`).
     lower = {name.lower().rpartition(".")[2]: name for name in reversed(schema.names)}
     lower |= {name.lower(): name for name in schema.names}
     return [lower[name] for name in NAMES[key].split() if name in lower]
 
 
 def _columns(schema: pa.Schema, first: pa.Table) -> dict[str, str]:
-    """The source's column for each of datamask's; by name, and text and id also by content."""
+    """Return the source's column for each of datamask's: by name; text and id by content too."""
     kinds = {name: plain_type(schema.field(name).type) for name in schema.names}
     columns = {}
     for key in NAMES:
@@ -224,7 +225,7 @@ def _mean_length(column: pa.ChunkedArray) -> float:
 
 
 def _scores(schema: pa.Schema, taken: Iterable[str]) -> list[dict[str, str]]:
-    """Columns of numbers that are named like scores, as settings."""
+    """Return columns of numbers that are named like scores, as settings."""
     scores: list[dict[str, str]] = []
     for column in schema.names:
         is_score = SCORE.search(column) and not NO_SCORE.search(column) and column not in taken
@@ -240,7 +241,7 @@ def _scores(schema: pa.Schema, taken: Iterable[str]) -> list[dict[str, str]]:
 
 
 def _without(paths: Sequence[str], columns: Sequence[str], first: pa.Table) -> dict[str, int]:
-    """Documents without these numbers, by column: nulls by the footers, NaN in the first rows."""
+    """Count documents without these numbers, by column: nulls by footers, NaN in the first rows."""
     without = dict.fromkeys(columns, 0)
     for name in columns:
         if pa.types.is_floating(first[name].type):
@@ -258,7 +259,7 @@ def _without(paths: Sequence[str], columns: Sequence[str], first: pa.Table) -> d
 
 
 def _shard_rows(dimension: int) -> int:
-    """Rows whose embeddings fit in a quarter of memory, to one digit; at most a million."""
+    """Return rows whose embeddings fit in a quarter of memory, to one digit; at most a million."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     most = max(1000, memory // 4 // (BYTES_PER_NUMBER * dimension))
     digit = 10 ** (len(str(most)) - 1)

@@ -45,10 +45,10 @@ from datamask.storage.location import Root
 logger = logging.getLogger(__name__)
 
 MADE_FOR_KEY = b"datamask-made-for"
-"""Where plan.parquet keeps the digest of the settings that its rows were checked with."""
+"""Key in plan.parquet of the digest of the settings that its rows were checked with."""
 
 Change = Callable[[Settings | None], Settings]
-"""Makes the new settings from those of the run; None if there is no run."""
+"""Makes the new settings from the run's settings; gets None if there is no run."""
 
 
 def plan_run(
@@ -72,15 +72,15 @@ def plan_run(
         root: the run's folder or URL.
         settings: the new settings, or a function of the run's own; None: as in run.json.
         compute: memory for the check of ids and scores.
-        publishing: whether to ask the Hub if the token may publish, if the settings publish.
+        publishing: if True and the settings publish, ask the Hub if the token may publish.
         origin: another run, whose settings, pinned revisions and shards a new one starts from.
-        extend: whether the source of a planned run may have more files than were planned.
+        extend: if True, the source of a planned run may have more files than were planned.
         checks: further checks; the errors that they raise are reported with the others.
 
     Raises:
         SettingsError: a setting does not fit the source.
         InputError: the source breaks the contract.
-        RunError: the plan is of another input or cut, the disk is too small, or settings would
+        RunError: the plan has another input or cut, the disk is too small, or settings would
             change while another process works in the run.
     """
     compute = compute or Compute()
@@ -97,7 +97,7 @@ def plan_run(
             settings = settings(own) if callable(settings) else settings or own
             assert settings is not None, "there is a run"
             if publishing and settings.publication and before and before.plan_path.exists():
-                # What is published already needs neither the Hub nor a token.
+                # A finished publication needs neither the Hub nor a token.
                 publishing = before.settings != settings or before.state("publication") != "done"
             if not extend and not checks and _is_publication_alone(before, settings):
                 if publishing and settings.publication is not None:
@@ -124,7 +124,7 @@ def plan_run(
 
 
 def _is_publication_alone(before: Run | None, settings: Settings) -> TypeGuard[Run]:
-    """Whether a finished run is only published otherwise, which concerns its source no more."""
+    """True if a finished run only publishes otherwise; its source does not matter then."""
     if before is None or not before.plan_path.exists() or before.settings == settings:
         return False
     now = settings.model_copy(update={"publication": before.settings.publication})
@@ -133,7 +133,7 @@ def _is_publication_alone(before: Run | None, settings: Settings) -> TypeGuard[R
 
 
 def dry_run(root: Root, settings: Settings, compute: Compute) -> tuple[PlanPreview, bool]:
-    """What `plan_run` would write, with its problems, and whether rows of the source were checked.
+    """Return what `plan_run` would write, with problems, and True if rows were checked.
 
     Rows of a remote source are not read. Nothing but temporary files is written.
     """
@@ -155,9 +155,10 @@ def dry_run(root: Root, settings: Settings, compute: Compute) -> tuple[PlanPrevi
 def _conversion(
     known: Run | None, storage: Storage, compute: Compute, *, may_write: bool = True
 ) -> Convert:
-    """Converts files to Parquet in the run's folder, which gets those of a known run of the source.
+    """Return a function that converts files to Parquet in the run's folder.
 
-    A run within its own source is refused first.
+    The folder gets the copies of a known run of the source. A run within its own source is refused
+    first.
     """
 
     def to_parquet(
@@ -192,7 +193,7 @@ def _write(
     origin: Run | None,
     extend: bool,
 ) -> Run:
-    """Write the plan, if there is none yet or it grows, and run.json, unless there are problems."""
+    """Write the plan, if it is new or grows, and run.json, unless there are problems."""
     if not _may_go_on(storage, plan, before, extend=extend):
         raise together([*map(at_original, plan.problems)])
     planned = before if before is not None and before.plan_path.exists() else None
@@ -210,7 +211,7 @@ def _write(
 
 
 def _may_go_on(storage: Storage, plan: PlanPreview, before: Run | None, *, extend: bool) -> bool:
-    """Add problems of the run's folder, of disk space and of the cut; whether rows can be checked.
+    """Add problems of folder, disk space and cut; return True if rows can be checked.
 
     They cannot if a planned run that keeps its shards has any problem.
     """
@@ -229,7 +230,7 @@ def _may_go_on(storage: Storage, plan: PlanPreview, before: Run | None, *, exten
 
 
 def _checked(plan: PlanPreview, known: Run | None, *, is_own: bool) -> Run | None:
-    """A known run if it has this plan, and its rows were checked for the new settings.
+    """Return a known run if it has this plan, and its rows were checked for the new settings.
 
     Unless it *is_own*, its copies of converted files are in another folder.
     """
@@ -242,18 +243,18 @@ def _checked(plan: PlanPreview, known: Run | None, *, is_own: bool) -> Run | Non
 
 
 def _stable(pieces: Iterable[Piece]) -> list[Piece]:
-    """Pieces whose paths do not say where a run is, nor at which commit its source."""
+    """Return pieces whose paths depend neither on the run's place nor on the source's commit."""
     return [replace(piece, path=stable_path(piece.path)) for piece in pieces]
 
 
 def _note(planned: Run, key: bytes) -> bytes:
-    """What plan.parquet keeps under a key; empty if there is nothing."""
+    """Return the value that plan.parquet keeps under a key; empty if there is none."""
     note: bytes = (pq.read_metadata(planned.plan_path).metadata or {}).get(key, b"")
     return note
 
 
 def _rows_matter(plan: PlanPreview) -> str:
-    """The digest of what `check_rows` depends on, besides the source and the budget."""
+    """Return the digest of the settings that `check_rows` reads, besides source and budget."""
     settings, of = plan.settings, plan.pinned_revisions
     stages = ("scores:", "file_scores:")
     pinned_revisions = {key: of[key] for key in of if key.startswith(stages)}
@@ -266,7 +267,7 @@ def _check_rows(
 ) -> Sequence[Mapping[str, int]]:
     """Add problems in rows of files whose columns can be read, and of an impossible budget.
 
-    *checked* is a run whose rows are these and were checked. DuckDB spills to *folder*. Returns the
+    *checked* is a run that has these rows, checked. DuckDB spills to *folder*. Returns the
     documents of each shard by dump; none if there are problems.
     """
     settings, selection, problems = plan.settings, plan.settings.selection, plan.problems
@@ -289,13 +290,13 @@ def _check_rows(
 def _counted_problems(
     plan: PlanPreview, compute: Compute, checked: Run
 ) -> list[DatamaskError] | None:
-    """Problems of a new budget with what a run has counted; None if it has not counted."""
+    """Return problems of a new budget with a run's counts; None if it has not counted."""
     now = replace(checked, settings=plan.settings, pinned_revisions=plan.pinned_revisions)
     if checked.settings.selection == now.settings.selection and (
         checked.fingerprint("quality") == now.fingerprint("quality")
     ):
         return []
-    from datamask.planning.preflight_budget import counted_problems  # imports torch
+    from datamask.planning.preflight_budget import counted_problems  # This imports torch.
 
     return counted_problems(now, compute)
 
@@ -304,20 +305,20 @@ def _write_plan(run: Run, plan: PlanPreview, dumps: Sequence[Mapping[str, int]])
     encoded = plan.schema.serialize().to_pybytes().hex()
     notes = {SCHEMA_KEY: encoded, DUMPS_KEY: json.dumps(dumps), MADE_FOR_KEY: _rows_matter(plan)}
     schema = schemas.PLAN.with_metadata(notes)
-    names = schema.names  # column by column: there may be a million pieces
+    names = schema.names  # Compare column by column: there may be a million pieces.
     columns = {name: [getattr(piece, name) for piece in plan.pieces] for name in names}
     write_parquet(run.plan_path, schema, [pa.table(columns, schema)], storage=run.storage)
 
 
 def _continues(before: Run, plan: PlanPreview) -> bool:
-    """Whether the plan begins with the shards of the run, perhaps at another commit."""
+    """Return True if the plan begins with the shards of the run, perhaps at another commit."""
     both = (before.pieces, plan.pieces)
     planned, now = ([replace(piece, path="") for piece in pieces] for pieces in both)
     return now[: len(planned)] == planned
 
 
 def _another_cut(before: Run, plan: PlanPreview) -> Iterator[RunError]:
-    """Which settings, or else which files of the source, give other shards than the run has."""
+    """Yield errors about settings, or else files, that give other shards than the run has."""
     if before.pieces == plan.pieces:
         return
     was, now = before.settings, plan.settings
@@ -329,9 +330,9 @@ def _another_cut(before: Run, plan: PlanPreview) -> Iterator[RunError]:
         yield RunError(f"{before.address}: {problem}")
         return
     if not plan.disk:
-        return  # not all files were read, and the problems say why
+        return  # Not all files were read, and the problems say why.
     if _stable(before.pieces) == _stable(plan.pieces):
-        return  # copies of converted files are in another folder
+        return  # Copies of converted files are in another folder.
     old_files, new_files = (
         {stable_path(piece.path): piece for piece in pieces}
         for pieces in (before.pieces, plan.pieces)

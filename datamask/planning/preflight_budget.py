@@ -1,4 +1,4 @@
-"""Whether budget and limits of new settings can be met, from the counts that a run has on disk."""
+"""Check that budget and limits of new settings can be met, from counts that a run has on disk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from datamask.storage.duckdb_scratch import execute, temporary_duckdb
 
 
 def counted_problems(run: Run, compute: Compute) -> list[DatamaskError] | None:
-    """Problems of budget, limits and repeats; None if documents have not been counted.
+    """List problems of budget, limits and repeats; None if documents have not been counted.
 
     *run* is planned and has the new settings, which run.json need not have yet.
     """
@@ -45,7 +45,7 @@ def _is_done(run: Run, stage: str) -> bool:
 
 
 def _check_scores(run: Run, compute: Compute) -> None:
-    """Check what all documents allow, because it is not known which are left."""
+    """Check what all documents together allow, because the survivors are not known yet."""
     limits = run.settings.selection.limits_of_source
     name = group_column(limits[0].column, "s") if limits else "''"
     with temporary_duckdb(run.root, compute) as connection:

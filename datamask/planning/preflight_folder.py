@@ -1,4 +1,4 @@
-"""Checks of the run's folder: it is one, is not inside its own source, and has free disk space."""
+"""Check the run's folder: it is a folder, outside its own source, and has free disk space."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ from datamask.storage.local import Storage, nearest_folder
 
 
 def check_folder(storage: Storage) -> None:
-    """Refuse a run whose files could not be written. Raises RunError."""
+    """Refuse a run whose files could not be written.
+
+    Raises:
+        RunError: its place is a file or not writable.
+    """
     folder = nearest_folder(storage.root)
     if not folder.is_dir():
         problem = "is a file; name a folder, or one that is not there yet"
@@ -30,7 +34,7 @@ def check_folder(storage: Storage) -> None:
 
 
 def folder_problems(storage: Storage, settings: Settings) -> Iterator[RunError]:
-    """Whether the run's own files would be found as its input at the next launch."""
+    """Yield an error if the next launch would find the run's own files as its input."""
     paths = {"source.path": settings.source.path}
     for index, score in enumerate(settings.quality.scores):
         if score.kind in ("file", "examples"):
@@ -43,7 +47,7 @@ def folder_problems(storage: Storage, settings: Settings) -> Iterator[RunError]:
         try:
             pattern = re.compile(glob_translate(_pattern(path)))
         except ValueError:
-            continue  # reported when its files were listed
+            continue  # This was reported when its files were listed.
         if any(pattern.match(f"{home}/{output}") for output in _OUTPUTS):
             yield RunError(
                 f"{address}: inside {key} ({path}), where its files would count as input; use a "
@@ -61,7 +65,7 @@ _OUTPUTS = [
 
 
 def _pattern(path: str) -> str:
-    """A path of the settings as a glob of the files that are read."""
+    """Return a path of the settings as a glob of the files that are read."""
     if is_remote(path):
         return path if glob.has_magic(path) else f"{path.rstrip('/')}/**"
     parts = Path(path).parts
@@ -75,7 +79,7 @@ def _pattern(path: str) -> str:
 
 
 def room_problems(storage: Storage, disk: dict[str, int]) -> Iterator[StorageError]:
-    """Whether the disk has space for the run's files (estimated bytes by folder)."""
+    """Yield an error if the disk lacks space for the run's files (estimated bytes by folder)."""
     free, needed = storage.free_bytes(), sum(disk.values())
     if free < needed:
         yield StorageError(

@@ -1,4 +1,4 @@
-"""Whether a mask model fits the settings of a run that is to be judged by it."""
+"""Check that a mask model fits the settings of a run that it will judge."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ STAGES = ("combined", "quality", "topics", "judged")
 
 
 def pin_model_of(settings: Settings, pinned_revisions: Mapping[str, str]) -> dict[str, str]:
-    """The digest of the mask model of `selection.mask_model`, for the stages that read it.
+    """Return the digest of the mask model of `selection.mask_model`, for the stages that read it.
 
-    It must fit the revisions of the encoder and of scores that are computed.
+    The model must fit the revisions of the encoder and of scores that are computed.
 
     Raises:
         SettingsError: scores, encoder or terms are not those of the model.
-        InputError: there is no model.
+        InputError: the model is missing.
         CorruptFileError: it is damaged.
     """
     folder = settings.selection.mask_model
@@ -46,7 +46,7 @@ def _differences(
 
     ours, theirs = about_embedding(settings, pinned_revisions), about["embedding"]
     for key in sorted({*ours, *theirs}):
-        # The revision identifies a model; its name may be that of a copy.
+        # The revision identifies a model; a copy may have its name.
         if key != "model" and ours.get(key) != theirs.get(key):
             name = "source.windows" if key == "windows" else f"embedding.{key}"
             yield differ(name, _shown(theirs, key), _shown(ours, key))
@@ -79,6 +79,6 @@ def _differences(
 
 
 def _shown(of: Mapping[str, Any], key: str) -> str:
-    """A value, and for a revision the model that has it."""
+    """Show a value, and for a revision the model that has it."""
     model = f" of {of['model']}" if key == "revision" and of.get("model") else ""
     return f"{of.get(key)!r}{model}"

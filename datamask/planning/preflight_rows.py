@@ -52,10 +52,10 @@ from datamask.storage.duckdb_scratch import ROWS_AT_ONCE, execute, execute_with,
 logger = logging.getLogger(__name__)
 
 FIRST_VECTORS = 256
-"""Vectors checked per file; the import checks the others."""
+"""Number of vectors checked per file; the import checks the others."""
 
 MOST_FILES_AT_ONCE = 1024
-"""Files whose rows go to DuckDB in one transaction."""
+"""Number of files whose rows go to DuckDB in one transaction."""
 
 _GIVEN = pa.schema([("id", pa.string()), ("usable", pa.bool_())])
 
@@ -76,8 +76,8 @@ def check_rows(
 ) -> tuple[list[DatamaskError], list[dict[str, int]]]:
     """Find unreadable files, absent and repeated ids, and missing scores that are not allowed.
 
-    If there are none, also budgets and limits that all documents of the source cannot meet. Returns
-    the problems, and the documents of each shard by dump (`dumps_by_shard`).
+    If there are none, also find budgets and limits that all documents of the source cannot meet.
+    Returns the problems, and the documents of each shard by dump (`dumps_by_shard`).
 
     Args:
         root: the run's folder, which exists; DuckDB spills there.
@@ -127,9 +127,9 @@ class _SourceRows:
         self.read |= {"dump": dump} if self.has_dumps else {}
 
     def _counted(self, columns: Collection[str]) -> dict[str, str]:
-        """The column whose groups have limits (`name`) and that of `tokens`, if they matter.
+        """Return the columns to count: limited groups (`name`) and `tokens`, if they matter.
 
-        Neither, if the source lacks one: the problem is reported, or tokens are counted later.
+        Returns none if the source lacks one: it is reported, or tokens are counted later.
         """
         if self.settings.counts_for_trainer:
             return {}
@@ -143,7 +143,7 @@ class _SourceRows:
         return counted if {*counted.values()} <= {*columns} else {}
 
     def load(self, connection: Any, threads: int) -> Iterator[DatamaskError]:
-        """Fill the table `ids`; problems in the order of files. A problem ends its file."""
+        """Fill the table `ids`; yield problems in the order of files. A problem ends its file."""
         at_once = min(MOST_FILES_AT_ONCE, len(self.paths) // (8 * threads) + 1)
         statements = ["INSERT INTO ids SELECT md5_number(id), file, row FROM arriving"]
         if self.counted:
@@ -173,7 +173,7 @@ class _SourceRows:
     def _sound(
         self, numbers: range, problems: list[DatamaskError], missing: list[_Missing]
     ) -> Iterator[pa.RecordBatch]:
-        """What DuckDB gets of several files; *problems* gets the first one of each bad file."""
+        """Yield batches of several files for DuckDB; *problems* gets each bad file's first one."""
         for number in numbers:
             with gathering(problems), naming(self.paths[number]):
                 row = 0
@@ -182,13 +182,13 @@ class _SourceRows:
                     row += len(batch)
 
     def _read(self, path: str) -> Iterator[pa.RecordBatch]:
-        """The checked columns of a file, in batches."""
+        """Yield the checked columns of a file, in batches."""
         with open_parquet(path, planned=self.files[path]) as file:
             if self.settings.source.layout == "features":
                 self._check_vectors(path, file)
             else:
                 self._check_lengths(path, file.metadata)
-            # Absent columns and those of other types were reported from the footers.
+            # Absent columns, and columns of other types, were reported from the footers.
             kinds = {field.name: field.type for field in file.schema_arrow}
             wanted = sorted({score.column for score in self.scores})
             scores = [name for name in wanted if name in kinds and is_numeric(kinds[name])]
@@ -199,7 +199,7 @@ class _SourceRows:
                 yield pa.RecordBatch.from_arrays(values, [*columns])
 
     def id_at(self, file: int, row: int) -> str:
-        """The id of a row, read again."""
+        """Read the id of a row again."""
         path = self.paths[file]
         with open_parquet(path, planned=self.files[path]) as opened:
             batches = opened.iter_batches(columns=[self.settings.source.id_column])
@@ -209,7 +209,7 @@ class _SourceRows:
     def _checked(
         self, read: pa.RecordBatch, file: int, start: int, missing: list[_Missing]
     ) -> pa.RecordBatch:
-        """What DuckDB gets of the rows of a file from *start* on.
+        """Turn a batch whose first row is *start* into the columns that DuckDB needs.
 
         *missing* gets the documents that lack a score.
         """
@@ -233,9 +233,9 @@ class _SourceRows:
         }
         if self.has_dumps:
             columns["dump"] = pa.nulls(len(ids), pa.string())
-            with contextlib.suppress(pa.ArrowInvalid):  # stage `scores` names the row
+            with contextlib.suppress(pa.ArrowInvalid):  # Stage `scores` names the row.
                 columns["dump"] = dump_names(read["dump"])
-        # Last: rows in which something else cannot be read are not counted.
+        # This comes last: rows with another fault are not counted.
         for name in filter(lambda name: name.startswith(_SCORE), read.schema.names):
             column = name.removeprefix(_SCORE)
             if (first := first_inexact(read[name])) is not None:
@@ -247,7 +247,7 @@ class _SourceRows:
         return pa.RecordBatch.from_pydict(columns)
 
     def _check_lengths(self, path: str, footer: pq.FileMetaData) -> None:
-        """Refuse what a footer says of texts, before a worker takes memory for them."""
+        """Refuse texts that are too long by the footer, before a worker takes memory for them."""
         source = self.settings.source
         if source.longer == "refuse" and (rows := surely_long(footer, source)):
             first, last = rows
@@ -258,7 +258,7 @@ class _SourceRows:
     def _counts(
         self, read: pa.RecordBatch, refuse: Callable[[str, int, str], NoReturn]
     ) -> dict[str, pa.Array]:
-        """Group and tokens of each document, as stage `scores` reads them; unknown tokens are 0."""
+        """Return group and tokens of each document as in stage `scores`; unknown tokens are 0."""
         if not self.counted:
             return {}
         names = pa.array([NO_GROUP] * len(read), pa.string())
@@ -282,12 +282,12 @@ class _SourceRows:
         name, width = "feature_arr", self.settings.embedding.dimension
         kind = file.schema_arrow.field(name).type if name in file.schema_arrow.names else None
         if kind is None or feature_problem(kind, width):
-            return  # reported from the footers
+            return  # This was reported from the footers.
         for batch in islice(file.iter_batches(FIRST_VECTORS, columns=[name]), 1):
             normalise(to_matrix(batch.column(0), width, path=path), path=path)
 
     def missing_scores(self) -> Iterator[InputError]:
-        """A problem for each score that is a column of the source and must not be missing."""
+        """Yield a problem for each score that is a column of the source and must not be missing."""
         for score in self.scores:
             here = [missing for missing in self.missing if missing[0] == score.column]
             if here:
@@ -322,7 +322,7 @@ def _repeated_ids(connection: Any, rows: _SourceRows) -> Iterator[InputError]:
 def _unmatched(
     connection: Any, rows: _SourceRows, score: Score, planned: str
 ) -> Iterator[DatamaskError]:
-    """Problems of a score's files, and which documents have no score in them."""
+    """Yield problems of a score's files, and add the documents that have no score in them."""
     failures: list[DatamaskError] = []
     first: list[str] = []
 

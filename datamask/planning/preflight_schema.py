@@ -1,4 +1,4 @@
-"""Checks of schemas and counts, before any row is read: columns, types, enough documents.
+"""Check schemas and counts, before any row is read: columns, types, enough documents.
 
 Problems are yielded, not raised, so that they are reported together.
 """
@@ -20,7 +20,7 @@ from datamask.runs.stage_settings import makes_model
 from datamask.source.columns import feature_problem, has_text, is_id, is_numeric, is_text
 
 _ProblemOf = Callable[[pa.DataType, str], str]
-"""The problem of a type of column, which a setting may change; empty if there is none."""
+"""Return the problem of a column's type, which a setting may change; empty if there is none."""
 
 
 def _must_be(fits: Callable[[pa.DataType], bool], needed: str) -> _ProblemOf:
@@ -30,7 +30,7 @@ def _must_be(fits: Callable[[pa.DataType], bool], needed: str) -> _ProblemOf:
 
 
 def column_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskError]:
-    """Columns of the source that are absent, have an unsuitable type, or a name that clashes."""
+    """Yield errors about columns that are absent, have a wrong type, or a clashing name."""
     source = settings.source
     columns, path = source.columns, source.path
 
@@ -53,7 +53,7 @@ def column_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskE
     optional = {"token_count": _must_be(is_numeric, "a number"), **has_one_text}
     for key, problem_of in (required | optional).items():
         name = getattr(columns, key, "")
-        # Columns that the source need not have may be absent, unless a setting names them.
+        # Optional columns of the source may be absent, unless a setting names them.
         is_named = name not in ("", key)
         if key in required or is_named or name in schema.names:
             setting = f"source.columns.{key}" if name else "source.layout"
@@ -79,7 +79,7 @@ def column_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskE
 
 
 def _name_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskError]:
-    """Columns that DuckDB, which ignores case, would confuse with another of the subset."""
+    """Yield errors about columns that DuckDB would confuse, because it ignores case."""
     path = settings.source.path
     added = added_columns(settings).names
     taken: dict[str, str | None] = dict.fromkeys(name.lower() for name in added)
@@ -94,7 +94,7 @@ def _name_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskEr
 
 
 def token_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskError]:
-    """Whether the source has what the selection needs: tokens, and the columns of limits."""
+    """Yield errors if the source lacks tokens, or columns of limits, that the selection needs."""
     source, selection = settings.source, settings.selection
     named = bool(source.tokenizer) or settings.counts_for_trainer
     can_count = source.layout == "documents" and named
@@ -126,7 +126,7 @@ def token_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskEr
 
 
 def _balanced(settings: Settings) -> dict[str, str]:
-    """Columns whose groups the objective balances; an objective that cannot be made has none."""
+    """Return columns whose groups the objective balances; none if it cannot be made."""
     if not (settings.selection.more_terms or settings.selection.has_custom_terms):
         return {}
     from datamask.selection.terms import indicator_names
@@ -138,7 +138,7 @@ def _balanced(settings: Settings) -> dict[str, str]:
 
 
 def budget_problems(settings: Settings, documents: int) -> Iterator[DatamaskError]:
-    """Whether more documents are to be kept than there are, and whether repeats can be met."""
+    """Yield errors if the budget exceeds the documents, or repeats cannot be met."""
     selection = settings.selection
     try:
         total = budget.total_units(selection, documents)
@@ -148,7 +148,7 @@ def budget_problems(settings: Settings, documents: int) -> Iterator[DatamaskErro
         yield error
         return
     if selection.mask_model or selection.tokens is not None:
-        return  # a threshold decides, or stage `quality` checks when tokens have been counted
+        return  # A threshold decides, or stage `quality` checks when tokens have been counted.
     left = documents - int(Fraction(str(settings.least_pruned)) * documents)
     if total > left:
         yield SettingsError(
@@ -158,7 +158,7 @@ def budget_problems(settings: Settings, documents: int) -> Iterator[DatamaskErro
 
 
 def _suits(settings: Settings) -> bool:
-    """Whether a built-in metric is the only term, and nothing asks more of it than it has."""
+    """Return True if a built-in metric is the only term, and settings ask only what it supports."""
     selection = settings.selection
     is_only = not (selection.more_terms or selection.has_custom_terms)
     has_sums = selection.scope == "shard" or selection.metric != "facility_location"
@@ -171,7 +171,7 @@ def _publishes_model(settings: Settings) -> bool:
 
 
 def objective_problems(settings: Settings) -> Iterator[DatamaskError]:
-    """Whether the objective's terms can be built and suit estimator, method and scope.
+    """Yield errors if terms cannot be built or do not suit estimator, method and scope.
 
     Custom terms are tried on a few random documents.
     """

@@ -1,4 +1,4 @@
-"""What a launch would do: resolve settings, examine the source, cut shards, collect problems."""
+"""Preview a launch: resolve settings, examine the source, cut shards, collect problems."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ from datamask.tokens.order import check_phases
 from datamask.tokens.tokenise import pin_tokenizer
 
 Convert = Callable[[str, Sequence[str], Settings], tuple[list[str], dict[str, str]]]
-"""`source.convert.convert` for some files of a source at its path."""
+"""Calls `source.convert.convert` for some files of a source at its path."""
 
 _LEARNERS = ("corpus_statistics", "learning", "selection")
-"""Stages that first read the objective: which of them a run has depends on its settings."""
+"""Stages that first read the objective; settings decide which of them a run has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class PlanPreview:
         bytes: size of the source's files.
         disk: estimated bytes needed, by folder of the run.
         schema: the source's columns.
-        problems: what a launch would refuse; later checks add theirs.
+        problems: errors that a launch would raise; later checks add theirs.
     """
 
     settings: Settings
@@ -79,7 +79,7 @@ class PlanPreview:
 
 
 def preview(settings: Settings) -> PlanPreview:
-    """What `plan_run` would do, with all its cheap checks; raises as it does, writes nothing."""
+    """Run all cheap checks of `plan_run` and raise their errors; write nothing."""
     plan = examine(settings)
     if plan.problems:
         raise together(plan.problems)
@@ -92,8 +92,8 @@ def cut(
     """Cut files into shards of consecutive rows, none above the limits.
 
     Row groups stay whole unless one alone exceeds a limit; then it is split evenly by rows. A row
-    larger than *bytes_per_shard* is a shard by itself. Every row is in exactly one of the pieces,
-    which are in order of shard.
+    larger than *bytes_per_shard* is a shard by itself. Every row is in exactly one piece. The
+    pieces are in order of shard.
     """
     pieces: list[Piece] = []
     shard = rows_in = bytes_in = 0
@@ -130,7 +130,7 @@ def _append(
 def _cut_after(
     before: Run | None, files: list[SourceFile], settings: Settings
 ) -> tuple[Piece, ...]:
-    """Cut files; if those of a planned run are among them, its shards come first, unchanged."""
+    """Cut files; if all files of a planned run are among them, its shards come first, unchanged."""
     planned: tuple[Piece, ...] = ()
     if before is not None and before.settings.plan == settings.plan and before.plan_path.exists():
         paths = {(stable_path(file.path), file.digest): file.path for file in files}
@@ -145,7 +145,7 @@ def _cut_after(
 
 
 def stable_path(path: str) -> str:
-    """A path without its commit, which moves when files are added; of a copy, within its folder."""
+    """Remove from a path the commit, which moves when files are added; of a copy, keep its name."""
     return re.sub(rf"^(hf://[^@]*)@[0-9a-f]{{40}}(?=/)|^.*/(?={FOLDER}/)", r"\1", path)
 
 
@@ -157,23 +157,23 @@ def examine(
     extend: bool = False,
     convert: Convert | None = None,
 ) -> PlanPreview:
-    """What `plan_run` would do, as far as is known, and the problems that cheap checks find.
+    """Preview `plan_run` as far as is known, with the problems that cheap checks find.
 
     Args:
         settings: as given.
         before: the run as it is, or the run that a new one starts from; its shards, if the source
             still has them all, and its revisions stay.
-        publishing: whether to ask the Hub if the token may publish.
-        extend: whether a source on the Hub is read at its newest commit.
+        publishing: if True, ask the Hub if the token may publish.
+        extend: if True, read a source on the Hub at its newest commit.
         convert: converts the files of a source that are not Parquet (`source.convert`).
     """
-    # Absolute paths, so that a run can be continued from any folder.
+    # Absolute paths let a run be continued from any folder.
     settings = settings.relocated(resolve_path, _resolve_model)
     problems: list[DatamaskError] = []
     pins: dict[str, str] = {}
     files: list[SourceFile] = []
     schema = pa.schema([])
-    # Built-in terms depend on the settings alone, and those of a run have been checked.
+    # Built-in terms depend on the settings alone, and a run's terms have been checked.
     is_new = before is None or before.settings != settings or settings.selection.has_custom_terms
     of_settings = list(objective_problems(settings)) if is_new else []
     with gathering(problems):
@@ -181,7 +181,7 @@ def examine(
             raise SettingsError("source.path: required; a folder, glob or URL of files")
         known = None if extend else before
         if known is not None and known.settings.source.path == settings.source.path:
-            # Even if the branch has moved since.
+            # This holds even if the branch has moved since.
             pins |= {key: of for key, of in known.pinned_revisions.items() if key == SOURCE_PIN}
         else:
             pins |= pin_source(settings.source)
@@ -230,7 +230,7 @@ def _other_pins(
     *,
     publishing: bool,
 ) -> dict[str, str]:
-    """Pins of score files, references, models and tokenizer; adds to *problems* those that fail."""
+    """Return pins of score files, references, models and tokenizer; add failures to *problems*."""
     pins: dict[str, str] = {}
     for score in settings.scores:
         with gathering(problems):
@@ -269,14 +269,14 @@ def _other_pins(
 
 
 def _resolve_model(model: str) -> str:
-    """A model's file or folder as an absolute path; a name on the Hub as it is."""
+    """Make a model's file or folder an absolute path; a name on the Hub stays as it is."""
     return resolve_path(model) if model and Path(model).exists() else model
 
 
 def _kept_pins(
     before: Run, begin: str, now: Embedding | Score, was: Iterable[Embedding | Score], *keys: str
 ) -> dict[str, str]:
-    """The pins of a planned run that begin so, for the same model on the Hub; else none."""
+    """Return the pins of a planned run that begin so, if the model on the Hub is the same."""
     same = attrgetter("model", "revision", *keys)
     if Path(now.model).exists() or same(now) not in map(same, was):
         return {}
@@ -284,9 +284,9 @@ def _kept_pins(
 
 
 def _score_pin(score: Score, settings: Settings, before: Run | None) -> dict[str, str]:
-    """What identifies the files or the model of a score; empty if it has none.
+    """Identify the files or the model of a score; empty if it has none.
 
-    A model on the Hub keeps the commit it was planned with.
+    A model on the Hub keeps the commit that was planned.
     """
     if score.kind == "file":
         return {f"file_scores:{score.name}": digest_files(score.path)}
@@ -309,7 +309,7 @@ def _score_pin(score: Score, settings: Settings, before: Run | None) -> dict[str
 
 
 def _disk_needed(settings: Settings, documents: int, size: int) -> dict[str, int]:
-    """Bytes on disk by folder of the run, from estimates of the bytes per document."""
+    """Estimate the bytes on disk by folder of the run, from bytes per document."""
     left = documents - int(Fraction(str(settings.least_pruned)) * documents)
     total = budget.expected_documents(settings.selection, documents, size)
     kinds = [score.kind for score in settings.scores]

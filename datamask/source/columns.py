@@ -1,4 +1,4 @@
-"""Which column types can hold texts, ids or scores, what is missing, and names of groups."""
+"""Decide which column types can hold texts, ids or scores; find missing values and group names."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from datamask.source.reading import plain_type
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds text."""
+    """Return True if a column of this type holds text."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def has_text(kind: pa.DataType) -> bool:
-    """Whether each value of this type converts to one text, as dates and numbers do."""
+    """Return True if each value of this type converts to one text, as dates and numbers do."""
     try:
         pa.nulls(0, kind).cast(pa.string())
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
@@ -25,13 +25,13 @@ def has_text(kind: pa.DataType) -> bool:
 
 
 def is_id(kind: pa.DataType) -> bool:
-    """Whether a column of this type can hold ids: each value has exactly one spelling as text."""
+    """Return True if a column of this type can hold ids: a value has exactly one spelling."""
     kind = plain_type(kind)
     return is_text(kind) or bool(pa.types.is_integer(kind))
 
 
 def is_numeric(kind: pa.DataType) -> bool:
-    """Whether a column of this type can hold scores. A column without values can."""
+    """Return True if a column of this type can hold scores. A column without values can."""
     types = pa.types
     checks = (types.is_integer, types.is_floating, types.is_decimal, types.is_null)
     return any(check(kind) for check in checks)
@@ -44,9 +44,9 @@ INEXACT = "a whole number above 2⁵³, which float64 confuses with its neighbou
 
 
 def first_inexact(values: pa.Array | pa.ChunkedArray) -> int | None:
-    """The row of the first whole number above `LARGEST_EXACT` in a column of numbers, or None.
+    """Return the row of the first whole number above `LARGEST_EXACT` in a numeric column, or None.
 
-    Scores are float64, in which several such numbers are one.
+    Scores are float64, which cannot distinguish such numbers from their neighbours.
     """
     kind = values.type
     if not (kind in (pa.int64(), pa.uint64()) or pa.types.is_decimal(kind)):
@@ -60,7 +60,7 @@ def first_inexact(values: pa.Array | pa.ChunkedArray) -> int | None:
 
 
 def feature_problem(kind: pa.DataType, width: int) -> str:
-    """The problem of an embedding column's type; empty if there is none."""
+    """Return the problem of an embedding column's type; empty if there is none."""
     is_fixed = pa.types.is_fixed_size_list(kind)
     is_list = is_fixed or pa.types.is_list(kind) or pa.types.is_large_list(kind)
     if not (is_list and pa.types.is_floating(kind.value_type)):
@@ -71,7 +71,7 @@ def feature_problem(kind: pa.DataType, width: int) -> str:
 
 
 def missing_score(score: Score, count: int, path: str, row: int) -> InputError:
-    """The error about *count* documents without a score; *path* and *row* are of the first."""
+    """Return the error about *count* documents without a score, the first at *path* and *row*."""
     return InputError(
         f"score missing, NaN or infinite in {count} documents; fix them, or set missing of score "
         f"{score.name} to `drop` or to a number",
@@ -82,18 +82,18 @@ def missing_score(score: Score, count: int, path: str, row: int) -> InputError:
 
 
 def usable(values: pa.Array) -> pa.Array:
-    """Which scores are present and finite; bool, of the same length."""
+    """Return which scores are present and finite; bool, of the same length."""
     return pc.fill_null(pc.is_finite(values.cast(pa.float64(), safe=False)), False)
 
 
 MOST_TOKENS = 2**40
-"""Tokens of one document: more than any text has, and sums over a corpus stay 64-bit integers."""
+"""Maximum tokens of one document: more than any text has, and corpus sums stay 64-bit integers."""
 
 
 def whole_tokens(values: pa.Array) -> tuple[pa.Array, int]:
-    """Numbers of tokens as int64, null where one is null, NaN or infinite; and a row, or -1.
+    """Return token counts as int64, null where null, NaN or infinite; and a bad row, or -1.
 
-    The row is the first with a number that is negative, no whole one or above `MOST_TOKENS`.
+    The row is the first whose number is negative, not whole or above `MOST_TOKENS`.
     """
     known = values.cast(pa.float64(), safe=False)
     numbers = pc.if_else(usable(known), known, pa.scalar(None, pa.float64()))
@@ -106,12 +106,12 @@ _HOST = r"^(?:[A-Za-z][A-Za-z0-9+.-]*:)?//(?:[^/?#@]*@)?(?P<host>\[[^\]/]*\]|[^/
 
 
 def domains(urls: pa.Array) -> pa.Array:
-    """The host of each address in lower case, without `www.`; null where there is none."""
+    """Return the host of each address in lower case, without `www.`; null where there is none."""
     hosts = pc.struct_field(pc.extract_regex(urls, _HOST), 0)
     return pc.replace_substring_regex(pc.utf8_lower(hosts), r"^www\.", "")
 
 
 def named(names: pa.Array) -> pa.Array:
-    """Names of groups; null for blank ones, which are none."""
+    """Return names of groups; blank names become null."""
     blank = pc.equal(pc.utf8_trim_whitespace(names), "")
     return pc.if_else(pc.fill_null(blank, False), pa.scalar(None, pa.string()), names)

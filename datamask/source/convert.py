@@ -1,8 +1,8 @@
-"""JSON lines, CSV and Arrow files converted to Parquet, once, so that shards can be cut and read.
+"""Convert JSON lines, CSV and Arrow files to Parquet, once, so that shards can be cut and read.
 
 The copies, one per file, are in the folder `converted/` of a run, or of a folder of the user's
-(`datamask ingest`). All have one schema, that of the files which were converted first. A note tells
-which files they were, so that an interrupted conversion goes on, and a changed file is refused.
+(`datamask ingest`). All copies have the schema of the files that were converted first. A note lists
+these files, so that an interrupted conversion goes on, and a changed file is refused.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ from datamask.storage.unchanged import content_digest
 logger = logging.getLogger(__name__)
 
 MARKS = ("size", "ETag", "etag", "blob_id", "md5Hash", "mtime", "LastModified", "created")
-"""What stores tell of a version of a file, apart from its commit."""
+"""Facts by which stores identify a version of a file, apart from its commit."""
 
 GROUP_BYTES = 64 * 2**20
-"""Bytes of rows from which a row group of a copy is full."""
+"""Bytes of rows that fill a row group of a copy."""
 
 
 def source_files(path: str) -> tuple[list[str], list[str]]:
-    """The Parquet files of a source, and those that must be converted, each sorted by path.
+    """List the Parquet files of a source, and the files to convert, each sorted by path.
 
     Files that end with `.json` count only if there are no others: datasets have such files beside
     their data. A warning names the files of unknown formats; without any other, they are refused.
@@ -90,11 +90,11 @@ def convert(
     may_write: bool = True,
     is_planned: bool = True,
 ) -> tuple[list[str], dict[str, str]]:
-    """Convert files, local or URLs, that are not converted yet, `compute.workers` at once.
+    """Convert local or remote files that are not converted yet, `compute.workers` at once.
 
-    *path* is the source at its commit, of which *names* are files; *storage* gets the copies. If no
-    file has the column of ids, they are made from file and row. Unless *is_planned*, no run has
-    shards of the copies, and a file may be another than was converted.
+    *path* is the source at its commit and contains the files *names*; *storage* gets the copies. If
+    no file has the column of ids, ids are made from file and row. Unless *is_planned*, no run has
+    shards of the copies, and a file may have changed since it was converted.
 
     Returns:
         The copies, in the order of *names*; and what was done to the rows, as pinned revisions.
@@ -116,7 +116,7 @@ def convert(
     except InputError:
         if is_planned:
             raise
-        note = Note()  # no run has shards of the copies yet, so all are made anew
+        note = Note()  # No run has shards of the copies yet, so all are made anew.
     new = {file: name for file, name in files.items() if file not in note.files}
     made = {*storage.list(FOLDER, f"*{PARQUET}")}
     lacking = [file for file in files if file in new or copies[file] not in made]
@@ -160,11 +160,11 @@ def share_copies(other: Storage, own: Storage) -> None:
 
 
 class NotConvertedError(InputError):
-    """Files have to be converted before they can be checked; a launch does it."""
+    """Files must be converted before they can be checked; a launch does it."""
 
 
 def not_converted(path: str, files: int) -> NotConvertedError:
-    """The error about files that would have to be converted first."""
+    """Return the error about files that must be converted first."""
     return NotConvertedError(
         f"{files} files are not Parquet, and a launch converts them first; `datamask ingest "
         f"{shlex.quote(path)} pool` does it now, for any number of runs",
@@ -173,7 +173,7 @@ def not_converted(path: str, files: int) -> NotConvertedError:
 
 
 _Look = tuple[list[str], pa.Schema, int]
-"""What tells the version and the content of a file, its columns, and its lines left out."""
+"""The version and the content's digest of a file, its columns, and its number of lines left out."""
 
 
 def _look(name: str, source: Source, storage: Storage) -> _Look:
@@ -200,14 +200,14 @@ def first_records(name: str, rows: int, copy: Path, of_text: Collection[str]) ->
 
 
 def _check_unchanged(name: str, version: str, digest: str) -> None:
-    """Refuse a file that has changed; a local one with the same content has not."""
+    """Refuse a file that has changed; a local file with the same content has not."""
     if _version(name) != version and (is_remote(name) or content_digest(name) != digest):
         problem = "has changed since it was converted; restore it, or use another folder"
         raise InputError(problem, path=name)
 
 
 def _extended(note: Note, base: str, looks: dict[str, _Look], id_column: str) -> Note:
-    """The note with further files; those after the first keep to the schema of the first."""
+    """Add files to the note; they keep to the schema of the first ones."""
     files = note.files | {file: version for file, (version, *_) in looks.items()}
     bad = {file: lines for file, (*_, lines) in looks.items() if lines}
     if note.schema:
@@ -233,7 +233,7 @@ def _extended(note: Note, base: str, looks: dict[str, _Look], id_column: str) ->
 def _with_ids(
     batches: Iterable[pa.RecordBatch], column: str, file: str
 ) -> Iterator[pa.RecordBatch]:
-    """Batches with ids in a column: the file's name within the source, and the row in it."""
+    """Add ids to batches in a column: the file's name within the source, and the row in it."""
     row = 0
     for batch in batches:
         if column:
@@ -246,7 +246,7 @@ def _with_ids(
 
 @contextlib.contextmanager
 def _local(name: str, storage: Storage) -> Iterator[str]:
-    """A local path of a file; a remote one is copied for the block."""
+    """Yield a local path of a file; a remote file is copied for the block."""
     if not is_remote(name):
         yield name
         return
@@ -258,7 +258,7 @@ def _local(name: str, storage: Storage) -> Iterator[str]:
 
 
 def _version(name: str) -> str:
-    """What changes if a file changes: its size and time, or the marks of its store."""
+    """Return a text that changes with a file: its size and time, or its store's marks."""
     if is_remote(name):
         filesystem, path = file_system(name)
         facts = filesystem.info(path)
@@ -268,7 +268,7 @@ def _version(name: str) -> str:
 
 
 def _base(path: str) -> str:
-    """The part of a source's path before its first wildcard; of a file, its folder."""
+    """Return the part of a source's path before its first wildcard; for a file, its folder."""
     parts = resolve_path(path).rstrip("/").split("/")
     fixed = next((n for n, part in enumerate(parts) if glob.has_magic(part)), len(parts))
     if parts[-1].lower().endswith(formats.CONVERTED):

@@ -1,4 +1,4 @@
-"""Documents of each shard by dump (crawl, collection).
+"""Count the documents of each shard by dump (crawl, collection).
 
 Planning counts them while it checks the rows, so that the subset's files, one set per dump, are
 known before any document is selected. A dump's name becomes the name of a folder and of a
@@ -19,14 +19,14 @@ from datamask.runs.schemas import Piece
 from datamask.storage.duckdb_scratch import execute, execute_with
 
 MOST_COUNTED = 1000
-"""If there are more dumps than this, none is counted: they would not be published separately."""
+"""Beyond this number of dumps none is counted: they would not be published separately."""
 
 RESERVED = ("default", "sample", "scores")
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,95}$"
 
 
 def dump_names(values: pa.Array) -> pa.Array:
-    """Dumps as names of folders: unchanged, or `other` (null, reserved or unsafe names)."""
+    """Return dumps as names of folders: unchanged, or `other` (null, reserved or unsafe names)."""
     distinct = values.cast(pa.string()).dictionary_encode(null_encoding="encode")
     texts = distinct.dictionary
     reserved = pc.is_in(texts, value_set=pa.array(RESERVED))
@@ -36,7 +36,7 @@ def dump_names(values: pa.Array) -> pa.Array:
 
 
 def create_dumps(connection: Any, pieces: Sequence[Piece]) -> None:
-    """Table `dumps`, to which `COUNT_DUMPS` adds, and `pieces`, the plan by number of file."""
+    """Make table `dumps`, to which `COUNT_DUMPS` adds, and `pieces`, the plan by number of file."""
     columns = "shard INTEGER, dump VARCHAR, documents BIGINT, first HUGEINT"
     execute(connection, f"CREATE TABLE dumps ({columns})")
     rows_of: Counter[str] = Counter()
@@ -44,7 +44,7 @@ def create_dumps(connection: Any, pieces: Sequence[Piece]) -> None:
     for piece in pieces:
         start = rows_of[piece.path]
         rows_of[piece.path] += piece.rows
-        file = len(rows_of) - 1  # the pieces of a file follow each other
+        file = len(rows_of) - 1  # The pieces of a file follow each other.
         for name, number in zip(rows, (file, start, piece.shard), strict=True):
             rows[name].append(number)
     execute_with(connection, pa.table(rows), "CREATE TABLE pieces AS FROM arriving")
@@ -55,13 +55,14 @@ INSERT INTO dumps SELECT shard, dump, count(*), min(arriving.file::HUGEINT << 64
 FROM arriving ASOF JOIN pieces ON pieces.file = arriving.file AND pieces.start <= arriving.row
 GROUP BY ALL
 """
-"""SQL: counts rows by their dump (`dump_names`, or null if it is not UTF-8), `file` and `row`."""
+"""SQL that counts rows by their dump (`dump_names`, or null if it is not UTF-8), `file` and `row`.
+SQL that counts rows by their dump (`dump_names`, or null if it is not UTF-8), `file` and `row`."""
 
 
 def dumps_by_shard(connection: Any, shards: int) -> list[dict[str, int]]:
-    """The counts of each shard, in order of first occurrence.
+    """Return the counts of each shard, in order of first occurrence.
 
-    There are no shards if the dumps are not UTF-8, or too many.
+    The list is empty if the dumps are not UTF-8, or too many.
     """
     by_shard: list[dict[str, int]] = [{} for _ in range(shards)]
     [(number, unknown)] = execute(

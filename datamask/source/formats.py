@@ -1,8 +1,8 @@
-"""What JSON lines, CSV and Arrow files hold, as columns of one row per record.
+"""Read JSON lines, CSV and Arrow files as columns, with one row per record.
 
 Objects within a record of JSON become columns with dotted names (`metadata.url`). Lists, objects
-with more than `MOST_KEYS` keys and values of mixed types become text. No text is taken for a date.
-Numbers are of the narrowest of three types that loses no digit (`_number_type`), or text.
+with more than `MOST_KEYS` keys and values of mixed types become text. Texts never become dates.
+Numbers get the narrowest of three types that loses no digit (`_number_type`), or become text.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ MOST_KEYS, MOST_DEPTH = 100, 4
 """An object with more keys, or deeper within a record, is one column of text."""
 
 RECORD_BYTES = 2**27
-"""Most bytes of a line of JSON or CSV."""
+"""Maximum bytes of a line of JSON or CSV."""
 
 ROWS_AT_ONCE = 4096
 
 KEYS = b"keys"
-"""Where a column of JSON keeps the pointer to its values."""
+"""Key of a JSON column's metadata that holds the pointer to its values."""
 
 LARGE = b"large"
 """Marks a column of whole numbers in which one is beyond `types.EXACT`."""
@@ -61,7 +61,7 @@ _NUMBER = "[+-]?((([1-9][0-9]*|0)([.][0-9]*)?|[.][0-9]+)([eE][+-]?[0-9]+)?|(?i:n
 def check_whole(path: str, name: str) -> None:
     """Refuse a local file that was cut off: DuckDB leaves out its last rows without a word.
 
-    Messages have *name*, whose ending tells the format.
+    Messages call the file *name*, whose ending gives the format.
 
     Raises:
         InputError: compressed bytes or a quoted value have no end, or a row of CSV does not have a
@@ -78,13 +78,13 @@ def check_whole(path: str, name: str) -> None:
 def look_into(
     path: str, name: str, most_bad_lines: int, of_text: Collection[str]
 ) -> tuple[pa.Schema, int]:
-    """Read a whole local file for its columns with their types, and its lines that are left out.
+    """Read a whole local file; return its columns with types, and its number of lines left out.
 
-    The end of *name*, which stands in messages, tells the format. In CSV, fractions in columns
+    The ending of *name*, which stands in messages, gives the format. In CSV, fractions in columns
     *of_text* (in lower case) are text: as numbers, ids such as 2301.10140 would lose digits.
 
     Raises:
-        InputError: the file cannot be read, or has more than *most_bad_lines* that are no objects.
+        InputError: the file cannot be read, or more than *most_bad_lines* lines are not objects.
     """
     with naming(name):
         check_local(path, name)
@@ -97,7 +97,7 @@ def look_into(
 
 
 def read_records(path: str, name: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of a file in order, in *schema*; columns that it lacks are null. As `look_into`."""
+    """Yield the rows of a file in order, in *schema*, null where it has none; see `look_into`."""
     with naming(name):
         if name.lower().endswith(ARROW):
             with _open_arrow(path) as reader:
@@ -109,7 +109,7 @@ def read_records(path: str, name: str, schema: pa.Schema) -> Iterator[pa.RecordB
 
 
 def merge_schemas(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
-    """One schema with the columns of all files, whose types are those of `types.widened`.
+    """Return one schema with the columns of all files, in types that `types.widened` chooses.
 
     Raises:
         InputError: different values would be one column, or no type holds its values.
@@ -143,7 +143,7 @@ def _fitted(batch: pa.RecordBatch, schema: pa.Schema, name: str) -> pa.RecordBat
         try:
             values = batch.column(field.name)
             if pa.types.is_string(values.type) and not pa.types.is_string(field.type):
-                values = pc.utf8_trim_whitespace(values)  # a cell of CSV
+                values = pc.utf8_trim_whitespace(values)  # A cell of CSV.
             columns.append(cast_plain(values, field.type))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             problem = f"does not fit type {field.type} of the other files ({one_line(error)})"
@@ -156,7 +156,7 @@ def _is_json(name: str) -> bool:
 
 
 def _open_arrow(path: str) -> Any:
-    """A reader of an Arrow file, or of a stream, as `datasets` writes."""
+    """Open an Arrow file, or a stream as `datasets` writes it."""
     file = pa.memory_map(path)
     try:
         opened = pa.ipc.open_file(file)
@@ -168,13 +168,13 @@ def _open_arrow(path: str) -> Any:
 
 
 def _batches(query: str, name: str) -> Iterator[pa.RecordBatch]:
-    """The rows of a query in order, by one thread: files are converted side by side."""
+    """Yield the rows of a query in order, by one thread: files are converted side by side."""
     import duckdb
 
     try:
         with duckdb.connect(config={"threads": 1}) as connection:
             yield from connection.sql(query).to_arrow_reader(ROWS_AT_ONCE)
-    except (duckdb.Error, OSError) as error:  # Arrow turns DuckDB's errors into OSError
+    except (duckdb.Error, OSError) as error:  # Arrow turns DuckDB's errors into OSError.
         problem = f"cannot be read ({one_line(error)[:300]}); correct it"
         if "maximum_object_size" in problem:
             problem = f"a line is longer than {RECORD_BYTES >> 20} MiB; cut it, or leave it out"
@@ -184,7 +184,7 @@ def _batches(query: str, name: str) -> Iterator[pa.RecordBatch]:
 
 
 def _rows(query: str, name: str) -> list[list[Any]]:
-    """The rows of a query with few of them, as plain values."""
+    """Return the rows of a query with few of them, as plain values."""
     return [[*row.values()] for batch in _batches(query, name) for row in batch.to_pylist()]
 
 
@@ -193,7 +193,7 @@ def _quoted(text: str) -> str:
 
 
 def _file(path: str) -> str:
-    """SQL: one file and nothing else, though its name may be a pattern or `column=value`."""
+    """Return SQL for exactly one file, even if its name looks like a pattern or `column=value`."""
     return f"{_quoted(glob.escape(path))}, hive_partitioning = false"
 
 
@@ -202,7 +202,7 @@ def _identifier(name: str) -> str:
 
 
 def _objects(path: str) -> str:
-    """SQL: the lines of a file as `json`; null where they are not JSON. Blank lines are none."""
+    """Return SQL for the lines of a file as `json`, null if not JSON, without blank lines."""
     return (
         f"read_json_objects({_file(path)}, format = 'newline_delimited', ignore_errors = true, "
         f"maximum_object_size = {RECORD_BYTES})"
@@ -224,11 +224,10 @@ def _look_into_json(path: str, name: str, most_bad_lines: int) -> tuple[pa.Schem
 
 
 def _json_schema(path: str, name: str, columns: list[tuple[str, str, str]]) -> pa.Schema:
-    """The schema of a file of JSON, given name, pointer and DuckDB's type of each column.
+    """Return the schema of a JSON file, from name, pointer and DuckDB's type of each column.
 
     Raises:
-        InputError: an object has a key twice, of which some readers take the first and some the
-            last.
+        InputError: an object has a key twice; some readers take the first value and some the last.
     """
     keys = (
         f"json_keys(json, {_quoted(at)})" for at in {p.rpartition("/")[0] for _, p, _ in columns}
@@ -254,7 +253,7 @@ def _json_schema(path: str, name: str, columns: list[tuple[str, str, str]]) -> p
 
 
 def _figures(value: str) -> str:
-    """SQL: what `_number_type` needs to know of a column of texts."""
+    """Return SQL for the facts that `_number_type` needs of a column of texts."""
     whole = f"CASE WHEN regexp_full_match({value}, '{_DIGITS}') THEN {value} END"
     number = f"TRY_CAST({whole} AS HUGEINT)"
     return (
@@ -266,7 +265,7 @@ def _figures(value: str) -> str:
 
 
 def _number_type(figures: list[str | None]) -> tuple[pa.DataType, dict[bytes, bytes]]:
-    """The type of a column that loses no digit, and `LARGE` where a double would."""
+    """Return the type of a column that loses no digit, and `LARGE` where a double would."""
     is_whole, is_number, is_beyond, low, high = (int(figure or 0) for figure in figures)
     is_large = is_beyond or max(-low, high) > EXACT
     marks = {LARGE: b""} if is_large else {}
@@ -297,7 +296,7 @@ def _repeated_key(path: str, name: str) -> InputError:
 
 
 def _json_query(path: str, schema: pa.Schema) -> str:
-    """SQL: the records in the columns of a schema; empty without any."""
+    """Return SQL for the records in the columns of a schema; empty without any."""
     fields = [field for field in schema if KEYS in (field.metadata or {})]
     pointers = ", ".join(_quoted(field.metadata[KEYS].decode()) for field in fields)
     columns = ", ".join(
@@ -324,7 +323,7 @@ def _first_bad_line(path: str, name: str, count: int) -> InputError:
 
 
 def _flat(structure: Any, keys: tuple[str, ...] = ()) -> Iterator[tuple[str, str, str]]:
-    """Name, pointer to the values (RFC 6901) and type of each column of a structure of JSON."""
+    """Yield name, pointer to the values (RFC 6901) and type of each column of a JSON structure."""
     if isinstance(structure, dict) and len(keys) < MOST_DEPTH and len(structure) <= MOST_KEYS:
         for key, inner in structure.items():
             yield from _flat(inner, (*keys, key))
@@ -355,7 +354,7 @@ def _delimiter(name: str) -> str:
 
 
 def _csv(path: str, name: str) -> tuple[list[str], str]:
-    """The columns of a CSV file, and SQL: its rows, all values as text."""
+    """Return the columns of a CSV file, and SQL for its rows, all values as text."""
     delimiter = _delimiter(name)
     with _decompressed(path) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
         names = next(csv.reader(text, delimiter=delimiter), [])
@@ -373,7 +372,7 @@ def _csv(path: str, name: str) -> tuple[list[str], str]:
 
 
 def _look_into_csv(path: str, name: str, of_text: Collection[str]) -> pa.Schema:
-    """The schema of a file of CSV; a column of text may hold whole numbers as its only numbers."""
+    """Return the schema of a CSV file; a text column may have only whole numbers."""
     header, rows = _csv(path, name)
     if not header:
         return pa.schema([])

@@ -1,4 +1,4 @@
-"""The bound on one document: `source.most_characters`, applied wherever a text is read.
+"""Apply the limit on one document, `source.most_characters`, wherever a text is read.
 
 A Parquet file of some kilobytes can hold a text of gigabytes, or one text in any number of rows. So
 few rows of large texts are read at once, as their distinct values where these may be few, and each
@@ -21,31 +21,31 @@ BATCH_BYTES = 32 * 2**20
 """Bytes of text in a batch of several rows: stages hold up to ten times as much while they work."""
 
 BATCH_ROWS = 2**15
-"""Most rows of a batch. If texts come as their distinct values, those of a row group are in each of
-its batches."""
+"""Maximum rows of a batch. If texts come as their distinct values, all values of a row group are in
+each of its batches."""
 
 EXPANDED_BYTES = 2**30
-"""The most memory that is risked for a batch whose texts may be copies of one."""
+"""Maximum memory that is risked for a batch whose texts may be copies of one text."""
 
 HEADER_BYTES = 2**16
 """More than the headers of a column's pages need in a row group of few rows."""
 
 BYTES_PER_CHARACTER = 4
-"""The most that UTF-8 needs."""
+"""Maximum bytes that UTF-8 needs for a character."""
 
 
 def bounded(
     batch: pa.RecordBatch, source: Source
 ) -> Iterator[tuple[int, pa.RecordBatch, dict[int, int]]]:
-    """The rows of a batch in small parts, with each text within the bound.
+    """Yield the rows of a batch in small parts, with each text within the limit.
 
     By `source.longer`, a longer text is cut after `source.most_characters` characters (`cut`), or
-    null (`drop`); with `refuse` it stays. Of each part: its first row in the batch, the rows, and
-    the characters of each longer text, by row of the part.
+    becomes null (`drop`); with `refuse` it stays. Each part comes with its first row in the batch,
+    the rows, and the characters of each longer text, by row of the part.
     """
     column = batch.schema.get_field_index(source.columns.text)
     texts = batch.column(column)
-    if texts.type == pa.string_view():  # few of Arrow's functions take views
+    if texts.type == pa.string_view():  # Few of Arrow's functions take views.
         texts = texts.cast(pa.large_string())
     if pa.types.is_dictionary(texts.type):
         lengths = pc.binary_length(texts.dictionary).take(texts.indices)
@@ -78,25 +78,25 @@ def _most_bytes(source: Source) -> int:
 
 
 def _shortened(texts: pa.Array, long: list[int], source: Source) -> pa.Array:
-    """The texts with the *long* ones, by row, cut or null."""
+    """Return the texts with the *long* ones, by row, cut or null."""
     if source.longer == "drop":
         is_long = pa.array(np.isin(np.arange(len(texts)), long))
         return pc.if_else(is_long, pa.scalar(None, texts.type), texts)
     try:
         return pc.utf8_slice_codeunits(texts, 0, source.most_characters)
     except pa.ArrowInvalid:
-        return texts  # not UTF-8: `check_text` names the row
+        return texts  # Not UTF-8: `check_text` names the row.
 
 
 def rows_at_once(group: pq.RowGroupMetaData, names: list[str]) -> int:
-    """How many rows of a row group have about BATCH_BYTES in these columns; BATCH_ROWS at most."""
+    """Return how many rows of a row group have about BATCH_BYTES here; BATCH_ROWS at most."""
     size: int = sum(chunk.total_uncompressed_size for chunk in chunks_of(group, names))
     rows: int = BATCH_BYTES * group.num_rows // max(size, 1)
     return max(1, min(BATCH_ROWS, rows))
 
 
 def may_expand(footer: pq.FileMetaData, text: str) -> bool:
-    """Whether a batch of the column *text* may need over EXPANDED_BYTES.
+    """Return True if a batch of the column *text* may need over EXPANDED_BYTES.
 
     A value may have all bytes of its row group, and be in every row.
     """
@@ -109,7 +109,7 @@ def may_expand(footer: pq.FileMetaData, text: str) -> bool:
 
 
 def chunks_of(group: pq.RowGroupMetaData, names: list[str]) -> Iterator[pq.ColumnChunkMetaData]:
-    """What a footer says of some columns of a row group."""
+    """Yield the facts in a footer about some columns of a row group."""
     for index in range(group.num_columns):
         chunk = group.column(index)
         if chunk.path_in_schema.partition(".")[0] in names:
@@ -117,7 +117,7 @@ def chunks_of(group: pq.RowGroupMetaData, names: list[str]) -> Iterator[pq.Colum
 
 
 def remedy(source: Source) -> str:
-    """What to do about a text that is refused."""
+    """Say how to accept a text that is refused."""
     return (
         f"raise source.most_characters ({source.most_characters:,d}), or set source.longer to cut "
         "or drop"
@@ -125,16 +125,16 @@ def remedy(source: Source) -> str:
 
 
 def surely_long(metadata: pq.FileMetaData, source: Source) -> tuple[int, int] | None:
-    """The rows, first and last, of the first row group that surely holds a text beyond the bound.
+    """Return first and last row of the first row group that surely holds a text beyond the limit.
 
-    Its texts need more bytes, by the footer, than texts within the bound can have.
+    By the footer, its texts need more bytes than texts within the limit can have.
     """
     before = 0
     for index in range(metadata.num_row_groups):
         group = metadata.row_group(index)
         for chunk in chunks_of(group, [source.columns.text]):
             least = (chunk.total_uncompressed_size - HEADER_BYTES) // max(group.num_rows, 1)
-            if least > _most_bytes(source) + 64:  # a length, and levels, for each value
+            if least > _most_bytes(source) + 64:  # Each value has a length, and levels.
                 return before, before + group.num_rows - 1
         before += group.num_rows
     return None

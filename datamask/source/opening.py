@@ -1,15 +1,15 @@
-"""Files of the user: where they are, and how they are opened such that what is read was planned.
+"""Find and open files of the user so that readers get exactly what planning saw.
 
 Planning notes a digest of every input. A reader passes that digest, and gets rows only of a file
 that has the digest:
 
-- Of a Parquet file, size and footer are compared when it is opened. A local file must then stay as
+- A Parquet file: size and footer are compared when it is opened. A local file must then stay as
   it is until its last row is read.
-- Of another file, every byte is compared: those that the reader got, while it got them.
-- A file whose SHA-256 is on record, as of a converted copy or labels in a run, is compared with it.
+- Another file: every byte that the reader gets is hashed and compared meanwhile.
+- A file whose SHA-256 is on record, such as a converted copy or labels in a run: this is compared.
 
 An object store refuses ranges of an object that has changed since it was opened, if its client asks
-for the version that was opened, as that of S3 does. A file of the Hub is read at a fixed commit.
+for the version that was opened, as S3's client does. A file of the Hub is read at a fixed commit.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from datamask.storage import clients, unchanged
 from datamask.storage.unchanged import State, content_digest, not_as_planned, state_of
 
 SOURCE_PIN = "scores:source"
-"""The key of the commit a Hub source is read at, among a run's pinned revisions."""
+"""Key of the commit at which a Hub source is read, among a run's pinned revisions."""
 
 SCORE_SUFFIXES = (".parquet", ".csv", ".jsonl", ".ndjson")
 
@@ -59,12 +59,12 @@ DIGITS = 32
 
 
 def is_remote(path: str) -> bool:
-    """Whether a path is a URL that fsspec has to open."""
+    """Return True if a path is a URL that fsspec must open."""
     return "://" in path and not path.startswith("file://")
 
 
 def resolve_path(path: str) -> str:
-    """A local path or glob made absolute; URLs as they are."""
+    """Make a local path or glob absolute; URLs stay as they are."""
     if not path or is_remote(path):
         return path
     return str(Path(path.removeprefix("file://")).expanduser().absolute())
@@ -123,10 +123,10 @@ def opening(path: str) -> Iterator[None]:
 
 
 def list_files(path: str, suffixes: tuple[str, ...] = (".parquet",)) -> tuple[str, ...]:
-    """The files of a folder (recursive), glob, single file or fsspec URL, sorted by path.
+    """List the files of a folder (recursive), glob, single file or fsspec URL, sorted by path.
 
-    Those of a folder or glob end with one of *suffixes* (lower case; `""` is the end of any name).
-    There must be some.
+    In a folder or glob, files count that end with one of *suffixes* (lower case; `""` is any
+    ending). There must be some.
     """
     with opening(path):
         filesystem, urlpath = clients.file_system(resolve_path(path))
@@ -155,7 +155,7 @@ def list_files(path: str, suffixes: tuple[str, ...] = (".parquet",)) -> tuple[st
 
 
 def check_regular(names: Iterable[str]) -> None:
-    """Raise InputError for local names of what is no regular file: reading a pipe never ends."""
+    """Raise InputError if a local name is not a regular file: reading a pipe never ends."""
     problem = "a pipe, socket, device or dead link in the place of a file; move it away"
     local = (name for name in names if not is_remote(name))
     if odd := [InputError(problem, path=name) for name in local if not os.path.isfile(name)]:
@@ -189,7 +189,7 @@ class PinnedParquet(pq.ParquetFile):  # type: ignore[misc]  # pyarrow has no typ
         is_needed = text or state is None
         metadata = pq.read_metadata(pa.BufferReader(footer)) if is_needed else None
         encoded = [text] if text and may_expand(metadata, text) else None
-        # Of a local file, all that is buffered ahead would stay in memory.
+        # All bytes buffered ahead from a local file would stay in memory.
         options = {"metadata": metadata, "read_dictionary": encoded}
         checked = {"page_checksum_verification": True}
         super().__init__(raw, pre_buffer=state is None, **options, **checked)
@@ -198,12 +198,12 @@ class PinnedParquet(pq.ParquetFile):  # type: ignore[misc]  # pyarrow has no typ
             raise InputError("has encrypted columns; decrypt it", path=path, shard=shard)
 
     def check(self) -> None:
-        """Refuse a local file that is not, or not any more, the one that was opened."""
+        """Refuse a local file that is not, or no longer, the one that was opened."""
         if self._state is not None and self._state != state_of(os.stat(self.path)):
             raise not_as_planned(self.path, self.shard)
 
     def _check_bytes(self) -> None:
-        """Compare the bytes with those on record, before the first row is read."""
+        """Compare the bytes with the recorded checksum, before the first row is read."""
         if not self._is_compared:
             check_on_record(self.path)
             self._is_compared = True
@@ -244,10 +244,10 @@ def open_parquet(
 ) -> Iterator[PinnedParquet]:
     """Open a Parquet file; errors raised within the block name it too.
 
-    Of a remote file, only the requested columns are fetched, in few large requests, and nothing is
-    kept on disk. The *shard* is named in errors about files of the source. *planned* is the file's
-    digest when the run was planned, if there is one to compare with. The column *text* is read as
-    its distinct values if its rows may need much more memory.
+    From a remote file, only the requested columns are fetched, in few large requests, and nothing
+    is kept on disk. The *shard* is named in errors about files of the source. *planned* is the
+    file's digest when the run was planned, if there is one to compare with. The column *text* is
+    read as its distinct values if its rows may need much more memory.
 
     Raises:
         InputError: missing, truncated, encrypted, not a Parquet file, or not the planned one.
@@ -265,7 +265,7 @@ def open_parquet(
 
 @contextlib.contextmanager
 def _opened(path: str, shard: int | None) -> Iterator[tuple[Any, State | None]]:
-    """A file and, if it is local, its state before it was opened."""
+    """Yield a file and, if it is local, its state before it was opened."""
     if is_remote(path):
         # fsspec would read ahead past the requested columns; Arrow joins neighbours itself.
         exact = {"cache_type": "none"} if path.startswith(("hf://", "s3://")) else {}
@@ -273,13 +273,13 @@ def _opened(path: str, shard: int | None) -> Iterator[tuple[Any, State | None]]:
             yield raw, None
         return
     state = state_of(os.stat(path))
-    # Arrow reads its own files faster than those of Python.
+    # Arrow reads its own files faster than Python's.
     with pa.OSFile(path) as raw:
         yield raw, state
 
 
 def _read_footer(file: Any, path: str, shard: int | None) -> tuple[int, bytes]:
-    """The size of a Parquet file, and its footer with the eight bytes that end the file."""
+    """Return the size of a Parquet file, and its footer with the eight bytes that end the file."""
     size = file.seek(0, 2)
     file.seek(max(0, size - TAIL_BYTES))
     tail = file.read(TAIL_BYTES)
@@ -314,7 +314,7 @@ class _Hashing(io.RawIOBase):
         return len(block)
 
     def digest(self) -> str:
-        """The digest of the file up to its end; reads what is left of it."""
+        """Read the rest of the file and return the digest of all of it."""
         while not self._ended and (block := self._raw.read(2**20)):
             self._hash.update(block)
         return self._hash.hexdigest()[:DIGITS]
@@ -335,7 +335,7 @@ def open_text(path: str) -> Iterator[io.BufferedReader[_Hashing]]:
 class PlannedFiles:
     """The files of a setting (a folder, glob, file or URL), digested as they are read.
 
-    Of a folder or glob, those that end with one of *suffixes*; there must be some.
+    In a folder or glob, files count that end with one of *suffixes*; there must be some.
     """
 
     def __init__(self, path: str, suffixes: tuple[str, ...] = SCORE_SUFFIXES) -> None:
@@ -345,20 +345,20 @@ class PlannedFiles:
 
     @contextlib.contextmanager
     def open_parquet(self, name: str) -> Iterator[PinnedParquet]:
-        """Open one of the files, as `open_parquet`."""
+        """Open one of the files, as `open_parquet` does."""
         with open_parquet(name) as file:
             self._digests.setdefault(name, set()).add(file.digest)
             yield file
 
     @contextlib.contextmanager
     def open_text(self, name: str) -> Iterator[io.BufferedReader[_Hashing]]:
-        """Open one of the files, as `open_text`; what the block leaves is read for the digest."""
+        """Open one of the files, as `open_text` does; then read its rest for the digest."""
         with open_text(name) as file:
             yield file
             self._digests.setdefault(name, set()).add(file.raw.digest())
 
     def digest(self) -> str:
-        """One digest of the names and digests of all files; those not read yet are read now."""
+        """Return one digest of the names and digests of all files; reads those not read yet."""
         whole = hashlib.sha256()
         for name in self.names:
             if name not in self._digests and name.lower().endswith(".parquet"):
@@ -372,7 +372,7 @@ class PlannedFiles:
     def compared(self, planned: str | None) -> Iterator[None]:
         """Refuse the files unless those that a block has read have the digest *planned*, if any.
 
-        Files that have changed are an error in place of the block's own about them.
+        If files have changed, this error replaces the block's own error about them.
         """
         try:
             yield
@@ -385,7 +385,7 @@ class PlannedFiles:
 
 
 def digest_file(path: str) -> str:
-    """What identifies the content of a file: a digest of every byte."""
+    """Identify the content of a file by a digest of every byte."""
     with naming(path):
         if not is_remote(path):
             return content_digest(path)
@@ -394,5 +394,5 @@ def digest_file(path: str) -> str:
 
 
 def digest_files(path: str, suffixes: tuple[str, ...] = SCORE_SUFFIXES) -> str:
-    """One digest of all such files at *path*; raises as `PlannedFiles` and `open_parquet`."""
+    """Return one digest of the files at *path*. Errors: `PlannedFiles` and `open_parquet`."""
     return PlannedFiles(path, suffixes).digest()

@@ -1,7 +1,7 @@
-"""From a converted copy back to the file that a person edits, for messages.
+"""Trace a converted copy back to the file that a person edits, for messages.
 
 The copies of a source's JSON lines, CSV and Arrow files are in the folder `converted/` of a run, or
-of a folder of the user's (`datamask ingest`). Its note says which files they were.
+of a folder of the user's (`datamask ingest`). Its note names the original files.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ NOTE = f"{FOLDER}/files.json"
 PARQUET = ".parquet"
 
 LONGEST_NAME = 180
-"""Characters of a copy's name, which file systems bound at 255 bytes."""
+"""Maximum characters of a copy's name; file systems allow 255 bytes."""
 
 JSON_LINES, TABLES, ARROW = (".jsonl", ".ndjson", ".json"), (".csv", ".tsv"), (".arrow", ".feather")
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What `converted/files.json` says.
+    """Content of `converted/files.json`.
 
-    `base`: the folder or URL of the source; `files`: by name within it, what tells a file's
-    version, and a digest of its content; `bad_lines`: how many lines are left out; `schema`: that
-    of the copies (Arrow IPC, hexadecimal); `made_ids`: the column whose ids are made, if they are.
+    `base`: the folder or URL of the source; `files`: by name within it, the file's version, and a
+    digest of its content; `bad_lines`: how many lines are left out; `schema`: the schema of the
+    copies (Arrow IPC, hexadecimal); `made_ids`: the column whose ids are made, if any.
     """
 
     base: str = ""
@@ -54,14 +54,14 @@ class Note:
 
 
 def read_note(storage: Storage) -> Note:
-    """The note of a run or folder; an empty one if nothing is converted there."""
+    """Read the note of a run or folder; an empty one if nothing is converted there."""
     path = storage.fetch(NOTE)
     check_no_folder(path)
     return Note(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else Note()
 
 
 def copy_name(file: str) -> str:
-    """The name of a file's copy. A long name would not be one of a file."""
+    """Return the name of a file's copy, shortened to a length that file systems accept."""
     name = quote(file, safe="")
     if len(name) > LONGEST_NAME:
         name = f"{hashlib.md5(file.encode()).hexdigest()}-{name[-LONGEST_NAME // 2 :]}"
@@ -69,7 +69,7 @@ def copy_name(file: str) -> str:
 
 
 def original(path: str) -> str:
-    """The file of which the file *path* is a copy; *path* itself if it is none."""
+    """Return the file whose copy is at *path*; *path* itself if it is not a copy."""
     home, is_copy, name = path.rpartition(f"/{FOLDER}/")
     if not is_copy or "/" in name:
         return path
@@ -78,7 +78,7 @@ def original(path: str) -> str:
 
 
 def at_original(error: DatamaskError) -> DatamaskError:
-    """An error about what is in a copy as one about its file, with the line there; others as is."""
+    """Turn an error about a copy's content into one about its file, with the line there."""
     if not isinstance(error, InputError) or error.path is None or error.column is None:
         return error
     path = str(error.path)
@@ -91,7 +91,7 @@ def at_original(error: DatamaskError) -> DatamaskError:
 
 
 def _line(path: str, row: int) -> int | None:
-    """The line of a row of JSON or CSV, both from 0; a row of several lines is at its last."""
+    """Return the line of a row of JSON or CSV, from 0; a row of several lines is at its last."""
     compression = {".gz": "gzip", ".zst": "zstd"}.get(path[path.rfind(".") :].lower())
     with open_binary(path) as raw, pa.input_stream(raw, compression=compression) as file:
         lines = io.BufferedReader(file)

@@ -31,11 +31,11 @@ FETCH_BYTES = 64 * 2**20
 """Compressed bytes of a remote file held at a time, if one row group is not larger."""
 
 SCHEMA_KEY = b"datamask-source-schema"
-"""Where plan.parquet keeps the source's one schema (Arrow IPC, in hexadecimal)."""
+"""Key in plan.parquet of the source's one schema (Arrow IPC, in hexadecimal)."""
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """A column's type without its encoding: a dictionary's value type, a view as large text."""
+    """Return a column's type without encoding: a dictionary's values, a view as large text."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
@@ -49,22 +49,22 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def cast_plain(values: Any, kind: pa.DataType) -> Any:
-    """An Arrow column as a type without encoding."""
-    if pa.types.is_dictionary(values.type):  # Arrow cannot take views
+    """Cast an Arrow column to a type without encoding."""
+    if pa.types.is_dictionary(values.type):  # Arrow cannot take from views.
         known = plain_type(values.type)
         values = values.cast(pa.dictionary(values.type.index_type, known))
     return values.cast(kind)
 
 
-@functools.lru_cache(maxsize=64)  # most files of a source have the same schema
+@functools.lru_cache(maxsize=64)  # Most files of a source have the same schema.
 def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """A schema without metadata and encodings, which may differ between equal files."""
+    """Remove metadata and encodings from a schema; these may differ between equal files."""
     return pa.schema([pa.field(field.name, plain_type(field.type)) for field in schema])
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """What a Parquet footer says: `digest` is of size and footer, `size` in bytes.
+    """Facts from a Parquet footer: `digest` of size and footer, `size` in bytes.
 
     `groups` are rows and uncompressed bytes of each row group.
     """
@@ -77,7 +77,7 @@ class SourceFile:
 
 
 def read_footers(paths: Sequence[str]) -> tuple[list[SourceFile], list[DatamaskError]]:
-    """The readable ones of some Parquet files, in order, and the problems of the others."""
+    """Read footers of Parquet files; return the readable ones in order, and the problems."""
 
     def read(path: str) -> SourceFile | DatamaskError:
         try:
@@ -100,7 +100,7 @@ def read_footers(paths: Sequence[str]) -> tuple[list[SourceFile], list[DatamaskE
 def joined(
     batches: Iterable[pa.RecordBatch], size_of: Callable[[pa.RecordBatch], int], least: int
 ) -> Iterator[pa.Table]:
-    """Batches of one schema put together, in one chunk, until their sizes add up to *least*."""
+    """Join batches of one schema, in one chunk, until their sizes add up to *least*."""
     waiting: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -114,7 +114,7 @@ def joined(
 
 
 def invalid_text(values: pa.Array) -> int | None:
-    """The position of the first text that is not UTF-8, which Arrow does not check, or None."""
+    """Return the position of the first text that is not UTF-8, or None; Arrow does not check."""
     try:
         values.validate(full=True)
         return None
@@ -128,7 +128,7 @@ def invalid_text(values: pa.Array) -> int | None:
 
 
 def source_schema(run: Run) -> pa.Schema:
-    """The schema of the source's columns, as `read_shard` yields them."""
+    """Return the schema of the source's columns, as `read_shard` yields them."""
     encoded = pq.read_schema(run.plan_path).metadata[SCHEMA_KEY].decode()
     return pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(encoded)))
 
@@ -143,9 +143,9 @@ def read_shard(
 ) -> Iterator[pa.RecordBatch]:
     """Stream the rows of a shard, in order, in the source's schema; texts are `bounded`.
 
-    *columns* are read in this order; None reads all. Of *rows*, ascending, only those are read, and
-    no row groups without one. *long* gets the characters of each text beyond the bound, by its row
-    in the shard. Without *has_text*, no column is a text.
+    *columns* are read in this order; None reads all. With *rows*, ascending, only those are read,
+    and only row groups that contain some. *long* gets the characters of each text beyond the limit,
+    by its row in the shard. Without *has_text*, no column is a text.
 
     Raises:
         InputError: a file is unreadable or not the one that was planned, a column is absent, or a
@@ -184,15 +184,16 @@ def read_shard(
 
 
 def read_ids(run: Run, shard: int) -> pa.ChunkedArray:
-    """The ids of a shard's documents, in order, as text. Raises as `read_shard`."""
+    """Read the ids of a shard's documents, in order, as text. Errors are as in `read_shard`."""
     batches = read_shard(run, shard, [run.settings.source.id_column], has_text=False)
     return pa.chunked_array([batch.column(0) for batch in batches]).cast(pa.string())
 
 
 def read_documents(run: Run, shard: int) -> Iterator[tuple[int, pa.Array, pa.Array]]:
-    """Of each batch of a shard: its first row, the ids (string), the texts (large_string).
+    """Yield batches of a shard: the first row, the ids (string), the texts (large_string).
 
-    Raises as `read_shard`, and for a text that is not UTF-8.
+    Raises:
+        InputError: as in `read_shard`, or a text is not UTF-8.
     """
     source, first = run.settings.source, 0
     for batch in read_shard(run, shard, [source.id_column, source.columns.text]):
@@ -205,7 +206,7 @@ def read_documents(run: Run, shard: int) -> Iterator[tuple[int, pa.Array, pa.Arr
 def read_piece(
     piece: Piece, names: list[str], rows: np.ndarray | None = None, text: str | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The planned rows of one file, or only *rows* of them, in the file's own types.
+    """Yield the planned rows of one file, or only *rows* of them, in the file's own types.
 
     The column *text* may come as its distinct values (`open_parquet`).
 
@@ -218,7 +219,7 @@ def read_piece(
     groups = range(piece.first_row_group, piece.first_row_group + piece.num_row_groups)
     with open_parquet(piece.path, piece.shard, piece.digest, text) as file:
         if rows is not None:
-            some, wanted, before = [], [], 0  # places of the rows among those of some row groups
+            some, wanted, before = [], [], 0  # places of the wanted rows in these row groups
             for group, start, inside in groups_with(file, piece, rows):
                 some.append(group)
                 wanted.append(inside - start + before)
@@ -240,7 +241,7 @@ def read_piece(
 def groups_with(
     file: pq.ParquetFile, piece: Piece, rows: np.ndarray
 ) -> Iterator[tuple[int, int, np.ndarray]]:
-    """The row groups with some of a piece's *rows*, their first row, and those rows.
+    """Yield row groups with some of a piece's *rows*, their first row, and those rows.
 
     Rows count from the piece's start, and are ascending.
     """
@@ -256,7 +257,7 @@ def groups_with(
 def take_rows(
     batches: Iterable[pa.RecordBatch], rows: np.ndarray
 ) -> Iterator[tuple[np.ndarray, pa.RecordBatch]]:
-    """Those of some *rows*, ascending, that are in each batch: their numbers, and the rows."""
+    """Take *rows*, ascending, from batches; yield their numbers and the rows of each batch."""
     start = 0
     for batch in batches:
         inside = rows[slice(*np.searchsorted(rows, (start, start + batch.num_rows)))]
@@ -273,7 +274,7 @@ def take_rows(
 def _batches(
     file: pq.ParquetFile, groups: Sequence[int], names: list[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of some row groups, of which those up to FETCH_BYTES are fetched together."""
+    """Yield batches of some row groups; groups up to FETCH_BYTES are fetched together."""
     together: list[int] = []
     size, at_once = 0, long_texts.BATCH_ROWS
     for group in groups:
@@ -308,13 +309,13 @@ def check_text(run: Run, shard: int, first: int, values: pa.Array, column: str) 
 
 
 def row_error(run: Run, shard: int, row: int, column: str, problem: str) -> DatamaskError:
-    """The error about a value in a shard's row; names the file and the row or line within it."""
+    """Return the error about a value in a shard's row; it names file and row or line."""
     path, row_of_file = locate(run, shard, row)
     return at_original(InputError(problem, path=path, shard=shard, row=row_of_file, column=column))
 
 
 def locate(run: Run, shard: int, row: int) -> tuple[str, int]:
-    """The file of a shard's row, and the row within it (from 0); for messages."""
+    """Return the file of a shard's row, and the row within it (from 0); for messages."""
     for piece in run.shard_pieces[shard]:
         if row < piece.rows:
             with open_parquet(piece.path, shard, piece.digest) as file:

@@ -1,4 +1,4 @@
-"""Rows of files that are not the source: scores, labels, benchmarks, earlier datasets, texts.
+"""Read rows of files that are not the source: scores, labels, benchmarks, earlier datasets, texts.
 
 Ids are text in every kind of file, as written there; their type is never inferred.
 """
@@ -31,27 +31,27 @@ ROW_SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".txt")
 TEXTS_AT_ONCE = 1024
 
 ROWS_AT_ONCE = 2**16
-"""Lines of JSON read together if Arrow cannot read them."""
+"""Lines of JSON that are read together if Arrow cannot read them."""
 
 CSV_BLOCK = 2**25
 """Bytes of a CSV file that are parsed together; a row has at most as many."""
 
 TOO_LARGE = "straddling object straddles two block boundaries"
-"""Arrow's words for a row or line that does not fit into two blocks."""
+"""Arrow's message about a row or line that does not fit into two blocks."""
 
 LINES_LOOKED_AT = 1000
-"""Lines of a JSON file in which a column must occur."""
+"""Lines of a JSON file, from the first, in which a column must occur."""
 
 
 def read_all_scores(
     score: Score, failures: list[DatamaskError], planned: str
 ) -> Iterator[tuple[pa.Array, pa.Array]]:
-    """Ids and scores of all files of a score, as from `read_scores`; *failures* gets the errors.
+    """Yield ids and scores of all files of a score, as `read_scores`; *failures* gets the errors.
 
     DuckDB would replace the type of an error raised while it reads. *planned* is the digest of the
     files when the run was planned.
     """
-    context = copy_context()  # DuckDB reads in a thread of its own
+    context = copy_context()  # DuckDB reads in a thread of its own.
 
     def batches() -> Iterator[tuple[pa.Array, pa.Array]]:
         rows = 0
@@ -75,7 +75,7 @@ def read_all_scores(
 def read_scores(
     path: str, score: Score, files: PlannedFiles | None = None
 ) -> Iterator[tuple[pa.Array, pa.Array]]:
-    """Ids as text and scores as float64 of one file, batch by batch; *files* note its digest.
+    """Yield ids as text and scores as float64 of one file, in batches; *files* record its digest.
 
     Raises:
         InputError: the file is unreadable, lacks a column or has one of another type.
@@ -93,7 +93,7 @@ def read_scores(
                 problem = f"type {keys.type}, needed text or integer; write the ids as text"
                 raise refuse(problem, column=score.id_column)
             keys = keys.cast(pa.string())
-            keys.validate(full=True)  # Arrow does not check the bytes of JSON and Parquet
+            keys.validate(full=True)  # Arrow does not check the bytes of JSON and Parquet.
             yield keys, value.cast(pa.float64(), safe=False)
             row += len(keys)
     except (pa.ArrowException, UnicodeError, OverflowError, csv.Error) as error:
@@ -143,7 +143,7 @@ def _csv_batches(path: str, score: Score, files: PlannedFiles) -> Iterator[pa.Re
 
 
 def check_columns(path: str, names: Iterable[str], remedy: str, known: Iterable[str]) -> None:
-    """Refuse a file unless each of *names* is once among the *known*, which *remedy* introduces."""
+    """Refuse a file unless each of *names* occurs once in *known*; *remedy* introduces these."""
     known = list(known)
     for name in names:
         if known.count(name) != 1:
@@ -153,7 +153,7 @@ def check_columns(path: str, names: Iterable[str], remedy: str, known: Iterable[
 
 
 def _json_batches(path: str, score: Score, files: PlannedFiles) -> Iterator[pa.RecordBatch]:
-    """Read lines of JSON by Arrow, which is fastest, until an id is no string or a line is long."""
+    """Read lines of JSON by fast Arrow until an id is not a string or a line is long."""
     schema = pa.schema([(score.id_column, pa.string()), (score.column, pa.float64())])
     parsing = pa.json.ParseOptions(schema, unexpected_field_behavior="ignore")
     done = 0
@@ -177,7 +177,7 @@ def _json_batches(path: str, score: Score, files: PlannedFiles) -> Iterator[pa.R
 def _column(
     rows: list[tuple[int, dict[str, Any]]], name: str, kind: type[str] | type[float], path: str
 ) -> pa.Array:
-    """One column of some objects: whole numbers become text as ids, and floats as scores."""
+    """Make one column of some objects: whole numbers become text as ids, and floats as scores."""
     values: list[str | float | None] = []
     for number, row in rows:
         value = row.get(name)
@@ -190,13 +190,13 @@ def _column(
 
 
 def json_objects(file: Iterable[bytes], path: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of a file of JSON lines, each with the number of its line (from 0)."""
+    """Yield the objects of a file of JSON lines, each with the number of its line (from 0)."""
     for number, line in enumerate(file):
         if not line.strip():
             continue
         try:
             content = json.loads(line.decode("utf-8-sig"))
-            if b"\\u" in line:  # half of a pair of surrogates is no text
+            if b"\\u" in line:  # Half of a pair of surrogates is not text.
                 json.dumps(content, ensure_ascii=False).encode()
         except (ValueError, RecursionError) as error:
             problem = f"not JSON ({error}); correct the line"
@@ -207,12 +207,12 @@ def json_objects(file: Iterable[bytes], path: str) -> Iterator[tuple[int, dict[s
 
 
 def read_rows(path: str, columns: tuple[str, ...], files: PlannedFiles) -> Iterator[dict[str, Any]]:
-    """The rows of a file as dictionaries; a plain text file is one, its text in the last column.
+    """Yield the rows of a file as dictionaries; plain text is one row, its text in the last column.
 
-    *files*, that the file is one of, note its digest.
+    *files*, which include the file, record its digest.
 
     Raises:
-        InputError: the file is unreadable, lacks one of the *columns*, or is of another kind.
+        InputError: the file is unreadable, lacks a column, or has another kind.
     """
     check = functools.partial(check_columns, path, columns, "needed is one of")
     if path.lower().endswith(".parquet"):
@@ -228,7 +228,7 @@ def read_rows(path: str, columns: tuple[str, ...], files: PlannedFiles) -> Itera
             rows = (row for _, row in json_objects(raw, path))
             first = list(islice(rows, LINES_LOOKED_AT))
             check(dict.fromkeys(name for row in first for name in row))
-            with contextlib.suppress(GeneratorExit):  # the digest needs what is not read, too
+            with contextlib.suppress(GeneratorExit):  # The digest needs the unread rest, too.
                 yield from chain(first, rows)
     else:
         raise InputError(f"unknown kind of file; use {', '.join(ROW_SUFFIXES)}", path=path)

@@ -1,4 +1,4 @@
-"""The beginnings of some documents, without reading the whole source.
+"""Read the beginnings of some documents, without reading the whole source.
 
 Only row groups with a wanted row are read, up to `MOST_TEXT_BYTES`; other documents are shown
 without text. This keeps the report of a remote corpus cheap.
@@ -23,20 +23,20 @@ from datamask.source.reading import groups_with
 logger = logging.getLogger(__name__)
 
 MOST_CHARACTERS = 1000
-"""Characters of a document that are shown."""
+"""Number of characters of a document that are shown."""
 
 MOST_TEXT_BYTES = 2 * 2**30
-"""Most bytes of text that are read for examples and map."""
+"""Maximum bytes of text that are read for examples and map."""
 
 
 def with_beginnings(run: Run, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows with `beginning`, the start of each document's text; None if it was not read."""
+    """Add `beginning` to rows, the start of each document's text; None if it was not read."""
     texts = beginnings(run, [(row["shard"], row["row"]) for row in rows])
     return [row | {"beginning": texts.get((row["shard"], row["row"]))} for row in rows]
 
 
 def beginnings(run: Run, wanted: Sequence[tuple[int, int]]) -> dict[tuple[int, int], str]:
-    """The first `MOST_CHARACTERS` characters of documents, by shard and row, blank lines left out.
+    """Return the first `MOST_CHARACTERS` of documents, by shard and row, blank lines left out.
 
     *wanted* are shards and rows within them, the most wanted first. Documents whose text was not
     read are absent; in layout `features`, which has no text, all are.

@@ -1,7 +1,7 @@
-"""Tokenizers by name: counting the tokens of texts, and encoding them.
+"""Load tokenizers by name, count the tokens of texts, and encode texts.
 
-A text is text: the name of a special token in it, such as `<|endoftext|>`, is encoded as the
-characters that it has. Otherwise a trainer would end a document there.
+The name of a special token in a text, such as `<|endoftext|>`, is encoded as ordinary characters.
+Otherwise a trainer would end a document there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from datamask.errors import SettingsError, one_line
 from datamask.storage.unchanged import State, not_as_planned, state_of
 
 TEXTS_AT_ONCE, CHARACTERS_AT_ONCE = 1024, 2**22
-"""Most texts that are encoded together, and the characters that end a batch: bounds of memory."""
+"""Maximum number of texts that are encoded together, and of characters that end a batch: they limit
+memory."""
 
 ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|bos|>")
 """Names of the token between documents, in the order in which they are tried."""
@@ -29,7 +30,7 @@ LARGEST_TOKEN = 2**31 - 1
 
 
 def load_tokenizer(name: str, setting: str = "source.tokenizer", planned: str | None = None) -> Any:
-    """The tokenizer of a file (tokenizer.json, or a folder with one) or of a model on the Hub.
+    """Load the tokenizer of a file (tokenizer.json, or a folder with one) or of a model on the Hub.
 
     Messages name the *setting*; *planned* is the digest of its definition when the run was planned.
 
@@ -44,7 +45,7 @@ def load_tokenizer(name: str, setting: str = "source.tokenizer", planned: str | 
 
 
 def _definition(name: str) -> Path:
-    """The file that defines a tokenizer, if *name* is no model on the Hub."""
+    """Return the file that defines a tokenizer; *name* is not a model on the Hub."""
     path = Path(name)
     return path / "tokenizer.json" if path.is_dir() else path
 
@@ -57,7 +58,7 @@ def _loaded(name: str, setting: str) -> tuple[Any, str]:
 
 @functools.lru_cache(maxsize=2)
 def _load(name: str, state: State | None, setting: str) -> tuple[Any, str]:
-    """A tokenizer and the hash of its whole definition."""
+    """Return a tokenizer and the hash of its whole definition."""
     from tokenizers import Tokenizer
 
     try:
@@ -72,10 +73,10 @@ def _load(name: str, state: State | None, setting: str) -> tuple[Any, str]:
 
 
 def as_text(tokenizer: Any) -> Any:
-    """The tokenizer, set to encode names of special tokens as text; white space may stay a token.
+    """Set a tokenizer to encode names of special tokens as text; white space may stay a token.
 
     Tokens that were added without the mark of a special one, such as `<tool_call>`, are special
-    too: which of them have the mark differs between tokenizers with the same tokens.
+    too: tokenizers with the same tokens differ in which of them have the mark.
     """
     from tokenizers import AddedToken
 
@@ -86,9 +87,9 @@ def as_text(tokenizer: Any) -> Any:
 
 
 def special_tokens(tokenizer: Any, more: str = "") -> dict[str, int]:
-    """Names and numbers of special tokens: those of `ENDS`, added ones, and *more*.
+    """Return names and numbers of special tokens: `ENDS`, added tokens, and *more*.
 
-    The token for what is unknown is not among them, because it stands for text.
+    The token for unknown text is not among them, because it stands for text.
     """
     added = tokenizer.get_added_tokens_decoder().items()
     names = {token.content: number for number, token in added if token.content.strip()}
@@ -99,12 +100,12 @@ def special_tokens(tokenizer: Any, more: str = "") -> dict[str, int]:
 
 
 def tokenizer_digest(name: str, setting: str = "source.tokenizer") -> str:
-    """The hash of a tokenizer's whole definition. Raises as `load_tokenizer`."""
+    """Return the hash of a tokenizer's whole definition. Errors are as in `load_tokenizer`."""
     return _loaded(name, setting)[1]
 
 
 def end_of_document(tokenizer: Any, name: str, wanted: str) -> int:
-    """The token after each document: the one called *wanted*, or if empty the first of `ENDS`.
+    """Return the token after each document: *wanted*, or if that is empty the first of `ENDS`.
 
     Raises:
         SettingsError: the tokenizer *name* has none, or has tokens above `LARGEST_TOKEN`.
@@ -121,12 +122,12 @@ def end_of_document(tokenizer: Any, name: str, wanted: str) -> int:
 
 
 def token_type(tokenizer: Any) -> str:
-    """The type of a trainer's tokens: uint16 if all tokens fit, else uint32."""
+    """Return the type of a trainer's tokens: uint16 if all tokens fit, else uint32."""
     return "uint16" if max(tokenizer.get_vocab().values(), default=0) < 2**16 else "uint32"
 
 
 def encode(tokenizer: Any, texts: list[str], end: str = "") -> Iterator[list[int]]:
-    """The tokens of texts, none of them special or *end*, encoded in batches of bounded size."""
+    """Yield the tokens of texts, without special tokens and *end*, encoded in limited batches."""
     special = special_tokens(tokenizer, end)
     numbers = frozenset(special.values())
     first = size = 0
@@ -141,9 +142,9 @@ def encode(tokenizer: Any, texts: list[str], end: str = "") -> Iterator[list[int
 
 
 def _apart(tokenizer: Any, text: str, special: dict[str, int]) -> list[int]:
-    """The tokens of a text in which names of special tokens are cut in two.
+    """Encode a text with the names of special tokens cut in two.
 
-    A model that has such names in its own vocabulary, as those of words and of SentencePiece have,
+    A model that has such names in its own vocabulary, as word-level and SentencePiece models do,
     gives their tokens in spite of `as_text`.
     """
     names = {number: name for name, number in special.items()}
@@ -160,6 +161,6 @@ def _apart(tokenizer: Any, text: str, special: dict[str, int]) -> list[int]:
 
 
 def count_tokens(tokenizer: Any, text: pa.Array, end: str = "") -> pa.Array:
-    """Tokens of each text as from `encode`; 0 for null."""
+    """Count the tokens of each text as from `encode`; 0 for null."""
     texts = [value or "" for value in text.to_pylist()]
     return pa.array(map(len, encode(tokenizer, texts, end)), pa.int64())

@@ -1,4 +1,4 @@
-"""One rule for the type of a column over all files, applied when a run is planned.
+"""Choose one type for a column over all files, by one rule, when a run is planned.
 
 A column has the widest of its types if that holds every value of every file; else it is text, each
 value as its file spells it; else the source is refused. Whole numbers of 64 bits and fractions are
@@ -25,9 +25,9 @@ EXACT = 2**53
 def widened(
     one: pa.DataType, other: pa.DataType, are_exact: Callable[[], bool]
 ) -> pa.DataType | None:
-    """The type that holds all values of two types, neither a dictionary nor a view; None if none.
+    """Return the type that holds all values of two types without encoding; None if there is none.
 
-    *are_exact* says whether all whole numbers of 64 bits of these columns are within `EXACT`.
+    *are_exact* returns True if all whole numbers of 64 bits of these columns are within `EXACT`.
     """
     types, text = pa.types, pa.large_string()
     if one.equals(other) or types.is_null(other):
@@ -51,7 +51,7 @@ def widened(
 
 
 def _integer(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """The narrowest type of whole numbers that holds those of two; None if 64 bits do not."""
+    """Return the narrowest whole-number type that holds both; None if 64 bits do not."""
     signed = [pa.types.is_signed_integer(kind) for kind in (one, other)]
     if signed[0] == signed[1]:
         return max(one, other, key=lambda kind: int(kind.bit_width))
@@ -61,12 +61,12 @@ def _integer(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 
 
 def unify_schemas(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
-    """The one schema of all Parquet files, given path and schema of each, in their plain types.
+    """Return the one schema of all Parquet files, from path and plain schema of each.
 
     Raises:
         InputError: columns are absent from a file, occur twice, or no type holds their values.
     """
-    files: dict[int, tuple[pa.Schema, list[str]]] = {}  # most of 100,000 files share one object
+    files: dict[int, tuple[pa.Schema, list[str]]] = {}  # Most of 100,000 files share one object.
     for path, schema in schemas:
         plain = plain_schema(schema)
         files.setdefault(id(plain), (plain, []))[1].append(path)
@@ -108,7 +108,7 @@ def _name_problems(
 def _type_of_all(
     name: str, kinds: dict[pa.DataType, list[str]]
 ) -> tuple[pa.DataType, list[DatamaskError]]:
-    """The type of a column that has these types, each in some files; and problems, if none fits."""
+    """Return the type of a column that has these types in different files; and problems, if any."""
     merged, *others = kinds
     first, problems = kinds[merged][0], list[DatamaskError]()
     large = [path for kind in kinds if _may_be_large(kind) for path in kinds[kind]]
@@ -129,7 +129,7 @@ def _may_be_large(kind: pa.DataType) -> bool:
 
 
 def are_exact(paths: Sequence[str], column: str) -> bool:
-    """Whether the footers of Parquet files say that a column has no whole number beyond `EXACT`."""
+    """Return True if Parquet footers exclude whole numbers beyond `EXACT` in a column."""
 
     def is_exact(path: str) -> bool:
         with open_parquet(path) as file:
@@ -142,7 +142,7 @@ def are_exact(paths: Sequence[str], column: str) -> bool:
 
 
 def _is_exact(chunk: pq.ColumnChunkMetaData, column: str) -> bool:
-    """Whether a chunk is of another column, or has no whole numbers beyond `EXACT`."""
+    """Return True if a chunk belongs to another column, or has no whole numbers beyond `EXACT`."""
     is_inside = f"{chunk.path_in_schema}.".startswith(f"{column}.")
     if not is_inside or chunk.physical_type != "INT64":
         return True

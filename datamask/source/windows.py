@@ -1,9 +1,9 @@
-"""Windows of long texts: what scores and embedders read of a document.
+"""Cut windows from long texts, which scores and embedders read in place of the whole.
 
 A reader holds only so much of a text at once. Of a longer text it reads the beginning and further
 windows of the same size at equal distances, with three windows the middle and the end, so that no
 part of a document decides alone. A text that one window holds is read as it is. The value of a
-document is the mean over its windows, weighted by the share of the text that each stands for.
+document is the mean over its windows, each weighted by the fraction of the text that it stands for.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 
 REACH = 64
-"""Most characters by which a border between windows moves back to the start of a word."""
+"""Maximum characters by which a border between windows moves back to the start of a word."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Windows:
     """W windows of N texts: the beginnings of all texts, then the other windows, text by text.
 
-    Of each window, `owners` is the number of its text, `starts` the characters of the text before
-    it, and `weights` the share of the text that is nearer to it than to others. `lengths` are the
-    characters of the texts.
+    For each window, `owners` is the number of its text, `starts` the characters of the text before
+    it, and `weights` the fraction of the text that is nearer to it than to others. `lengths` are
+    the characters of the texts.
     """
 
     texts: list[str]
@@ -35,7 +35,7 @@ class Windows:
     lengths: np.ndarray
 
     def mean(self, values: Any) -> Any:
-        """The weighted mean over the windows of each text: from W rows or numbers, N of them."""
+        """Return the weighted mean over each text's windows: from W rows or numbers to N."""
         if len(self.texts) == len(self.lengths):
             return values
         from scipy import sparse
@@ -45,7 +45,7 @@ class Windows:
         return sparse.csr_array((self.weights, rows_and_columns), shape=shape) @ values
 
     def direction(self, unit: np.ndarray) -> np.ndarray:
-        """The direction of each text's mean; unit rows, float32, W x D to N x D."""
+        """Return the direction of each text's mean; unit rows, float32, W x D to N x D."""
         number = len(self.lengths)
         if len(unit) == number:
             return unit
@@ -59,7 +59,7 @@ class Windows:
         return directions
 
     def share_read(self, characters: np.ndarray | None = None) -> np.ndarray:
-        """The share of each text that its windows hold; float32, shape N, in [0, 1].
+        """Return the fraction of each text that its windows hold; float32, shape N, in [0, 1].
 
         *characters*: how many of each window are read, from its start; None: all. NaN is unknown.
         """
@@ -76,7 +76,7 @@ class Windows:
 
 
 def cut(texts: Sequence[str], sizes: int | np.ndarray, most: int) -> Windows:
-    """At most *most* windows of each of N texts; the reader holds *sizes* characters at once."""
+    """Cut at most *most* windows from each of N texts; a reader holds *sizes* characters."""
     lengths = np.array([len(text) for text in texts], np.int64)
     firsts = np.minimum(lengths, sizes).astype(np.int64)
     windows = [text[:stop] for text, stop in zip(texts, firsts.tolist(), strict=True)]
@@ -98,7 +98,7 @@ def cut(texts: Sequence[str], sizes: int | np.ndarray, most: int) -> Windows:
 
 
 def _later(text: str, size: int, most: int) -> list[tuple[int, int]]:
-    """Start and stop of the windows after the first: each ends an equal part of the rest."""
+    """Return start and stop of the windows after the first: each ends an equal part of the rest."""
     rest = len(text) - size
     number = min(most - 1, -(-rest // size))
     spans = []
@@ -112,7 +112,7 @@ def _later(text: str, size: int, most: int) -> list[tuple[int, int]]:
 
 
 def _start_of_word(text: str, position: int, reach: int) -> int:
-    """Where the word begins that goes on at a position; the position if that is too far."""
+    """Return the start of the word at a position; the position itself if that is too far."""
     before = text[max(0, position - min(reach, REACH)) : position]
     words = before.split()
     if not words or before[-1].isspace() or len(words[-1]) == len(before):

@@ -94,7 +94,7 @@ def write_subset(run: Run, unit: int, compute: Compute) -> None:
     Each is finished after the last of its shards.
 
     Raises:
-        CorruptFileError: they are not those of the source.
+        CorruptFileError: its documents are not those of the source.
         StorageError: the disk is full.
     """
     group = run.subset_groups[unit]
@@ -129,7 +129,7 @@ def write_subset(run: Run, unit: int, compute: Compute) -> None:
 
 
 def _places(chosen: pa.Table, file: budget.SubsetFile) -> np.ndarray:
-    """The documents of a file among the selected documents of a shard."""
+    """Return the documents of a file among the selected documents of a shard."""
     rows = np.arange(len(chosen))
     if file.dump:
         rows = rows[pc.equal(chosen["dump"], file.dump).to_numpy()]
@@ -154,7 +154,7 @@ def _output(run: Run, unit: int, schema: pa.Schema) -> Iterator[Output]:
 
 
 def chosen_documents(run: Run, shard: int) -> pa.Table:
-    """A shard's selected documents in the source's order.
+    """Read a shard's selected documents in the source's order.
 
     Columns are row, id, dump (`dump_names`) and those that the subset adds, without prefix.
     """
@@ -172,10 +172,10 @@ def _added_names(run: Run) -> list[str]:
 def _selected_rows(
     run: Run, shard: int, chosen: pa.Table, wanted: np.ndarray, schema: pa.Schema
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The rows of some chosen documents, in the source's order.
+    """Yield the rows of some chosen documents, in the source's order.
 
-    *wanted* are their places in *chosen*, ascending. Yields the index in *wanted* of a batch's
-    first row, and the batch.
+    *wanted* are their places in *chosen*, ascending. A batch comes with the index in *wanted* of
+    its first row.
     """
     columns = source_schema(run).names
     id_place = columns.index(run.settings.source.id_column)

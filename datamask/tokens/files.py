@@ -33,7 +33,7 @@ MEGATRON_TYPES = {"uint16": 8, "uint32": 4}
 
 
 def units(run: Run) -> list[Unit]:
-    """The token files; before there is an order it is known only that there is one."""
+    """List the token files; before there is an order, all that is known is that there is one."""
     is_known = run.state("order") == "done"
     number = run.receipt("order").metrics["files"] if is_known else 1
     return [Unit(f"tokens/{file:05d}", None, is_extra=file > 0) for file in range(number)]
@@ -72,16 +72,16 @@ def write_tokens(run: Run, unit: int, compute: Compute) -> None:
 def gather(
     rows: pa.Table, paths: dict[int, Path], kind: np.dtype, last: int
 ) -> npt.NDArray[np.generic]:
-    """The tokens of exposures in their order, of type *kind*, read from files by unit.
+    """Gather the tokens of exposures in their order, of type *kind*, from files by unit.
 
     *rows* have the columns `unit`, `start` and `tokens`. Each exposure ends with the token *last*,
-    one that is cut too: without it, a trainer would read two documents as one.
+    also one that is cut: without it, a trainer would read two documents as one.
     """
     unit, start, lengths = (rows[name].to_numpy() for name in ("unit", "start", "tokens"))
     gathered = np.empty(int(lengths.sum()), kind)
     view, size = gathered.data.cast("B"), kind.itemsize
     ends = np.cumsum(lengths)
-    order = np.lexsort((start, unit))  # files are read from their beginning to their end
+    order = np.lexsort((start, unit))  # Files are read from their beginning to their end.
     borders = np.flatnonzero(np.diff(unit[order], prepend=-1, append=-1))
     spans = np.stack([(ends - lengths) * size, ends * size, start * size], axis=1)
     for begin, end in itertools.pairwise(borders):

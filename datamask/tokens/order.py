@@ -1,12 +1,12 @@
-"""Stage `order`: every exposure of every document, in the one order in which training sees them.
+"""Stage `order`: every exposure of every document, in the one order that training sees.
 
 Exposure k of a document that is seen r times has the place (k - 1 + u) / r, where u in [0, 1)
 follows from seed and id alone. So any part of the training resembles the whole, and exposures of a
 document are 1 / r of it apart. Chance could still bring two of them into the first total /
-max_repeat tokens; so first exposures fill these, in their order, and what they displace follows.
+max_repeat tokens; so first exposures fill these, in their order, and the displaced ones follow.
 
-`tokens/order.parquet` is the ledger: which document is behind a token, and where its tokens are.
-DuckDB sorts on disk, and rows are numbered as they stream by.
+`tokens/order.parquet` is the ledger: it names the document behind a token, and where its tokens
+are. DuckDB sorts on disk, and rows are numbered as they stream by.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from datamask.tokens.tokenise import wanted
 logger = logging.getLogger(__name__)
 
 TOKENS_PER_FILE = 2**28
-"""A file has this many, and the rest of its last document: half a gigabyte of 16-bit tokens."""
+"""Tokens of a file, besides the rest of its last document: half a gigabyte of 16-bit tokens."""
 
 BANDS = 10
-"""Bands of quality, with as many documents each."""
+"""Number of bands of quality, with equally many documents each."""
 
 _EXPOSURES = """
 SELECT * REPLACE (tokens - if(exposure = repeat, cut, 0) AS tokens),
@@ -46,7 +46,7 @@ FROM (SELECT *, unnest(range(1, repeat + 1))::INTEGER AS exposure FROM documents
 
 
 def check_phases(settings: Settings) -> None:
-    """Refuse conditions of phases that are none on the columns of the documents, or read others."""
+    """Refuse conditions of phases that fail on the columns of the documents, or read others."""
     import duckdb
 
     names = [score.name for score in settings.scores]
@@ -67,7 +67,7 @@ def check_phases(settings: Settings) -> None:
 def put_in_order(run: Run, compute: Compute) -> None:
     """Write `tokens/order.parquet`, and remove token files of an order with more of them.
 
-    The metrics of the receipt: `tokens`, `documents` (exposures) and, of each phase, both in
+    The metrics of the receipt: `tokens`, `documents` (exposures) and, for each phase, both in
     `phases`; `files`; `type`, `end` and `with_special` (its sum) as in stage `tokenised`.
 
     Raises:
@@ -89,7 +89,7 @@ def put_in_order(run: Run, compute: Compute) -> None:
 
 
 def _load(connection: Any, run: Run) -> int:
-    """Make `documents` and, an exposure a row, `exposures`; the documents with special tokens."""
+    """Make `documents`, and `exposures` with a row each; count documents with special tokens."""
     with_special = 0
     execute(
         connection,
@@ -118,10 +118,10 @@ def _load(connection: Any, run: Run) -> int:
 
 
 def _cut_last_exposure(connection: Any, run: Run, total: int) -> int:
-    """Cut the exposure with which stage `repeats` reached the total; the tokens that it loses.
+    """Cut the exposure with which stage `repeats` reached the total; return the tokens it loses.
 
-    No other exposure may pay for them: a document that is seen once would not be seen at all. An
-    epoch that has more than the total is seen whole, and nothing is cut.
+    No other exposure may lose tokens: a document that is seen once would not be seen at all. An
+    epoch with more tokens than the total is seen whole, and nothing is cut.
     """
     excess = total - int(run.receipt("repeats").metrics["total"])
     [last] = read_columns(run.path("repeats")).to_pylist()
@@ -133,10 +133,10 @@ def _cut_last_exposure(connection: Any, run: Run, total: int) -> int:
 
 
 def _fill_phases(connection: Any, run: Run, phases: tuple[Phase, ...], total: int) -> None:
-    """Give every exposure its phase; those of a document are numbered in the order of training.
+    """Give every exposure its phase; number a document's exposures in the order of training.
 
     Phases with a condition choose before those without, and later ones before earlier ones; each
-    takes the last exposures that are left until it has its tokens. One phase has the rest.
+    takes the last remaining exposures until it has its tokens. One phase gets the rest.
     """
     for shard in range(run.num_shards):
         run.receipt("documents", shard)
@@ -179,7 +179,7 @@ def _fill_phases(connection: Any, run: Run, phases: tuple[Phase, ...], total: in
 
 
 def _order(connection: Any, settings: Settings) -> str:
-    """SQL: the order of the exposures within a phase."""
+    """Return SQL for the order of the exposures within a phase."""
     if wanted(settings).order != "by_quality_then_shuffled":
         return "key, id"
     shares = [number / BANDS for number in range(1, BANDS)]
@@ -189,10 +189,10 @@ def _order(connection: Any, settings: Settings) -> str:
 
 
 def _numbered(connection: Any, run: Run, metrics: dict[str, Any]) -> Iterator[pa.Table]:
-    """The rows of the ledger; adds to *metrics* what they add up to.
+    """Yield the rows of the ledger; add their totals to *metrics*.
 
     Raises:
-        RuntimeError: it does not have each document as often as its `repeat`.
+        RuntimeError: a document does not occur as often as its `repeat`.
     """
     tokens, order = wanted(run.settings), _order(connection, run.settings)
     most = run.settings.selection.max_repeat
@@ -226,11 +226,11 @@ def _numbered(connection: Any, run: Run, metrics: dict[str, Any]) -> Iterator[pa
 
 
 PLACE_BITS = 36
-"""Bits of a place that are added up, so that a batch of places fits into 64."""
+"""Bits of a place that are added up, so that the sum of a batch fits into 64."""
 
 
 def _added_up(connection: Any) -> tuple[int, int, int]:
-    """Exposures, their tokens and the sum of their places, from the repeats of the documents."""
+    """Sum exposures, their tokens and their places, from the repeats of the documents."""
     place = f"floor(place * {2**PLACE_BITS})::BIGINT"
     [due] = execute(
         connection,
@@ -241,9 +241,9 @@ def _added_up(connection: Any) -> tuple[int, int, int]:
 
 
 def first_exposures_first(tables: Iterable[pa.Table], least: int) -> Iterator[pa.Table]:
-    """The rows of tables in their order, but with first exposures only until *least* tokens.
+    """Keep rows of tables in order, but only first exposures until these have *least* tokens.
 
-    The exposures that these displace follow at once.
+    The exposures that they displace follow at once.
     """
     waiting: list[pa.Table] = []
     done = 0

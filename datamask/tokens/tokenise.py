@@ -1,6 +1,6 @@
 """Stage `tokenised`: each document of the subset as tokens, once, whatever its repeats and place.
 
-Of a file of the subset, `tokenised/NNNNN.bin` has the tokens, each document with a token for its
+For a file of the subset, `tokenised/NNNNN.bin` has the tokens, each document with a token for its
 end, and `tokenised/NNNNN.parquet` says where each document begins. Another order tokenises nothing.
 """
 
@@ -29,17 +29,17 @@ from datamask.runs.stages import Unit
 from datamask.source import token_counts
 
 PIN = "tokenised:tokenizer"
-"""The pin of the tokenizer's definition."""
+"""Key of the pin of the tokenizer's definition."""
 
 
 def wanted(settings: Settings) -> Tokens:
-    """The settings of tokens of a run that makes some."""
+    """Return the settings of tokens, for a run that has them."""
     assert settings.tokens is not None, "stages of tokens are there with these settings only"
     return settings.tokens
 
 
 def pin_tokenizer(settings: Settings) -> dict[str, str]:
-    """The pins of the tokenizer for those stages that use it.
+    """Return the pins of the tokenizer for the stages that use it.
 
     Raises:
         SettingsError: it does not exist, cannot be read or has no end of document, or the source
@@ -55,14 +55,14 @@ def pin_tokenizer(settings: Settings) -> dict[str, str]:
     if not Path(tokens.tokenizer).exists():
         from huggingface_hub import try_to_load_from_cache
 
-        # The card names the commit that was loaded; the digest says whether the tokens still hold.
+        # The card names the commit that was loaded; the digest decides if the tokens still hold.
         loaded = try_to_load_from_cache(tokens.tokenizer, "tokenizer.json")
         pins |= {"publication:tokenizer": Path(loaded).parent.name} if loaded else {}
     return pins
 
 
 def units(run: Run) -> list[Unit]:
-    """A unit for each file of the subset."""
+    """List a unit for each file of the subset."""
     numbers = range(run.num_units("subset"))
     return [Unit(f"tokenised/{number:05d}", None, (("subset", number),)) for number in numbers]
 
@@ -103,7 +103,7 @@ def tokenise(run: Run, unit: int, compute: Compute) -> None:
 
 
 def _documents(run: Run, unit: int) -> Iterator[tuple[list[pa.Array], pa.Array]]:
-    """Ids, quality and repeats of some documents of a file of the subset, and their texts."""
+    """Yield ids, quality and repeats of some documents of a file of the subset, and their texts."""
     source, prefix = run.settings.source, run.settings.subset.column_prefix
     columns = [source.id_column, source.columns.text, f"{prefix}quality"]
     columns += [f"{prefix}repeat"] if run.settings.selection.max_repeat > 1 else []
