@@ -49,13 +49,11 @@ demo-semantic: $(RUNS) $(CORPUS)-numeric.jsonl ## the same with semantic vectors
 evaluate: demo ## train small language models on the demo's selection and on four others
 	$(BIN)/datamask evaluate runs/demo --set compute.workers=2
 
-pictures: demo-semantic ## make the documentation's pictures, with DiSF and lambda 0.5 (docs/pictures)
-	$(BIN)/datamask rebuild runs/pictures --from runs/demo-semantic --set 'quality={prune_fraction: 0.4}' \
-		--set selection.metric=disf --set selection.quality_weight=0.5
-	$(BIN)/datamask sweep runs/pictures --over selection.quality_weight=0,0.1,0.3,0.5,0.7,0.9,1
+pictures: demo ## make the documentation's pictures from the demo (docs/pictures)
+	$(BIN)/datamask sweep runs/demo --over selection.quality_weight=0,0.1,0.3,0.5,0.7,0.9,1
 	mkdir -p docs/pictures
-	cp runs/pictures/pictures/map.png runs/pictures/pictures/tradeoff.png docs/pictures
-	cp runs/pictures-sweep/tradeoff.png docs/pictures/frontier.png
+	cp runs/demo/pictures/map.png runs/demo/pictures/tradeoff.png docs/pictures
+	cp runs/demo-sweep/tradeoff.png docs/pictures/frontier.png
 
 screenshots: evaluate ## photograph every page of the demo, wide and narrow, light and dark (runs/screenshots)
 	$(BIN)/datamask sweep runs/demo --over selection.quality_weight=0.1,0.3,0.5
