@@ -246,7 +246,7 @@ def print_answer(answered: Answer, address: str) -> None:
     """Print what was selected, how good it is, and the commands that follow."""
     print_text(answered.what)
     for row in answered.findings:
-        print_text(f"{row.mark} {row.name}: {row.text}")
+        print_text(f"{row.mark} {row.name}: {row.headline}")
     for command, takes in answered.commands.items():
         note = f"  # {takes}" if takes else ""
         click.echo(f"next: {command.replace('RUN', shlex.quote(address), 1)}{note}")

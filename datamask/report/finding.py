@@ -21,6 +21,7 @@ class Finding:
     Args:
         grade: `unknown` if the run cannot tell.
         name: what is asked, in a word or two.
+        headline: the answer in at most twelve words and two numbers.
         text: the answer with its figures.
         command: what to run next, with RUN in place of the run's folder; empty if nothing.
         takes: how long the command takes, if that is known to be more than the run took.
@@ -28,6 +29,7 @@ class Finding:
 
     grade: Grade
     name: str
+    headline: str
     text: str
     command: str = ""
     takes: str = ""

@@ -98,7 +98,8 @@ def trained(run: Run) -> Iterator[Finding]:
                 takes += "models decide little: on a GPU, leave out evaluation.model and .tokens"
             else:
                 text += " The selection has too little text to train models on."
-        yield Finding("unknown", "trained models", text, command, takes)
+        short = "no model was trained, so the selection is not tested"
+        yield Finding("unknown", "trained models", short, text, command, takes)
         return
     from datamask.report.evaluation import findings  # imports torch
 
@@ -106,23 +107,26 @@ def trained(run: Run) -> Iterator[Finding]:
     pairs = evaluated.pairs if evaluated else []
     own = {arm.name for arm in evaluation.arms if arm.kind == "selection" and not arm.change}
     turned = {"better": "worse", "worse": "better"}
-    verdicts = {pair["verdict"] for pair in pairs if pair["arm"] in own}
-    verdicts |= {turned.get(pair["verdict"], "") for pair in pairs if pair["other"] in own}
+    judged = [pair["verdict"] for pair in pairs if pair["arm"] in own]
+    judged += [turned.get(pair["verdict"], "") for pair in pairs if pair["other"] in own]
+    verdicts = {*judged}
     grade: Grade = "caution" if verdicts else "unknown"
     is_contested = any(pair["against"] for pair in pairs if own & {pair["arm"], pair["other"]})
     is_contested |= evaluation.model == "tiny"  # it only checks the machinery
     if "worse" in verdicts or (verdicts == {"better"} and not is_contested):
         grade = "warning" if "worse" in verdicts else "good"
-    yield Finding(grade, "trained models", " ".join(pair["sentence"] for pair in pairs))
+    better, worse = judged.count("better"), judged.count("worse")
+    short = f"ours trains better models than {better} other arms, worse than {worse}"
+    yield Finding(grade, "trained models", short, " ".join(pair["sentence"] for pair in pairs))
 
 
 def _gains(run: Run) -> Iterator[Finding]:
     known, selection = gains(run), run.in_force.selection
+    measured = {name: gain for name, gain in known.items() if "selected" in gain}
     texts = [
         f"{name} {gain['selected']:.0%}"
         + (f" (top quality {gain['top_quality']:.0%})" if "top_quality" in gain else "")
-        for name, gain in known.items()
-        if "selected" in gain
+        for name, gain in measured.items()
     ]
     if not texts:
         return
@@ -143,7 +147,12 @@ def _gains(run: Run) -> Iterator[Finding]:
     if level:
         text += f" Random documents are as good in {' and '.join(level)}."
     command = "datamask sweep RUN --over selection.quality_weight=0,0.3,0.7" if below else ""
-    yield Finding("caution" if below or level else "good", "trade-off", text, command)
+    both = ", ".join(f"{name} {known[name]['selected']:.0%}" for name in [*measured][:2])
+    short = f"{both} of the best possible gain over random"
+    if below or level:
+        how = "better" if below else "as good"
+        short = f"random documents are {how} in {' and '.join((below or level)[:2])}"
+    yield Finding("caution" if below or level else "good", "trade-off", short, text, command)
     rows = query(run, "SELECT selected, random, top_quality FROM terms WHERE term = 'objective'")
     for row in rows:
         most = max(row["random"], row["top_quality"]) if selection.limits else row["random"]
@@ -152,13 +161,15 @@ def _gains(run: Run) -> Iterator[Finding]:
         text = f"The objective of the selection ({row['selected']:.4g}) is below that of random "
         if selection.limits:
             text += f"selections or top quality ({most:.4g}), which need not obey the floors and "
-            yield Finding("warning", "objective", text + "caps of selection.limits.")
+            short = "the objective is below that of selections without limits"
+            yield Finding("warning", "objective", short, text + "caps of selection.limits.")
         elif selection.method == "mask":
             remedy = "selection.scope shard"
             if selection.scope == "shard":
                 remedy = "more selection.steps"
             text += f"selections ({most:.4g}): learning has failed. Use {remedy}, or a larger "
-            yield Finding("warning", "objective", text + "selection.quality_weight.")
+            short = "the objective is below that of random selections"
+            yield Finding("warning", "objective", short, text + "selection.quality_weight.")
 
 
 def _near_duplicates(run: Run) -> Iterator[Finding]:
@@ -184,7 +195,10 @@ def _near_duplicates(run: Run) -> Iterator[Finding]:
     is_text = run.settings.source.layout != "features"
     if grade == "caution" and is_text and run.settings.quality.near_duplicates is None:
         command = "datamask rebuild RUN --set 'quality.near_duplicates={}'"
-    yield Finding(grade, "near-duplicates", f"{text}{'; '.join(parts)}.", command)
+    short = "more near-copies than random documents" if above else "few near-copies"
+    short = "many near-copies" if many and not above else short
+    short += f": {ours['near_duplicates']:.1%}, random {random['near_duplicates']:.1%}"
+    yield Finding(grade, "near-duplicates", short, f"{text}{'; '.join(parts)}.", command)
 
 
 def _embeddings(run: Run) -> Iterator[Finding]:
@@ -194,7 +208,8 @@ def _embeddings(run: Run) -> Iterator[Finding]:
         is_whole = run.settings.selection.scope == "corpus"
         metric = recipe.CORPUS_METRIC if is_whole else recipe.METRIC
         command = f"datamask rebuild RUN --set selection.metric={metric}"
-        yield Finding("unknown", "embeddings", text, command)
+        short = "no vectors were made, so diversity is not known"
+        yield Finding("unknown", "embeddings", short, text, command)
         return
     is_lexical = run.settings.embedding.method == "lexical"
     if near := redundancy(run).get("random"):
@@ -203,6 +218,7 @@ def _embeddings(run: Run) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "embeddings",
+            f"embeddings hardly distinguish documents: mean cosine {cosine:.2f}",
             "The embeddings hardly distinguish documents: the mean cosine of two documents is "
             f"{cosine:.3f}, and {near['near_duplicates']:.0%} of random documents have a "
             f"near-duplicate (cosine of at least {NEAR_DUPLICATE_COSINE:g}). The diversity term "
@@ -215,13 +231,16 @@ def _embeddings(run: Run) -> Iterator[Finding]:
         usual, chosen = Embedding(), run.settings.embedding
         if chosen.model == usual.model and chosen.dimension != usual.dimension:
             command += f" --set embedding.dimension={usual.dimension}"
-        yield Finding("caution", "embeddings", text, command)
+        short = "vectors compare wording, not meaning"
+        yield Finding("caution", "embeddings", short, text, command)
     elif near:
         text = f"The mean cosine of two documents is {cosine:.3f}: the embeddings distinguish "
-        yield Finding("good", "embeddings", f"{text}documents.")
+        short = f"embeddings distinguish documents: mean cosine {cosine:.2f}"
+        yield Finding("good", "embeddings", short, f"{text}documents.")
     else:
         text = "The report's sample has too few documents to judge the embeddings."
-        yield Finding("unknown", "embeddings", text)
+        short = "too few documents to judge the embeddings"
+        yield Finding("unknown", "embeddings", short, text)
 
 
 def _lengths(run: Run) -> Iterator[Finding]:
@@ -242,12 +261,14 @@ def _lengths(run: Run) -> Iterator[Finding]:
     )
     ratio = means["selected"] / means["source"]
     apart = max(ratio, 1 / ratio)
+    short = f"kept texts are {ratio:.2g} times as long as the source's"
     if apart < NOTABLE_FACTOR:
-        yield Finding("good", "length", f"Mean {unit}: {text}.")
+        yield Finding("good", "length", short, f"Mean {unit}: {text}.")
         return
     yield Finding(
         "warning" if apart >= LENGTH_FACTOR else "caution",
         "length",
+        short,
         f"The selected documents are on average {ratio:.3g} times as long as those of the source: "
         f"the scores or the embeddings favour a length. Mean {unit}: {text}.",
         length_command(run.settings.selection),
@@ -257,9 +278,11 @@ def _lengths(run: Run) -> Iterator[Finding]:
 def _source(run: Run) -> Iterator[Finding]:
     """What the conversion of the source has done to its rows."""
     if lines := run.pinned_revisions.get("scores:bad_lines"):
-        yield Finding("caution", "source", f"{lines} lines were left out: they are not JSON.")
+        text = f"{lines} lines were left out: they are not JSON."
+        yield Finding("caution", "source", text.rstrip("."), text)
     if "scores:made_ids" in run.pinned_revisions:
-        yield Finding("caution", "ids", "The source has no ids: file and row are the ids.")
+        text = "The source has no ids: file and row are the ids."
+        yield Finding("caution", "ids", "file and row are the ids", text)
 
 
 def _special_tokens(run: Run) -> Iterator[Finding]:
@@ -268,7 +291,8 @@ def _special_tokens(run: Run) -> Iterator[Finding]:
     if count := run.receipt("order").metrics["with_special"]:
         text = f"{count:,d} selected documents have the name of a special token in their text, "
         text += "such as <|endoftext|>. It is encoded as ordinary text and ends no document."
-        yield Finding("caution", "special tokens", text)
+        short = f"{count:,d} documents contain the name of a special token"
+        yield Finding("caution", "special tokens", short, text)
 
 
 def _long_texts(run: Run) -> Iterator[Finding]:
@@ -278,7 +302,8 @@ def _long_texts(run: Run) -> Iterator[Finding]:
     if count := sum(row["documents"] for row in long):
         verb = "cut" if long[0]["policy"] == "cut" else "dropped"
         text = f"{count:,d} texts longer than {long[0]['bound']:,d} characters were {verb}"
-        yield Finding("warning", "long texts", f"{text} (source.longer).")
+        short = f"{count:,d} texts were {verb}, because they are too long"
+        yield Finding("warning", "long texts", short, f"{text} (source.longer).")
 
 
 def _text_read(run: Run) -> Iterator[Finding]:
@@ -295,12 +320,14 @@ def _text_read(run: Run) -> Iterator[Finding]:
     if row["below"]:
         text += f" Of {row['below']:,d} documents ({share:.1%}) they read less than half."
     if share < MOST_UNREAD and row["mean"] >= LEAST_MEAN_READ:
-        yield Finding("good", "text read", text)
+        yield Finding("good", "text read", f"{row['mean']:.0%} of the texts was read", text)
         return
     text += " More windows or a larger max_tokens read more; or split such documents."
     more = min(3 * windows, MOST_WINDOWS)
     command = f"datamask rebuild RUN --set source.windows={more}" if more > windows else ""
-    yield Finding("warning" if share >= MOST_UNREAD else "caution", "text read", text, command)
+    grade: Grade = "warning" if share >= MOST_UNREAD else "caution"
+    short = f"{share:.1%} of the documents were read by less than half"
+    yield Finding(grade, "text read", short, text, command)
 
 
 def _drift(run: Run) -> Iterator[Finding]:
@@ -312,21 +339,23 @@ def _drift(run: Run) -> Iterator[Finding]:
     text = f"The share kept is {share['now']:.2%}, and was {share['then']:.2%} where the mask "
     text += f"model was learnt. Of all terms, {furthest['term']} differs most (mean gain "
     text += f"{furthest['shift']:+.2f} deviations)."
+    short = f"{share['now']:.2%} kept; {share['then']:.2%} where the mask was learned"
     if abs(share["shift"]) > MOST_CHANGE:
         text += " Learn a mask of its own if a share is needed."
-        yield Finding("warning", "drift", text)
+        yield Finding("warning", "drift", short, text)
     elif abs(furthest["shift"]) > MOST_SHIFT:
         text += " Other documents than those that the model was learnt on are kept as often."
-        yield Finding("caution", "drift", text)
+        yield Finding("caution", "drift", short, text)
     else:
-        yield Finding("good", "drift", text)
+        yield Finding("good", "drift", short, text)
 
 
 def _by_sample(run: Run) -> Iterator[Finding]:
     if run.settings.selection.num_rounds == 1 and not _learned_all(run):
         text = f"All documents were judged once, by what was learned from {learned_from(run)}. "
         text += "More rounds (selection.rounds) correct this."
-        yield Finding("warning", "sample", text, "datamask rebuild RUN --set selection.rounds=20")
+        short, command = "judged in one round", "datamask rebuild RUN --set selection.rounds=20"
+        yield Finding("warning", "sample", short, text, command)
 
 
 def _learned_all(run: Run) -> bool:

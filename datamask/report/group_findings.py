@@ -87,7 +87,7 @@ def groups(run: Run) -> Iterator[Finding]:
     text += f"of their share, beyond chance: {len(unusual):,}. A random selection would keep "
     text += f"{LEAST_EXPECTED} documents or more of {row['number']:,} groups."
     if not unusual:
-        yield Finding("good", "groups", text)
+        yield Finding("good", "groups", "no group keeps more or less than chance allows", text)
         return
     command = ""
     causes = [(one, _cause(run, one)) for one in unusual[:MOST_NAMED]]
@@ -100,7 +100,9 @@ def groups(run: Run) -> Iterator[Finding]:
         text += " No score explains this; the diversity term does."
         command = _limits(run, unusual)
     more = " and others" if len(unusual) > MOST_NAMED else ""
-    yield Finding("caution", "groups", f"{text} They are: {_named(unusual)}{more}.", command)
+    short = f"{len(unusual):,} groups keep far more or far less than their share"
+    text = f"{text} They are: {_named(unusual)}{more}."
+    yield Finding("caution", "groups", short, text, command)
 
 
 def _named(unusual: Sequence[Row]) -> str:
@@ -181,12 +183,15 @@ def explained(run: Run) -> Iterator[Finding]:
             # Examples are of the kind of text that is wanted, which can be that of a group.
             is_wanted = score.kind == "examples"
             command = _remedy(run, score.name, kind)
-            yield Finding("caution" if is_wanted else grade, "score and groups", text, command)
+            short = f"score {score.name} {'repeats the' if _is_group(row) else 'differs by'} {kind}"
+            grade = "caution" if is_wanted else grade
+            yield Finding(grade, "score and groups", short, text, command)
     if rows and not found:
         text = f"No score repeats a group: the largest AUC is {max(r['auc'] for r in rows):.2f} "
         text += "(0.5 is chance), the largest share of variance between groups "
         most = max((row["eta_squared"] or 0 for row in rows), default=0)
-        yield Finding("good", "score and groups", f"{text}{max(most, 0):.0%}.")
+        text += f"{max(most, 0):.0%}."
+        yield Finding("good", "score and groups", "no score repeats a group", text)
 
 
 def _grade(row: Row, unusual: Sequence[Row]) -> Grade | None:
@@ -286,6 +291,7 @@ def copied_groups(run: Run) -> Iterator[Finding]:
     yield Finding(
         "warning",
         "copied groups",
+        f"{len(rows):,d} groups lost more than half as near-duplicates",
         "These groups lost more than half of their documents as near-duplicates: "
         f"{', '.join(named)}{more}. Look at some of the pairs before you accept the loss.",
         "datamask query RUN 'SELECT id, near_duplicate_of, near_duplicate_similarity, domain "

@@ -104,6 +104,7 @@ def _page(
         funnel=funnel,
         kinds={kind: name for kind, name in page_data.TABS.items() if kind in kinds},
         documents=len(documents),
+        first_documents=page_data.first_documents(documents),
         states=page_data.choices(documents),
         data=page_data.packed(
             {

@@ -17,7 +17,7 @@ from datamask.analysis.composition import KINDS, query, rows_of
 from datamask.analysis.query import open_run_database
 from datamask.report.finding import LEAST_EXPECTED
 from datamask.report.group_findings import RETENTION
-from datamask.report.redundancy import NEAR_COPY
+from datamask.report.redundancy import NEAR_COPY, NEAR_DUPLICATE_COSINE
 from datamask.runs.run import Run
 
 TABS = KINDS | {"length": "length bands (characters)"}
@@ -68,6 +68,65 @@ def documents(run: Run) -> list[list[Any]]:
         if values[5] in by_id:  # its text is there already
             values[10] = None
     return [*by_id.values()]
+
+
+_DROPPED = {
+    "pruned": "among the worst by score",
+    "duplicate": "the same text as another document",
+    "near_duplicate": "nearly repeats another document",
+    "contaminated": "shares words with a benchmark",
+    "held_out": "held out, to test models on",
+    "missing-score": "has no score",
+}
+
+
+def first_documents(rows: list[list[Any]]) -> dict[str, list[tuple[str, str, str]]]:
+    """Three documents that were kept and three that were not: text, id and reason of each.
+
+    Of those not kept, the first is most like a kept document, the second has the best score, and
+    the third was dropped before selection, as far as the sample has such.
+
+    Args:
+        rows: as `documents` returns them.
+    """
+    with_text = [row for row in rows if row[8]]
+    kept = [row for row in with_text if row[1] == "kept"]
+    others = [row for row in with_text if row[1] != "kept"]
+    alike = max(others, key=lambda row: -2 if row[6] is None else row[6], default=None)
+    others = [alike, *(row for row in others if row is not alike)] if alike else []
+    wanted = {
+        "Kept": (kept, "kept, highest logit", "random", "kept, near the threshold"),
+        "Not kept": (others, alike and alike[2], "left out, best quality", "pruned"),
+    }
+    found = {}
+    for title, (known, *kinds) in wanted.items():
+        firsts = [next((row for row in known if row[2] == kind), None) for kind in kinds]
+        chosen = {row[0]: row for row in [*firsts, *known] if row}
+        shown = [*chosen.values()][:3]
+        found[title] = [(" ".join(row[8].split())[:300], row[0], _reason(row)) for row in shown]
+    return found
+
+
+def _reason(row: list[Any]) -> str:
+    """Why a document is kept or not, in a clause."""
+    _, state, kind, _, logit, _, cosine, _, _, quality, *_ = row
+    if state == "dropped":
+        return _DROPPED.get(kind, kind.replace("_", " "))
+    rest = None if quality is None else logit - quality
+    if rest is None:
+        reason = "above the threshold" if state == "kept" else "below the threshold"
+    elif state == "kept":
+        reason = "differs from other kept texts" if quality <= 0 else "good, and different"
+        reason = "its score decides" if rest <= 0 else reason
+    elif cosine is not None and cosine >= NEAR_DUPLICATE_COSINE:
+        reason = "nearly repeats a kept text"
+    elif rest > 0:
+        reason = "different, but its score is too low"
+    else:
+        reason = (
+            "kept texts represent it" if quality >= 0 else "others are better and more different"
+        )
+    return reason if cosine is None else f"{reason} (cosine of the nearest kept: {cosine:.2f})"
 
 
 def choices(rows: list[list[Any]]) -> dict[str, str]:

@@ -39,10 +39,13 @@ def _examples(run: Run) -> Iterator[Finding]:
     figures = example_figures(run)
     for score in run.settings.scores:
         if score.kind == "examples" and score.path:
-            text = wanted_share(figures[score.name]["auc"])
-            yield Finding("unknown", "wanted share", f"Score {score.name}: {text}")
+            auc = figures[score.name]["auc"]
+            short = f"at most {min(1.0, 2 - 2 * auc):.0%} of the source can be wanted: is that so?"
+            text = f"Score {score.name}: {wanted_share(auc)}"
+            yield Finding("unknown", "wanted share", short, text)
             if text := alike(figures[score.name].get("groups")):
-                yield Finding("warning", "examples", f"Score {score.name}: {text}")
+                short = "the examples resemble each other, as pieces of few texts do"
+                yield Finding("warning", "examples", short, f"Score {score.name}: {text}")
 
 
 def scores(run: Run) -> Iterator[Finding]:
@@ -57,7 +60,8 @@ def scores(run: Run) -> Iterator[Finding]:
     if set(kinds.values()) <= {"heuristic"}:
         text = "Quality is a heuristic of a text's form (length, symbols, repetition, stop words), "
         text += f"not a judgement of its content; {role}. Label texts for a score of your own."
-        yield Finding("caution", "score", text, label_command(run))
+        short = "quality is a heuristic of form, not of content"
+        yield Finding("caution", "score", short, text, label_command(run))
     else:
         names = ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
         text = f"Quality combines {names}; {role}."
@@ -68,9 +72,11 @@ def scores(run: Run) -> Iterator[Finding]:
             told = ", ".join(f"{name} {figures[name]['correlation']:.2f}" for name in kinds)
             text += " Rank correlation of cross-validated predictions with the examples: "
             text += f"{told}."
+            short = "the score was tested on examples that it had not seen"
         else:
+            short = "nothing here shows that the scores are right"
             text += " Nothing in this run shows that the scores are right; trained models do."
-        yield Finding("good" if is_tested else "unknown", "score", text)
+        yield Finding("good" if is_tested else "unknown", "score", short, text)
     yield from _examples(run)
     rows = query(
         run,
@@ -85,12 +91,14 @@ def scores(run: Run) -> Iterator[Finding]:
             yield Finding(
                 "warning",
                 "coverage of scores",
+                f"{score.name} is missing for {row['lacking']:.0%} of the documents",
                 f"Score {score.name} is missing for {row['lacking']:.1%} of the source's "
                 f"documents, which {fate}; check that the ids of its files match the source.",
             )
         if row and row["least"] is not None and row["least"] == row["largest"]:
             text = f"Score {score.name} is {row['least']:g} for every document that has it, so it "
-            yield Finding("warning", "coverage of scores", f"{text}cannot order documents.")
+            short = f"{score.name} has one value for all documents"
+            yield Finding("warning", "coverage of scores", short, f"{text}cannot order documents.")
 
 
 def leaks(run: Run) -> Iterator[Finding]:
@@ -105,8 +113,12 @@ def leaks(run: Run) -> Iterator[Finding]:
             text += f"(quality.contamination.action: {known.action})."
             action = "drop_covered" if row["leaks"] else "drop"
             command = f"datamask rebuild RUN --set quality.contamination.action={action}"
-            yield Finding("warning" if row["leaks"] else "caution", "benchmarks", text, command)
+            short = f"{row['selected']:,d} kept documents share words with benchmark {row['name']}"
+            yield Finding(
+                "warning" if row["leaks"] else "caution", "benchmarks", short, text, command
+            )
         if row["short"]:
             text = f"{row['short']:,d} of the {row['texts']:,d} texts of benchmark {row['name']} "
             text += f"have fewer than {known.ngram} words; documents that contain them are not "
-            yield Finding("warning", "benchmarks", f"{text}detected.")
+            short = f"{row['short']:,d} items of benchmark {row['name']} are too short to find"
+            yield Finding("warning", "benchmarks", short, f"{text}detected.")

@@ -212,7 +212,7 @@ _STAGES = (
                    "evaluation.learning_rates", "evaluation.seeds"),
           of.evaluates, after_all=("arms", "training"), file="evaluation.parquet"),
     # The report and the publication.
-    Stage("report", 20, "datamask.report.page:write_report", "run",
+    Stage("report", 21, "datamask.report.page:write_report", "run",
           lambda s: s.model_dump(mode="json", exclude={"subset", "publication"}),
           after_all=("composition", "evaluation", "order"), file="report.html",
           beside=("report/*.parquet", "report/*.json", "pictures/*.png")),

@@ -187,7 +187,7 @@ def test_a_terminal_gets_no_broken_words(capsys, monkeypatch):
 
 def test_the_commands_that_follow_can_be_copied(capsys):
     """A shell reads the folder as one word, and a setting with the letters RUN stays as it is."""
-    finding = Finding("warning", "score", "", "datamask rebuild RUN --set a=/data/RUN")
+    finding = Finding("warning", "score", "", "", "datamask rebuild RUN --set a=/data/RUN")
     print_answer(Answer("", [finding]), "my runs/it's #1")
     command = capsys.readouterr().out.partition("next: ")[2]
     assert shlex.split(command)[2:] == ["my runs/it's #1", "--set", "a=/data/RUN"]

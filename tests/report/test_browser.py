@@ -44,6 +44,9 @@ def test_a_page_opens_without_errors_and_network(chromium, made, name):
     """Nothing on the console, nothing requested but the file itself; every chart is drawn."""
     with opened(chromium, made.pages[name]) as (page, wrong):
         assert wrong == []
+        page.evaluate(
+            "document.querySelectorAll('details').forEach((part) => { part.open = true; })"
+        )
         for plot in page.locator(".plot").all():
             assert plot.locator("svg:visible").count() == 1
 
@@ -121,8 +124,8 @@ def test_a_document_is_searched_sorted_opened_and_linked_to_the_map(chromium, ma
     with opened(chromium, made.pages["report"]) as (page, wrong):
         rows = page.locator("#read tr")
         names = page.locator("#read tr td:first-child button")
-        page.get_by_label("show").last.select_option("kept")
-        found = names.all_text_contents()
+        page.locator("[data-filter=read]").select_option("kept")
+        found = [name.get_attribute("name") for name in names.all()]
         assert found and all(known[name]["selected"] for name in found)
         heading = page.locator("table:has(#read) th button", has_text="nearest")
         for up in (False, True):
@@ -130,13 +133,16 @@ def test_a_document_is_searched_sorted_opened_and_linked_to_the_map(chromium, ma
             shown = page.locator("#read td:nth-child(5)").all_inner_texts()
             cosines = [float(text) for text in shown]
             assert cosines == sorted(cosines, reverse=not up)
-        page.get_by_label("search").last.fill(found[0])
-        assert names.first.text_content() == found[0]  # then those that it is the nearest of
+        page.locator("[data-search=read]").fill(found[0])
+        # Then those that it is the nearest of.
+        assert names.first.get_attribute("name") == found[0]
         names.first.focus()
         page.keyboard.press("Enter")
         assert rows.count() == names.count() + 1
         (sampled,) = [r for r in sample(made) if r["id"] == found[0]][:1]
         assert sampled["text"] in page.locator("#read .text").first.text_content()
+        begins = " ".join(sampled["text"].split())[:100]
+        assert names.first.text_content() == begins
         assert sampled["nearest"] in page.locator("#read .opened").text_content()
         page.keyboard.press("Enter")
         assert rows.count() == names.count()
@@ -144,7 +150,8 @@ def test_a_document_is_searched_sorted_opened_and_linked_to_the_map(chromium, ma
         page.locator("#map").scroll_into_view_if_needed()
         mark.dispatch_event("click")
         said = mark.get_attribute("aria-label")
-        assert said == f"ours: {names.first.text_content()}" and rows.count() == names.count() + 1
+        assert said == f"ours: {names.first.get_attribute('name')}"
+        assert rows.count() == names.count() + 1
         assert wrong == []
 
 
@@ -154,12 +161,14 @@ def test_a_near_copy_pair_is_found_and_read_side_by_side(chromium, made):
     assert {row["kind"] for row in pairs} >= {"near-copy pair"}
     with opened(chromium, made.pages["report"]) as (page, wrong):
         names = page.locator("#read tr td:first-child button")
-        page.get_by_label("show").last.select_option(label="near-copy pairs")
-        assert set(names.all_text_contents()) == {row["id"] for row in pairs if row["text"]}
+        page.locator("[data-filter=read]").select_option(label="near-copy pairs")
+        found = {name.get_attribute("name") for name in names.all()}
+        assert found == {row["id"] for row in pairs if row["text"]}
+        assert page.locator("#read .opened .pair").count() == len(found)  # open without a click
         pair = next(row for row in pairs if row["kind"] == "near-copy pair")
-        page.get_by_label("show").last.select_option("")
-        page.get_by_label("search").last.fill(f"{pair['nearest']} {pair['id']}")
-        page.locator("#read button", has_text=re.compile(f"^{pair['id']}$")).click()
+        page.locator("[data-filter=read]").select_option("")
+        page.locator("[data-search=read]").fill(f"{pair['nearest']} {pair['id']}")
+        page.locator(f"#read button[name='{pair['id']}']").click()
         texts = page.locator("#read .opened .text").all_text_contents()
         assert texts == [
             pair["text"],
@@ -187,6 +196,29 @@ def test_a_click_opens_the_document_with_exactly_this_id(chromium, made):
         )
         assert page.locator("#read button").first.text_content() == "1"
         assert page.locator("#read .opened").count() == 1
+
+
+def test_the_first_screen_has_texts_and_reasons(chromium, made):
+    """Three kept and three others, each as it is in the run, on two lines, beside a reason."""
+    known = {row["id"]: row for row in query(made.run, "SELECT * FROM documents")}
+    texts = {row["id"]: row["text"] for row in sample(made)}
+    with opened(chromium, made.pages["report"], width=1400) as (page, _):
+        for title, is_kept in (("Kept", True), ("Not kept", False)):
+            part = page.locator("section", has=page.locator(f"h2:text-is('{title}')"))
+            names = part.locator("li bdi").all_text_contents()
+            assert len({*names}) == 3
+            for name, entry in zip(names, part.locator("li").all(), strict=True):
+                assert known[name]["selected"] == is_kept
+                text = entry.locator(".text")
+                assert text.text_content() == " ".join(texts[name].split())[:300]
+                assert text.bounding_box()["height"] <= 2 * 1.5 * 16 + 1
+                assert len(entry.locator(".facts").text_content()) > len(name) + 5
+        assert part.bounding_box()["y"] < 900
+        # A finding unfolds to its figures.
+        entry = page.locator(".findings li").first
+        assert not entry.locator("p").is_visible()
+        entry.locator("summary").click()
+        assert entry.locator("p").is_visible()
 
 
 def sample(made: Made) -> list[dict[str, Any]]:
@@ -264,7 +296,7 @@ def test_a_script_in_a_document_does_nothing(chromium, made, name):
     with opened(chromium, made.pages[name]) as (page, wrong):
         assert "owned" not in page.title()
         if name == "report":
-            page.get_by_label("search").last.fill("owned")
+            page.locator("[data-search=read]").fill("owned")
             page.locator("#read button").first.click()
         texts = page.locator(".opened .text").all_text_contents()
         assert any(text.startswith(HOSTILE.strip()) for text in texts)

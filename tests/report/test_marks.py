@@ -189,6 +189,17 @@ def test_a_finding_can_be_published(name, monkeypatch):
         assert socket.gethostname() not in text and "datamask " not in text
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_a_headline_is_short(name, monkeypatch):
+    """Its answer is read at a glance: at most twelve words, of which two are numbers."""
+    finding, good, others = CASES[name]
+    for case in (good, *others):
+        headline = finding(monkeypatch, *case).headline
+        assert 2 <= len(headline.split()) <= 12, headline
+        assert len(re.findall(r"\d[\d.,]*", headline)) <= 2, headline
+        assert not headline.endswith(".")
+
+
 def test_every_mark_has_its_cases():
     """All calls in the sources whose grade may be good have a case of their name."""
     names = set()

@@ -91,7 +91,7 @@ for (const button of document.querySelectorAll("button.copy")) {
 }
 
 // Tables of the page's data. A row is {cells, search, kinds, dot, open}; `open` makes what the row shows below.
-const MOST_ROWS = 60;
+const MOST_ROWS = 60, PAIR = "near-copy pair";
 const make = (name, text = "", values = {}) => Object.assign(document.createElement(name), { textContent: text }, values);
 const shown = (value) => value === null ? "–" : typeof value === "number" && !Number.isInteger(value) ? value.toFixed(3) : value.toLocaleString("en");
 
@@ -121,10 +121,11 @@ class Rows {
       const value = (row) => row.cells[this.column], sign = this.down ? -1 : 1;
       found.sort((a, b) => (value(a) === null) - (value(b) === null) || sign * (value(a) < value(b) ? -1 : value(a) > value(b) ? 1 : 0));
     }
-    const named = (row) => row.cells[0] === this.search.value;
+    const named = (row) => (row.name ?? row.cells[0]) === this.search.value;
     found.sort((a, b) => named(b) - named(a));
     document.getElementById(`${this.key}-count`).textContent = `${found.length.toLocaleString("en")} of ${this.rows.length.toLocaleString("en")}`;
     this.body.replaceChildren(...found.slice(0, this.most).map((row) => this.line(row)));
+    if (kind === PAIR) this.body.querySelectorAll("td:first-child button").forEach((button) => button.click());
     if (found.length > this.most) {
       const more = make("button", "more"), line = make("tr"), cell = make("td", "", { colSpan: this.heads.length });
       more.addEventListener("click", () => { this.most *= 3; this.draw(); });
@@ -135,7 +136,7 @@ class Rows {
   }
 
   line(row) {
-    const line = make("tr"), button = make("button", row.cells[0], { type: "button", dir: "auto" });
+    const line = make("tr"), button = make("button", row.cells[0], { type: "button", dir: "auto", name: row.name ?? "" });
     button.setAttribute("aria-expanded", "false");
     button.addEventListener("click", () => {
       const open = button.getAttribute("aria-expanded") !== "true";
@@ -203,7 +204,8 @@ function documentRow([id, state, kind, quality, logit, nearest, cosine, characte
     }
     return [...parts, pair];
   };
-  return { cells: [id, state, quality, logit, ...(near === null ? [] : [cosine]), characters], search: `${id} ${nearest ?? ""} ${kind} ${text ?? ""}`.toLowerCase(), kinds: [state, kind, near !== null && cosine >= near ? "near-copy pair" : ""], open };
+  const begins = text?.trim().replace(/\s+/g, " ").slice(0, 100) || id;
+  return { name: id, cells: [begins, state, quality, logit, ...(near === null ? [] : [cosine]), characters], search: `${id} ${nearest ?? ""} ${kind} ${text ?? ""}`.toLowerCase(), kinds: [state, kind, near !== null && cosine >= near ? PAIR : ""], open };
 }
 
 async function tables() {
