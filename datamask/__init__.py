@@ -20,7 +20,7 @@ __version__ = "0.1.0"
 
 with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as _processor:
     # Intel's library, which torch multiplies with, divides sums between threads on Intel's
-    # processors unless told otherwise before its first product. Others need no such word.
+    # processors unless this is set before its first product. Other libraries need no such setting.
     if "GenuineIntel" in _processor.read(4096):
         os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 

@@ -1,4 +1,4 @@
-"""Texts as they may be shown: without secrets, and with escapes for control characters."""
+"""Show texts without secrets, and with escapes for control characters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "AWS_SECRET_ACCESS_KEY", "AWS_S
 """Environment variables whose values are never shown."""
 
 LEAST_SECRET, LEAST_INSIDE = 8, 16
-"""Characters of a secret that is looked for at all, and of one that is looked for inside of words:
+"""Length from which a secret is searched for at all, and from which it is searched inside words:
 `test` and `minioadmin`, in common use on development machines, are parts of honest paths."""
 
 # In abfs://container@account the first name is not a user. A colon that is not followed by a port
@@ -46,12 +46,12 @@ def without_secrets(text: str) -> str:
 
 @functools.lru_cache
 def _secrets(values: tuple[str, ...]) -> re.Pattern[str] | None:
-    """The pattern of all forms in which libraries and servers repeat secrets; None without any."""
+    """Return the pattern of all forms in which libraries and servers repeat secrets, or None."""
     forms = set[str]()
     for value in values:
         parts = re.findall(
             r"[\x21-\x7e]+", value
-        )  # clients join the lines of a token, or quote one of them
+        )  # Clients join the lines of a token, or quote one of them.
         forms |= {value, *parts, "".join(parts), quote(value, safe=""), ascii(value)[1:-1]}
     found = sorted((form for form in forms if len(form) >= LEAST_SECRET), key=len, reverse=True)
     escaped = (
@@ -68,10 +68,10 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u
 
 
 def visible(text: str) -> str:
-    """The text with escapes for control characters and for bytes that are not UTF-8."""
+    """Escape control characters in a text, and bytes that are not UTF-8."""
     return _CONTROL.sub(lambda match: repr(match[0])[1:-1], text)
 
 
 def printable(text: str) -> str:
-    """The text without secrets, and `visible`."""
+    """Remove secrets from a text, and make it `visible`."""
     return visible(without_secrets(text))

@@ -133,7 +133,7 @@ def rerun_failed(
     compute: Compute | None = None,
     partitions: Partitions = 1,
 ) -> None:
-    """Finish a run with its own settings: what is left of its stages, report and publication.
+    """Finish a run with its own settings: the rest of its stages, report and publication.
 
     Args:
         root: the run's folder or URL.

@@ -1,4 +1,4 @@
-"""The flows of single stages, of some shards of one, and of all stages: each does what is left.
+"""The flows of single stages, of some shards of one, and of all stages: each does the rest.
 
 The flows of groups of stages differ in their settings and stages only, so one function makes them.
 """
@@ -62,10 +62,10 @@ def _flow_of(
     parameters: tuple[str, ...],
     show: Callable[[Run, set[str]], object] = lambda run, worked: None,
 ) -> Flow[..., None]:
-    """The flow of a group of *stages*; *work* names its runs, and *show* adds artifacts at the end.
+    """Make the flow of a group of *stages*; *work* names its runs, *show* adds artifacts.
 
     Its parameters are `root`, `compute`, some others of `PARAMETERS`, and, under its own name, the
-    group of settings *kind*, if any. *about* is what users read of it.
+    group of settings *kind*, if any. *about* is the description that users read.
     """
     key = kind.__name__.lower() if kind else ""
 
@@ -189,9 +189,9 @@ def work_on_shards(
 
     Args:
         root: the run's folder or URL.
-        stage: one that is done shard by shard.
+        stage: a stage that works shard by shard.
         compute: how the work is done, which never changes the result; none: the defaults.
-        units: only these units; none means all that are left. A unit is a shard; in stage `round`
+        units: only these units; none means all that remain. A unit is a shard; in stage `round`
             it is (round - 1) · number of shards + shard.
         force: repeat finished work.
     """
@@ -204,7 +204,7 @@ def work_on_shards(
 
 
 def finish(run: Run, compute: Compute, partitions: int = 1) -> None:
-    """Do everything that is left of a run. A failed stage stops the stages after it.
+    """Do the rest of a run. A failed stage stops the stages after it.
 
     Raises:
         RunError: another launch has changed the run's settings since it was planned.

@@ -1,4 +1,4 @@
-"""Warnings of tasks and of child flow runs, in the log of the flow run that an operator watches.
+"""Copy warnings of tasks and child flow runs to the log of the flow run that an operator watches.
 
 `prefect deployment run --watch` shows only the log of the flow run that it started, but stages and
 parts of stages are flow runs of their own, perhaps of other processes and machines.
@@ -22,7 +22,7 @@ _active: list[_ToFirst] = []
 
 
 class _ToFirst(APILogHandler):
-    """Sends each warning that is in another log to that of one flow run."""
+    """Sends each warning that is in another log to the log of one flow run."""
 
     def __init__(self, flow_run_id: UUID) -> None:
         super().__init__(logging.WARNING)
@@ -54,7 +54,7 @@ def warnings_forwarded() -> Iterator[None]:
 
 
 def _nearest() -> UUID | None:
-    """The flow run of the code that calls."""
+    """Return the flow run of the calling code."""
     flow, task = FlowRunContext.get(), TaskRunContext.get()
     if flow and flow.flow_run:
         return flow.flow_run.id
@@ -62,7 +62,7 @@ def _nearest() -> UUID | None:
 
 
 def _first(flow_run_id: UUID) -> UUID:
-    """The flow run that was started by none, from which another one follows."""
+    """Return the first flow run of the chain that started this one."""
     with (
         contextlib.suppress(PrefectException, httpx.HTTPError),
         get_client(sync_client=True) as client,

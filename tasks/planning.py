@@ -27,8 +27,8 @@ def plan_shards(
 ) -> Run:
     """Write run.json and plan.parquet, or check them against the source (`plan_run`).
 
-    *given* has groups of settings, and `seed`, by name. What is not given, of a group too, is as
-    in run.json if the run exists, else the default.
+    *given* has groups of settings, and `seed`, by name. Settings that are not given, also within a
+    group, are as in run.json if the run exists, else the default.
     """
 
     def asked_for(own: Settings | None) -> Settings:
@@ -41,7 +41,7 @@ def plan_shards(
 
 
 def with_groups(settings: Settings, given: Mapping[str, Group | int | None]) -> Settings:
-    """The settings of a run with those that groups were given; None or absent: as they are."""
+    """Replace groups in the settings of a run; None or absent groups stay as they are."""
     changes = {name: value for name, value in given.items() if value is not None}
     merged: Settings = parse_settings(settings.changed_by(changes).given())
     return merged

@@ -1,4 +1,4 @@
-"""When a task is retried, and the options of every task.
+"""Decide when a task is retried; the options of every task.
 
 The library decides which failures are worth a retry and how long the pauses are. Prefect caches
 nothing: the run folder alone says what is done.
@@ -17,7 +17,7 @@ from datamask.runs.retrying import JITTER, PAUSES
 
 
 def error_of(state: Any) -> BaseException:
-    """The error of a failed task; a lost process leaves none of its own."""
+    """Return the error of a failed task; a lost process leaves none of its own."""
     try:
         error = state.result(raise_on_failure=False)
     except Exception as missing:
@@ -26,12 +26,12 @@ def error_of(state: Any) -> BaseException:
 
 
 def may_heal(task: Any, task_run: Any, state: Any) -> bool:
-    """Whether the failure may heal. A plain function: Prefect ignores other callables."""
+    """Return True if the failure may heal. A plain function: Prefect ignores other callables."""
     return errors.may_heal(error_of(state))
 
 
 def server_is_away(task: Any, task_run: Any, state: Any) -> bool:
-    """Whether the task failed because Prefect's server did not answer. A plain function, too."""
+    """Return True if the task failed because Prefect's server was away. Plain function, too."""
     error = error_of(state)
     if isinstance(error, PrefectHTTPStatusError):
         return error.response.status_code >= 500

@@ -22,7 +22,7 @@ HUB = "hf-hub"
 
 @task(**RULES)
 def work(root: Root, stage: str, units: list[int], compute: Compute, force: bool = False) -> None:
-    """Make these outputs of a stage. A retry makes those that are not done; with force, all."""
+    """Make these outputs of a stage. A retry makes only those not done; with force, all."""
     run = open_run(root)
     if stage == "publication":
         provide_hub_token()
@@ -31,7 +31,7 @@ def work(root: Root, stage: str, units: list[int], compute: Compute, force: bool
 
 
 def task_of(run: Run, stage: str, units: list[int]) -> Task[..., Any]:
-    """The task `work`, named by its stage; its runs are named by round and shards too."""
+    """Return the task `work`, named by its stage; its runs are named by round and shards too."""
     name = run.folder_of(stage, units[0]).replace("/", "-")
     if STAGES[stage].in_parallel:
         first, last = (run.unit_label(stage, unit) for unit in (units[0], units[-1]))

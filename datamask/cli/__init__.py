@@ -4,7 +4,7 @@ import sys
 
 
 def run() -> None:
-    """Run the command; the libraries that it imports first may not fit into memory."""
+    """Run the command. The libraries that it imports first may not fit into memory."""
     from datamask.errors import MemoryLackError, exit_status, known, lines
 
     try:

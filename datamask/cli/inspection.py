@@ -45,7 +45,8 @@ from datamask.storage.location import Root
 def status(root: Root, shards: bool) -> None:
     """Show which parts of RUN are done, stale or missing, by stage and shard.
 
-    Of a finished run, also how many documents each step left, and where the report is.
+    For a finished run, also show how many documents remained after each step, and where the report
+    is.
     """
     run = open_run(root, fingerprint_at_end)
     states_of = run_status(run)
@@ -82,7 +83,7 @@ def status(root: Root, shards: bool) -> None:
 
 
 def _print_funnel(run: Run) -> None:
-    """Print what is left after each step, as the report has it."""
+    """Print how many documents remain after each step, as the report does."""
     from datamask.report.rendering import STEPS
 
     digits = {"documents": None, "tokens": None, "mean_characters": None, "mean_quality": 3}
@@ -98,7 +99,7 @@ def _print_funnel(run: Run) -> None:
 
 
 def _shown(states: Sequence[str]) -> str:
-    """Up to eight numbers of units that are not done, and how many more there are."""
+    """Show up to eight numbers of units that are not done, and how many more there are."""
     units = [unit for unit, state in enumerate(states) if state != "done"]
     more = f" and {len(units) - 8} more" if len(units) > 8 else ""
     return ", ".join(f"{unit:05d}" for unit in units[:8]) + more
@@ -228,7 +229,7 @@ def embed_command(
     """Embed TEXTS and write VECTORS (.npy), for the objective `target`.
 
     TEXTS is a file, folder, glob or URL of Parquet, JSON lines or plain text (one text per file).
-    The encoder is that of the settings, so the vectors are comparable with those of such a run.
+    The settings choose the encoder, so the vectors are comparable with those of such a run.
 
     \b
     datamask embed benchmark.jsonl target.npy --config my.yaml

@@ -1,4 +1,4 @@
-"""`datamask label`: labels of a sample of texts, by a model or by the user, for a score."""
+"""`datamask label`: label a sample of texts, by a model or by the user, for a score."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SKIP, UNDO, QUIT = "s", "u", "q"
 """Keys of the user, besides digits."""
 
 NUMBERS = {"endpoint": 500, "user": 200}
-"""Texts to label, unless --texts says how many."""
+"""Number of texts to label, unless --texts is given."""
 
 
 @click.command()
@@ -150,14 +150,14 @@ def _labels_by_hand(
 
 
 def _press(given: dict[str, str], asked: str, pressed: str) -> None:
-    """Note a key for a text; after an undo the text has none."""
+    """Record the key pressed for a text; undo erases it."""
     given[asked] = pressed
     if pressed == UNDO:
         del given[asked]
 
 
 def _keys() -> Generator[str, None, None]:
-    """The characters that the user types, without Enter; the end of the input counts as quitting.
+    """Yield the characters that the user types, without Enter; the end of the input quits.
 
     Keys typed ahead are kept, which `click.getchar` would drop.
     """
@@ -177,7 +177,7 @@ def _keys() -> Generator[str, None, None]:
 def _show(text: str, title: str) -> None:
     """Print the beginning of a text that fits in the terminal, each line after a bar.
 
-    So no text can look like the question.
+    The bar keeps a text from looking like the question.
     """
     wide, high = shutil.get_terminal_size()
     shown = [part for line in text.splitlines() for part in textwrap.wrap(line, wide - 4)]

@@ -38,10 +38,10 @@ MORE = (
 
 
 class Commands(click.Group):
-    """All commands; the help lists those of `MORE` under `more` only."""
+    """All commands; the help lists commands in `MORE` under `more` only."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names that the help lists."""
+        """List the names that the help shows."""
         return [name for name in super().list_commands(ctx) if name not in MORE]
 
 
@@ -110,7 +110,7 @@ for name in MORE:
 
 
 def main() -> None:
-    """Entry point: report errors in one line and an exit status."""
+    """Enter the command: report errors in one line and an exit status."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Escape characters that the terminal cannot encode.
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -130,7 +130,7 @@ def _run() -> None:
     except click.exceptions.Abort:
         click.echo("interrupted; run the same command again to resume", err=True)
         if any(not thread.daemon for thread in threading.enumerate()[1:]):
-            os._exit(130)  # after a second Ctrl-C; Python would wait for these threads
+            os._exit(130)  # After a second Ctrl-C, Python would wait for these threads.
         sys.exit(130)
     except BrokenPipeError:
         # The reader closed the output, as `head` does.
@@ -141,7 +141,7 @@ def _run() -> None:
 
 
 def told(raised: Exception) -> int:
-    """Write an error to standard error, a bug with its traceback; the exit status."""
+    """Write an error to standard error, a bug with its traceback; return the exit status."""
     error = known(raised)
     if isinstance(error, DatamaskError | OSError):
         for line in lines(error):

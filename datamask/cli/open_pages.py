@@ -21,7 +21,7 @@ from datamask.storage.location import Root
 
 HOST = "127.0.0.1"
 PAGE = re.compile(r"(?!.*\.\.)[\w-][\w./=-]*\.(html|png|log)")
-"""The names of files that are served."""
+"""Names of files that are served."""
 
 
 @click.command("open")
@@ -46,7 +46,7 @@ def open_pages(root: Root, serve: bool, port: int) -> None:
         command = f"datamask rebuild {shlex.quote(run.address)}"
         raise RunError(f"{run.address}: no report yet; `{command}` writes it")
     if not serve:
-        run.fetch("evaluation.html")  # the report links to it
+        run.fetch("evaluation.html")  # The report links to it.
         address = path.absolute().as_uri()
         is_open = webbrowser.open(address)
         click.echo(address if is_open else f"no browser here; open {path}, or use --serve")
@@ -87,4 +87,4 @@ class Pages(SimpleHTTPRequestHandler):
         return super().send_head()
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Requests are not logged."""
+        """Do not log requests."""

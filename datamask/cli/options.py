@@ -1,4 +1,4 @@
-"""Arguments and options shared by several commands, and the settings that these give."""
+"""Arguments and options shared by several commands, and the settings that they give."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from datamask.storage.location import Root
 
 
 def complete_setting(context: object, parameter: object, incomplete: str) -> list[str]:
-    """Keys of settings that begin so, for the shell; a value is not completed."""
+    """List keys of settings that begin so, for the shell; a value is not completed."""
     return [key for key in descriptions() if key.startswith(incomplete) and "[" not in key]
 
 
@@ -66,7 +66,7 @@ class RunPlace(click.ParamType[Any]):
         return str(value) if "://" in str(value) or not value else Path(value)
 
     def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
-        """Folders."""
+        """Complete folders."""
         return [CompletionItem(incomplete, type="dir")]
 
 
@@ -76,7 +76,7 @@ root_argument = click.argument("root", metavar="RUN", type=RunPlace())
 def asked_for(
     root: Root, config: Path | None, overrides: tuple[str, ...], origin: Root | None = None
 ) -> tuple[Settings | Change | None, Compute]:
-    """Settings for `plan_run`, with the compute settings.
+    """Return settings for `plan_run`, with the compute settings.
 
     The first is None without changes, and a function of the run's settings if only --set changes
     them.
@@ -101,7 +101,7 @@ def accept_only(groups: tuple[str, ...], overrides: tuple[str, ...]) -> None:
 
 
 def own_settings(root: Root, origin: Root | None = None) -> Settings | None:
-    """The settings to which --set applies without --config; None for the defaults."""
+    """Return the settings to which --set applies without --config; None for the defaults."""
     if run_exists(root):
         return open_run(root).settings
     return None if origin is None else open_run(origin).settings

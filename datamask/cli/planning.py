@@ -44,7 +44,7 @@ from datamask.source.originals import FOLDER
 from datamask.storage.location import Root
 
 MOST_SHARDS, MOST_FOLDERS = 20, 3
-"""Shards, and folders of the run with their sizes, that a dry run names."""
+"""Maximum number of shards, and of folders of the run with their sizes, that a dry run names."""
 
 
 @click.command()
@@ -163,7 +163,7 @@ def plan(
             to_stderr=True,
         )
     if tried.problems and _must_convert(tried.problems):
-        for problem in tried.problems:  # a launch converts by itself
+        for problem in tried.problems:  # A launch converts by itself.
             print_text(f"not checked: {problem}", to_stderr=True)
     elif tried.problems:
         raise together(tried.problems)
@@ -209,12 +209,12 @@ def _print_plan(plan: PlanPreview, form: str, *, with_settings: bool) -> None:
 
 
 def _must_convert(problems: Sequence[DatamaskError]) -> bool:
-    """Whether the only problem is that a launch converts the source first."""
+    """Return True if the only problem is that a launch converts the source first."""
     return all(isinstance(problem, NotConvertedError) for problem in problems)
 
 
 def _verdict(problems: Sequence[DatamaskError]) -> str:
-    """Whether a launch can start, as a sentence."""
+    """Say in a sentence whether a launch can start."""
     if not problems:
         return "No problem was found; a launch can start."
     if _must_convert(problems):
@@ -224,7 +224,7 @@ def _verdict(problems: Sequence[DatamaskError]) -> str:
 
 
 def _amounts(plan: PlanPreview) -> str:
-    """Documents, shards, what would be selected, and disk space, as a sentence."""
+    """Say in a sentence: documents, shards, what would be selected, and disk space."""
     shards = f"{plan.num_shards:,d} shard{'s' * (plan.num_shards != 1)}"
     text = f"{plan.documents:,d} documents ({decimal(plan.bytes)}) in {shards}"
     selection = plan.settings.selection
@@ -239,7 +239,7 @@ def _amounts(plan: PlanPreview) -> str:
 
 
 def _print_estimate(settings: Settings, compute: Compute, most: int, form: str) -> None:
-    """Print the estimate on standard output, and what it is of on standard error."""
+    """Print the estimate on standard output, and its conditions on standard error."""
     plan = preview(settings)
     with shown_progress():
         stages, measured = estimate(plan, compute, most)

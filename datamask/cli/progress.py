@@ -1,4 +1,4 @@
-"""The progress of commands that run stages: one live display, or lines every 30 seconds in a pipe.
+"""Show the progress of commands that run stages: a live display, or lines in a pipe.
 
 Both show the stages at work, their units, what is done within a unit, the rate and the time left,
 from `datamask.runs.in_progress`, and a line for the whole. Time left follows from what is finished
@@ -31,11 +31,11 @@ BAR = 8
 """Columns of a bar: the text next to it fits in a terminal of 80."""
 
 MOST_SHARDS = 1000
-"""Shards up to which the time of a whole run is looked for in its records: one look per file."""
+"""Number of shards up to which records give the time of a whole run: one look per file."""
 
 
 class Shown(NamedTuple):
-    """A stage at work: its name, the share done in [0, 1] or None, and the rest in words.
+    """A stage at work: its name, the fraction done in [0, 1] or None, and the rest in words.
 
     `left` is the time left in seconds, None if unknown.
     """
@@ -61,7 +61,7 @@ class Stages:
         self.expected: dict[str, float | None] = {}
 
     def expect(self, run: Run, workers: int) -> None:
-        """Note all stages of a run, with the seconds that what is left of each took before."""
+        """Note all stages of a run, with the seconds that their remaining work took before."""
         can_look = run.address == str(run.root) and run.num_shards <= MOST_SHARDS
         for stage in stages_of(run.settings):
             self.expected[stage] = _expected(run, stage, workers) if can_look else None
@@ -78,16 +78,16 @@ class Stages:
             self.log(f"{stage}: {done} of {total} done in {clock(now - started)}")
 
     def shown(self) -> list[Shown]:
-        """What is at work now, by stage."""
+        """List the stages at work now."""
         stages: dict[str, list[Work]] = {}
         for work in running():
             stages.setdefault(work.stage, []).append(work)
         return [self._shown(stage, works) for stage, works in stages.items()]
 
     def whole(self, shown: list[Shown]) -> str:
-        """How far the whole is, in words; empty before the stages of the run are known.
+        """Say how far the whole is; empty before the stages of the run are known.
 
-        The whole time is told if the time left of this stage and of all later ones is known.
+        The whole time is given if the time left of this stage and of all later ones is known.
         """
         stage = shown[0].stage.partition("/")[0] if shown else ""
         if stage not in self.expected:
@@ -123,26 +123,26 @@ class Stages:
         return Shown(stage, share if share else None, ", ".join(parts), left)
 
     def _mean_of_finished(self, stage: str, at_once: int) -> float | None:
-        """Mean seconds of the units of a stage that were finished, *at_once* at a time."""
+        """Return the mean seconds of finished units of a stage, *at_once* at a time."""
         number, last = self.finished.get(stage, (0, 0.0))
         return (last - self.started[stage]) * at_once / number if number else None
 
 
 SLOW = 2.0
-"""A unit that has taken so many times as long as finished ones is of another kind."""
+"""A unit that has taken so many times as long as finished ones differs in kind."""
 
 
 def _left(works: list[Work], spent: list[float], waiting: int, mean: float | None) -> float | None:
-    """The seconds left of a stage; None if they do not follow from what is finished.
+    """Estimate the seconds left of a stage; None if finished units do not determine them.
 
-    A unit that says how far it is goes on at its pace, and another one takes as long as finished
-    ones. Units of one stage may differ: an arm that selects anew takes far longer than one that is
-    there, so a unit that takes longer than others did leaves the time unknown.
+    A unit that reports how far it is goes on at its pace, and another one takes as long as finished
+    ones. Units of one stage may differ: an arm that selects anew takes far longer than one that
+    exists, so a unit that takes longer than others did leaves the time unknown.
 
     Args:
         works: the units in progress.
         spent: the seconds that each has taken.
-        waiting: units that have not begun.
+        waiting: number of units that have not begun.
         mean: seconds of finished units; None without any.
     """
     whole = []
@@ -159,12 +159,12 @@ def _left(works: list[Work], spent: list[float], waiting: int, mean: float | Non
 
 
 def _expected(run: Run, stage: str, workers: int) -> float | None:
-    """The seconds that what is left of a stage took before; None if unknown."""
+    """Return the seconds that a stage's remaining work took before; None if unknown."""
     left = [unit for unit, state in enumerate(run.states(stage)) if state != "done"]
     if not left:
         return 0.0
     if STAGES[stage].each == "round" or stage == "round":
-        return None  # their number depends on the documents
+        return None  # Their number depends on the documents.
     seconds = seconds_before(run, stage, left)
     if seconds is None or not STAGES[stage].in_parallel:
         return seconds
@@ -172,7 +172,7 @@ def _expected(run: Run, stage: str, workers: int) -> float | None:
 
 
 def clock(seconds: float) -> str:
-    """Seconds as 0:07 or 1:02:03."""
+    """Write seconds as 0:07 or 1:02:03."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
@@ -244,7 +244,7 @@ def _live(stages: Stages) -> Iterator[None]:
         return Group(grid, Text(whole)) if (whole := stages.whole(rows)) else grid
 
     terminal: Any = sys.stderr
-    # The display itself needs escape sequences; handlers escape those of names.
+    # The display itself needs escape sequences; handlers escape sequences in names.
     console = Console(file=getattr(terminal, "whole", terminal))
     live = Live(get_renderable=table, console=console, refresh_per_second=4, transient=True)
     with live:

@@ -85,7 +85,7 @@ def rerun_failed(root: Root, overrides: tuple[str, ...]) -> None:
 @root_argument
 @set_option
 def evaluate(root: Root, overrides: tuple[str, ...]) -> None:
-    """Train small language models on selections of RUN, and tell which trains a better one.
+    """Train small language models on selections of RUN, and say which trains a better one.
 
     Compares ours, random, top_quality, filtered_random (of what pruning leaves) and semdedup unless
     evaluation.arms is set. --set accepts evaluation.* and compute.*. Models are scored on
@@ -259,7 +259,7 @@ def _rebuilt(
     compute: Compute,
     **options: Any,
 ) -> tuple[Run, Result]:
-    """Rebuild a run with its progress shown; what *at_end* makes of it before others change it."""
+    """Rebuild a run with progress; return it and what *at_end* computed under its lock."""
     results: list[Result] = []
     with shown_progress() as stages:
         options |= {"progress": stages.advance, "at_end": lambda run: results.append(at_end(run))}

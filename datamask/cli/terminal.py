@@ -1,9 +1,8 @@
-"""What commands write to the terminal: texts, and rows as an aligned table, CSV or JSON lines.
+"""Write to the terminal: texts, and rows as an aligned table, CSV or JSON lines.
 
-Control characters of names and texts are written as escapes.
-
-Names of files, columns and groups are other people's. A terminal would obey escape sequences in
-them, which can hide text, change the clipboard or the title, or make text look as if typed.
+Control characters of names and texts are written as escapes. Names of files, columns and groups
+come from other people. A terminal would obey escape sequences in them, which can hide text, change
+the clipboard or the title, or make text look as if typed.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ def print_rows(names: Sequence[str], rows: Iterable[Iterable[Any]], form: str) -
 
 
 def _print_table(names: Sequence[str], rows: Iterator[Iterable[Any]]) -> None:
-    """Columns of numbers are aligned right."""
+    """Print a table; columns of numbers are aligned right."""
     values = [list(row) for row in itertools.islice(rows, ALIGNED_ROWS)]
     first = [[_shown(value) for value in row] for row in values]
     names = list(map(escaped, names))

@@ -1,8 +1,8 @@
-"""Embeddings, texts and scores from the containers that notebooks hold.
+"""Take embeddings, texts and scores from the containers that notebooks hold.
 
 NumPy arrays, tensors, Arrow data, pandas, polars, Hugging Face data sets and lists become a matrix
 of unit rows, a list of texts or a vector of numbers. Arrays and fixed-size lists of float16 or
-float32 that have unit rows are not copied. An object's methods say what it is: no library of a
+float32 that have unit rows are not copied. An object's methods show what it is: no library of a
 container is imported. The same values give the same result in every container.
 """
 
@@ -23,7 +23,7 @@ from datamask.source.reading import cast_plain, plain_type
 
 
 def column_of(data: Any, name: str | None = None) -> Any:
-    """A column of a table: the named one, the one of embeddings, or that of texts.
+    """Return a column of a table: the named one, or else the only one with embeddings or texts.
 
     Args:
         data: a table of Arrow, pandas, polars or Hugging Face datasets; anything else is returned.
@@ -37,7 +37,7 @@ def column_of(data: Any, name: str | None = None) -> Any:
         raise InputError(f"a {type(data).__name__}; give one split or table, with all its rows")
     if hasattr(data, "collect_schema") and not hasattr(data, "__len__"):
         raise InputError(f"a {type(data).__name__}; call its method collect() first")
-    if hasattr(data, "to_arrow_table"):  # a query of DuckDB, with an order of rows of its own
+    if hasattr(data, "to_arrow_table"):  # A query of DuckDB has an order of rows of its own.
         raise InputError(f"a {type(data).__name__}; call its method to_arrow_table() first")
     if not (is_dataset or is_arrow or hasattr(data, "columns")):
         if name is not None:
@@ -68,7 +68,7 @@ def column_of(data: Any, name: str | None = None) -> Any:
 
 
 def texts_or_matrix(data: Any) -> list[str] | np.ndarray:
-    """N texts, or a matrix of unit rows, N x D, float16 or float32 (`unit_rows`).
+    """Return N texts, or a matrix of unit rows, N x D, float16 or float32 (`unit_rows`).
 
     Raises:
         InputError: neither texts nor rows of numbers of one width; or a row is missing.
@@ -97,13 +97,13 @@ def texts_or_matrix(data: Any) -> list[str] | np.ndarray:
 
 
 def numbers(data: Any, rows: int, name: str, index: Any = None) -> np.ndarray:
-    """A score of each document; float64, shape N.
+    """Return a score of each document; float64, shape N.
 
     Args:
         data: one number per document.
         rows: N.
         name: for messages.
-        index: of the documents, if they are of pandas; that of *data* must equal it.
+        index: of the documents, if they are in pandas; *data* must have the same.
 
     Raises:
         InputError: not N numbers of at most `LARGEST`, or in another order.
@@ -135,7 +135,7 @@ def numbers(data: Any, rows: int, name: str, index: Any = None) -> np.ndarray:
 
 
 def unit_rows(matrix: np.ndarray) -> np.ndarray:
-    """The matrix itself if it is float16 or float32 with unit rows, else a normalised float32 copy.
+    """Return the matrix if it has unit rows of float16 or float32, else a normalised float32 copy.
 
     Args:
         matrix: N x D, any numbers; a row's norm counts as 1 within `NORM_TOLERANCE`.
@@ -162,7 +162,7 @@ def unit_rows(matrix: np.ndarray) -> np.ndarray:
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Whether each value of a column is a list of numbers."""
+    """Return True if each value of a column is a list of numbers."""
     types = pa.types
     is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
     return bool(
@@ -171,13 +171,13 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def _numpy_or_arrow(data: Any) -> np.ndarray | pa.ChunkedArray:
-    """Values as an array of numbers, or as an Arrow column without encodings; views if possible."""
-    if hasattr(data, "detach"):  # a tensor; NumPy has no bfloat16
+    """Return an array of numbers, or an Arrow column without encodings; views if possible."""
+    if hasattr(data, "detach"):  # NumPy has no bfloat16, which a tensor may have.
         if str(data.layout) != "torch.strided":
             raise InputError(f"a tensor of layout {data.layout}; call its method to_dense() first")
         data = data.detach().cpu()
         return np.asarray((data.float() if str(data.dtype) == "torch.bfloat16" else data).numpy())
-    if isinstance(data, np.ma.MaskedArray) and data.ndim > 1:  # Arrow takes one of one dimension
+    if isinstance(data, np.ma.MaskedArray) and data.ndim > 1:  # Arrow takes one dimension
         data = np.ma.filled(data.astype(np.float64), np.nan)
     is_masked = isinstance(data, np.ma.MaskedArray)
     if isinstance(data, np.ndarray) and data.dtype.kind in "fiub" and not is_masked:

@@ -1,8 +1,8 @@
 """Select documents that are in memory, from Python: `datamask.select`.
 
 One call does what a run does with one shard, without its files: documents become unit vectors, the
-mask is learned (`datamask.learning.learner`), and the result says what it gained over random and
-top quality. No document is dropped or pruned first.
+mask is learned (`datamask.learning.learner`), and the result reports its gain over random and top
+quality. No document is dropped or pruned first.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Comparison:
     Args:
         name: a term of the objective, `objective`, or `mean length`.
         selected: of the selected documents.
-        random: expected for as many random candidates.
+        random: expected for equally many random candidates.
         best: of the best selection by this term alone; NaN if it was not learned.
-        top_quality: of as many documents with the highest quality.
+        top_quality: of equally many documents with the highest quality.
         better: `higher`, `lower`, or empty if neither is better.
     """
 
@@ -55,17 +55,17 @@ class Comparison:
 
     @property
     def share(self) -> float:
-        """The gain over random, as a share of what the best selection gains; NaN if not known."""
+        """The gain over random, as a fraction of the best selection's gain; NaN if not known."""
         most = self.best - self.random
         return (self.selected - self.random) / most if most else nan
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Selected:
-    """What `select` chose of N documents; notebooks show what was gained.
+    """The documents that `select` chose from N; notebooks show the gains.
 
     Args:
-        mask: bool, shape N: whether a document is selected.
+        mask: bool, shape N: True if a document is selected.
         logits: float32, shape N: marginal gain minus the threshold, above 0 if selected
             (`datamask.learning.published`).
         quality: float64, shape N; None without quality.
@@ -89,7 +89,7 @@ class Selected:
         return np.flatnonzero(self.mask)
 
     def summary(self) -> list[Comparison]:
-        """Each term for the selection, random, best and top quality (NaN without quality)."""
+        """Compare each term for the selection, random, best and top quality (NaN: no quality)."""
         rows = []
         for name, term in self._terms().items():
             top = np.nan if self.quality is None else term["top_quality"]
@@ -99,7 +99,7 @@ class Selected:
         return rows
 
     def plot(self) -> Chart:
-        """How much each term gains over random, as a share of the best, as a chart."""
+        """Chart the gain of each term over random, as a fraction of the best."""
         series, sets = [], ("selected",) if self.quality is None else ("selected", "top_quality")
         for chosen in sets:
             gains = {}
@@ -134,7 +134,7 @@ class Selected:
         return f"<p>{gained}</p><table>{table}</table><p>{escape(self.note)}</p>"
 
     def _table(self) -> list[tuple[str, ...]]:
-        """The comparisons in cells, below a heading."""
+        """Write the comparisons in cells, below a heading."""
         rows: list[tuple[str, ...]] = [("", "ours", "random", "best", "top quality", "better")]
         for row in self.summary():
             cells = (
@@ -154,7 +154,7 @@ class Selected:
         return f"{self.mask.sum():,d} of {len(self.mask):,d} documents selected"
 
     def _gains(self) -> str:
-        """The share of the best possible gain over random, by term, in words."""
+        """Write the fraction of the best possible gain over random, by term, in words."""
         parts = []
         for row in self.summary():
             if not isnan(row.share):
@@ -208,7 +208,7 @@ def select(
             number), or quality does not belong to the documents.
         SettingsError: a setting is unknown, out of range or for runs only.
     """
-    from datamask.learning.learner import learn_mask  # imports torch
+    from datamask.learning.learner import learn_mask  # This imports torch.
 
     compute, note = compute or Compute(), ""
     documents = texts_or_matrix(column_of(data, column))
@@ -271,7 +271,7 @@ def select(
 
 
 def _embedding(embedding: str | Embedding, compute: Compute) -> Embedding:
-    """The settings of an embedder: of a named model with its width, and no prefix but e5's."""
+    """Return the settings of an embedder: a named model gets its width, e5 its prefix."""
     if isinstance(embedding, Embedding):
         return embedding
     if embedding in EMBEDDERS or ":" in embedding:

@@ -15,7 +15,11 @@ WRITING_ROLES = ("admin", "write", "contributor")
 
 
 def token_for(publication: Publication) -> str:
-    """The token in HF_TOKEN; without one a PublicationError is raised; and as `check_secrets`."""
+    """Return the token in HF_TOKEN.
+
+    Raises:
+        PublicationError: there is none. And as in `check_secrets`.
+    """
     check_secrets()
     token = os.environ.get("HF_TOKEN", "").strip()
     if not token:

@@ -1,7 +1,7 @@
-"""The dataset card: what was selected and how, from the run's record and results.
+"""Write the dataset card: what was selected and how, from the run's record and results.
 
-The Hub indexes the header, and its viewer loads the configurations that it names; the license is
-that of the settings. The card does not reveal the machine: a URL is shown without credentials, any
+The Hub indexes the header, and its viewer loads the configurations that it names; the license comes
+from the settings. The card does not reveal the machine: a URL is shown without credentials, any
 other path by its last component.
 """
 
@@ -38,18 +38,18 @@ from datamask.source.opening import SOURCE_PIN
 TEMPLATES = Path(__file__).parent / "templates"
 
 TAG = "datamask"
-"""The tag that identifies repositories written by datamask (see `is_our_card`)."""
+"""Tag that identifies repositories written by datamask (see `is_our_card`)."""
 
 _REVISION = r"^(hf://datasets/[^/@]+/[^/@]+)(@(refs/(convert|pr)/)?[^/]+)?"
-"""Repository and optional revision of a Hub path."""
+"""Matches the repository and optional revision of a Hub path."""
 
 LEAST_LANGUAGE_SHARE = 0.01
-"""Smallest share of the subset with which a language is named in the header; smaller shares are
+"""Smallest fraction of the subset with which a language is named in the header; smaller ones are
 mostly errors of language identification."""
 
 
 def is_our_card(content: str) -> bool:
-    """Whether `card_text` wrote a repository's README.md."""
+    """Return True if `card_text` wrote a repository's README.md."""
     try:
         tags = DatasetCard(content, ignore_metadata_errors=True).data.get("tags")
     except (ValueError, TypeError, AttributeError, yaml.YAMLError):
@@ -61,12 +61,12 @@ _SIGNATURE = "<!-- SHA-256 of the text above: "
 
 
 def signed(card: str) -> str:
-    """A card and the checksum of its text, in a last line that the Hub's page does not show."""
+    """Append the checksum of a card's text, in a last line that the Hub's page does not show."""
     return f"{card}{_SIGNATURE}{hashlib.sha256(card.encode()).hexdigest()} -->\n"
 
 
 def is_edited(content: str) -> bool:
-    """Whether somebody has changed a `signed` card."""
+    """Return True if somebody has changed a `signed` card."""
     card, signature, _ = content.rpartition(_SIGNATURE)
     return bool(signature) and signed(card) != content
 
@@ -77,7 +77,7 @@ def card_text(
     configs: Sequence[Configuration],
     pictures: Sequence[str] = (),
 ) -> str:
-    """The README.md of the published dataset.
+    """Write the README.md of the published dataset.
 
     The first of *configs* is `default`; *pictures* are names in `pictures/`, without `.png`.
 
@@ -131,7 +131,7 @@ def card_text(
 
 
 def recipe(run: Run) -> str:
-    """The settings that determine the selection, as a Markdown table."""
+    """List the settings that determine the selection, as a Markdown table."""
     selection = run.in_force.selection
     return render(
         "recipe.md",
@@ -153,13 +153,13 @@ def recipe(run: Run) -> str:
 
 
 def _versions(run: Run) -> dict[str, str]:
-    """Versions of the packages that planned the run."""
+    """Return versions of the packages that planned the run."""
     versions: dict[str, str] = json.loads((run.root / "run.json").read_bytes())["versions"]
     return versions
 
 
 def _judging(settings: Settings) -> str:
-    """What --set must add to the settings of the run, so that its mask model can be applied."""
+    """Return what --set must add to the run's settings to apply its mask model."""
     unset = ("documents", "tokens", "limits", "max_repeat", "training_documents", "training_tokens")
     values = {"scope": "shard"} | {name: Selection.model_fields[name].default for name in unset}
     changes = [
@@ -167,7 +167,7 @@ def _judging(settings: Settings) -> str:
         for name, value in values.items()
         if getattr(settings.selection, name) != value
     ]
-    # Its arms would learn, and train on the new documents.
+    # The new run's arms would learn, and train on the new documents.
     changes += [" --set evaluation={}"] if settings.evaluation != Evaluation() else []
     return "".join(changes)
 
@@ -179,7 +179,7 @@ def _metadata(
     title: str,
     dataset: str,
 ) -> str:
-    """The YAML header."""
+    """Write the YAML header."""
     # The Hub accepts codes of ISO 639 alone.
     named = (name for name, share in languages.items() if share >= LEAST_LANGUAGE_SHARE)
     codes = [name for name in named if re.fullmatch(r"[a-z]{2,3}", name)]
@@ -199,7 +199,7 @@ def _metadata(
             }
             for config in configs
         ],
-        dataset_info=[  # with which `datasets` verifies a download
+        dataset_info=[  # `datasets` verifies a download with these.
             {
                 "config_name": config.name,
                 "splits": [
@@ -218,7 +218,7 @@ _SIZES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
 
 
 def size_category(documents: int) -> str:
-    """The Hub's category of a number of documents, such as `1K<n<10K`, lower bound included."""
+    """Return the Hub's category of a number of documents, such as `1K<n<10K` (1000 included)."""
     for step, name in enumerate(_SIZES):
         if documents < 10 ** (step + 3):
             return f"n<{name}" if step == 0 else f"{_SIZES[step - 1]}<n<{name}"
@@ -229,7 +229,7 @@ _FIRST_PICTURES = ("tradeoff", "map")
 
 
 def _pictures(run: Run, names: Sequence[str]) -> list[dict[str, str]]:
-    """Name, alternative text and caption of each picture."""
+    """Return name, alternative text and caption of each picture."""
     captions = read_captions(run)
     first = [name for name in _FIRST_PICTURES if name in names]
     others = sorted({*names} - {*first})
@@ -243,7 +243,7 @@ def _pictures(run: Run, names: Sequence[str]) -> list[dict[str, str]]:
 
 
 def _languages(run: Run) -> dict[str, float]:
-    """Shares of the subset's documents by the source's `language` column, the largest first."""
+    """Return fractions of the subset's documents by column `language`, the largest first."""
     rows = query(
         run,
         "SELECT name, share_after FROM groups WHERE kind = 'language' AND documents_after > 0 "
@@ -253,7 +253,7 @@ def _languages(run: Run) -> dict[str, float]:
 
 
 def _settings(run: Run) -> str:
-    """Settings that repeat the run, as YAML."""
+    """Write the settings that repeat the run, as YAML."""
     shown = run.settings.relocated(shown_path, shown_model)
     settings = shown.model_dump(mode="json", exclude={"publication"}, exclude_defaults=True)
     settings["seed"] = shown.seed

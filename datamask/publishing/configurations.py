@@ -35,7 +35,7 @@ from datamask.storage.local import sha256_of
 from datamask.subset.write import PARQUET_OPTIONS, ROW_GROUP_BYTES, Output
 
 SAMPLE = 0.01
-"""Share of the subset in configuration `sample`: enough to look at before a large download."""
+"""Fraction of the subset in configuration `sample`: enough to look at before a large download."""
 
 SCORES_PER_FILE = 5_000_000
 """Documents per file of `scores`: a few hundred megabytes."""
@@ -43,7 +43,7 @@ SCORES_PER_FILE = 5_000_000
 
 @dataclass(frozen=True)
 class Configuration:
-    """What `load_dataset(repository, name)` loads.
+    """The files that `load_dataset(repository, name)` loads.
 
     Args:
         name: of the configuration.
@@ -79,7 +79,7 @@ class Configuration:
 
 
 def configurations(run: Run, publication: Publication, folder: Path) -> list[Configuration]:
-    """`default`, dumps by name, `sample` and `scores`; the files of these two are in *folder*.
+    """Make `default`, dumps by name, and `sample` and `scores`, whose files go to *folder*.
 
     They are written if missing or stale; the subset and the composition must be up to date. A dump
     without selected documents has no configuration, unless no document is selected.
@@ -108,7 +108,7 @@ def configurations(run: Run, publication: Publication, folder: Path) -> list[Con
 
 
 def _configuration(name: str, folder: str, paths: list[Path], about: str) -> Configuration:
-    """A configuration of some files, which are numbered in its folder."""
+    """Make a configuration of some files, which are numbered in its folder."""
     names = (f"{folder}/{file}" for file in _names(len(paths)))
     files = dict(zip(names, paths, strict=True))
     return Configuration(name, f"{folder}/train-*.parquet", about, files)
@@ -222,6 +222,6 @@ def _write(
 
 
 def _is_whole(run: Run, path: Path, made_from: str) -> bool:
-    """Whether a file of an earlier publication is up to date, and its bytes are those written."""
+    """Return True if an earlier publication's file is up to date, and its bytes are as written."""
     noted = run.storage.noted_sha256(path.relative_to(run.root).as_posix())
     return run.state_of(path, made_from) == "done" and sha256_of(path)[0] == noted

@@ -25,7 +25,7 @@ from datamask.storage.local import sha256_of
 from datamask.storage.names import inside
 
 READ_OF_ALL_UNITS = ("subset", "documents", "training")
-"""Stages with a file per unit that are published or shown in the card; single files all are."""
+"""Stages with a file per unit that are published or shown in the card; all single files are too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class LocalFile:
     sha256: str
 
     def is_at(self, remote: Any) -> bool:
-        """Whether the repository's file (a `RepoFile`) has this content."""
+        """Return True if the repository's file (a `RepoFile`) has this content."""
         if remote.lfs is not None:
             return bool((remote.size, remote.lfs.sha256) == (self.size, self.sha256))
         # The Hub names a small file by git's hash.

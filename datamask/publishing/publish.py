@@ -25,7 +25,7 @@ from datamask.runs.run import Run
 logger = logging.getLogger(__name__)
 
 SHOWN = 20
-"""Most files that a dry run lists per kind of change."""
+"""Maximum number of files that a dry run lists per kind of change."""
 
 
 def publish(run: Run, compute: Compute) -> Receipt:

@@ -1,4 +1,4 @@
-"""Calls to the Hub: which faults are retried, which fail at once, and the message for the user.
+"""Call the Hub: retry some faults, fail at once on others, and write the message for the user.
 
 The client retries transfers, but not commits, tags and listings; here all calls have the same
 bounded retries. No message contains the token.
@@ -22,13 +22,14 @@ logger = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
 
 ATTEMPTS = 7
-"""Most attempts of a call."""
+"""Maximum attempts of a call."""
 
 LONGEST_WAIT_SECONDS = 330.0
 """Longest wait between attempts; the Hub's rate limits reset every five minutes."""
 
 SILENCE_SECONDS = 120.0
-"""Timeout of an idle connection. The client has none; the Hub ends requests after 60 seconds."""
+"""Timeout of an idle connection, in seconds. The client has none; the Hub ends requests after 60.
+Timeout of an idle connection, in seconds. The client has none; the Hub ends requests after 60."""
 
 CONNECT_SECONDS = 10.0
 
@@ -39,7 +40,7 @@ _TRANSIENT_STATUS = frozenset((408, CONFLICT, 425, 429, 500, 502, 503, 504))
 
 
 def call_hub(action: str, function: Callable[[], Answer], attempts: int | None = None) -> Answer:
-    """Call *function*, again after transient faults; at most `ATTEMPTS` times or *attempts*.
+    """Call *function*, and repeat after transient faults; at most `ATTEMPTS` or *attempts* times.
 
     It waits about 1 second after the first failure, then twice as long each time, up to 60 unless
     the Hub requests more.
@@ -115,7 +116,7 @@ def _is_transient(error: Exception) -> bool:
 
 
 def _asked_seconds(error: Exception) -> float:
-    """Seconds to wait according to the response headers; 0 if they contain none."""
+    """Return seconds to wait according to the response headers; 0 if they contain none."""
     from huggingface_hub.utils import parse_ratelimit_headers  # type: ignore[attr-defined]
 
     headers = getattr(getattr(error, "response", None), "headers", None)
@@ -131,7 +132,7 @@ def _asked_seconds(error: Exception) -> float:
 def _refusal(action: str, problem: str, error: Exception) -> Exception:
     status = http_status(error)
     if not status and not isinstance(error, ValueError):
-        # Not a response of the Hub but a local fault or a bug.
+        # This is not a response of the Hub but a local fault or a bug.
         return error
     remedies = {
         401: "set HF_TOKEN to a valid token with write access to publication.repository",

@@ -1,9 +1,9 @@
-"""Upload of a dataset repository: readers of `main` and of the tag see all of it or nothing.
+"""Upload a dataset repository: readers of `main` and of the tag see all of it or nothing.
 
 The files go to the branch `STAGING` first, in as many commits as the client needs. Their hashes in
-the Hub's listing are compared with the checksums that the run noted, and the files are read back.
-One commit then copies what changed to `main`; it transfers no bytes, and requires that `main` has
-not moved. The tag comes last.
+the Hub's listing are compared with the checksums that the run recorded, and the files are read
+back. One commit then copies all changes to `main`; it transfers no bytes, and requires that `main`
+has not moved. The tag comes last.
 
 Every attempt first reads the head of the branch, so a commit whose response was lost is found
 instead of repeated, and files that have arrived are not sent again.
@@ -47,7 +47,7 @@ LOADED = re.compile(r"(data/[^/]+|sample|scores|tokens)/train-[^/]*\.parquet")
 """Files that the configurations of the card load."""
 
 AT_ONCE = 8
-"""Files read back at once."""
+"""Number of files read back at once."""
 
 END_BYTES = 64 * 1024
 """Bytes that are compared at the end of each file: most footers, and the last pages."""
@@ -64,14 +64,15 @@ class Upload:
         self.api: Any = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None, token=token)
         self.repository: dict[str, Any] = {"repo_id": self.name, "repo_type": "dataset"}
         self.new_tag = False
-        """Whether the tag was set or moved."""
+        """True if the tag was set or moved."""
         self.missing = ""
-        """What readers lack while the tag is deleted and not made again; empty otherwise."""
+        """Message about the missing tag, while it is deleted and not made again; empty otherwise.
+                """
         self.edited = ""
-        """The commit of `main` whose card somebody has edited; empty if none has."""
+        """Commit of `main` whose card somebody has edited; empty if none has."""
 
     def run(self) -> dict[str, Any]:
-        """Upload, verify and tag; returns the record for published.json."""
+        """Upload, verify and tag; return the record for published.json."""
         name, tag = self.name, self.publication.tag
         call_hub(f"{name}: creating the repository", self.create)
         first, changes = call_hub(f"{name}: listing main", partial(self.look, "main"))
@@ -107,13 +108,13 @@ class Upload:
             self.api.create_repo(**self.repository, private=private, exist_ok=True)
 
     def compare(self) -> dict[str, list[str]]:
-        """Paths that publishing would add, replace or delete."""
+        """List paths that publishing would add, replace or delete."""
         if self.api.repo_exists(**self.repository):
             return self.look("main")[1]
         return self.changes({})
 
     def look(self, revision: str) -> tuple[str, dict[str, list[str]]]:
-        """The commit of a revision, and the paths in which it differs from the local files.
+        """Return the commit of a revision, and the paths in which it differs from the local files.
 
         Raises:
             PublicationError: the repository is public or `main` holds files of others, against the
@@ -132,7 +133,7 @@ class Upload:
         return info.sha, self.changes(remote)
 
     def changes(self, remote: dict[str, Any]) -> dict[str, list[str]]:
-        """Paths to add to a listing of the Hub, to replace in it and to delete from it."""
+        """Return paths to add to a listing of the Hub, to replace in it and to delete from it."""
         ours = {file.path for file in self.files}
         differing = [f.path for f in self.files if f.path in remote and not f.is_at(remote[f.path])]
         return {
@@ -175,7 +176,7 @@ class Upload:
         )
 
     def stage(self, start: str) -> str:
-        """Bring all files to the staging branch; returns a commit that has all of them."""
+        """Bring all files to the staging branch; return a commit that has all of them."""
         branch = {"branch": STAGING, "revision": start, "exist_ok": True}
         self.api.create_branch(**self.repository, **branch)
         commit, changes = self.look(STAGING)
@@ -191,7 +192,7 @@ class Upload:
         return self.verified(sent.oid)
 
     def move_main(self, staged: str) -> str:
-        """Copy what changed from the staged commit to `main`, in one commit that is returned."""
+        """Copy changes from the staged commit to `main`, in one commit that is returned."""
         head, changes = self.look("main")
         if not any(changes.values()):
             return head
@@ -207,7 +208,7 @@ class Upload:
         return self.verified(made.oid)
 
     def verified(self, commit: str) -> str:
-        """The commit, after its sizes and hashes were compared with those of the run's files.
+        """Return the commit, after comparing its sizes and hashes with the run's files.
 
         Raises:
             PublicationError: a file is missing or differs.
@@ -221,7 +222,7 @@ class Upload:
         return commit
 
     def tags(self) -> dict[str, str]:
-        """The commits of all tags, by name."""
+        """Return the commits of all tags, by name."""
         refs = self.api.list_repo_refs(**self.repository)
         return {tag.name: tag.target_commit for tag in refs.tags}
 
@@ -266,7 +267,7 @@ class Upload:
 
 
 def next_free(tag: str, tags: Iterable[str]) -> str:
-    """The tag with the next number that no tag has: v2 after v1, v1.1 after v1.0."""
+    """Return the tag with the next number that no tag has: v2 after v1, v1.1 after v1.0."""
     start, number = re.fullmatch(r"(.*?)(\d*)", tag).groups()  # type: ignore[union-attr]
     taken, following = {*tags, tag}, int(number or 1) + 1
     while f"{start}{following}" in taken:
@@ -275,7 +276,7 @@ def next_free(tag: str, tags: Iterable[str]) -> str:
 
 
 def read_back(api: Any, repository: str, commit: str, files: list[LocalFile]) -> None:
-    """Compare the end of all files, and the whole of the smallest Parquet file, with those sent.
+    """Compare the end of all files, and the whole smallest Parquet file, with the files sent.
 
     The Hub's listing does not prove that the files can be read. The end of a Parquet file holds its
     footer, and costs one or two requests.
@@ -285,7 +286,7 @@ def read_back(api: Any, repository: str, commit: str, files: list[LocalFile]) ->
     """
     revision = f"datasets/{repository}@{commit}"
     filesystem = HfFileSystem(endpoint=api.endpoint, token=api.token, skip_instance_cache=True)
-    filesystem.find(revision)  # one listing instead of a request per file
+    filesystem.find(revision)  # This is one listing instead of a request per file.
     parquet = (file for file in files if file.path.endswith(".parquet"))
     smallest = min(parquet, key=lambda file: (file.size, file.path))
 

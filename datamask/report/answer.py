@@ -1,7 +1,7 @@
 """The answer of a report: what was selected, whether to trust it, and what to do next.
 
 Page, terminal, card and Prefect's artifact show the same findings; the log has the warnings. Page
-and terminal have the commands that follow too.
+and terminal also have the commands to run next.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from datamask.runs.run import Run
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What was selected, the findings, trained models first, and the commands that follow."""
+    """A summary of the selection, the findings, trained models first, and commands."""
 
     what: str
     findings: list[Finding]
 
     @property
     def commands(self) -> dict[str, str]:
-        """Commands of the findings, each once, and how long one takes where that is known."""
+        """Return commands of the findings, each once, and how long one takes if known."""
         found: dict[str, str] = {}
         for row in self.findings:
             if row.command:
@@ -34,26 +34,26 @@ class Answer:
 
     @property
     def warnings(self) -> list[str]:
-        """The texts of the findings of grade `warning`."""
+        """Texts of the findings of grade `warning`."""
         return [row.text for row in self.findings if row.grade == "warning"]
 
 
 def answer(run: Run) -> Answer:
-    """The answer of a finished selection.
+    """Return the answer of a finished selection.
 
     Near-duplicates are known after the report's sample, and trained models after the evaluation.
 
     Raises:
         RunError: the composition is missing.
     """
-    with open_composition(run, "totals"):  # DuckDB opens the file once for all queries
+    with open_composition(run, "totals"):  # DuckDB opens the file once for all queries.
         return Answer(_what(run), [*findings_of(run)])
 
 
 def answer_markdown(run: Run) -> str:
-    """The answer for card and artifact, without commands: their readers lack the run.
+    """Write the answer for card and artifact, without commands: their readers lack the run.
 
-    Raises as `answer`.
+    Errors are as in `answer`.
     """
     return render("answer.md", answer=answer(run)).strip()
 

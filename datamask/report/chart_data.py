@@ -1,4 +1,4 @@
-"""The report's charts: the trade-off of quality and diversity, a map, and parts of the training."""
+"""Make the report's charts: the trade-off of quality and diversity, a map, and the training."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ NAMES = {
 
 
 def series_of(selection: str, x: Any, y: Any, **more: Any) -> Series:
-    """Values of a selection, with its name, colour and style."""
+    """Make a series of a selection, with its name, colour and style."""
     colour, style = LOOKS[selection]
     return Series(**{"name": NAMES[selection], "colour": colour, "style": style, **more}, x=x, y=y)
 
 
 def tradeoff(run: Run) -> Chart:
-    """Quality against diversity of all selections, as shares of the best gains.
+    """Chart quality against diversity of all selections, as fractions of the best gains.
 
     It has no series if the method has no diversity term.
     """
-    from datamask.objectives.weighted import load_objective  # imports torch
+    from datamask.objectives.weighted import load_objective  # This imports torch.
 
     metric = load_objective(run.settings.selection.metric).name
     known = gains(run)
@@ -69,7 +69,7 @@ def tradeoff(run: Run) -> Chart:
 
 
 WINDOWS, GROUPS = 20, 4
-"""Parts of the training that are compared with the whole, and the groups of documents shown."""
+"""Number of parts of the training that are compared with the whole, and of groups shown."""
 
 _WINDOWS = f"""
 WITH seen AS (
@@ -93,7 +93,7 @@ GROUP BY ALL) n ON n.name = w.name AND n.part = p.part GROUP BY ALL ORDER BY w.s
 
 
 def training_windows(run: Run) -> list[Chart]:
-    """Shares of groups, and of what was seen before, along the training; none without tokens."""
+    """Chart fractions of groups, and of repeated text, along the training; none without tokens."""
     if run.settings.tokens is None:
         return []
     total = run.receipt("order").metrics["tokens"]
@@ -130,7 +130,7 @@ WHERE s.x IS NOT NULL ORDER BY s.shard, s.row
 
 
 def embedding_map(run: Run) -> Chart:
-    """The sample's documents: a dot for ours, an outline around top quality."""
+    """Chart the sample's documents: a dot for ours, an outline around top quality."""
     with open_run_database(run) as connection:
         sampled = rows_of(connection.execute(_MAPPED))
     series = []
@@ -163,7 +163,7 @@ def embedding_map(run: Run) -> Chart:
 
 
 def _likeness(run: Run) -> str:
-    """What nearby documents have in common, by the origin of the vectors."""
+    """Say what nearby documents have in common, by the origin of the vectors."""
     if run.settings.source.layout == "features":
         return "similar vectors, which the source has"
     if run.settings.embedding.method == "lexical":

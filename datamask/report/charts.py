@@ -1,8 +1,8 @@
-"""Charts as Vega-Lite specifications, rendered as SVG for pages and as PNG files.
+"""Specify charts in Vega-Lite; render them as SVG for pages and as PNG files.
 
 vl-convert renders both from the same specification, without a browser, a display or a network, so
-pages and pictures agree, and pages need no chart library. The colours are those of Okabe and Ito,
-which are distinguishable with any colour vision; series also differ by dash or marker.
+pages and pictures agree, and pages need no chart library. The colours are the palette of Okabe and
+Ito, distinguishable with any colour vision; series also differ by dash or marker.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ GLYPHS = "●■◆✚▲▼▶"
 VEGA_LITE = "6.1"
 MOST_IN_LEGEND = 8
 MOST_VISIBLE_POINTS = 40
-"""Lines with more points have no markers."""
+"""Number of points above which lines have no markers."""
 
 
 INK, LINE = "#1b1f24", "#d0d7de"
@@ -53,7 +53,7 @@ class Series:
         ranges: lower and upper end of the error bar of each value; empty without error bars.
         labels: written at the values; empty without.
         size: width of a marker in pixels.
-        hollow: whether markers are outlines, which leave those beneath visible.
+        hollow: True if markers are outlines, which leave those beneath visible.
     """
 
     name: str
@@ -84,7 +84,7 @@ class Series:
 
 
 def look(number: int) -> dict[str, Any]:
-    """Colour and style of a series by its *number*, from 0."""
+    """Choose colour and style of a series by its *number*, from 0."""
     return {"colour": COLOURS[number % len(COLOURS)], "style": number}
 
 
@@ -97,10 +97,10 @@ class Chart:
         title: what the chart shows.
         kind: how values become marks.
         x: label of the axis, with its unit.
-        y: likewise.
+        y: label of the other axis, with its unit.
         series: drawn in this order.
         note: how to read the chart.
-        equal: whether both axes have the same scale and no numbers (a map).
+        equal: True if both axes have the same scale and no numbers (a map).
     """
 
     key: str
@@ -114,7 +114,7 @@ class Chart:
 
     @property
     def is_labelled(self) -> bool:
-        """Whether values have their names next to them, so that no legend is needed."""
+        """True if values have their names next to them, so that no legend is needed."""
         return all(series.name in series.labels for series in self.series)
 
     @property
@@ -123,16 +123,16 @@ class Chart:
         return (440,) if self.equal else (560, 300)
 
     def _repr_png_(self) -> bytes:
-        """What notebooks show."""
+        """Render the picture that notebooks show."""
         return png(self)
 
 
 def specification(chart: Chart, width: int, *, is_picture: bool) -> dict[str, Any]:
-    """The chart in Vega-Lite 6, with its values.
+    """Return the chart in Vega-Lite 6, with its values.
 
     The layer of series number i has the name `seriesI`, by which the page's script finds its marks.
-    *width* is that of the plotting area, in pixels. A picture has a title and a legend, which pages
-    write themselves.
+    *width* is the width of the plotting area, in pixels. A picture has a title and a legend, which
+    pages write themselves.
     """
     height: int | dict[str, int] = width if chart.equal else 300
     drawing: dict[str, Any] = {
@@ -185,7 +185,7 @@ def _config(width: int, *, is_picture: bool) -> dict[str, Any]:
 
 
 def _series(chart: Chart, number: int, *, has_legend: bool) -> dict[str, Any]:
-    """One layer: the line or bars of a series, its points and its error bars."""
+    """Make one layer: the line or bars of a series, its points and its error bars."""
     series = chart.series[number]
     rows = [
         {"x": x, "y": y, "t": text}
@@ -239,7 +239,7 @@ def _series(chart: Chart, number: int, *, has_legend: bool) -> dict[str, Any]:
             row |= {"low": low, "high": high}
         along, axis = ("x", across) if chart.kind == "bars" else ("y", up)
         bar = {along: axis | {"field": "low"}, f"{along}2": {"field": "high"}}
-        # On a bar of the same colour it could not be seen.
+        # On a bar of the same colour, an error bar could not be seen.
         line = {"color": INK, "strokeWidth": 2} if chart.kind == "bars" else looks
         layers.append({"mark": {"type": "rule", "aria": False} | line, "encoding": bar})
     name = f"series{number}"
@@ -247,7 +247,7 @@ def _series(chart: Chart, number: int, *, has_legend: bool) -> dict[str, Any]:
 
 
 def _positions(chart: Chart) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The encodings of x and y: field, type, scale and axis."""
+    """Return the encodings of x and y: field, type, scale and axis."""
     across: dict[str, Any] = {"field": "x", "type": "quantitative", "title": one_line(chart.x)}
     up: dict[str, Any] = {"field": "y", "type": "quantitative", "title": one_line(chart.y) or None}
     if chart.kind == "bars":
@@ -267,7 +267,7 @@ def _positions(chart: Chart) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _square(chart: Chart) -> list[list[float]]:
-    """Domains of x and y of the same width around the values."""
+    """Return domains of x and y with equal width around the values."""
     ends = []
     for name in ("x", "y"):
         values = [value for series in chart.series for value in getattr(series, name)] or [0.0]
@@ -277,7 +277,7 @@ def _square(chart: Chart) -> list[list[float]]:
 
 
 def hover_texts(chart: Chart, series: Series) -> list[str]:
-    """The text of each value that pointer, keyboard and screen reader present."""
+    """Return the text of each value that pointer, keyboard and screen reader present."""
     texts = list(series.hover or ())
     if not texts:
         texts = [f"{x}: {y:.5g}" for x, y in zip(series.x, series.y, strict=True)]
@@ -286,7 +286,7 @@ def hover_texts(chart: Chart, series: Series) -> list[str]:
 
 
 def svg(chart: Chart, width: int) -> str:
-    """The chart as an SVG element that uses the page's colours; each mark has an `aria-label`."""
+    """Render the chart as an SVG element in the page's colours; each mark has an `aria-label`."""
     import vl_convert
 
     drawn: str = vl_convert.vegalite_to_svg(
@@ -303,7 +303,7 @@ def svg(chart: Chart, width: int) -> str:
 
 
 def png(chart: Chart) -> bytes:
-    """The chart as a PNG file with title and legend on a white background."""
+    """Render the chart as a PNG file with title and legend on a white background."""
     import vl_convert
 
     made = specification(chart, 460 if chart.equal else 640, is_picture=True)
@@ -329,7 +329,7 @@ def write_captions(run: Run, charts: Iterable[Chart]) -> None:
 
 
 def read_captions(run: Run) -> dict[str, tuple[str, str]]:
-    """Title and note of the report's pictures; empty if there are none."""
+    """Read title and note of the report's pictures; empty if there are none."""
     path = run.fetch(run.root / CAPTIONS)
     with reading(path):
         return dict(parse_json(path.read_bytes())) if path.exists() else {}

@@ -14,10 +14,10 @@ from datamask.report.rendering import render
 
 
 def term_rows(comparisons: Comparisons) -> list[tuple[str, list[float | None], str]]:
-    """Each figure, its value in every run (None if unknown), and the run that is better.
+    """Return each figure, its value in every run (None if unknown), and the run that is better.
 
-    Terms are gains over random selections of the first run, as shares of what its best selection
-    gains, so that their sizes can be compared. The objective is left out: its unit depends on the
+    Terms are gains over random selections of the first run, as fractions of its best selection's
+    gain, so that their sizes can be compared. The objective is left out: its unit depends on the
     weights of each run. No run is named where settings make the values incomparable, or where the
     best are equal.
     """
@@ -44,7 +44,7 @@ def _better(
     values: Sequence[float | None],
     best: Callable[..., float],
 ) -> str:
-    """The run with the best value; in brackets, why none is named."""
+    """Name the run with the best value; in brackets, why none is named."""
     depends = _SCORES if name == "quality" else _VECTORS
     if not comparisons.same_source:
         return "(other source)"
@@ -60,7 +60,7 @@ def _better(
 
 
 def compare_page(comparisons: Comparisons) -> str:
-    """The page's HTML."""
+    """Return the page's HTML."""
     with contextlib.ExitStack() as opened:
         # DuckDB opens each run's file once for all queries: opening a file takes 20 ms.
         for run in comparisons.runs.values():

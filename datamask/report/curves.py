@@ -14,9 +14,9 @@ from datamask.report.charts import Chart, Series, look
 from datamask.runs.run import Run
 
 MOST_SHARDS = 200
-"""Shards whose curves are drawn, evenly spaced if there are more."""
+"""Number of shards whose curves are drawn, evenly spaced if there are more."""
 MOST_LINES = 6
-"""Shards up to which each has a line; of more, quantiles are drawn."""
+"""Number of shards up to which each has a line; with more shards, quantiles are drawn."""
 QUANTILES = {"lowest tenth": 0.1, "median of the shards": 0.5, "highest tenth": 0.9}
 
 Lines = dict[str, list[tuple[int, np.ndarray, np.ndarray]]]
@@ -24,10 +24,10 @@ Lines = dict[str, list[tuple[int, np.ndarray, np.ndarray]]]
 
 
 def curve_charts(runs: Mapping[str, Run], shards: Sequence[int] | None = None) -> list[Chart]:
-    """The objective over steps, and the gains of the terms; none if no run learned in shards.
+    """Chart the objective over steps, and the gains of the terms; none if no run learned in shards.
 
     A run alone has a line per shard, or quantiles; several runs have a line each, the median of
-    their shards. *shards* are those to draw, of runs that are not finished; None: all.
+    their shards. *shards* selects the shards to draw, for runs that are not finished; None: all.
     """
     lines = {name: read_curves(run, shards) for name, run in runs.items()}
     lines = {name: curves for name, curves in lines.items() if curves}
@@ -73,7 +73,7 @@ def curve_charts(runs: Mapping[str, Run], shards: Sequence[int] | None = None) -
 
 
 def read_curves(run: Run, shards: Sequence[int] | None) -> Lines:
-    """The curves of a finished run, or of some shards of a run; empty if it has none."""
+    """Read the curves of a finished run, or of some shards of a run; empty if it has none."""
     if shards is None:
         every = -(-run.num_shards // MOST_SHARDS)
         with open_run_database(run) as connection:
@@ -99,7 +99,7 @@ def _lines(table: pa.Table) -> Lines:
 def quantile(
     curves: Sequence[tuple[int, np.ndarray, np.ndarray]], share: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Steps, and a quantile over curves there; a curve that has ended keeps its last value."""
+    """Return steps, and a quantile over curves there; an ended curve keeps its last value."""
     steps = np.unique(np.concatenate([steps for _, steps, _ in curves]))
     values = [np.interp(steps, own, values) for _, own, values in curves]
     return steps, np.quantile(values, share, axis=0)

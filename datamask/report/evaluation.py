@@ -1,4 +1,4 @@
-"""What an evaluation found: sentences and tables for report, card and command line, and a page."""
+"""Report an evaluation: sentences and tables for report, card and command line, and a page."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Findings:
         arms: a row per arm on the main set (`schemas.EVALUATION`).
         pairs: a row per pair of arms on the main set, with its `sentence`, and the sets `against`
             it, which decide otherwise.
-        other_sets: the same of every other set, by name: arms and pairs.
+        other_sets: arms and pairs of every other set, by name.
         metrics: of the receipt of stage `evaluation`.
         conditions: under which the findings hold, in words.
     """
@@ -44,7 +44,7 @@ class Findings:
 
     @property
     def proxy_note(self) -> str:
-        """What the n-gram model is worth here."""
+        """A sentence on how well the n-gram model agrees here."""
         proxy = self.metrics["proxy"]
         if not proxy["decided"]:
             return "No pair has a verdict that the n-gram model could agree with."
@@ -55,7 +55,7 @@ class Findings:
 
 
 def findings(run: Run) -> Findings | None:
-    """What an evaluation found; None for a run without one."""
+    """Return the results of an evaluation; None for a run without one."""
     if not run.settings.evaluation.arms:
         return None
     sets = {
@@ -70,10 +70,10 @@ def findings(run: Run) -> Findings | None:
 
 
 def _in_context(pair: Row, main: str, others: dict[str, list[Row]]) -> Row:
-    """The sentence of a pair with the held-out set that it is about.
+    """Complete the sentence of a pair with the held-out set that it is about.
 
-    Sets whose verdict on the same arms is another stand beside it, and in `against` by name; so
-    does the mean over groups.
+    Sets with another verdict on the same arms stand beside it, and in `against` by name; so does
+    the mean over groups.
     """
     contested: list[str] = []
     against = [
@@ -95,7 +95,7 @@ def _in_context(pair: Row, main: str, others: dict[str, list[Row]]) -> Row:
 
 
 def _by_group(pair: Row) -> str:
-    """A sentence on the groups of a set, if it has any: all other figures are of the mixture."""
+    """Write a sentence on the groups of a set, if any: all other figures describe the mixture."""
     if not pair.get("groups"):
         return ""
     mean, median, worst = (
@@ -115,7 +115,7 @@ def _shown_set(name: str) -> str:
 
 
 def sentence(pair: Row) -> str:
-    """A pair of arms in words."""
+    """Describe a pair of arms in words."""
     apart, low, high = (abs(pair[key]) for key in ("bits_per_byte", "low", "high"))
     if pair["verdict"] == "undecided":
         why = ""
@@ -153,7 +153,7 @@ def _conditions(run: Run, arms: list[Row], metrics: dict[str, Any]) -> str:
 
 
 def evaluation_markdown(run: Run) -> str:
-    """Verdicts, conditions and tables; empty for a run without an evaluation."""
+    """Write verdicts, conditions and tables; empty for a run without an evaluation."""
     results = findings(run)
     return render("evaluation.md", results=results) if results else ""
 
@@ -179,7 +179,7 @@ def write_evaluation_page(run: Run) -> list[Chart]:
 
 
 def models(run: Run) -> list[dict[str, Any]]:
-    """Arm, seed, learning rate and bits per byte on the main set, by model.
+    """Return arm, seed, learning rate and bits per byte on the main set, by model.
 
     Bits per byte are None for a learning rate at which a model diverged.
     """
@@ -202,7 +202,7 @@ def models(run: Run) -> list[dict[str, Any]]:
 
 
 def difference_chart(results: Findings) -> Chart:
-    """The difference of every pair of arms, with its interval."""
+    """Chart the difference of every pair of arms, with its interval."""
     pairs = [f"{pair['arm']} − {pair['other']}" for pair in results.pairs]
     series = Series(
         name="difference",
@@ -224,7 +224,7 @@ def difference_chart(results: Findings) -> Chart:
 
 
 def curves(run: Run) -> list[Chart]:
-    """For each learning rate the mean training curve of every arm."""
+    """Chart, for each learning rate, the mean training curve of every arm."""
     evaluation = run.settings.evaluation
     curve_of: dict[tuple[float, int], list[list[list[float]]]] = {}
     for unit, trial in enumerate(trials_of(run)):

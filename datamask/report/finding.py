@@ -1,4 +1,4 @@
-"""A graded finding, and what all findings about groups have in common."""
+"""A graded finding, and constants that all findings about groups share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 LEAST_EXPECTED = 20
-"""Documents that a random selection would keep of a group. Of a group of this size, a random
+"""Documents that a random selection would keep of a group. From a group of this size, a random
 selection keeps less than half with a probability below 1 %."""
 
 MOST_NAMED = 5
@@ -19,7 +19,7 @@ class Finding:
     """A question about a selection with its answer.
 
     Args:
-        grade: `unknown` if the run cannot tell.
+        grade: `unknown` if the run cannot answer.
         name: what is asked, in a word or two.
         headline: the answer in at most twelve words and two numbers.
         text: the answer with its figures.

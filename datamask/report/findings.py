@@ -1,6 +1,6 @@
 """The graded findings of a report: whether a selection can be trusted, question by question.
 
-They are computed from `composition.duckdb`, receipts and the report's sample. Those of grade
+They are computed from `composition.duckdb`, receipts and the report's sample. Findings of grade
 `warning` say that a result should not be believed as it stands.
 """
 
@@ -30,43 +30,43 @@ family, which use a small part of the sphere, have 0.7 to 0.85; random weights g
 """
 
 MOST_NEAR_DUPLICATES = 0.5
-"""Share of near-duplicates among random documents above which a diversity term cannot discriminate:
-most documents of any selection then have a copy in it."""
+"""Fraction of near-duplicates among random documents above which a diversity term cannot
+discriminate: most documents of any selection then have a copy in it."""
 
 MOST_COPIES = 0.05
-"""Share of near-duplicates in the selection above which they are worth removing, whatever random
+"""Fraction of near-duplicates in the selection above which they are worth removing, whatever random
 selections have."""
 
 LENGTH_FACTOR = 2.0
-"""Ratio of the mean lengths of selection and source above which length dominates the selection:
-the same number of documents has twice or half the tokens."""
+"""Ratio of the mean lengths of selection and source above which length dominates the selection: the
+same number of documents has twice or half the tokens."""
 
 NOTABLE_FACTOR = 1.5
-"""The same, from which it asks for caution."""
+"""Smaller ratio, from which length asks for caution."""
 
 LEAST_MEAN_READ = 0.9
-"""Mean share read below which documents were judged by a part."""
+"""Mean fraction read below which documents were judged by a part."""
 
 LEAST_READ = 0.5
-"""Share of a document's characters below which most of it was not judged."""
+"""Fraction of a document's characters below which most of it was not judged."""
 
 MOST_UNREAD = 0.01
-"""Share of documents below LEAST_READ above which there is a warning."""
+"""Fraction of documents below LEAST_READ above which there is a warning."""
 
 MOST_SHIFT = 0.5
 """Change of a term's mean gain, in deviations over documents, that asks for caution: the documents
-are of another kind, though as many are kept."""
+differ in kind, even if equally many are kept."""
 
 OF_MODEL = re.compile(r"--set '?(embedding|selection|quality\.scores|source\.windows)\b")
-"""Commands that change what a mask model was learnt with, so that it would be refused."""
+"""Commands that change what a mask model was learned with, so that it would be refused."""
 
 LEVEL, CERTAIN = 0.02, 2.0
-"""A gain over random is told from none if it is above LEVEL, as a share of what the best selection
-gains, and above CERTAIN standard errors."""
+"""A gain over random counts if it is above LEVEL, as a fraction of the best selection's gain, and
+above CERTAIN standard errors."""
 
 
 def findings_of(run: Run) -> Iterator[Finding]:
-    """All findings of a finished selection, trained models first.
+    """Yield all findings of a finished selection, trained models first.
 
     Near-duplicates are known after the report's sample, and trained models after the evaluation.
 
@@ -85,7 +85,7 @@ def findings_of(run: Run) -> Iterator[Finding]:
 
 
 def trained(run: Run) -> Iterator[Finding]:
-    """What trained models show of the run's own selection, wherever its arm is in the list."""
+    """Report the trained models' results on the run's own selection, wherever its arm is listed."""
     evaluation = run.settings.evaluation
     if not evaluation.arms:
         text = "No model was trained on this selection, so the selection is not tested. All other "
@@ -101,7 +101,7 @@ def trained(run: Run) -> Iterator[Finding]:
         short = "no model was trained, so the selection is not tested"
         yield Finding("unknown", "trained models", short, text, command, takes)
         return
-    from datamask.report.evaluation import findings  # imports torch
+    from datamask.report.evaluation import findings  # This imports torch.
 
     evaluated = findings(run)
     pairs = evaluated.pairs if evaluated else []
@@ -112,7 +112,7 @@ def trained(run: Run) -> Iterator[Finding]:
     verdicts = {*judged}
     grade: Grade = "caution" if verdicts else "unknown"
     is_contested = any(pair["against"] for pair in pairs if own & {pair["arm"], pair["other"]})
-    is_contested |= evaluation.model == "tiny"  # it only checks the machinery
+    is_contested |= evaluation.model == "tiny"  # Such a model only checks the machinery.
     if "worse" in verdicts or (verdicts == {"better"} and not is_contested):
         grade = "warning" if "worse" in verdicts else "good"
     better, worse = judged.count("better"), judged.count("worse")
@@ -276,7 +276,7 @@ def _lengths(run: Run) -> Iterator[Finding]:
 
 
 def _source(run: Run) -> Iterator[Finding]:
-    """What the conversion of the source has done to its rows."""
+    """Report the changes that conversion made to the source's rows."""
     if lines := run.pinned_revisions.get("scores:bad_lines"):
         text = f"{lines} lines were left out: they are not JSON."
         yield Finding("caution", "source", text.rstrip("."), text)
@@ -296,7 +296,7 @@ def _special_tokens(run: Run) -> Iterator[Finding]:
 
 
 def _long_texts(run: Run) -> Iterator[Finding]:
-    # Scores that somebody has deleted are no reason to refuse a report.
+    # A report does not refuse scores that somebody has deleted.
     done = (shard for shard, state in enumerate(run.states("scores")) if state == "done")
     long = [run.receipt("scores", shard).metrics["long"] for shard in done]
     if count := sum(row["documents"] for row in long):
@@ -364,7 +364,7 @@ def _learned_all(run: Run) -> bool:
 
 
 def learned_from(run: Run) -> str:
-    """The documents from which shards learned together first, and what confirmed it, in words."""
+    """Name the documents that shards learned from first, and the sample that confirmed it."""
     sample: dict[str, Any] = run.receipt("round_total").metrics["sample"]
     lost, number = sample["shortfall"], sample["documents"]
     if _learned_all(run):

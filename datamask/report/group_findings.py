@@ -20,19 +20,19 @@ from datamask.selection.limits import check_limits
 Row = dict[str, Any]
 
 LEAST_RETENTION = 0.5
-"""Share kept of a group, relative to that of the source, below which the group is named; so are
-groups above the inverse."""
+"""A group is named if the fraction kept of it, relative to the source's, is below this or above its
+inverse."""
 
 BEYOND_CHANCE = 4.0
-"""Deviations from what a random selection keeps of a group, from which a group is named: of 1,000
-groups, chance names one in 30 runs."""
+"""Number of deviations from a random selection at which a group is named: of 1,000 groups, chance
+names one in 30 runs."""
 
 RETENTION = """
 SELECT g.*, share_after / share_before AS retention, share_before * f.documents AS expected
 FROM groups g JOIN funnel f ON f.kind = 'all' AND f.step = 'selected'
 """
-"""Groups with the share kept relative to that of the source, and the documents that a random
-selection would keep."""
+"""Groups with the fraction kept relative to the source's, and the documents that a random selection
+would keep."""
 
 _UNUSUAL = f"""
 WITH rates AS (
@@ -52,32 +52,34 @@ WHERE kind IN {tuple(KINDS)} AND greatest(expected, documents_after) >= {LEAST_E
     AND abs(documents_after - expected) > {BEYOND_CHANCE} * sqrt(expected * (1 - share))
 ORDER BY abs(documents_after - expected) DESC, kind, name
 """
-"""Groups that keep less than half or more than twice of their share, and not by chance; `step` is
-where a group differs most from the whole."""
+"""Groups with less than half or more than twice of their share, and not by chance; `step` is where
+a group differs most from the whole."""
 
 _BY_SCORES = ("pruned", "selected")
 """Steps at which scores decide."""
 
 MOST_AUC, MOST_VARIANCE, MOST_CONSTANT = 0.8, 0.5, 0.1
-"""A score repeats a group from this AUC (teams report 0.85 of source and score), or if this share
-of its variance is between groups: an AUC near 1 is impossible where the favoured groups are large.
-It says nothing about the documents of groups in which it is constant: their largest share."""
+"""A score repeats a group from this AUC (teams report 0.85 of source and score), or from this
+fraction of its variance between groups: an AUC near 1 is impossible where the favoured groups are
+large. A score says nothing about documents of groups in which it is constant: their largest
+fraction."""
 
 LEAST_AUC, LEAST_VARIANCE = 0.65, 0.1
-"""From which a score counts as a cause of what was kept of groups."""
+"""AUC from which a score counts as a cause of what was kept of groups."""
 
 LEAST_DOCUMENTS = 200
-"""Documents from which it is said: the best tenth of them is 20, so the AUC is known to 0.06."""
+"""Minimum number of documents for this: the best tenth of them is 20, so the AUC is known to 0.06.
+Minimum number of documents for this: the best tenth of them is 20, so the AUC is known to 0.06."""
 
 
 def unusual_groups(run: Run) -> list[Row]:
-    """The rows of `_UNUSUAL`, the largest difference first, without groups that have limits."""
+    """Return the rows of `_UNUSUAL`, largest difference first, without limited groups."""
     limited = {limit.column for limit in run.settings.selection.limits}
     return [row for row in query(run, _UNUSUAL) if row["kind"] not in limited]
 
 
 def groups(run: Run) -> Iterator[Finding]:
-    """Whether a group keeps far less or far more than chance allows, since when, and why."""
+    """Report groups that keep far less or more than chance allows, since when, and why."""
     large = f"kind IN {tuple(KINDS)} AND expected >= {LEAST_EXPECTED}"
     [row] = query(run, f"SELECT count(*) AS number FROM ({RETENTION}) WHERE {large}")
     unusual = unusual_groups(run)
@@ -106,7 +108,7 @@ def groups(run: Run) -> Iterator[Finding]:
 
 
 def _named(unusual: Sequence[Row]) -> str:
-    """The groups with the largest differences: kept, expected, and the step that decided."""
+    """Name the groups with the largest differences: kept, expected, and the step that decided."""
     return "; ".join(
         f"{row['kind']} {row['name']}, {row['documents_after']:,.0f} kept where chance keeps "
         f"{row['expected']:,.0f} (decided at: {STEPS[row['step']]})"
@@ -115,7 +117,7 @@ def _named(unusual: Sequence[Row]) -> str:
 
 
 def _explained_rows(run: Run) -> list[Row]:
-    """Figures of scores by kind of group that may be acted on, the strongest first."""
+    """Return figures of scores by kind of group that may be acted on, the strongest first."""
     known = {score.name: score for score in run.settings.scores}
     rows = query(
         run,
@@ -135,7 +137,7 @@ def _is_blind(row: Row) -> bool:
 
 
 def _cause(run: Run, group: Row) -> Row | None:
-    """The figures of the score that differs most between groups of this kind, if one does."""
+    """Return the figures of the score that differs most between groups of this kind, or None."""
     if group["step"] not in _BY_SCORES or not _has_effect(run):
         return None
     rows = [row for row in _explained_rows(run) if row["kind"] == group["kind"]]
@@ -148,19 +150,19 @@ def _differs(row: Row) -> bool:
 
 
 def _has_effect(run: Run) -> bool:
-    """Whether scores decide anything."""
+    """Return True if scores decide anything."""
     return prefers_quality(run) or run.in_force.prune_fraction > 0
 
 
 def prefers_quality(run: Run) -> bool:
-    """Whether documents with a high score are selected rather than others."""
+    """Return True if documents with a high score are selected rather than others."""
     selection = run.in_force.selection
     is_blind = selection.method in WITHOUT_OBJECTIVE
     return selection.method == "top_quality" or bool(selection.quality_weight and not is_blind)
 
 
 def explained(run: Run) -> Iterator[Finding]:
-    """Scores that repeat a group of the documents, or decide what is kept of groups."""
+    """Report scores that repeat a group of the documents, or decide what is kept of groups."""
     rows = _explained_rows(run)
     unusual = [row for row in unusual_groups(run) if row["step"] in _BY_SCORES]
     unusual = unusual if _has_effect(run) else []
@@ -171,7 +173,7 @@ def explained(run: Run) -> Iterator[Finding]:
             for row in rows
             if row["score"] == score.name and (grade := _grade(row, unusual))
         ]
-        # A warning rather than a caution, and the strongest of either.
+        # A warning goes before a caution; the strongest of either goes first.
         for grade, row in sorted(judged, key=lambda one: one[0] == "caution")[:1]:
             found = True
             kind = row["kind"]
@@ -180,7 +182,7 @@ def explained(run: Run) -> Iterator[Finding]:
                 text += f" What was kept: {_named(decided)}."
             if kind == "length":
                 text += " Use another score, or one from texts that you label."
-            # Examples are of the kind of text that is wanted, which can be that of a group.
+            # Examples have the wanted kind of text, which can be the kind of a group.
             is_wanted = score.kind == "examples"
             command = _remedy(run, score.name, kind)
             short = f"score {score.name} {'repeats the' if _is_group(row) else 'differs by'} {kind}"
@@ -195,7 +197,7 @@ def explained(run: Run) -> Iterator[Finding]:
 
 
 def _grade(row: Row, unusual: Sequence[Row]) -> Grade | None:
-    """The grade of a score and a kind of group; None if there is nothing to say."""
+    """Grade a score and a kind of group; None if there is nothing to say."""
     is_decided = any(one["kind"] == row["kind"] for one in unusual)
     if _is_group(row) or (_is_blind(row) and is_decided):
         return "warning"
@@ -213,14 +215,14 @@ def _figures(row: Row) -> str:
 
 
 def label_command(run: Run) -> str:
-    """The command that labels texts for a score of one's own."""
+    """Return the command that labels texts for a score of one's own."""
     if run.settings.source.layout == "features":
         return ""
     return "datamask label RUN" + ("" if run.address == str(run.root) else " -o labels")
 
 
 def _remedy(run: Run, name: str, kind: str) -> str:
-    """The command that keeps a score from deciding between groups."""
+    """Return the command that keeps a score from deciding between groups."""
     if kind == "length":
         return label_command(run)
     if kind == "topic":
@@ -236,7 +238,7 @@ def _remedy(run: Run, name: str, kind: str) -> str:
 
 
 def _limits(run: Run, unusual: Sequence[Row]) -> str:
-    """The command that brings groups of one kind to half or twice their share, if it can be met."""
+    """Return the command that brings groups of a kind to half or twice their share, if possible."""
     kind, selection = unusual[0]["kind"], run.settings.selection
     limits = []
     for row in [row for row in unusual if row["kind"] == kind][:MOST_NAMED]:
@@ -262,7 +264,7 @@ def _limits(run: Run, unusual: Sequence[Row]) -> str:
 
 
 def _accepted(run: Run, key: str, value: list[dict[str, Any]]) -> str:
-    """The command that sets a value; empty if the run's settings refuse the value."""
+    """Return the command that sets a value; empty if the run's settings refuse the value."""
     group, name = key.split(".")
     data = run.settings.given()
     try:
@@ -283,7 +285,7 @@ SELECT kind, name, copies / source AS share FROM (
 
 
 def copied_groups(run: Run) -> Iterator[Finding]:
-    """A warning if near-duplicates are more than half of a dump, language or domain."""
+    """Warn if near-duplicates are more than half of a dump, language or domain."""
     if not (rows := query(run, _COPIED)):
         return
     named = [f"{row['kind']} {row['name']} ({row['share']:.0%})" for row in rows[:MOST_NAMED]]

@@ -1,4 +1,4 @@
-"""The results of a run as GitHub Markdown, for the dataset card and Prefect's artifact.
+"""Write the results of a run as GitHub Markdown, for the dataset card and Prefect's artifact.
 
 All values come from `composition.duckdb`, like those of the report page.
 """
@@ -15,7 +15,7 @@ from datamask.runs.run import Run
 
 
 def score_coverage(run: Run) -> dict[str, float]:
-    """The share of the source's documents that have a score, in [0, 1], by score."""
+    """Return the fraction of the source's documents that have a score, in [0, 1], by score."""
     rows = query(
         run,
         "SELECT score, 1 - missing / greatest(documents, 1) AS covered FROM score_summary "
@@ -26,7 +26,7 @@ def score_coverage(run: Run) -> dict[str, float]:
 
 
 def moved_groups(run: Run, most: int) -> list[dict[str, Any]]:
-    """Groups whose share of the best tenth changes most with normalisation within groups."""
+    """Return groups whose part of the best tenth changes most with normalisation within groups."""
     return query(
         run,
         "SELECT * FROM score_groups WHERE best_within <> best_whole "
@@ -35,7 +35,7 @@ def moved_groups(run: Run, most: int) -> list[dict[str, Any]]:
 
 
 def report_markdown(run: Run) -> str:
-    """What is left after each step, scores, screening, and the groups that changed most.
+    """Write the documents that remain after each step, scores, screening, and changed groups.
 
     Raises:
         RunError: the composition is missing.

@@ -1,7 +1,7 @@
 """Stage `report`: a self-contained HTML page of a run, and its pictures.
 
-It answers what was selected, whether to trust it and what to do next; then people can look at the
-trade-off, at the groups and at the documents. Equal runs have equal pages except for seconds,
+The page says what was selected, whether to trust it and what to do next; then people can look at
+the trade-off, at the groups and at the documents. Equal runs have equal pages except for seconds,
 retries and the date. A run with an evaluation gets a page on it too, `evaluation.html`.
 """
 
@@ -137,7 +137,7 @@ def _page(
 
 
 def _work(run: Run, shard: int) -> dict[str, Any]:
-    """Seconds of work on a shard and failed attempts, as far as they are recorded."""
+    """Return seconds of work on a shard and failed attempts, as far as they are recorded."""
     stages = [stage for stage in learning_stages(run.settings) if stage in SHARD_STAGES]
     units = [
         (stage, unit)

@@ -25,9 +25,9 @@ TABS = KINDS | {"length": "length bands (characters)"}
 
 
 def groups(run: Run) -> list[list[Any]]:
-    """Of each group: kind, name, documents, relative share, and documents after each step.
+    """List for each group: kind, name, documents, relative share, and documents after each step.
 
-    Groups of which a random selection would keep few are last.
+    Groups with few documents in a random selection are last.
     """
     rows = query(
         run,
@@ -56,7 +56,7 @@ ORDER BY s.kind = 'random', d.dropped IS NOT NULL, s.kind, d.logit, s.shard, s.r
 
 
 def documents(run: Run) -> list[list[Any]]:
-    """The documents to read, extremes first; one that is there for two reasons is there once."""
+    """List the documents to read, extremes first; each is listed once."""
     with open_run_database(run) as connection:
         weight, is_whole = run.in_force.selection.quality_weight, not run.settings.has_vectors
         sql = _DOCUMENTS.format(weight=weight, is_whole=is_whole)
@@ -65,7 +65,7 @@ def documents(run: Run) -> list[list[Any]]:
     for row in rows:
         by_id.setdefault(row["id"], [*row.values()])
     for values in by_id.values():
-        if values[5] in by_id:  # its text is there already
+        if values[5] in by_id:  # The page has its text already.
             values[10] = None
     return [*by_id.values()]
 
@@ -130,20 +130,20 @@ def _reason(row: list[Any]) -> str:
 
 
 def choices(rows: list[list[Any]]) -> dict[str, str]:
-    """What documents can be filtered by: state, near-copies of what is kept, and kind."""
+    """Return the filters of documents: by state, near-copies of kept ones, and kind."""
     values = dict.fromkeys([row[1] for row in rows] + [row[2] for row in rows])
     near = {NEAR_COPY: "near-copy pairs"}
     return {"": "all"} | {value: value.replace("_", "-") for value in values} | near
 
 
 def packed(data: dict[str, Any]) -> str:
-    """Data as compressed JSON in Base64: small, and without letters that end a script."""
+    """Pack data as compressed JSON in Base64: small, and without letters that end a script."""
     text = json.dumps(_rounded(data), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
 
 
 def _rounded(value: Any) -> Any:
-    """The value with five digits after the point, which halves the size."""
+    """Round a value to five digits after the point, which halves the size."""
     if isinstance(value, dict):
         return {key: _rounded(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

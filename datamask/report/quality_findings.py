@@ -15,18 +15,18 @@ from datamask.report.group_findings import label_command, prefers_quality
 from datamask.runs.run import Run
 
 MOST_LACKING = 0.5
-"""Share of documents without a score above which there is a warning."""
+"""Fraction of documents without a score above which there is a warning."""
 
 
 def length_command(selection: Selection) -> str:
-    """The command that keeps lengths as in the source, if the mask is learned without terms."""
+    """Return the command that keeps the source's lengths, if a mask is learned without terms."""
     if selection.more_terms or selection.method != "mask":
         return ""
     return "datamask rebuild RUN --set 'selection.more_terms=[{name: length, weight: 1}]'"
 
 
 def role_of_score(run: Run) -> str:
-    """What the score does, as a clause."""
+    """Describe the effect of the score in a clause."""
     if prefers_quality(run):
         return "the selection prefers documents with a high score"
     if run.in_force.prune_fraction:
@@ -35,7 +35,7 @@ def role_of_score(run: Run) -> str:
 
 
 def _examples(run: Run) -> Iterator[Finding]:
-    """What follows from scores of examples if they are right, and whether the examples suffice."""
+    """Report what scores of examples imply if they are right, and whether the examples suffice."""
     figures = example_figures(run)
     for score in run.settings.scores:
         if score.kind == "examples" and score.path:
@@ -49,7 +49,7 @@ def _examples(run: Run) -> Iterator[Finding]:
 
 
 def scores(run: Run) -> Iterator[Finding]:
-    """What quality is made of, and scores that most documents lack or that have one value.
+    """Report what quality consists of, and scores that most documents lack or that have one value.
 
     Only a score whose predictions were compared with examples or labels is known to measure
     something: preferring documents with a high score shows nothing about the score.
@@ -102,7 +102,7 @@ def scores(run: Run) -> Iterator[Finding]:
 
 
 def leaks(run: Run) -> Iterator[Finding]:
-    """Warnings of benchmark texts in the selection, and of those that cannot be detected."""
+    """Warn of benchmark texts in the selection, and of benchmark texts that cannot be detected."""
     known = run.settings.quality.contamination
     if known is None:
         return

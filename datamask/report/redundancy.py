@@ -10,7 +10,7 @@ from datamask.analysis.query import open_run_database
 from datamask.runs.run import Run
 
 NEAR_DUPLICATE_COSINE = 0.95
-"""From which two documents are near-duplicates."""
+"""Cosine from which two documents are near-duplicates."""
 
 NEAR_COPY = "near-copy pair"
 """Kind of a sampled document with a selected near-duplicate."""
@@ -28,21 +28,21 @@ FROM neighbours, (SELECT sum(selected) AS size FROM shards) GROUP BY set, size
 
 
 def sample_path(run: Run) -> Path:
-    """The file of the sample."""
+    """Return the file of the sample."""
     return run.root / "report" / "sample.parquet"
 
 
 def neighbours_path(run: Run) -> Path:
-    """The file of the cosines to nearest neighbours."""
+    """Return the file of the cosines to nearest neighbours."""
     return run.root / "report" / "neighbours.parquet"
 
 
 def redundancy(run: Run) -> dict[str, dict[str, Any]]:
-    """By selection: sampled documents, and mean cosine to the nearest other document.
+    """Return, by selection, sampled documents and the mean cosine to the nearest other document.
 
-    `near_duplicates` is the share with a cosine of at least `NEAR_DUPLICATE_COSINE`, `error`
-    its standard error as that of a draw without replacement, 0 if all documents were asked.
-    Selections without documents are left out, and all without a report.
+    `near_duplicates` is the fraction with a cosine of at least `NEAR_DUPLICATE_COSINE`, `error` its
+    standard error for a draw without replacement, 0 if all documents were asked. Selections without
+    documents are left out, and all without a report.
     """
     if not run.fetch(sample_path(run)).exists():
         return {}

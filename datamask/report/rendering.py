@@ -1,4 +1,4 @@
-"""Pages, Markdown and plain text from the templates in `templates/`.
+"""Render pages, Markdown and plain text from the templates in `templates/`.
 
 A page needs no network and no server: its charts are SVG, and a content security policy forbids
 loading anything. The template engine and the chart renderer escape text from the data in pages; in
@@ -49,17 +49,17 @@ STEPS = {
     "pruned": "without the worst (pruned)",
     "selected": "selected",
 }
-"""What is left after each step, in words."""
+"""Names, in words, of the steps after which documents remain."""
 
 
 def render(template: str, folder: Path = TEMPLATES, **values: Any) -> str:
-    """The text that a template in a folder makes of values; a self-contained page if it is HTML."""
+    """Render a template of a folder with values; a self-contained page if it is HTML."""
     return _environment(folder).get_template(template).render(values)
 
 
 @cache
 def _environment(folder: Path) -> Environment:
-    """The templates of a folder, which are compiled once per process."""
+    """Return the templates of a folder, compiled once per process."""
     environment = Environment(
         loader=FileSystemLoader(folder),
         undefined=StrictUndefined,
@@ -85,36 +85,36 @@ def _environment(folder: Path) -> Environment:
 
 
 def fate_of_benchmarks(known: Contamination) -> str:
-    """What happens to documents that share words with benchmarks, as a clause."""
+    """Say in a clause what happens to documents that share words with benchmarks."""
     if known.action == "drop_covered":
         return f"dropped if they hold {known.covered:.0%} of an item, otherwise flagged"
     return "dropped" if known.action == "drop" else "flagged, not dropped"
 
 
 def number(value: object) -> str:
-    """Counts in full, other numbers with four digits, a dash for None."""
+    """Write counts in full, other numbers with four digits, a dash for None."""
     if value is None:
         return "–"
     if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
         return f"{int(value):,d}"
     if isinstance(value, float):
-        if abs(value) < 1e-12:  # rounding error of a mean of zero
+        if abs(value) < 1e-12:  # This is the rounding error of a mean of zero.
             return "0"
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     return str(value)
 
 
 def cell(value: object) -> str:
-    """A value as a table cell: a number as `number` shows it, text with markup escaped."""
+    """Write a value as a table cell: a number as `number` shows it, text with markup escaped."""
     if not isinstance(value, str):
         return number(value)
-    # Apostrophes and single ampersands are as they are: people read the Markdown as text too.
+    # Apostrophes and single ampersands stay: people read the Markdown as text too.
     text = re.sub(r"&(?=#?\w+;)", "&amp;", one_line(value)).replace("<", "&lt;")
     return "".join(f"\\{character}" if character in r"\|`*_[]" else character for character in text)
 
 
 def shown_path(path: str) -> str:
-    """A URL without credentials and query; of any other path, the last component."""
+    """Show a URL without credentials and query; of any other path, the last component."""
     url = urlsplit(path)
     if url.scheme and url.netloc and url.scheme != "file":
         return urlunsplit((url.scheme, url.netloc.rpartition("@")[2], url.path, "", ""))
@@ -122,7 +122,7 @@ def shown_path(path: str) -> str:
 
 
 def shown_model(model: str) -> str:
-    """A model's name on the Hub; of a local folder, the last component."""
+    """Show a model's name on the Hub; of a local folder, the last component."""
     # Hub names have at most one slash.
     is_folder = model.count("/") > 1 or model.startswith(("/", ".", "~"))
     return shown_path(model) if is_folder else model
@@ -130,14 +130,14 @@ def shown_model(model: str) -> str:
 
 @cache
 def explanations() -> dict[str, str]:
-    """What the numbers of the pages mean (`templates/explanations.yaml`)."""
+    """Explanations of the numbers of the pages (`templates/explanations.yaml`)."""
     text = (TEMPLATES / "explanations.yaml").read_text(encoding="utf-8")
     texts: dict[str, str] = yaml.safe_load(text)
     return texts
 
 
 def explained(text: object, table: str = "", key: str = "", *, is_button: bool = False) -> Markup:
-    """The text with its explanation for pointer and keyboard; alone if there is none.
+    """Add an explanation to a text for pointer and keyboard; the text alone if there is none.
 
     *key* of the explanation, within *table*, is the text if empty. A button has the focus in place
     of its text.

@@ -1,9 +1,9 @@
-"""The report's sample of documents, with a map, texts, and nearest neighbours.
+"""Draw the report's sample of documents, with a map, texts, and nearest neighbours.
 
-Counts and means of the report cover every document. What needs embeddings covers a seeded sample
-from at most 32 shards, because comparing all pairs of 10⁸ documents is infeasible. For its nearest
-neighbour, a document is compared with *all* documents of its selection and shard, so it is exact
-within the shard; the embeddings of one shard are in memory.
+Counts and means of the report cover every document. Values that need embeddings cover a seeded
+sample from at most 32 shards, because comparing all pairs of 10⁸ documents is infeasible. For its
+nearest neighbour, a document is compared with *all* documents of its selection and shard, so it is
+exact within the shard; the embeddings of one shard are in memory.
 
 `SAMPLE` and `NEIGHBOUR` are the columns of the two files in `RUN/report/`. The receipt of the
 sample has `mean_cosine`, the mean over all pairs of random candidates.
@@ -34,15 +34,15 @@ from datamask.selection.documents import read_survivors, with_vectors
 from datamask.source.texts import beginnings
 
 QUERIES, BLOCK, CHECKED = 512, 65_536, 8
-"""Documents whose nearest are sought together, others compared at a time, and the nearest by
-float32 of which the exact cosines are computed (docs/log.md#report)."""
+"""Number of documents whose nearest are searched together, of others compared at a time, and of
+nearest ones by float32 that get exact cosines (docs/log.md#report)."""
 
 MOST_PAIRS = 1000
-"""Documents whose nearest document has its text in the sample (docs/log.md#report)."""
+"""Number of documents whose nearest document has its text in the sample (docs/log.md#report)."""
 
 MAPPED_DOCUMENTS, EXTREMES, ASKED = 2000, 20, 5
-"""Random documents on the map, documents of each other kind, and the share (one in `ASKED`) of the
-sampled documents whose nearest document is sought in each selection (docs/log.md#report)."""
+"""Number of random documents on the map, and of documents of each other kind; and fraction (one in
+`ASKED`) of them whose nearest document is searched in each selection (docs/log.md#report)."""
 
 SAMPLE = pa.schema(
     [
@@ -50,16 +50,16 @@ SAMPLE = pa.schema(
         pa.field("row", pa.int64(), nullable=False),
         pa.field("id", pa.string(), nullable=False),
         pa.field("kind", pa.string(), nullable=False),  # `random`, or the extreme that it shows
-        # What quality with a weight of 1 adds to the logit, over the shard's mean candidate.
+        # The gain in logit by quality with a weight of 1, over the shard's mean candidate.
         pa.field("quality_gain", pa.float64()),
-        pa.field("x", pa.float32()),  # on the map; null if not on it
+        pa.field("x", pa.float32()),  # On the map; null if not on it.
         pa.field("y", pa.float32()),
-        # Id of the nearest other document that is selected; of a near-duplicate that was dropped
-        # before selection, of the document that it repeats.
+        # Id of the nearest other document that is selected; for a near-duplicate that was dropped
+        # before selection, the document that it repeats.
         pa.field("nearest", pa.string()),
         pa.field("cosine", pa.float32()),
-        pa.field("text", pa.string()),  # its beginning
-        pa.field("nearest_text", pa.string()),  # of the pairs that are most alike
+        pa.field("text", pa.string()),  # The text's beginning.
+        pa.field("nearest_text", pa.string()),  # Only for the most similar pairs.
     ]
 )
 NEIGHBOUR = pa.schema(
@@ -122,7 +122,7 @@ def write_sample(run: Run, compute: Compute) -> None:
 
 
 def _shares(sizes: list[int], total: int) -> list[int]:
-    """*total*, or all if there are fewer, divided in proportion to sizes by cumulative rounding."""
+    """Divide *total*, at most all, in proportion to sizes by cumulative rounding."""
     whole = sum(sizes)
     cuts = [min(total, whole) * bound // whole for bound in itertools.accumulate(sizes, initial=0)]
     return [after - before for before, after in itertools.pairwise(cuts)]
@@ -152,7 +152,7 @@ def _sample_shard(
     shown = np.concatenate([*kinds.values()])
     features = np.zeros((size, 0), np.float16)
     if run.settings.has_vectors:
-        from datamask.learning.learner import shard_data  # imports torch
+        from datamask.learning.learner import shard_data  # This imports torch.
 
         features = with_vectors(run, read_survivors(run, shard)).features
         device = shard_data(np.zeros((1, 1)), np.zeros(1), {}, compute).device
@@ -196,7 +196,7 @@ def _sample_shard(
 
 
 def _extremes(table: pa.Table, most: int) -> dict[str, np.ndarray]:
-    """Rows of documents that show what the selection decides, *most* of each kind."""
+    """Return rows of documents that show what the selection decides, *most* of each kind."""
     selected = table["selected"].to_numpy()
     logit, quality = (table[name].to_numpy() for name in ("logit", "quality"))
     kept, left = np.flatnonzero(selected), np.flatnonzero(~selected)
@@ -209,10 +209,10 @@ def _extremes(table: pa.Table, most: int) -> dict[str, np.ndarray]:
 
 
 def _quality_gains(run: Run, shard: int, table: pa.Table) -> np.ndarray:
-    """What quality with a weight of 1 adds to each candidate's logit, over that of their mean.
+    """Return each candidate's gain in logit by quality with a weight of 1, over the mean candidate.
 
     A logit is linear in quality (`learning.published`), with a slope of weight / scale. NaN for
-    budgets of tokens, whose logits may be those of another S, and where logits are not of this
+    budgets of tokens, whose logits may belong to another S, and where logits do not come from this
     objective.
     """
     selection, quality = run.settings.selection, table["quality"].to_numpy()
@@ -230,7 +230,7 @@ def _quality_gains(run: Run, shard: int, table: pa.Table) -> np.ndarray:
 
 
 def _dropped(table: pa.Table, most: int, generator: np.random.Generator) -> pa.Table:
-    """Documents that were dropped before embedding, up to *most* for each reason."""
+    """Return documents that were dropped before embedding, up to *most* for each reason."""
     repeated = table["near_duplicate_of"]
     row = pc.index_in(repeated, table["id"], skip_nulls=True).cast(pa.int64())
     table = table.select(["shard", "row", "id", "quality", "dropped"])
@@ -246,7 +246,7 @@ def _dropped(table: pa.Table, most: int, generator: np.random.Generator) -> pa.T
 def nearest(
     features: np.ndarray, rows: np.ndarray, others: np.ndarray, device: Any
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The largest cosine of documents to others, and the row of that other.
+    """Return the largest cosine of documents to others, and the row of that other.
 
     Products in float32, which depend on the number of threads, find candidates; exact sums order
     them.
@@ -254,7 +254,7 @@ def nearest(
     Args:
         features: float16, N x D, unit rows.
         rows: of the Q documents.
-        others: of the documents that they are compared with, ascending.
+        others: rows of the documents to compare with, ascending.
         device: multiplies.
 
     Returns:
@@ -282,7 +282,7 @@ def nearest(
         exact_QK[~np.isfinite(rough_QK)] = -np.inf
         if not exact_QK.shape[1]:
             continue
-        # Of equal ones the first in the source.
+        # Among equal ones, take the first in the source.
         best = exact_QK.max(1, keepdims=True)
         first = np.where(exact_QK == best, near_QK, np.iinfo(np.int64).max).min(1)
         has = np.isfinite(best[:, 0])
@@ -292,7 +292,7 @@ def nearest(
 
 
 def mean_cosine(features: np.ndarray) -> float:
-    """Mean over all pairs of different documents; 0 if there is no pair.
+    """Return the mean over all pairs of different documents; 0 if there is no pair.
 
     Args:
         features: n x D, unit rows.
@@ -303,7 +303,7 @@ def mean_cosine(features: np.ndarray) -> float:
 
 
 def _sample_table(run: Run, documents: pa.Table, features: np.ndarray) -> pa.Table:
-    """The sample with a map and texts."""
+    """Build the sample's table with a map and texts."""
     kinds = documents["kind"].to_numpy(zero_copy_only=False)
     is_random = kinds == RANDOM
     random = np.flatnonzero(is_random)
@@ -315,7 +315,7 @@ def _sample_table(run: Run, documents: pa.Table, features: np.ndarray) -> pa.Tab
     is_mapped, is_shown = np.isfinite(points[:, 0]), ~is_random
     is_shown[random[mapped]] = True
     keys = list(zip(*(documents[name].to_pylist() for name in ("shard", "row")), strict=True))
-    # The texts of the pairs that are most alike; dropped near-duplicates have no cosine.
+    # Add texts of the most similar pairs; dropped near-duplicates have no cosine.
     shown, cosines = np.flatnonzero(is_shown), documents["cosine"].to_numpy()
     nearest_rows = documents["nearest_row"].to_pylist()
     pairs = shown[[nearest_rows[at] is not None for at in shown]]

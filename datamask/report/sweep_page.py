@@ -17,16 +17,16 @@ Row = dict[str, Any]
 
 
 def sweep_rows(runs: Mapping[str, Run], shards: Sequence[int] | None) -> list[Row]:
-    """A row for each run by name, with the numbers of its own report; of some *shards* only.
+    """Return a row for each run by name, with its own report's numbers; of some *shards* only.
 
-    Keys: `variant`; `quality` and `diversity`, gains over random selections as shares of what the
-    best selection gains; `metric`, which measures diversity; `objective`, less that of random
-    selections; `documents` that are selected. None: the method does not have the number.
+    Keys: `variant`; `quality` and `diversity`, gains over random selections as fractions of the
+    best selection's gain; `metric`, which measures diversity; `objective`, minus random selections'
+    objective; `documents` that are selected. None: the method does not have the number.
 
     Raises:
         RunError: a run is not finished.
     """
-    from datamask.objectives.weighted import load_objective  # imports torch
+    from datamask.objectives.weighted import load_objective  # This imports torch.
 
     rows = []
     for name, run in runs.items():
@@ -48,7 +48,7 @@ def sweep_rows(runs: Mapping[str, Run], shards: Sequence[int] | None) -> list[Ro
 
 
 def tradeoff(rows: Sequence[Row], values: Mapping[str, Mapping[str, Any]]) -> Chart:
-    """Quality against diversity: a line along the first setting for each choice of the others.
+    """Chart quality against diversity: a line along the first setting for each other choice.
 
     *values* has the settings of each variant by its name; a row without is the run itself.
     """
@@ -88,7 +88,7 @@ def tradeoff(rows: Sequence[Row], values: Mapping[str, Mapping[str, Any]]) -> Ch
 
 
 def write_sweep(folder: Path, title: str, rows: Sequence[Row], charts: Sequence[Chart]) -> Path:
-    """Write the page `sweep.html` and a picture of each chart into a folder; the page's path."""
+    """Write `sweep.html` and a picture of each chart into a folder; return the page's path."""
     for chart in charts:
         with replace_file(folder / f"{chart.key}.png") as temporary:
             temporary.write_bytes(png(chart))
@@ -98,5 +98,5 @@ def write_sweep(folder: Path, title: str, rows: Sequence[Row], charts: Sequence[
 
 
 def sweep_markdown(rows: Sequence[Row]) -> str:
-    """The table as Markdown."""
+    """Write the table as Markdown."""
     return render("sweep.md", rows=rows)

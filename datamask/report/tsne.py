@@ -9,7 +9,7 @@ PRINCIPAL_COMPONENTS, PERPLEXITY, ITERATIONS, ANGLE = 50, 20, 400, 1.0
 
 
 def embedding_map(features: np.ndarray, seed: int) -> np.ndarray:
-    """t-SNE of some documents, deterministic on one machine.
+    """Compute t-SNE of some documents, deterministic on one machine.
 
     Args:
         features: float32, n x D, unit rows.

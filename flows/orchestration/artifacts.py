@@ -1,4 +1,4 @@
-"""The report's tables and pictures as artifacts of the flow run."""
+"""Show the report's tables and pictures as artifacts of the flow run."""
 
 import base64
 import json
@@ -19,7 +19,7 @@ from flows.orchestration.progress import titled
 
 
 def show_report(run: Run) -> None:
-    """The answer, trained models, tables and the way to the pages, as one artifact; pictures."""
+    """Show answer, trained models, tables and links to the pages as one artifact; pictures."""
     pages = ["report.html", *(["evaluation.html"] if run.settings.evaluation.arms else [])]
     texts = (answer_markdown(run), evaluation_markdown(run), report_markdown(run))
     text = "\n\n".join(filter(None, (*texts, way_to_pages(run, *pages))))
@@ -28,7 +28,7 @@ def show_report(run: Run) -> None:
 
 
 def show_sweep(run: Run, rows: list[Row], page: Path) -> None:
-    """The table of a sweep, the way to its page, and its pictures."""
+    """Show the table of a sweep, a link to its page, and its pictures."""
     text = f"{sweep_markdown(rows)}\n\nThe page: `{page}`"
     create_markdown_artifact(text, **titled(run, "sweep"))
     for path in sorted(page.parent.glob("*.png")):
@@ -36,7 +36,7 @@ def show_sweep(run: Run, rows: list[Row], page: Path) -> None:
 
 
 def show_pictures(run: Run, folder: str) -> None:
-    """Every picture of a folder, as data within its artifact."""
+    """Show every picture of a folder, as data within its artifact."""
     for name in run.storage.list(folder, "*.png"):
         _show_picture(run, run.fetch(name))
 
@@ -48,11 +48,11 @@ def _show_picture(run: Run, path: Path) -> None:
 
 
 SERVED = "http://127.0.0.1:8000"
-"""The address of `datamask open RUN --serve`."""
+"""Address of `datamask open RUN --serve`."""
 
 
 def way_to_pages(run: Run, *names: str) -> str:
-    """How to read pages of a run: a browser opens no file:// link from another page."""
+    """Explain how to read pages of a run: a browser opens no file:// link from another page."""
     links = ", ".join(f"[{name}]({SERVED}/{name})" for name in names)
     command = f"datamask open {shlex.quote(run.address)} --serve"
     text = f"While this command runs on the machine of your browser, these links open: {links}"

@@ -1,4 +1,4 @@
-"""Registers everything that runs need on a Prefect server: pools, limits, deployments, automations.
+"""Register everything that runs need on a Prefect server: pools, limits, deployments, automations.
 
 `deploy` registers the deployments listed in `deployments/prefect.yaml` and the automations listed
 in the other files of that folder. Prefect's commands `prefect deploy` and `prefect automation
@@ -37,10 +37,11 @@ ROOT = Path(__file__).resolve().parents[2]
 DEPLOYMENTS = ROOT / "deployments"
 IN_CHECKOUT = __name__.startswith("flows.")
 SETTINGS = {"PREFECT_LOGGING_EXTRA_LOGGERS": "datamask", "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "60"}
-"""What flow runs find in pyproject.toml of a checkout, for those of an installed package."""
+"""Settings that flow runs of a checkout find in pyproject.toml, for flow runs of a package."""
 
 MOST_UPLOADS = 2
-"""Publications at once on all workers; the operator may change the limit on the server."""
+"""Number of publications at once on all workers; the operator may change the limit on the server.
+Number of publications at once on all workers; the operator may change the limit on the server."""
 
 
 def deploy(
@@ -54,9 +55,9 @@ def deploy(
     Workers run the flows in the folder from which this is called.
 
     Args:
-        pool: the pool of all deployments; None: those of prefect.yaml. Absent ones are created.
+        pool: the pool of all deployments; None: the pools in prefect.yaml. Absent ones are created.
         server: its URL; None: as in Prefect's settings.
-        image: of the jobs in containers; its tag is the version. None: that of the pool.
+        image: of the jobs in containers; its tag is the version. None: the pool's image.
         folder: has prefect.yaml, automations.yaml and on-events.yaml.
 
     Raises:
@@ -70,7 +71,7 @@ def deploy(
         address += "/api"
     deployments = _of_yaml(folder / "prefect.yaml", "deployments")
     if not IN_CHECKOUT:
-        # Its corpus is made by a script of the checkout.
+        # A script of the checkout makes its corpus.
         deployments = [item for item in deployments if item["name"] != "demo"]
     if pool:
         deployments = [{**item, "work_pool": {"name": pool}} for item in deployments]
@@ -122,7 +123,7 @@ def _limit(client: SyncPrefectClient) -> str:
 def _deployment(
     client: SyncPrefectClient, item: dict[str, Any], version: str, image: str | None
 ) -> str:
-    """Register a deployment; its name."""
+    """Register a deployment; return its name."""
     module, _, function = item["entrypoint"].rpartition(".")
     flow: Flow[..., Any] = getattr(importlib.import_module(module), function)
     about = (flow.description or "").partition("\n\nArgs:")[0]
@@ -164,7 +165,7 @@ def _deployment(
 
 
 def _automation(client: SyncPrefectClient, item: dict[str, Any]) -> str:
-    """Create or update an automation, which stays on or off as it is; its name and how it is.
+    """Create or update an automation, which stays on or off as it is; return its name and state.
 
     Its actions name a `deployment` or notification `block`, in place of the ids of this server.
     """
@@ -191,7 +192,7 @@ def _automation(client: SyncPrefectClient, item: dict[str, Any]) -> str:
 
 
 def _version() -> str:
-    """The version of the package, with the commit of a checkout."""
+    """Return the version of the package, with the commit of a checkout."""
     command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
     if not IN_CHECKOUT or not shutil.which("git"):
         return __version__

@@ -1,4 +1,4 @@
-"""Events about runs, for automations of the server (deployments/automations.yaml).
+"""Emit events about runs, for automations of the server (deployments/automations.yaml).
 
 The resource of each is `datamask.run.DIGEST`, and its label `datamask.root` is the run's address.
 `datamask.evaluation` says what an evaluation would find: `arms`, `texts` without arms, or `none`.
@@ -23,8 +23,8 @@ MOST_SHARDS = 100
 def tell(run: Run, event: str, **payload: Any) -> None:
     """Emit `datamask.EVENT` about a run, with the figures that are known.
 
-    `documents` and `tokens` are those selected, `objective` is the value of the selection; before
-    the composition is up to date, `documents` are those of the source, and the others are null.
+    `documents` and `tokens` count the selection, `objective` is its value; before the composition
+    is up to date, `documents` counts the source, and the others are null.
     """
     figures: dict[str, Any] = {"documents": run.num_documents, "tokens": None, "objective": None}
     if run.state("composition") == "done":

@@ -1,8 +1,8 @@
-"""How a stage runs under Prefect, and how a flow ends.
+"""Run a stage under Prefect, and end a flow.
 
 A failed shard never stops the others. After all attempts, the flow ends Failed with one line that
-names the failed shards and the command that finishes them. The run folder alone says what is left
-and why a shard failed, so a retried or repeated flow does only what is left.
+names the failed shards and the command that finishes them. The run folder alone says what remains
+and why a shard failed, so a retried or repeated flow does only the rest.
 """
 
 import functools
@@ -39,7 +39,7 @@ logging.getLogger("datamask").setLevel("INFO")
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Whether Prefect's line says what the last line of the flow run does not; else it is a detail.
+    """Return True if Prefect's line adds something to the last line of the flow run.
 
     After a flow that ends Failed, Prefect logs its error again with a traceback, and before it the
     failure of the task `plan`. Level DEBUG shows both.
@@ -58,7 +58,7 @@ for _name in ("prefect.flow_runs", "prefect.task_runs"):
 
 
 def _stays_here(record: logging.LogRecord) -> bool:
-    """Keep the progress of single units from the server, which gets that of their stage."""
+    """Keep the progress of single units from the server, which gets the progress of their stage."""
     vars(record)["send_to_api"] = False
     return True
 
@@ -67,7 +67,7 @@ logging.getLogger("datamask.progress").addFilter(_stays_here)
 
 
 def is_known(error: Exception) -> bool:
-    """Whether the message of an error says what to do, so that nobody needs its traceback."""
+    """Return True if an error's message names the remedy; then nobody needs its traceback."""
     return isinstance(known(error), DatamaskError | OSError)
 
 
@@ -89,7 +89,7 @@ def ends_in_one_line(work: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def with_settings(root: Root, compute: Compute, **groups: Group | None) -> Run:
-    """Open a run; settings that groups are given replace those of run.json.
+    """Open a run; given groups of settings replace the groups in run.json.
 
     Raises:
         DatamaskError: there is no run, or the settings do not fit the source.
@@ -109,9 +109,9 @@ def fan_out(
     force: bool = False,
     partitions: int = 1,
 ) -> set[str]:
-    """Do what is left of stages: in this flow run, or in `partitions` child flow runs.
+    """Do the rest of stages: in this flow run, or in `partitions` child flow runs.
 
-    With *shards*, only these are done, and no stage that follows one of which others are left.
+    With *shards*, only these are done, and a stage that follows unfinished shards is left out.
 
     Returns:
         The stages that were not done.

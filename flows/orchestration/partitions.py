@@ -1,10 +1,10 @@
-"""A stage in parts: child flow runs of one deployment, on as many workers as there are.
+"""Divide a stage into parts: child flow runs of one deployment, on as many workers as there are.
 
 A small task starts each part and waits for it. A part whose process or machine is lost ends
 Crashed: its worker notices a lost process, the automations in `deployments/automations.yaml` notice
-a lost machine. The task then starts the part again with the same shards, and the part does only
-what is left. Parts of an earlier launch may still run: a shard's lock lets only one process work on
-it, and the next process finds it done.
+a lost machine. The task then starts the part again with the same shards, and the part does only the
+rest. Parts of an earlier launch may still run: a shard's lock lets only one process work on it, and
+the next process finds it done.
 """
 
 from __future__ import annotations
@@ -44,12 +44,13 @@ Partitions = Annotated[int, Field(ge=1, le=4096)]
 
 FLOW = "work-on-shards"
 AUTOMATION = "datamask-silent"
-"""Marks flow runs of lost machines Crashed: deployments/automations.yaml."""
+"""Name of the automation that marks flow runs of lost machines Crashed:
+deployments/automations.yaml."""
 REMEDIES: dict[Any, str] = {
     WorkPoolStatus.NOT_READY: "prefect worker start --pool {}",
     WorkPoolStatus.PAUSED: "prefect work-pool resume {}",
 }
-"""The command that lets flow runs of a pool begin, by why they wait."""
+"""Commands that let waiting flow runs of a pool begin, by the reason of the wait."""
 MOST_ATTEMPTS = 3
 """Maximum number of flow runs per part, if each of them is lost."""
 POLL_SECONDS = 2.0
@@ -60,7 +61,7 @@ RETRIES = 60
 
 
 def choose_deployment(client: SyncPrefectClient, stage: str) -> tuple[str, str]:
-    """The deployment for shards of a stage, and its pool (empty if it has none).
+    """Choose the deployment for shards of a stage, and its pool (empty if it has none).
 
     Stages that use a GPU prefer pool gpu, others pool cpu; if only the other pool has a worker,
     parts go there.
@@ -145,10 +146,10 @@ def waits_told(stage: str, flow_run: UUID, pool: str) -> Iterator[None]:
 def run_parts(
     run: Run, stage: str, units: list[int], compute: Compute, force: bool, partitions: int
 ) -> dict[int, str]:
-    """Process units in child flow runs; the reason of each unit whose part did not complete.
+    """Process units in child flow runs; return why a part did not complete, by unit.
 
     Raises:
-        SettingsError: as `check_deployments`.
+        SettingsError: as in `check_deployments`.
     """
     check_deployments(partitions, (stage,))
     with get_client(sync_client=True) as client:
@@ -191,7 +192,7 @@ def run_parts(
 def work_on_part(deployment: str, name: str, parameters: dict[str, Any], launch: str) -> None:
     """Start a part and wait for it; start it again if it is lost.
 
-    Its flow run is of *deployment* and has this *name*; *parameters* are those of flow
+    Its flow run belongs to *deployment* and has this *name*; *parameters* go to flow
     `work-on-shards`.
 
     Raises:

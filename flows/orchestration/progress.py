@@ -1,7 +1,7 @@
-"""The progress of a stage: an artifact of its flow run, and lines in the log of the first flow run.
+"""Show the progress of a stage: an artifact of its flow run, and lines in the first flow run's log.
 
 `prefect deployment run --watch` shows only the log of the flow run that it started, and stages are
-flow runs of their own. So what is at work in this process is logged there too.
+flow runs of their own. So work in this process is logged there too.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ _stages: ContextVar[Stages | None] = ContextVar("stages", default=None)
 
 
 def titled(run: Run, name: str, about: str = "") -> dict[str, Any]:
-    """Key and description of an artifact.
+    """Return key and description of an artifact.
 
     The key has the run in it: artifacts of other runs are not versions of this one.
     """
@@ -55,13 +55,13 @@ class Progress:
 
 
 def first_log() -> Callable[[str], None]:
-    """The function that logs a line to the first flow run, from any thread of this process."""
+    """Return a function that logs a line to the first flow run, from any thread of this process."""
     return stages.log if (stages := _stages.get()) else logger.info
 
 
 @contextlib.contextmanager
 def watched() -> Iterator[None]:
-    """Log what is at work to the flow run that this process started with, while the block runs."""
+    """Log work to the flow run that this process started with, while the block runs."""
     context = FlowRunContext.get()
     if _stages.get() is not None or context is None or context.flow_run is None:
         yield

@@ -1,4 +1,4 @@
-"""Where the tasks of a stage run: threads of this process, or a Ray cluster (`compute.engine`).
+"""Choose where the tasks of a stage run: threads, or a Ray cluster (`compute.engine`).
 
 Tasks receive a folder and shard numbers, and return nothing.
 """
@@ -33,7 +33,7 @@ logger = logging.getLogger("datamask.engines")
 PACKAGES = Path(datamask.__file__).resolve().parents[1]
 """The checkout, or the folder of installed packages: has the library and the flows."""
 MOST_RETRIES = 3
-"""How often Ray restarts a task whose process or node was lost."""
+"""Number of times that Ray restarts a task whose process or node was lost."""
 CONNECT_SECONDS = 10
 
 
@@ -53,7 +53,7 @@ def tell_of_wait(stage: str) -> None:
 
 @contextlib.contextmanager
 def task_runner(stage: str, root: Root, compute: Compute) -> Iterator[tuple[TaskRunner[Any], int]]:
-    """The started task runner of `compute.engine`, and how many of its tasks run at once.
+    """Yield the started task runner of `compute.engine`, and how many of its tasks run at once.
 
     Raises:
         SettingsError: Ray is not installed, cannot be reached, or can never run such a task.
@@ -78,7 +78,7 @@ def failures(
     pending = {runner.submit(task, parameters): units for units, task, parameters in calls}
     reasons, done = dict[int, str](), 0
     for future in as_completed(list(pending)):
-        future.wait()  # only this fetches the final state
+        future.wait()  # Only this fetches the final state.
         units = pending[future]
         if not future.state.is_completed():
             reasons |= dict.fromkeys(units, describe(error_of(future.state)))
@@ -148,10 +148,10 @@ def _check_address(address: str) -> None:
 def ray_request(
     stage: str, compute: Compute, nodes: list[dict[str, float]]
 ) -> dict[str, int | float]:
-    """The resources that a task of a stage requests from Ray's scheduler.
+    """Return the resources that a task of a stage requests from Ray's scheduler.
 
-    It gets a GPU if the stage uses a device: with `device: auto`, if one of the living *nodes*, of
-    which these are the resources, has one.
+    It gets a GPU if the stage uses a device and, with `device: auto`, if a living node has one.
+    *nodes* are the nodes' resources.
     """
     there = any(node.get("GPU", 0) >= 1 for node in nodes)
     wanted = compute.device_kind == "cuda" or (compute.device == "auto" and there)
@@ -159,7 +159,7 @@ def ray_request(
 
 
 def slots_of(node: dict[str, float], request: dict[str, int | float]) -> int:
-    """How many such tasks a node runs at once."""
+    """Return how many such tasks a node runs at once."""
     names = {"num_cpus": "CPU", "num_gpus": "GPU"}
     fits = [int(node.get(names[key], 0) // asked) for key, asked in request.items() if asked]
     return min(fits) if fits else 1
