@@ -123,4 +123,6 @@ def run_query(run: Run, sql: str) -> Iterator[tuple[list[str], Iterator[tuple[An
             names = [column[0] for column in result.description or ()]
             yield names, iter(result.fetchone, None)
     except duckdb.Error as error:
-        raise RunError(f"query: {one_line(error)}") from None
+        # DuckDB then repeats the statement around the SQL, which is not the user's.
+        said = str(error).partition("\nLINE ")[0]
+        raise RunError(f"query: {one_line(said)}") from None

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from datamask.analysis.query import relations, run_query
 from datamask.cli.main import cli
 from datamask.config.loading import load_settings
+from datamask.errors import RunError
 from tests.docs.pages import PAGES, ROOT
 from tests.finished import finish, selected_ids, settings, table_of
 
@@ -50,6 +51,16 @@ def test_selection_is_what_the_masks_keep(made):
     shown = command("query", run.root, sql).splitlines()
     assert shown[0].split() == ["id", "quality"]
     assert [line.split()[0] for line in shown[1:]] == kept
+
+
+@pytest.mark.parametrize("sql", ["SELECT tokenz FROM documents", "SELEC 1"])
+def test_a_query_that_is_refused_shows_no_other_sql(sql, made):
+    """The line names what is wrong in the user's statement, without the one that DuckDB runs."""
+    with pytest.raises(RunError) as caught, run_query(made.run, sql):
+        pass
+    said = str(caught.value)
+    assert ("tokenz" if "FROM" in sql else "SELEC") in said
+    assert "LINE" not in said and "query(?)" not in said and "\n" not in said
 
 
 def test_every_value_is_valid_json(made):
