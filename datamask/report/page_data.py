@@ -111,7 +111,7 @@ def _reason(row: list[Any]) -> str:
     """Why a document is kept or not, in a clause."""
     _, state, kind, _, logit, _, cosine, _, _, quality, *_ = row
     if state == "dropped":
-        return _DROPPED.get(kind, kind.replace("_", " "))
+        return _DROPPED.get(kind, str(kind).replace("_", " "))
     rest = None if quality is None else logit - quality
     if rest is None:
         reason = "above the threshold" if state == "kept" else "below the threshold"
