@@ -46,7 +46,7 @@ def without_secrets(text: str) -> str:
 
 @functools.lru_cache
 def _secrets(values: tuple[str, ...]) -> re.Pattern[str] | None:
-    """Return the pattern of all forms in which libraries and servers repeat secrets, or None."""
+    """Return a pattern of all forms of secrets that libraries and servers repeat, or None."""
     forms = set[str]()
     for value in values:
         parts = re.findall(

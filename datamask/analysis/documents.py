@@ -143,8 +143,8 @@ def _expected(run: Run, shard: int) -> int:
         return int(run.receipt("selection", shard).metrics["num_selected"])
     if selection.has_cut:
         return int(run.receipt("threshold").metrics["selected"][shard])
-    left = budget.Survivors.of(run.receipt("quality", shard).metrics)
-    return budget.shard_units(selection, run.num_documents, left)
+    survivors = budget.Survivors.of(run.receipt("quality", shard).metrics)
+    return budget.shard_units(selection, run.num_documents, survivors)
 
 
 _TALLIES = f"""

@@ -18,7 +18,7 @@ from datamask.errors import SettingsError
 def deploy(pool: str | None, server: str | None, image: str | None) -> None:
     """Register pools, deployments and automations with a Prefect server.
 
-    Workers run the flows in the folder in which this command runs. Pools that are absent are
+    Workers run the flows in the folder of this command. Pools that are absent are
     created as process pools. Schedules, limits and automations that were changed on the server
     stay as they are.
 

@@ -101,7 +101,7 @@ def accept_only(groups: tuple[str, ...], overrides: tuple[str, ...]) -> None:
 
 
 def own_settings(root: Root, origin: Root | None = None) -> Settings | None:
-    """Return the settings to which --set applies without --config; None for the defaults."""
+    """Return the settings that --set changes without --config; None for the defaults."""
     if run_exists(root):
         return open_run(root).settings
     return None if origin is None else open_run(origin).settings

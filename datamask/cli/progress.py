@@ -160,15 +160,15 @@ def _left(works: list[Work], spent: list[float], waiting: int, mean: float | Non
 
 def _expected(run: Run, stage: str, workers: int) -> float | None:
     """Return the seconds that a stage's remaining work took before; None if unknown."""
-    left = [unit for unit, state in enumerate(run.states(stage)) if state != "done"]
-    if not left:
+    unfinished = [unit for unit, state in enumerate(run.states(stage)) if state != "done"]
+    if not unfinished:
         return 0.0
     if STAGES[stage].each == "round" or stage == "round":
         return None  # Their number depends on the documents.
-    seconds = seconds_before(run, stage, left)
+    seconds = seconds_before(run, stage, unfinished)
     if seconds is None or not STAGES[stage].in_parallel:
         return seconds
-    return seconds / min(workers, len(left))
+    return seconds / min(workers, len(unfinished))
 
 
 def clock(seconds: float) -> str:

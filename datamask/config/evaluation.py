@@ -17,7 +17,7 @@ METHODS = typing.get_args(Selection.model_fields["method"].annotation)
 
 
 class Arm(Group):
-    """A set of documents to train on, one of several that are compared."""
+    """A set of documents to train on, to be compared with others."""
 
     model_config = ConfigDict(json_schema_extra=or_text)
 

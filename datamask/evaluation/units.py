@@ -99,15 +99,16 @@ def read_bits(run: Run) -> tuple[dict[float, npt.NDArray[np.float64]], dict[str,
             diverged[f"{trial.rate:g}"] = f"{run.unit_label('training', unit)}: {reason}"
         bits = read_columns(run.path("training", unit), ["bits"])["bits"].to_numpy()
         read[trial.rate, trial.arm, trial.seed] = bits
-    left = [rate for rate in learning_rates(evaluation) if f"{rate:g}" not in diverged]
-    if not left:
+    usable = [rate for rate in learning_rates(evaluation) if f"{rate:g}" not in diverged]
+    if not usable:
         raise RunError(
             f"{run.address}: evaluation: models diverged at every learning rate "
             f"({next(iter(diverged.values()))}); set lower evaluation.learning_rates"
         )
     arms, seeds = range(len(evaluation.arms)), range(evaluation.seeds)
     by_rate = {
-        rate: np.array([[read[rate, arm, seed] for seed in seeds] for arm in arms]) for rate in left
+        rate: np.array([[read[rate, arm, seed] for seed in seeds] for arm in arms])
+        for rate in usable
     }
     return by_rate, diverged
 

@@ -77,8 +77,8 @@ def seed_variance(values: npt.NDArray[np.float64]) -> tuple[float, int]:
     if not freedom:
         return 0.0, 0
     of_seed = values.mean(axis=0) - values.mean()
-    left = values - values.mean(axis=1, keepdims=True) - of_seed
-    return float((left**2).sum()) / freedom, freedom
+    residuals = values - values.mean(axis=1, keepdims=True) - of_seed
+    return float((residuals**2).sum()) / freedom, freedom
 
 
 def _ratio(
@@ -89,9 +89,9 @@ def _ratio(
     *apart* are differences in bits, by document.
     """
     difference = float(apart.sum() / sizes.sum())
-    left = apart - difference * sizes
+    residuals = apart - difference * sizes
     many = len(sizes) / max(len(sizes) - 1, 1)
-    return difference, float(left @ left) * many / float(sizes.sum()) ** 2, len(sizes)
+    return difference, float(residuals @ residuals) * many / float(sizes.sum()) ** 2, len(sizes)
 
 
 def compare(
@@ -176,7 +176,9 @@ def _p_value(difference: float, parts: Sequence[tuple[float, int]]) -> float:
 def holm(p_values: npt.NDArray[np.float64]) -> list[float]:
     """Holm's step-down correction (1979)."""
     order = np.argsort(p_values, kind="stable")
-    left = len(order) - np.arange(len(order))  # Number of hypotheses that a step corrects for.
+    hypotheses = len(order) - np.arange(
+        len(order)
+    )  # Number of hypotheses that a step corrects for.
     corrected = np.empty_like(p_values)
-    corrected[order] = np.minimum(1, np.maximum.accumulate(left * p_values[order]))
+    corrected[order] = np.minimum(1, np.maximum.accumulate(hypotheses * p_values[order]))
     return [float(value) for value in corrected]

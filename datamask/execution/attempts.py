@@ -68,13 +68,13 @@ def failures_on_record(
     record. With *force*, finished units were repeated: then a unit in *reasons* failed unless its
     record says that it has succeeded since `forget_records`.
     """
-    left = run.remaining(stage, units)
+    unfinished = run.remaining(stage, units)
     failures = {}
-    for unit in sorted({*left, *(reasons if force else ())}):
+    for unit in sorted({*unfinished, *(reasons if force else ())}):
         record = read_record(run, stage, unit)
         if record is not None and record.failure:
             failures[unit] = record.failure
-        elif unit in left or record is None or record.seconds is None:
+        elif unit in unfinished or record is None or record.seconds is None:
             failures[unit] = reasons.get(unit, "its task completed, but its file is missing")
     return failures
 
@@ -93,28 +93,30 @@ def steps(
     if stage != "round":
         each = STAGES[stage].each
         units = shards if STAGES[stage].in_parallel else None
-        left = run.remaining(stage, units, force=force)
-        if not left:
+        remaining = run.remaining(stage, units, force=force)
+        if not remaining:
             logger.info("%s: nothing to do", stage)
         elif STAGES[stage].before:
             pkgutil.resolve_name(STAGES[stage].before)(run)
         # A step that fails raises, so that every step makes all of its units.
-        while left:
+        while remaining:
             if each == "file" and not force:
-                left = sorted({run.subset_groups[file]: file for file in reversed(left)}.values())
-            yield stage, left
+                remaining = sorted(
+                    {run.subset_groups[file]: file for file in reversed(remaining)}.values()
+                )
+            yield stage, remaining
             force = False
-            left = run.remaining(stage) if each in ("unit", "file") and units is None else []
+            remaining = run.remaining(stage) if each in ("unit", "file") and units is None else []
         return
     number = 0
     while number <= run.last_round:
         if number:
             of_round = run.round_units(number)
             units = of_round if shards is None else [of_round[shard] for shard in shards]
-            if left := run.remaining("round", units, force=force):
-                yield "round", left
-        if left := run.remaining("round_total", [number], force=force):
-            yield "round_total", left
+            if remaining := run.remaining("round", units, force=force):
+                yield "round", remaining
+        if remaining := run.remaining("round_total", [number], force=force):
+            yield "round_total", remaining
         number += 1
 
 
@@ -199,10 +201,10 @@ def run_unit(
     *force*. Durations go to `records/`, because an output must not depend on the clock.
     """
     units = None if unit is None else [unit]
-    left = run.remaining(stage, units, force=force)
-    if not left:
+    remaining = run.remaining(stage, units, force=force)
+    if not remaining:
         return
-    for path in (run.root / run.name(stage, number) for number in left):
+    for path in (run.root / run.name(stage, number) for number in remaining):
         check_no_folder(path)
     whole_run = STAGES[stage].each != "shard"
     with run.storage.lock(run.lock_of(stage, unit)):

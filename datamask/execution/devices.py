@@ -49,7 +49,7 @@ def check_device(compute: Compute) -> None:
     if int(index or 0) >= count:
         has = f"CUDA devices 0 to {count - 1}" if count else "no CUDA device"
         raise SettingsError(
-            f"compute.device: {compute.device} asked for, this machine has {has}; use auto or cpu"
+            f"compute.device: {compute.device} is set, but this machine has {has}; use auto or cpu"
         )
 
 

@@ -53,7 +53,7 @@ FROM most JOIN read_parquet($benchmarks, hive_partitioning = false) USING (bench
 def find_contaminated(connection: Any, run: Run) -> None:
     """Make table `contaminated`: shard, row and contamination of documents with benchmark texts.
 
-    If a document holds parts of several items, the item is named of which it holds most. Table
+    If a document holds text of several items, the item with the largest fraction is named. Table
     `ngrams` has the n-grams of all items, and marks common ones. *connection* has the view
     `documents`.
     """

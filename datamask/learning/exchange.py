@@ -148,8 +148,10 @@ def learn_sample(
     generator: torch.Generator,
 ) -> Judge:
     """Learn a random sample, of at least one document, in place of the corpus."""
-    part = min(max(num_selected / float(totals.count), LEAST_PART), 1 - LEAST_PART)
-    even = torch.full((sample.num_documents,), math.log(part / (1 - part)), device=sample.device)
+    fraction = min(max(num_selected / float(totals.count), LEAST_PART), 1 - LEAST_PART)
+    even = torch.full(
+        (sample.num_documents,), math.log(fraction / (1 - fraction)), device=sample.device
+    )
     weight = float(totals.count) / sample.num_documents
     ascent = Ascent(sample, WeightedObjective(tuple(terms)), num_selected, even, weight=weight)
     if is_linear(ascent.terms):

@@ -186,9 +186,11 @@ def marginal_gains(
     exact, order = data.exact, highest_order(terms)
     inclusion = mask_N.to(torch.float32)
     if moments is None:
-        some = bool(mask_N.any())
-        moments = moments_of(exact, inclusion if some else torch.ones_like(inclusion), order)
-        moments = moments if some else moments.scaled(1.0)
+        has_selected = bool(mask_N.any())
+        moments = moments_of(
+            exact, inclusion if has_selected else torch.ones_like(inclusion), order
+        )
+        moments = moments if has_selected else moments.scaled(1.0)
     values = torch.zeros_like(data.quality_N)
     if neighbours:
         values += coverage_factor(terms) * neighbours.gains(mask_N)

@@ -1,4 +1,4 @@
-"""The input of an estimator: a problem, and the curve with the state from which it resumes.
+"""The input of an estimator: a problem, and the curve with the state that it resumes from.
 
 A state holds everything that the next step depends on, exactly, so a resumed learner takes the
 steps that it would have taken.

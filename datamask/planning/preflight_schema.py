@@ -149,11 +149,12 @@ def budget_problems(settings: Settings, documents: int) -> Iterator[DatamaskErro
         return
     if selection.mask_model or selection.tokens is not None:
         return  # A threshold decides, or stage `quality` checks when tokens have been counted.
-    left = documents - int(Fraction(str(settings.least_pruned)) * documents)
-    if total > left:
+    survivors = documents - int(Fraction(str(settings.least_pruned)) * documents)
+    if total > survivors:
         yield SettingsError(
             f"{budget.setting_of_documents(selection)}: {total} documents are to be kept, but "
-            f"quality.prune_fraction {settings.least_pruned} leaves at most {left} of {documents}"
+            f"quality.prune_fraction {settings.least_pruned} leaves at most {survivors} of "
+            f"{documents}"
         )
 
 

@@ -310,7 +310,7 @@ def _score_pin(score: Score, settings: Settings, before: Run | None) -> dict[str
 
 def _disk_needed(settings: Settings, documents: int, size: int) -> dict[str, int]:
     """Estimate the bytes on disk by folder of the run, from bytes per document."""
-    left = documents - int(Fraction(str(settings.least_pruned)) * documents)
+    survivors = documents - int(Fraction(str(settings.least_pruned)) * documents)
     total = budget.expected_documents(settings.selection, documents, size)
     kinds = [score.kind for score in settings.scores]
     needed = {
@@ -320,8 +320,8 @@ def _disk_needed(settings: Settings, documents: int, size: int) -> dict[str, int
         "screening": (SIGNATURE_BYTES + SKETCH_BYTES + 40)
         * (documents if settings.quality.near_duplicates else 0),
         "quality": 60 * documents,
-        "embeddings": settings.embedding.bytes_per_vector * left * settings.has_vectors,
-        "selection": 40 * left,
+        "embeddings": settings.embedding.bytes_per_vector * survivors * settings.has_vectors,
+        "selection": 40 * survivors,
         "documents": 100 * documents,
         "subset": size * total // documents,
     }

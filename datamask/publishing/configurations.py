@@ -122,7 +122,7 @@ def _write_sample(run: Run, default: Configuration, folder: Path) -> Configurati
     """Write a random sample of the subset in its order; the seed determines the documents."""
     count = min(max(1, round(SAMPLE * default.rows)), default.rows)
     generator = np.random.default_rng([run.settings.seed, default.rows])
-    drawn = np.sort(generator.choice(default.rows, count, replace=False, shuffle=False))
+    chosen = np.sort(generator.choice(default.rows, count, replace=False, shuffle=False))
 
     def batches() -> Iterator[pa.RecordBatch]:
         for path in default.files.values():
@@ -131,7 +131,7 @@ def _write_sample(run: Run, default: Configuration, folder: Path) -> Configurati
 
     files = -(-int(SAMPLE * default.stored_bytes) // run.settings.subset.file_bytes)
     made_from = digest("sample", 1, SAMPLE, run.settings.seed, run.fingerprint_all("subset"))
-    sample = (rows for _, rows in take_rows(batches(), drawn))
+    sample = (rows for _, rows in take_rows(batches(), chosen))
     about = f"{100 * SAMPLE:.3g} % of them, chosen at random"
     schema = pq.read_schema(next(iter(default.files.values()))).remove_metadata()
     return _write(run, folder, about, schema, sample, count, max(1, files), made_from)
@@ -173,13 +173,13 @@ def _write_tokens(run: Run, folder: Path) -> Configuration:
             rows = read_columns(run.path("order"), filters=[("file", "=", unit)])
             tokens = np.memmap(run.fetch(run.beside("tokens", unit)[0]), order.metrics["type"], "r")
             for first in range(0, len(rows), TEXTS_AT_ONCE):
-                some = rows.slice(first, TEXTS_AT_ONCE)
-                lengths, starts = some["tokens"].to_numpy(), some["first_token"].to_numpy()
+                batch = rows.slice(first, TEXTS_AT_ONCE)
+                lengths, starts = batch["tokens"].to_numpy(), batch["first_token"].to_numpy()
                 begin = int(starts[0] - rows["first_token"][0].as_py())
                 values = pa.array(tokens[begin : begin + int(lengths.sum())])
                 offsets = pa.array(np.append(0, np.cumsum(lengths)).astype(np.int32))
                 lists = pa.ListArray.from_arrays(offsets, values)
-                facts = [some[field.name].combine_chunks() for field in columns]
+                facts = [batch[field.name].combine_chunks() for field in columns]
                 yield pa.RecordBatch.from_arrays([*facts, lists], schema=schema)
 
     made_from = digest("tokens", 1, run.fingerprint("order"))
@@ -205,17 +205,17 @@ def _write(
         return made
     waiting = pa.RecordBatch.from_pylist([], schema=schema)
     for number, path in enumerate(paths):
-        due = rows * (number + 1) // num_files - rows * number // num_files
+        size = rows * (number + 1) // num_files - rows * number // num_files
         receipt = functools.partial(Receipt, folder.name, number, made_from)
         output_of = {**PARQUET_OPTIONS, "storage": run.storage}
         with parquet_output(path, schema, receipt, **output_of) as write:
             output = Output(write, ROW_GROUP_BYTES)
-            while due:
+            while size:
                 if not len(waiting):
                     waiting = next(batches)
-                batch = waiting.slice(0, due)
+                batch = waiting.slice(0, size)
                 waiting = waiting.slice(len(batch))
-                due -= len(batch)
+                size -= len(batch)
                 output.add(batch)
             output.flush()
     return made

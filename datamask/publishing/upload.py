@@ -114,7 +114,7 @@ class Upload:
         return self.changes({})
 
     def look(self, revision: str) -> tuple[str, dict[str, list[str]]]:
-        """Return the commit of a revision, and the paths in which it differs from the local files.
+        """Return the commit of a revision, and the paths where it differs from the local files.
 
         Raises:
             PublicationError: the repository is public or `main` holds files of others, against the

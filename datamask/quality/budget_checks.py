@@ -57,27 +57,27 @@ def check_survivors(connection: Any, run: Run, counts: Counts) -> None:
 
 def _check_left(run: Run, counts: Counts) -> None:
     by_reason = dict.fromkeys(schemas.DROP_REASONS, 0)
-    left = tokens = 0
+    kept = tokens = 0
     for _, reason, documents, units in counts:
         if reason:
             by_reason[reason] += documents
         else:
-            left, tokens = left + documents, tokens + units
+            kept, tokens = kept + documents, tokens + units
     why = ", ".join(f"{number} {reason}" for reason, number in by_reason.items())
-    if not left:
+    if not kept:
         raise InputError(f"no document is left of {run.num_documents} ({why})")
     selection = run.settings.selection
     total = budget.total_units(selection, run.num_documents)
     if selection.tokens is not None:
         if total > tokens:
             raise SettingsError(
-                f"selection.tokens: {total} tokens are to be kept, but the {left} documents that "
+                f"selection.tokens: {total} tokens are to be kept, but the {kept} documents that "
                 f"are left ({why}) have {tokens}; lower it, or lower quality.prune_fraction"
             )
-    elif total > left and not selection.mask_model:
+    elif total > kept and not selection.mask_model:
         raise SettingsError(
             f"{budget.setting_of_documents(selection)}: {total} documents are to be kept, but of "
-            f"{run.num_documents} only {left} are left ({why}); lower it, or lower "
+            f"{run.num_documents} only {kept} are left ({why}); lower it, or lower "
             "quality.prune_fraction"
         )
 
@@ -127,11 +127,11 @@ def _epoch(counts: list[tuple[int, int]], total: int, *, in_tokens: bool) -> int
     """
     documents = tokens = 0
     for length, number in counts:
-        left = total - (tokens if in_tokens else documents)
-        if left <= 0:
+        remaining = total - (tokens if in_tokens else documents)
+        if remaining <= 0:
             break
         if in_tokens:
-            left = -(-left // length) if length else number
-        documents += min(number, left)
-        tokens += min(number, left) * length
+            remaining = -(-remaining // length) if length else number
+        documents += min(number, remaining)
+        tokens += min(number, remaining) * length
     return documents if in_tokens else tokens

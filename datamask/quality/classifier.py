@@ -57,8 +57,10 @@ def classify_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     keys = {score.name: _key(run, shard, score) for score in scores}
     columns = _finished_columns(run, shard, keys)
     how = [compute.device_kind, compute.embedding_batch]
-    left = sorted((s for s in scores if s.name not in columns), key=lambda s: _model_key(run, s))
-    for model_key, group in groupby(left, key=lambda s: _model_key(run, s)):
+    remaining = sorted(
+        (s for s in scores if s.name not in columns), key=lambda s: _model_key(run, s)
+    )
+    for model_key, group in groupby(remaining, key=lambda s: _model_key(run, s)):
         of_model = (run.fingerprint("classifier_scores", shard), [*how, model_key])
         checkpoints = Checkpoints(run, "classifier_scores", shard, of_model)
         columns |= _classified(run, shard, list(group), compute, checkpoints)

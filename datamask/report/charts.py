@@ -130,7 +130,7 @@ class Chart:
 def specification(chart: Chart, width: int, *, is_picture: bool) -> dict[str, Any]:
     """Return the chart in Vega-Lite 6, with its values.
 
-    The layer of series number i has the name `seriesI`, by which the page's script finds its marks.
+    The layer of series number i has the name `seriesI`; the page's script finds marks by it.
     *width* is the width of the plotting area, in pixels. A picture has a title and a legend, which
     pages write themselves.
     """

@@ -166,7 +166,7 @@ def explained(run: Run) -> Iterator[Finding]:
     rows = _explained_rows(run)
     unusual = [row for row in unusual_groups(run) if row["step"] in _BY_SCORES]
     unusual = unusual if _has_effect(run) else []
-    found = False
+    has_findings = False
     for score in run.settings.scores:
         judged = [
             (grade, row)
@@ -175,7 +175,7 @@ def explained(run: Run) -> Iterator[Finding]:
         ]
         # A warning goes before a caution; the strongest of either goes first.
         for grade, row in sorted(judged, key=lambda one: one[0] == "caution")[:1]:
-            found = True
+            has_findings = True
             kind = row["kind"]
             text = f"Score {score.name} differs by {kind}: {_figures(row)}."
             if decided := [one for one in unusual if one["kind"] == kind]:
@@ -188,7 +188,7 @@ def explained(run: Run) -> Iterator[Finding]:
             short = f"score {score.name} {'repeats the' if _is_group(row) else 'differs by'} {kind}"
             grade = "caution" if is_wanted else grade
             yield Finding(grade, "score and groups", short, text, command)
-    if rows and not found:
+    if rows and not has_findings:
         text = f"No score repeats a group: the largest AUC is {max(r['auc'] for r in rows):.2f} "
         text += "(0.5 is chance), the largest share of variance between groups "
         most = max((row["eta_squared"] or 0 for row in rows), default=0)

@@ -83,9 +83,9 @@ def scores(run: Run) -> Iterator[Finding]:
         "SELECT *, missing / documents AS lacking FROM score_summary JOIN totals "
         "USING (selection) WHERE selection = 'source' AND documents > 0",
     )
-    found = {row["score"]: row for row in rows}
+    row_of = {row["score"]: row for row in rows}
     for score in settings.scores:
-        row = found.get(score.name)
+        row = row_of.get(score.name)
         if row and row["lacking"] > MOST_LACKING:
             fate = "were dropped" if score.filled is None else f"got {score.filled:g}"
             yield Finding(

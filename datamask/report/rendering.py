@@ -29,8 +29,8 @@ _NOTES = {
     "with its relative change, and mean gain of each term with its change in deviations over "
     "documents:",
     "explained_note": "How much of a score is known from a document's group alone: how well the "
-    "group tells the best tenth by the score (AUC: 0.5 is chance, 1 is always), and the share of "
-    "the score's variance that is between groups:",
+    "group separates the best tenth by the score (AUC: 0.5 is chance, 1 is always), and the share "
+    "of the score's variance that is between groups:",
     "moved_note": "Share of each group's documents in the best tenth of the source by quality, if "
     "scores are normalised over the whole corpus and within groups; groups with the largest "
     "changes:",

@@ -90,8 +90,8 @@ def write_sample(run: Run, compute: Compute) -> None:
     shards = [(row["shard"], row["candidates"]) for row in query(run, sql)]
     if len(shards) > SAMPLED_SHARDS:
         generator = np.random.Generator(np.random.PCG64(run.settings.seed))
-        drawn = generator.choice(len(shards), SAMPLED_SHARDS, replace=False)
-        shards = [shards[number] for number in sorted(drawn)]
+        chosen = generator.choice(len(shards), SAMPLED_SHARDS, replace=False)
+        shards = [shards[number] for number in sorted(chosen)]
     sizes = [candidates for _, candidates in shards]
     has_vectors = run.settings.has_vectors
     counts = _shares(sizes, SAMPLED_DOCUMENTS if has_vectors else MAPPED_DOCUMENTS)

@@ -345,8 +345,8 @@ class Run:
         if STAGES[stage].units:
             listed = self.units(stage)  # List the units once, not for each unit.
             names = [f"{listed[index].name}{STAGES[stage].suffix}" for index in wanted]
-            due = [self._unit_fingerprint(STAGES[stage], listed[index]) for index in wanted]
-            return self._compared(names, due)
+            expected = [self._unit_fingerprint(STAGES[stage], listed[index]) for index in wanted]
+            return self._compared(names, expected)
         names = [self.name(stage, unit) for unit in wanted]
         return self._compared(names, (self.fingerprint(stage, unit) for unit in wanted))
 

@@ -218,12 +218,12 @@ def held_out(settings: Settings) -> list[Any]:
 
 
 def has_score(kind: str) -> Callable[[Settings], bool]:
-    """Whether there is a score of this kind."""
+    """Return a function: True if a score has this kind."""
     return lambda settings: any(score.kind == kind for score in settings.scores)
 
 
 def makes_tokens(settings: Settings) -> bool:
-    """Whether tokens are written for a trainer."""
+    """Return True if the run writes tokens for a trainer."""
     return settings.tokens is not None
 
 

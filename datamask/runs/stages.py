@@ -239,8 +239,8 @@ def stages_of(
 ) -> list[str]:
     """List the stages of a run with these settings, in order, from *first* to *last*."""
     order = list(STAGES)
-    part = order[order.index(first) : order.index(last) + 1]
-    return [stage for stage in part if STAGES[stage].where(settings)]
+    chosen = order[order.index(first) : order.index(last) + 1]
+    return [stage for stage in chosen if STAGES[stage].where(settings)]
 
 
 def owner_of(name: str) -> str:

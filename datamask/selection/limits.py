@@ -47,12 +47,12 @@ def check_limits(selection: Selection, total: int, units_of: Mapping[str, int]) 
         if there < due:
             raise SettingsError(
                 f"selection.limits: the floor of {limit.column} {limit.value} asks for {due} "
-                f"{unit}, only {there} are left of it; lower the floor"
+                f"{unit}, but only {there} are left; lower the floor"
             )
     if least > total:
         raise SettingsError(
-            f"selection.limits: the floors add up to {least} {unit}, {total} are to be kept; lower "
-            "them"
+            f"selection.limits: the floors add up to {least} {unit}, but only {total} "
+            "are to be kept; lower them"
         )
     caps = {name: cap for name, (_, cap) in group_bounds(selection, total, units_of).items()}
     most = sum(min(there, caps.get(name, there)) for name, there in units_of.items())
@@ -101,7 +101,7 @@ def too_little(
     if NO_GROUP in limited:
         remedy += f"; documents without a {column} form the group {NO_GROUP}, which has its own cap"
     return SettingsError(
-        f"selection.limits: the caps leave {most} {unit}, {total} are to be kept; {remedy}"
+        f"selection.limits: the caps leave {most} {unit}, but {total} are to be kept; {remedy}"
     )
 
 

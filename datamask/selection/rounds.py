@@ -53,8 +53,8 @@ def state_after(run: Run, shard: int, state: CorpusState) -> ShardState:
     rows = sums.read_rows(run, "round", names, unit)
     proposed, before = (sums.moments_of_row(run, row) for row in rows)
     if state.number == 1:  # These moments count all documents, each in part.
-        part = state.share_selected(state.first)
-        before = before.mapped(lambda total: part * total)
+        fraction = state.share_selected(state.first)
+        before = before.mapped(lambda total: fraction * total)
     present, after = (torch.tensor(rows[0][name]) for name in ("present", "proposed"))
     return ShardState(
         exchange.taken(present, after, share),
@@ -173,8 +173,8 @@ def _last_logits(state: CorpusState, present: torch.Tensor) -> torch.Tensor:
     """Shift a shard's logits after the last round so that all shards expect to select S."""
     if state.number == 1:  # Gains choose from more than S documents.
         return present
-    part = long_sum(inclusion_of(present.to(torch.float64))) / state.total.expected
-    return exchange.expecting(present, part * state.total.documents)
+    fraction = long_sum(inclusion_of(present.to(torch.float64))) / state.total.expected
+    return exchange.expecting(present, fraction * state.total.documents)
 
 
 def sample_logits(run: Run, state: CorpusState, documents: int) -> torch.Tensor:

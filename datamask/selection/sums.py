@@ -108,8 +108,8 @@ class CorpusState:
 
     def share_selected(self, total: Total) -> float:
         """Return the fraction of all documents that a total selects; in (0, 1)."""
-        part = total.documents / float(self.corpus.totals.count)
-        return min(max(part, 1e-6), 1 - 1e-6)
+        fraction = total.documents / float(self.corpus.totals.count)
+        return min(max(fraction, 1e-6), 1 - 1e-6)
 
     def first_logits(self, documents: int) -> torch.Tensor:
         """Return logits before the first round, float32: the same for every document."""

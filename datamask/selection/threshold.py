@@ -62,8 +62,8 @@ def cut(run: Run, compute: Compute) -> None:
 
         if unknown := unknown_topics(run):
             raise together(unknown)
-    left = budget.Survivors.of(run.receipt("quality", 0).metrics)
-    total = budget.corpus_units(selection, run.num_documents, left)
+    survivors = budget.Survivors.of(run.receipt("quality", 0).metrics)
+    total = budget.corpus_units(selection, run.num_documents, survivors)
     rows, metrics = find_cut(run, compute, total)
     logger.info("threshold: %d of %d %s kept", metrics["units"], total, metrics["unit"])
     table = pa.Table.from_pylist(rows, schema=schemas.CUT)

@@ -131,12 +131,12 @@ def _sum_proposals(run: Run, number: int, compute: Compute) -> None:
 def _num_selected(run: Run, moments: Moments, tokens: float) -> float:
     """Return S: as set, or the number of documents of present mean length that meets the tokens."""
     selection = run.settings.selection
-    left = budget.Survivors.of(run.receipt("quality", 0).metrics)
-    units = float(budget.corpus_units(selection, run.num_documents, left))
+    survivors = budget.Survivors.of(run.receipt("quality", 0).metrics)
+    units = float(budget.corpus_units(selection, run.num_documents, survivors))
     if selection.tokens is None:
         return units
     per_document = tokens / max(float(moments.count), 1e-9)
-    return min(max(units / max(per_document, 1e-9), 1.0), float(left.kept_total))
+    return min(max(units / max(per_document, 1e-9), 1.0), float(survivors.kept_total))
 
 
 def _valued(
@@ -151,11 +151,11 @@ def _valued(
     weighted = WeightedObjective(terms)
     values = weighted.at_level(sums.term_values(terms, moments), level)
     objective = weighted.as_reported(level).join(values)
-    part = documents / run.receipt("quality", 0).metrics["kept_total"]
+    fraction = documents / run.receipt("quality", 0).metrics["kept_total"]
     return sums.Total(
         documents=documents,
         expected=documents,
-        dual_price=exchange.dual_price_of(weighted.active, moments, sample, part),
+        dual_price=exchange.dual_price_of(weighted.active, moments, sample, fraction),
         objective=objective,
         terms=values,
         scales={term.objective.name: term.scale for term in terms},

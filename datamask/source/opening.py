@@ -125,7 +125,7 @@ def opening(path: str) -> Iterator[None]:
 def list_files(path: str, suffixes: tuple[str, ...] = (".parquet",)) -> tuple[str, ...]:
     """List the files of a folder (recursive), glob, single file or fsspec URL, sorted by path.
 
-    In a folder or glob, files count that end with one of *suffixes* (lower case; `""` is any
+    In a folder or glob, files must end with a suffix of *suffixes* (lower case; `""` is any
     ending). There must be some.
     """
     with opening(path):
@@ -335,7 +335,7 @@ def open_text(path: str) -> Iterator[io.BufferedReader[_Hashing]]:
 class PlannedFiles:
     """The files of a setting (a folder, glob, file or URL), digested as they are read.
 
-    In a folder or glob, files count that end with one of *suffixes*; there must be some.
+    In a folder or glob, files must end with a suffix of *suffixes*; there must be some.
     """
 
     def __init__(self, path: str, suffixes: tuple[str, ...] = SCORE_SUFFIXES) -> None:

@@ -78,7 +78,7 @@ def read_scores(
     """Yield ids as text and scores as float64 of one file, in batches; *files* record its digest.
 
     Raises:
-        InputError: the file is unreadable, lacks a column or has one of another type.
+        InputError: the file is unreadable, lacks a column, or a column has another type.
     """
     refuse, row = functools.partial(InputError, path=path), 0
     try:

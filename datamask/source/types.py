@@ -146,8 +146,10 @@ def _is_exact(chunk: pq.ColumnChunkMetaData, column: str) -> bool:
     is_inside = f"{chunk.path_in_schema}.".startswith(f"{column}.")
     if not is_inside or chunk.physical_type != "INT64":
         return True
-    of = chunk.statistics
-    if of is None or not of.has_min_max:
-        nulls = 0 if of is None else of.null_count
+    statistics = chunk.statistics
+    if statistics is None or not statistics.has_min_max:
+        nulls = 0 if statistics is None else statistics.null_count
         return bool(nulls == chunk.num_values)
-    return all(not isinstance(one, int) or abs(one) <= EXACT for one in (of.min, of.max))
+    return all(
+        not isinstance(one, int) or abs(one) <= EXACT for one in (statistics.min, statistics.max)
+    )

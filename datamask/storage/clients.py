@@ -131,7 +131,7 @@ def is_of_client(error: BaseException) -> bool:
 
 
 def hub_is_unavailable(error: Exception) -> bool:
-    """Whether the Hub did not answer or asks to retry later."""
+    """Return True if the Hub did not answer or asks to retry later."""
     from huggingface_hub.utils import httpx  # type: ignore[attr-defined]  # httpx2 since 2.0
 
     status = http_status(error)

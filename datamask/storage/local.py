@@ -224,9 +224,9 @@ def difference(path: Path, noted: Callable[[], str]) -> str:
         known = (version.st_ino, version.st_size, version.st_mtime_ns)
         if _compared.get(str(path)) == known:
             return ""
-        due = noted()
-        if due and (measured := sha256_of(path)[0]) != due:
-            return f"SHA-256 is {measured[:12]}…, {due[:12]}… was written"
+        recorded = noted()
+        if recorded and (measured := sha256_of(path)[0]) != recorded:
+            return f"SHA-256 is {measured[:12]}…, {recorded[:12]}… was written"
     except (FileNotFoundError, IsADirectoryError):
         return ""
     _compared[str(path)] = known

@@ -196,8 +196,8 @@ def _numbered(connection: Any, run: Run, metrics: dict[str, Any]) -> Iterator[pa
     """
     tokens, order = wanted(run.settings), _order(connection, run.settings)
     most = run.settings.selection.max_repeat
-    due = _added_up(connection)
-    least = -(-due[1] // most) if most > 1 else 0
+    expected = _added_up(connection)
+    least = -(-expected[1] // most) if most > 1 else 0
     position = file = cell = documents = check = 0
     for number in range(1, max(len(tokens.phases), 1) + 1):
         begin, before = position, documents
@@ -220,7 +220,7 @@ def _numbered(connection: Any, run: Run, metrics: dict[str, Any]) -> Iterator[pa
                 position = int(first[-1] + lengths[-1])
                 file, cell = int(files[-1]), int(cells[-1])
         metrics["phases"].append({"tokens": position - begin, "documents": documents - before})
-    if (documents, position, check) != due:
+    if (documents, position, check) != expected:
         raise RuntimeError("the ledger does not have each document as often as its repeat")
     metrics |= {"tokens": position, "documents": documents, "files": file + 1}
 

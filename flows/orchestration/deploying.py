@@ -52,7 +52,7 @@ def deploy(
 ) -> Iterator[str]:
     """Register all deployments of a folder, and yield a line about each thing that is done.
 
-    Workers run the flows in the folder from which this is called.
+    Workers run the flows in the current folder of this call.
 
     Args:
         pool: the pool of all deployments; None: the pools in prefect.yaml. Absent ones are created.

@@ -126,10 +126,12 @@ def waits_told(stage: str, flow_run: UUID, pool: str) -> Iterator[None]:
         while not ended.wait(SECONDS_BETWEEN_LINES):
             with contextlib.suppress(PrefectException, httpx.HTTPError):
                 with get_client(sync_client=True) as client:
-                    found = client.read_flow_runs(flow_run_filter=children)
+                    flow_runs = client.read_flow_runs(flow_run_filter=children)
                     status = client.read_work_pool(pool).status if pool else None
-                left = [run.state for run in found if run.state and not run.state.is_final()]
-                counts = Counter(state.name for state in left).items()
+                unfinished = [
+                    run.state for run in flow_runs if run.state and not run.state.is_final()
+                ]
+                counts = Counter(state.name for state in unfinished).items()
                 waiting = ", ".join(f"{count} {name}" for name, count in counts)
                 rest = f"; run `{REMEDIES[status].format(pool)}`" if status in REMEDIES else ""
                 log(f"{stage}: waiting for parts in pool {pool}: {waiting or 'none'}{rest}")

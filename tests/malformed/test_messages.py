@@ -51,7 +51,7 @@ def test_all_problems_are_reported_together(tmp_path, capsys, monkeypatch):
         "objective `nowhere:Beauty`: cannot be made",
         "embedding.model: no folder /nowhere; check the path",
         "HF_TOKEN: not set; export a token with write access to a/b",
-        "compute.device: cuda:99 asked for",
+        "compute.device: cuda:99 is set",
     ):
         assert sum(fragment in line for line in lines) == 1, (fragment, lines)
     assert len(lines) == 11, lines
@@ -110,7 +110,7 @@ def test_an_absent_device_is_reported_at_once(device, tmp_path, capsys):
     """Before the first stage."""
     assert run_main(["-q", *setting(compute__device=device)(tmp_path)]) == 2
     (line,) = problems(capsys)
-    assert f"compute.device: {device} asked for, this machine has no CUDA device; use auto" in line
+    assert f"compute.device: {device} is set, but this machine has no CUDA device; use auto" in line
     assert not (tmp_path / "run" / "scores").exists()
 
 
