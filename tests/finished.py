@@ -120,7 +120,7 @@ def selected_ids(run: Run) -> set[str]:
 
 
 def rows_of(run: Run, shard: int, stage: str = "selection") -> list[dict[str, Any]]:
-    """What a stage says of each document that was not dropped, with the document's id."""
+    """Read a stage's rows of documents that were not dropped, by the document's id."""
     names = pq.read_table(run.path("scores", shard))["id"].to_pylist()
     quality = pq.read_table(run.path("quality", shard)).to_pylist()
     left = [row for row in quality if row["dropped"] is None]

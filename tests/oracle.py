@@ -1,4 +1,4 @@
-"""What a run must select, worked out a second time from the documentation, sharing no code with it.
+"""Work out what a run must select, a second time from the documentation, sharing no code with it.
 
 Input: the settings as a plain dictionary, and the source as a list of `File`s in the order of their
 names. What follows from these alone is computed here; what is learnt (logits) and what a model
@@ -47,7 +47,7 @@ def added(settings: dict) -> list[str]:
 
 
 def is_number(given) -> bool:
-    """Whether a value is there and finite."""
+    """Return True if a value is there and finite."""
     return given is not None and not pd.isna(given) and math.isfinite(given)
 
 
@@ -145,7 +145,7 @@ def read_source(settings: dict, files: list[File]) -> pd.DataFrame:
 
 
 def check_all(settings: dict, documents: pd.DataFrame) -> None:
-    """Whether all documents together could meet budget and limits, before any is dropped."""
+    """Return True if all documents together could meet budget and limits, before any is dropped."""
     limits, total = early_limits(settings), budget(settings, len(documents))
     in_tokens = bool(value(settings, "selection.tokens"))
     units = [max(n or 0, 0) for n in documents["tokens"]] if in_tokens else [1] * len(documents)
@@ -170,13 +170,13 @@ def early_limits(settings: dict) -> list[dict]:
 
 
 def prune_fraction(settings: dict) -> Fraction:
-    """The share of candidates that is pruned."""
+    """The fraction of candidates that is pruned."""
     default = 0 if value(settings, "source.layout") == "features" else 0.5
     return Fraction(str(value(settings, "quality.prune_fraction", default)))
 
 
 def has_vectors(settings: dict) -> bool:
-    """Whether something needs vectors, or the source has them."""
+    """Return True if something needs vectors, or the source has them."""
     needs = [value(settings, "selection.metric"), value(settings, "topics")]
     learns = value(settings, "selection.method", "mask") not in ("random", "top_quality")
     return learns or any(needs) or value(settings, "source.layout") == "features"
@@ -286,7 +286,7 @@ def cut(settings: dict, ordered: list[tuple], total: int) -> set[str]:
 
 
 def check_left(settings: dict, documents: pd.DataFrame) -> None:
-    """Whether what is left can meet budget and limits; needs `quality` and `dropped`."""
+    """Return True if the survivors can meet budget and limits; needs `quality` and `dropped`."""
     ordered = candidates(settings, documents, ["quality"])
     units = [units for _, _, units in ordered]
     if not ordered:
@@ -302,7 +302,7 @@ def check_left(settings: dict, documents: pd.DataFrame) -> None:
 
 
 def check_groups(settings: dict, documents: pd.DataFrame) -> None:
-    """Whether the groups of what is left have what the limits need."""
+    """Return True if the groups of the survivors have what the limits need."""
     ordered, total = candidates(settings, documents, ["quality"]), budget(settings, len(documents))
     given = value(settings, "selection.limits") or []
     there: dict = {limit.get("value"): 0 for limit in given}
@@ -333,7 +333,7 @@ def keep(settings: dict, documents: pd.DataFrame) -> set[str]:
 
 
 def repeats(settings: dict, documents: pd.DataFrame) -> pd.Series:
-    """How often training sees each document: once if selected, then by the worth of exposures."""
+    """Count exposures of each document: once if selected, then by the worth of exposures."""
     seen = documents["selected"].astype(int)
     further = [
         (-(1 + max(row.logit, 0)) * math.prod([0.939] * k), -row.logit, -row.quality, row.id, place)

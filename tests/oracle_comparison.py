@@ -32,7 +32,7 @@ def check_quality(settings: dict, documents: pd.DataFrame, root: Path) -> None:
 def check_selection(
     settings: dict, documents: pd.DataFrame, root: Path, is_done: bool = True
 ) -> None:
-    """Which documents the cut keeps, given the logits; adds `logit` and `selected`.
+    """Apply the cut, given the logits; adds `logit` and `selected`.
 
     Raises:
         Refused: caps leave less than the budget; only the logits of an undone run are read.
@@ -230,12 +230,12 @@ def composition(root: Path) -> dict[str, pd.DataFrame]:
 
 
 def has_spread(vectors: np.ndarray) -> bool:
-    """Whether every dimension varies by more than rounding, so that correlations are defined."""
+    """Return True if every dimension varies by more than rounding, for correlations."""
     return len(vectors) < 2 or bool((vectors.std(0) > 1e-2 * np.abs(vectors).max(0)).all())
 
 
 def same(what: str, found: Iterable, expected: Iterable) -> None:
-    """Whether two columns are equal (NaN to itself); else their first difference."""
+    """Return True if two columns are equal (NaN to itself); else their first difference."""
     pairs = [*itertools.zip_longest(found, expected, fillvalue="nothing")]
     for place, (one, other) in enumerate(pairs):
         both_nan = one != one and other != other
@@ -243,7 +243,7 @@ def same(what: str, found: Iterable, expected: Iterable) -> None:
 
 
 def close(what: str, found, expected, relative: float, absolute: float) -> None:
-    """Whether numbers are equal but for rounding."""
+    """Return True if numbers are equal but for rounding."""
     np.testing.assert_allclose(found, expected, relative, absolute, err_msg=what)
 
 

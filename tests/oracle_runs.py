@@ -107,7 +107,7 @@ def check_command(case: Case) -> None:
 
 
 def check_refusal(refused: oracle.Refused, status: int, errors: str) -> None:
-    """Whether the command stopped with status 2 and a line for every reason."""
+    """Return True if the command stopped with status 2 and a line for every reason."""
     said = [line for line in errors.splitlines() if line.startswith("datamask: ")]
     assert (status, bool(said)) == (2, True), f"expected refusal {refused}, got {status}: {errors}"
     for kind in refused.args:

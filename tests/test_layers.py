@@ -1,4 +1,4 @@
-"""Which room may import which, read from the import statements. The order is stated here, once."""
+"""Rooms import only rooms above, by the import statements. The order is stated here, once."""
 
 import ast
 import sys

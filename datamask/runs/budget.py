@@ -26,7 +26,7 @@ def total_budget(selection: Selection, num_documents: int) -> int:
         return max(1, int(Fraction(str(selection.ratio)) * num_documents + Fraction(1, 2)))
     if wanted > num_documents:
         raise SettingsError(
-            f"selection.documents is {wanted}, but the source has only {num_documents}"
+            f"selection.documents: {wanted} set, but the source has only {num_documents}"
         )
     return wanted
 
@@ -55,8 +55,8 @@ def check_training(selection: Selection, least: int, most: int) -> None:
         name = "training_documents" if selection.training_documents else "training_tokens"
         epoch = f"{most}" if least == most else f"from {least} to {most}"
         raise SettingsError(
-            f"selection.{name} is {total}, but the subset has {epoch}, and at most {repeated} with "
-            f"selection.max_repeat {selection.max_repeat}; set a number from {least} to {repeated}"
+            f"selection.{name}: {total}, but the subset has {epoch}, or {repeated} with repeats "
+            f"(selection.max_repeat); set a number from {least} to {repeated}"
         )
 
 

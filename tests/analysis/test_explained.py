@@ -1,4 +1,4 @@
-"""How much of a score is its group: planted scores, computed again with scikit-learn and numpy."""
+"""The part of a score that its group explains: planted scores, computed again with sklearn."""
 
 import hashlib
 import math
@@ -114,7 +114,7 @@ def test_figures_are_those_of_brute_force(run, kind, score):
 
 
 def test_of_many_documents_a_sample_is_compared(run, monkeypatch):
-    """Those with a digest of the id that no order and no fold depends on."""
+    """Select documents by a digest of the id that no order and no fold depends on."""
     monkeypatch.setattr("datamask.analysis.explained.MOST_DOCUMENTS", 50)
     rows = query(run, "SELECT id FROM documents WHERE dropped IS NULL OR dropped = 'pruned'")
     digests = [hashlib.md5(row["id"].encode()).digest() for row in rows]
@@ -153,7 +153,7 @@ def test_a_score_that_is_the_length_calls_for_another_score(tmp_path):
 
 @pytest.mark.slow
 def test_its_command_normalises_within_the_group_even_where_it_is_constant(run, tmp_path):
-    """Quality stays finite, and no longer tells domains apart."""
+    """Quality stays finite, and no longer separates domains."""
     [found] = [row for row in findings_of(run) if row.name == "score and groups"]
     override = shlex.split(found.command)[-1]
     chosen, _ = load_settings(None, (override,), run.settings)

@@ -144,7 +144,7 @@ def test_an_empty_name_is_not_the_current_folder(finished, tmp_path, monkeypatch
 
 @pytest.mark.slow
 def test_a_run_is_the_same_in_an_ascii_locale(tmp_path):
-    """Settings that are no ASCII, in files and in the output; names that are none get one line."""
+    """Settings beyond ASCII, in files and in the output; names that are not text get one line."""
     source = text_corpus(tmp_path / "source", rows=12)
     (tmp_path / "søurce").mkdir()
     (tmp_path / "my.yaml").write_text("embedding: {prefix: 'frågå: '}\n", encoding="utf-8")

@@ -74,7 +74,7 @@ PRINTED = {
 
 
 def printed_commands() -> Iterator[tuple[str, str]]:
-    """File and command of all texts in the sources that are no docstrings, and of templates."""
+    """File and command of all texts in the sources except docstrings, and of templates."""
     names = "|".join(sorted(cli.commands, key=len, reverse=True))
     pattern = re.compile(rf"\bdatamask ({names})\b(?![=-])")
     for folder in ("datamask", "flows", "tasks"):

@@ -68,7 +68,7 @@ def test_a_pipe_gets_lines(info, capsys, monkeypatch):
 
 
 def test_a_limit_is_no_reason_for_a_time_left(monkeypatch):
-    """Steps that may not be needed tell nothing; finished units do."""
+    """Steps that may not be needed give no time; finished units do."""
     now = time.monotonic()
     monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: now))
     monkeypatch.setattr(in_progress, "time", SimpleNamespace(monotonic=lambda: now))
@@ -142,7 +142,7 @@ def test_a_stage_that_makes_all_files_at_once_has_one_time_left(monkeypatch):
 
 @pytest.mark.slow
 def test_the_whole_time_follows_from_earlier_launches(finished, tmp_path, monkeypatch):
-    """With another budget, what is left takes what it took; without a record nothing is told."""
+    """With another budget, the rest takes as long as before; without a record nothing is said."""
     root = Path(shutil.copytree(finished[0], tmp_path / "run"))
     run = open_run(root)
     changed = run.settings.model_copy(

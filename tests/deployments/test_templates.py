@@ -91,7 +91,7 @@ def test_variables_of_pools_are_declared_used_and_valid(name):
 
 
 def schema_errors(schema: str, *paths: Path) -> str:
-    """What check-jsonschema says of files, by one of the schemas that it carries."""
+    """Check files with check-jsonschema, by one of the schemas that it carries."""
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}"]
     done = subprocess.run([*command, *map(str, paths)], capture_output=True, text=True)
     return "" if done.returncode == 0 else done.stdout + done.stderr
@@ -162,7 +162,7 @@ def test_compose_file(tmp_path):
 
 
 def test_the_image_holds_what_the_file_copies():
-    """Every COPY of the Dockerfile is of something in the repository."""
+    """Every COPY of the Dockerfile copies something that the repository has."""
     for line in (FOLDER / "Dockerfile").read_text().splitlines():
         if line.startswith("COPY "):
             for source in line.split()[1:-1]:

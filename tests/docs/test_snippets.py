@@ -88,7 +88,7 @@ def _in_a_folder_with_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def parsed(words: list[str]) -> dict[str, Any]:
-    """What the parser makes of the arguments of a command."""
+    """Parse the arguments of a command as the command does."""
     command: click.Command = cli
     while isinstance(command, click.Group):
         words, command = words[1:], command.commands[words[1]]
@@ -197,7 +197,7 @@ def test_settings_in_yaml_are_accepted(block):
 
 
 def test_blocks_of_other_languages_are_few():
-    """A block is of a language that a test reads, or is marked as text."""
+    """A block has a language that a test reads, or is marked as text."""
     read = {"yaml", "python", "text", "sql", "math", *SHELL}
     fences = (re.findall(r"^```(\w+)", page.read_text("utf-8"), re.MULTILINE) for page in PAGES)
     assert {language for found in fences for language in found} <= read
@@ -245,7 +245,7 @@ def test_the_tutorial_ends_with_what_it_says(workplace):
     "path", mostly_nightly(NOTEBOOKS[:2], NOTEBOOKS), ids=lambda path: path.stem
 )
 def test_a_notebook_runs(path, workplace, monkeypatch):
-    """Every cell, in a module of its own, where the tutorial has run; its outputs are no errors."""
+    """Every cell, in a module of its own, where the tutorial has run, without an error."""
     monkeypatch.chdir(workplace)
     module = types.ModuleType("notebook")
     monkeypatch.setitem(sys.modules, "notebook", module)

@@ -34,7 +34,7 @@ def test_the_next_is_made_while_one_is_in_use():
 
 @pytest.mark.parametrize("error", [ValueError("bad item"), KeyboardInterrupt()])
 def test_errors_come_in_their_place(error):
-    """What came before is there; then the error itself, of the source or of the making."""
+    """Earlier results are there; then the error itself, of the source or of the making."""
 
     def source() -> Iterator[int]:
         yield 1

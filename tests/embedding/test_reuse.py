@@ -37,7 +37,7 @@ def survivors(run: Run) -> list[set[str]]:
 
 @pytest.mark.parametrize("storage", ["float16", *nightly("int8")])
 def test_pruning_otherwise_embeds_only_documents_that_had_no_vector(source, tmp_path, storage):
-    """The files equal those of a run that never was another."""
+    """The files equal the files of a run that never was another."""
 
     def chosen(weight: float, share: float) -> Settings:
         scores = [
@@ -94,14 +94,14 @@ def test_a_damaged_file_is_not_reused(tmp_path):
 
 
 def test_a_forced_shard_is_embedded_again(tmp_path):
-    """What is done is made again from the texts, not from itself."""
+    """Finished vectors are made again from the texts, not from themselves."""
     run = finish(tmp_path / "run", settings(corpus(tmp_path / "source")), "embeddings")
     run_stage(run, "embeddings", Compute(), shards=[1], force=True)
     assert counts(run)[1] == (0, len(survivors(run)[1]))
 
 
 def test_an_error_of_the_source_does_not_accuse_the_earlier_file(source, tmp_path, monkeypatch):
-    """What the embedder raises while vectors are reused is reported as it is."""
+    """An error of the embedder while vectors are reused is reported as it is."""
     more = {"quality": {"prune_fraction": 0.4}}
     finish(tmp_path / "run", settings(source, **more), "embeddings")
     run = finish(tmp_path / "run", settings(source), "quality")

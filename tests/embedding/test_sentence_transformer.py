@@ -199,7 +199,7 @@ def test_bfloat16_is_the_precision_of_the_weights(encoder, settings):
 
 
 def test_a_default_prompt_of_the_model_is_kept(encoder, settings):
-    """What a model puts before every text by itself, it puts here too."""
+    """A prefix that a model puts before every text by itself is put here too."""
     model = encoder.model
     before = embedded(encoder, settings)
     model.prompts, model.default_prompt_name = {"mine": "winter winter "}, "mine"
@@ -296,7 +296,7 @@ class Failing(torch.nn.Module):
 
 @pytest.mark.parametrize("always", [False, True])
 def test_nan_is_retried_alone_and_named_if_it_lasts(encoder, settings, always):
-    """What fails in a batch alone is embedded; what always fails is named, and only that one."""
+    """A text that fails in a batch alone is embedded; one that always fails is named."""
     expected = embedded(encoder, settings)
     texts = [text for text in TEXTS if "copper" not in text] + ["one copper coin"]
     at = TEXTS.index(next(text for text in TEXTS if "copper" not in text))

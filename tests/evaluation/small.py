@@ -56,7 +56,7 @@ def corpus(folder: Path) -> Path:
 
 
 def settings(source: Path, selection: dict[str, Any] | None = None, **evaluation: Any) -> Settings:
-    """Those of `finished`, with a small evaluation."""
+    """The settings of `finished`, with a small evaluation."""
     chosen: Settings = finished.settings(
         source,
         plan={"rows_per_shard": 120},

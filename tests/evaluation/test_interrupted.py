@@ -1,4 +1,4 @@
-"""A killed training goes on where it was, and its bytes are those of one that was not killed."""
+"""A killed training goes on where it was, and gives the bytes of an undisturbed one."""
 
 import logging
 from pathlib import Path

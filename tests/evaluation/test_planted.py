@@ -49,7 +49,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 def evaluated(
     folder: Path, seed: int, columns: dict[str, Any], clean: list[str], **groups: Any
 ) -> Findings:
-    """What the evaluation of a corpus finds, scored on clean texts alone if there are any."""
+    """Evaluate a corpus, scored on clean texts alone if there are any."""
     folder.mkdir(parents=True)
     size = len(columns["text"])
     table = pa.table({"id": [f"{row:05d}" for row in range(size)], **columns})
@@ -119,7 +119,7 @@ def copies(texts: list[str], folder: Path, seed: int) -> Findings:
 
 
 def domain(texts: list[str], folder: Path, seed: int) -> Findings:
-    """A third is of another domain (capitals, backwards), which the score dislikes."""
+    """A third belongs to another domain (capitals, backwards), which the score dislikes."""
     generator = np.random.default_rng(seed)
     drawn = [texts[place] for place in generator.permutation(len(texts))[:DOCUMENTS]]
     score = generator.normal(size=DOCUMENTS)
@@ -135,7 +135,7 @@ def domain(texts: list[str], folder: Path, seed: int) -> Findings:
 
 
 def is_right(found: Findings, set_name: str | None = None) -> bool:
-    """Whether ours is better than the other arm, on the main set or another."""
+    """Return True if ours is better than the other arm, on the main set or another."""
     pairs = found.pairs if set_name is None else found.other_sets[set_name][1]
     return [pair["verdict"] for pair in pairs] == ["better"] and pairs[0]["high"] < 0
 

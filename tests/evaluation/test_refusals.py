@@ -1,4 +1,4 @@
-"""What cannot be evaluated is refused in one clear line, before a model is trained."""
+"""Impossible evaluations are refused in one clear line, before a model is trained."""
 
 import contextlib
 import json
@@ -145,7 +145,7 @@ def test_a_tokenizer_without_a_token_for_a_text(tmp_path, root, source):
 
 
 def test_models_that_are_none(tmp_path, root, source):
-    """A folder without config.json, one that cannot be read, and one of another kind of model."""
+    """A folder without config.json, an unreadable one, and another kind of model."""
     folder = tmp_path / "model"
     folder.mkdir()
     expected = f"evaluation.model: {folder}: no such folder with a config.json; use tiny"
@@ -192,7 +192,7 @@ def test_a_rate_at_which_a_model_diverges_is_left_out(root, source, monkeypatch)
 
 @pytest.mark.slow
 def test_a_rate_that_is_far_too_high_diverges(root, source):
-    """Its model is given up as soon as its loss is no number, or is worse than at first."""
+    """Its model is given up as soon as its loss is not a number, or is worse than at first."""
     chosen = small.settings(source, learning_rates=[0.99], epochs=4)
     run: Run = finished.finish(root, chosen, "training")
     assert run.receipt("training").metrics["diverged"] is not None

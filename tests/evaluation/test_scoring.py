@@ -1,4 +1,4 @@
-"""What a trained model is scored on, compared with sums of its chances token by token."""
+"""A trained model's scores, compared with sums of its chances token by token."""
 
 from types import SimpleNamespace
 from typing import Any

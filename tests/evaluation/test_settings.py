@@ -34,7 +34,7 @@ def test_names_alone_are_arms():
 
 
 def test_the_amount_of_training_is_told():
-    """Models and tokens, and what they take where there is no GPU; nothing without arms."""
+    """Models and tokens, and their time without a GPU; nothing without arms."""
     arms = ["ours", "random", "top_quality"]
     amount, without_gpu = training_explained(parsed(arms).evaluation)
     assert "18 models" in amount and "300,000,000 tokens each;" in amount and "tiny" in without_gpu

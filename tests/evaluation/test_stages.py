@@ -1,4 +1,4 @@
-"""What is held out, what arms contain, and that trained models are computed once and exactly."""
+"""Held-out texts, the content of arms, and that trained models are computed once and exactly."""
 
 import math
 from dataclasses import replace

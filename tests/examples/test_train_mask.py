@@ -56,7 +56,7 @@ def diversity(algorithm: str, batch: Floats, kept: npt.NDArray[np.bool_]) -> flo
 
 @pytest.mark.parametrize("algorithm", ["DiSF", "Facility", "Pair_simi"])
 def test_a_step_is_that_of_the_published_objective(algorithm, tmp_path, monkeypatch):
-    """The same batch and masks give the gradient that numpy finds from the unscaled sum.
+    """One batch and its masks give the gradient that numpy finds from the unscaled sum.
 
     After one step, the mask has the largest of the initial logits plus the learning rate times it.
     """

@@ -1,4 +1,4 @@
-"""The same bytes whatever the number of workers and the order of the shards."""
+"""Bytes are the same whatever the number of workers and the order of the shards."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""What a machine lacks is said before a run starts, and units share what it has."""
+"""A machine's lack is reported before a run starts, and units share its devices."""
 
 import pkgutil
 from concurrent.futures import ThreadPoolExecutor

@@ -128,7 +128,7 @@ def test_the_command_prints_and_writes_nothing(source, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("of", ["labels", "where"])
 def test_examples_need_not_be_among_the_documents_run(tmp_path, monkeypatch, of):
-    """The score is fitted, though no document that is run has a label or is of the group."""
+    """The score is fitted, though no document that is run has a label or belongs to the group."""
     ids, rare = [f"d{row:03d}" for row in range(600)], np.arange(600) % 200 >= 150
     texts = [f"text {row} about {word}" for row, word in enumerate(np.where(rare, "sea", "land"))]
     table = pa.table({"id": ids, "text": texts, "language": np.where(rare, "xx", "en").tolist()})

@@ -1,4 +1,4 @@
-"""What passes is attempted again by every command, and the status says whether waiting helps."""
+"""Every command attempts passing faults again, and the status says if waiting helps."""
 
 import errno
 import os

@@ -35,7 +35,7 @@ def run(original: Path, tmp_path: Path) -> Run:
 
 
 def outputs(run: Run) -> dict[str, bytes]:
-    """Files that must come out the same: all with a checksum, but for those that tell seconds."""
+    """Files that must come out the same: all with a checksum, except files with durations."""
     timed = ("composition.duckdb", "report.html")
     names = (name for name in checksums(run) if not name.startswith(timed))
     return {name: (run.root / name).read_bytes() for name in names}
@@ -73,7 +73,7 @@ def test_checksums_are_those_of_sha256sum(run):
     [("plan.parquet", 0.02), ("selection/00001.parquet", 0.5), ("report.html", 0.999)],
 )
 def test_a_flipped_bit_is_found_and_mended(run, name, place):
-    """What is made again is what was there; test_damage.py and the campaign flip those of all."""
+    """Remade files equal the lost ones; test_damage.py and the campaign flip bytes of all."""
     before = outputs(run)
     flip(run.root / name, place)
     found = verify(run)
@@ -86,7 +86,7 @@ def test_a_flipped_bit_is_found_and_mended(run, name, place):
 
 @pytest.mark.parametrize("is_verified", [True, False])
 def test_a_damaged_file_of_the_subset_is_all_that_is_made_again(run, is_verified):
-    """What was published of it is whole again too, and published.json is left alone."""
+    """The publication is whole again too, and published.json is left alone."""
 
     def stamps() -> dict[str, int]:
         """The inode of every file but records and links."""

@@ -78,7 +78,7 @@ EVALUATION = {
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of one fault.
+    """The outcome of one fault.
 
     Args:
         kind: which fault.
@@ -234,7 +234,7 @@ def inflict(kind: str, case: Case, root: Path, generator: random.Random) -> Outc
 
 
 def draw_kind(generator: random.Random) -> str:
-    """Which fault: a fourth are kills at any moment."""
+    """Choose a fault: a fourth are kills at any moment."""
     kinds = [*FAULTS, "full disk"]
     return generator.choices(kinds, [4 if kind == "killed" else 1 for kind in kinds])[0]
 

@@ -1,4 +1,4 @@
-"""What two run folders must have in common: every byte that does not tell seconds.
+"""Compare two run folders in all that must agree: every byte except durations.
 
 Curves, the DuckDB file and the report say how long the work took, so these are compared by what
 they hold besides; `records/` and `logs/` are not. The plan has the paths of converted copies, and

@@ -1,4 +1,4 @@
-"""What users do after a fault. Each function raises a RuntimeError if a promise is broken."""
+"""Act as users do after a fault. Each function raises a RuntimeError if a promise is broken."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ MOST_LAUNCHES = 4
 
 
 def relaunch(case: Case, root: Path) -> None:
-    """What the user does: the same command again.
+    """Run the same command again.
 
     Raises:
         RuntimeError: it failed, with what it said.
@@ -24,7 +24,7 @@ def relaunch(case: Case, root: Path) -> None:
 
 
 def verify_and_relaunch(case: Case, root: Path) -> None:
-    """What the user does who fears for the files: verify first.
+    """Verify first, like a user who fears for the files.
 
     Raises:
         RuntimeError: the launch failed, or verify ended in a traceback.
@@ -36,7 +36,7 @@ def verify_and_relaunch(case: Case, root: Path) -> None:
 
 
 def extend_again(case: Case, root: Path) -> None:
-    """The same command again, by a user who extended the run.
+    """Run the same command again, after the user extended the run.
 
     Raises:
         RuntimeError: it failed, with what it said.
@@ -68,7 +68,7 @@ def relaunch_often(case: Case, root: Path) -> None:
 
 
 def is_noted(root: Path, name: str) -> bool:
-    """Whether an output has the checksum that was noted; links have that of their file."""
+    """Return True if an output has its recorded checksum; a link has its file's."""
     path = (root / name).resolve()
     inner = str(path.relative_to(root.resolve()))
     record = root / "records" / f"{owner_of(inner) or inner}.json"

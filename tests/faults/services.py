@@ -18,7 +18,7 @@ KINDS = ("flow run killed", "worker killed", "server killed", "everything killed
 
 
 def against_services(cases: list[Case], state: Path, faults: int, seed: int) -> Iterator[Outcome]:
-    """That many faults, against one server with its workers under *state*."""
+    """Inject so many faults, against one server with its workers under *state*."""
     server = Server(state)
     try:
         server.start()

@@ -36,7 +36,7 @@ def test_a_relaunch_ends_as_if_nothing_had_happened(kind, case, tmp_path, reques
 
 
 def test_the_other_machine_is_alone_with_its_locks(tmp_path):
-    """Its locks exclude its own processes, not those of flock, and end with their file."""
+    """Its locks exclude its own processes, not locks of flock, and end with their file."""
     handles = [os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT) for _ in range(3)]
     fcntl.flock(handles[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
     other_machine.lock(handles[1], fcntl.LOCK_EX | fcntl.LOCK_NB)

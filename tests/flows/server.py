@@ -162,7 +162,7 @@ class Server:
 
 
 def lives(pid: int) -> bool:
-    """Whether a process runs."""
+    """Return True if a process runs."""
     shown = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True)
     return bool(shown.stdout.strip()) and not shown.stdout.strip().startswith("Z")
 

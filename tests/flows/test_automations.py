@@ -69,7 +69,7 @@ def deployed(prefect: None, messages: tuple[str, list[str]]) -> None:
 
 
 def eventually(found: Callable[[], Any]) -> Any:
-    """What *found* returns as soon as that is true."""
+    """Return the result of *found* as soon as it is true."""
     deadline = time.monotonic() + SECONDS
     while not (value := found()):
         assert time.monotonic() < deadline, "nothing followed"

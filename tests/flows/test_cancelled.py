@@ -40,7 +40,7 @@ def ended(server: Server, flow_run: str) -> str:
 
 
 def test_a_flow_run_that_is_cancelled(server: Server, tmp_path: Path) -> None:
-    """Nothing goes on learning, and a second launch finishes what is left."""
+    """Nothing goes on learning, and a second launch finishes the rest."""
     case = make_case(tmp_path / "alone", 0, shards=3, steps=300, tolerance=0)
     root = tmp_path / "run"
     flow_run, deadline = launch(server, case, root), time.monotonic() + 300

@@ -1,4 +1,4 @@
-"""What a flow does with shards that fail, on a real (throw-away) Prefect server."""
+"""A flow meets failing shards, on a real (throw-away) Prefect server."""
 
 import functools
 import json
@@ -185,7 +185,7 @@ def test_ray_on_this_machine_makes_the_same_files(tmp_path, corpus, monkeypatch)
 
 
 def test_a_users_error_is_told_once(caplog):
-    """Prefect's second report of a known error, with its traceback, is one of level DEBUG."""
+    """Prefect's second report of a known error, with its traceback, has level DEBUG."""
     import flows.orchestration.fan_out  # noqa: F401 - it adds the filter
 
     logger = logging.getLogger("prefect.flow_runs")
@@ -209,7 +209,7 @@ def test_a_users_error_is_told_once(caplog):
 
 @pytest.mark.usefixtures("prefect")
 def test_settings_that_are_given_change_nothing_else(tmp_path, corpus):
-    """What a flow or an automation gives of a group is merged, as by --set; lists are replaced."""
+    """A group given to a flow or by an automation is merged, as by --set; lists are replaced."""
     from datamask.config.evaluation import Evaluation
     from datamask.config.selection import Selection
     from datamask.runs.opening import open_run

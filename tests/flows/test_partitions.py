@@ -221,7 +221,7 @@ def test_without_a_deployment_nothing_is_begun(tmp_path, corpus):
 
 @pytest.mark.slow
 def test_parts_do_what_is_left(ready, monkeypatch):
-    """A bad shard is named and stops no other; what is left is one part (files: test_fleet.py)."""
+    """A bad shard is named and stops no other; the rest is one part (files: test_fleet.py)."""
     from flows.stages import learn_masks
 
     ready.path("selection", 1).mkdir(parents=True)
@@ -271,7 +271,7 @@ def test_a_lost_part_is_begun_again_but_not_for_ever(ready, monkeypatch):
 
 
 def automations(**trigger: object) -> list[Any]:
-    """What deployments/automations.yaml has, with these values in every trigger."""
+    """Return deployments/automations.yaml with these values in every trigger."""
     from tests.flows.server import DEPLOYMENTS
 
     text = (DEPLOYMENTS / "automations.yaml").read_text(encoding="utf-8")

@@ -147,7 +147,7 @@ class State:
         folder.mkdir(parents=True, exist_ok=True)
 
     def content(self, oid: str) -> bytes:
-        """What is stored under a hash."""
+        """Return the bytes stored under a hash."""
         return (self.folder / oid).read_bytes()
 
     def store(self, content: bytes) -> tuple[str, int, bool]:

@@ -14,7 +14,7 @@ class Uploads(Handler):
     """Takes contents by LFS or Xet, and commits that name them."""
 
     def on_preupload(self, repository: Repository, rev: str) -> Any:
-        """How each file is to be uploaded, and the hash of what is there."""
+        """Answer how each file must be uploaded, and the hash of an existing one."""
         held = repository.commits[self.commit_of(repository, rev)]
         answers = []
         for asked in self.json()["files"]:

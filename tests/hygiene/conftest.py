@@ -39,7 +39,7 @@ SETS = [
 
 @pytest.fixture
 def benchmarks(tmp_path: Path) -> list[dict[str, Any]]:
-    """A set of JSON lines, one of Parquet and one of plain text, with names that are hostile."""
+    """Sets of JSON lines, of Parquet and of plain text, with hostile names."""
     generator = random.Random(2)
     folder = tmp_path / "benchmarks"
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""Which planted copies and benchmark texts are dropped or flagged, by kind (duplicates.md)."""
+"""Planted copies and benchmark texts are dropped or flagged, by kind (duplicates.md)."""
 
 import json
 import random

@@ -29,7 +29,7 @@ def jaccard(first: str, second: str, n: int = 5) -> float:
 
 
 def edited(generator: random.Random, text: str, edits: int) -> str:
-    """A copy in which so many words are replaced, left out or added."""
+    """Copy a text, and replace, leave out or add so many words."""
     words = text.split()
     for _ in range(edits):
         place, kind = generator.randrange(len(words)), generator.randrange(3)
@@ -51,7 +51,7 @@ def components(pairs: list[tuple[int, int]], count: int) -> list[int]:
 
 
 def estimate(first: np.ndarray, second: np.ndarray) -> float:
-    """Similarity by the low 4 bits of the values, of which different ones share one in sixteen."""
+    """Compute similarity by the low 4 bits of the values; one in sixteen different ones agree."""
     return float((np.mean(first % 16 == second % 16) - 1 / 16) / (15 / 16))
 
 
@@ -71,7 +71,7 @@ GOLDEN = [14013, 47728, 55701, 21725, 17789, 49344]
 
 
 def test_another_algorithm_is_refused(monkeypatch):
-    """Its signatures could not be compared with those of another machine."""
+    """Its signatures could not be compared with another machine's."""
     monkeypatch.setattr(words, "_ALGORITHM", 1)
     with pytest.raises(RunError, match=r"version 2, but version 1 is needed; install rensa"):
         sign(["a"])

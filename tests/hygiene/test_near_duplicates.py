@@ -31,7 +31,7 @@ ERROR = 0.037
 
 
 def check(rows: dict[str, Any], texts: dict[str, str], similarity: float) -> set[str]:
-    """What the documentation promises of each document, by exact similarities of all pairs.
+    """Compute what the documentation promises of each document, by exact similarities of pairs.
 
     A document that is dropped names a better one that is kept, and how similar it is; of those that
     are kept, no two are clearly similar. Returns the dropped documents.

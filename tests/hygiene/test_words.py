@@ -55,7 +55,7 @@ TEXTS = st.lists(st.none() | st.text(ALPHABET, max_size=60), max_size=8)
 @settings(max_examples=100, deadline=None)
 @given(texts=TEXTS, n=st.integers(1, 6))
 def test_words_and_ngrams_are_those_of_a_plain_loop(texts, n):
-    """The same words; n-grams have the same hash exactly if they are the same words."""
+    """Words are the same; n-grams have equal hashes exactly if their words are equal."""
     words = split_words(pa.array(texts, pa.large_string()))
     expected = [words_of(text or "") for text in texts]
     lengths = np.diff(words.offsets).tolist()

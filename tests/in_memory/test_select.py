@@ -43,7 +43,7 @@ class Mine(datamask.MomentObjective):
 
 @pytest.fixture(scope="module")
 def expected() -> datamask.Selected:
-    """What the learner selects from the array."""
+    """Return what the learner selects from the array."""
     return datamask.select(X, QUALITY, **SMALL)
 
 
@@ -98,7 +98,7 @@ CONTAINERS: dict[str, Callable[[], tuple[Any, Any]]] = {
 
 @pytest.mark.parametrize("make", CONTAINERS.values(), ids=CONTAINERS)
 def test_every_container_gives_the_same_selection(make, expected):
-    """The same indices and the same logits, bit for bit."""
+    """Indices and logits are the same, bit for bit."""
     data, quality = make()
     found = datamask.select(data, quality, **SMALL)
     assert found.indices.tolist() == expected.indices.tolist()
@@ -182,7 +182,7 @@ def test_texts_are_embedded_and_scored(data):
 
 
 def test_a_named_model_embeds_texts(tmp_path):
-    """The width is the model's own; the selection is that of its vectors, without a prefix."""
+    """The width is the model's own; its vectors decide, without a prefix."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import BoW
 

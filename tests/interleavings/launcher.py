@@ -80,7 +80,7 @@ class Command:
         os.write(self.let_go, b"x")
 
     def result(self) -> dict[str, Any]:
-        """How it ended."""
+        """Return how it ended."""
         self.output.seek(0)
         output = self.output.read().decode(errors="replace")
         self.output.close()

@@ -48,7 +48,7 @@ def arguments(name: str, root: Path) -> list[str]:
 
 
 def changed(name: str, settings: Settings) -> Settings:
-    """What a command makes of a run's settings when it succeeds."""
+    """Return the run's settings after a command that succeeds."""
     command, *changes = COMMANDS[name]
     if command in ("rebuild", "plan"):
         group, _, rest = changes[0].partition(".")
@@ -99,7 +99,7 @@ def rebuilt(ask: Ask, root: Path, *changes: str) -> Path:
 
 
 def fresh(ask: Ask, base: Path, settings: Settings) -> dict[str, str]:
-    """What a run with these settings holds that had no others before."""
+    """Return the files of a run with these settings that had no others before."""
     documents = settings.selection.documents
     root = base.parents[1] / f"fresh-{documents}" / "run"
     if not root.exists():

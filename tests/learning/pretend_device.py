@@ -26,7 +26,7 @@ DEVICE = torch.device(NAME, 0)
 
 
 class MixedDevicesError(RuntimeError):
-    """What a GPU would refuse."""
+    """Raised where a GPU would refuse."""
 
 
 class _Remote(Tensor):

@@ -60,7 +60,7 @@ def all_neighbours(similarity):
 
 
 def none_covered(mask, covered=None):
-    """What covers documents in a test whose lists hold all of them."""
+    """Compute the documents' cover in a test whose lists hold all of them."""
     return torch.full((len(mask),), -1.0)
 
 
@@ -265,7 +265,7 @@ def test_short_lists_cost_little(make_shard, monkeypatch, largest, num_selected,
 
 @pytest.mark.parametrize(("num_groups", "size"), [(10, 100), (2, 800)])
 def test_groups_of_copies_are_covered(make_shard, monkeypatch, num_groups, size):
-    """Groups of near-copies that are larger than a list count as what one of each covers."""
+    """Groups of near-copies that are larger than a list count as one member of each covers."""
     monkeypatch.setattr(neighbours, "EXACT", 1)
     features, quality = make_shard(2000, 256, 4)
     random = np.random.default_rng(0)

@@ -41,7 +41,7 @@ def _roughly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Farthest:
-    """An objective that is no function of moments: the mean distance to the farthest document."""
+    """An objective that does not read moments: the mean distance to the farthest document."""
 
     name = "farthest"
     maximise = True

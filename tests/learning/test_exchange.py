@@ -241,7 +241,7 @@ def test_a_share_that_is_rounded_to_more_than_all_is_all(corpus):
 
 
 def test_a_term_without_moments_is_refused():
-    """Facility location is no function of sums over the selected documents."""
+    """Facility location is not a function of sums over the selected documents."""
     with pytest.raises(SettingsError, match=r"selection\.scope.*facility_location"):
         check_scope(build_terms(Selection(metric="facility_location")))
     weightless = replace(build_terms(Selection(metric="facility_location"))[1], weight=0.0)

@@ -125,7 +125,7 @@ def test_a_sampled_start_ends_as_high(make_shard, monkeypatch, more_terms):
 
 
 def test_a_shard_smaller_than_its_embeddings_are_wide_stops_too(make_shard):
-    """Its masks are worse than what its moments promise; that is no reason to go on for ever."""
+    """Its masks are worse than its moments promise; that must not keep it going for ever."""
     features, quality = make_shard(120, 96, 3)
     found = learn_mask(features, quality, Selection(metric="disf"), 12, seed=0)
     assert found.metrics["stopped_by"] == "tolerance"

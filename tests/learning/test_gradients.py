@@ -42,7 +42,7 @@ def independent_expectation(values_M, masks_MN, inclusion_N):
 
 
 def test_pairwise_and_quality_gradients_are_exact(make_shard):
-    """For quadratic terms the mean field is no approximation: enumeration gives the same."""
+    """For quadratic terms the mean field is exact: enumeration gives the same."""
     data = small(make_shard)
     terms = (WeightedTerm(Quality(), 0.5), WeightedTerm(PairwiseSimilarity(), 0.5, 0.1))
     inclusion = torch.linspace(0.1, 0.7, 10, dtype=torch.float64)

@@ -207,7 +207,7 @@ def test_memory_mapped_embeddings_in_small_chunks_give_the_same_mask(make_shard,
 @pytest.mark.gpu
 @pytest.mark.parametrize("metric", METRICS)
 def test_cuda_agrees_with_the_cpu(make_shard, metric):
-    """The same shard on the accelerator reaches the same objective."""
+    """One shard reaches the same objective on the accelerator."""
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
     shard = make_shard(2000, 32, 0)
@@ -221,7 +221,7 @@ def test_cuda_agrees_with_the_cpu(make_shard, metric):
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 @pytest.mark.parametrize(("row", "factor"), [(0, 28.0), (20_000, 1.5), (20_480, 0.0)])
 def test_rows_that_are_not_of_unit_length_are_refused(make_shard, dtype, row, factor):
-    """By the first such row and its norm; rounding to float16 is no reason."""
+    """The error names the first such row and its norm; rounding to float16 is accepted."""
     features, quality = make_shard(20_500, 4, 0)
     features = features.astype(dtype)
     learn((features, quality), Selection(method="random", metric="disf"), 3)

@@ -20,7 +20,7 @@ NAMES = [*METRICS, "span"]
 
 
 class Span:
-    """Range of quality among the selected: an own objective that is no function of moments."""
+    """Range of quality among the selected: a custom objective that does not read moments."""
 
     name = "span"
     maximise = True
@@ -55,7 +55,7 @@ def drawn(name, features, quality, count, size):
 
 
 def reference_of(objective, features, quality, size, sample=None):
-    """What the library says; *sample*: rows that stand for all documents."""
+    """Return the library's values; *sample*: rows that stand for all documents."""
     data = shard_data(features, quality, {}, Compute(device="cpu"))
     terms = [WeightedTerm(objective, 1.0)]
     totals = moments_of(data, torch.ones(data.num_documents), max(highest_order(terms), 0))
@@ -159,7 +159,7 @@ def shares(metric, features, quality, weight):
 
 @pytest.mark.parametrize("metric", ["facility_location", *mostly_nightly([], ["disf", "pairwise"])])
 def test_lambda_means_the_same_at_every_size(metric):
-    """The same distribution with 4,000 and 24,000 documents: the same shares of the best gains."""
+    """One distribution with 4,000 and 24,000 documents gives the same shares of the best gains."""
     features, quality = clusters(24_000)
     small, large = (
         shares(metric, features[:number], quality[:number], 0.3) for number in (4000, 24_000)

@@ -86,7 +86,7 @@ def locked(*, plain_footer: bool) -> Make:
 
 
 def odd_name(name: str) -> Make:
-    """A folder with brackets, which is no pattern, and in it an empty file of this name."""
+    """A folder with brackets, which are not a pattern, and in it an empty file of this name."""
 
     def make(folder: Path) -> list[str]:
         (corpus(folder / "source [1]") / name).write_bytes(b"")

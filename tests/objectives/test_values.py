@@ -126,7 +126,7 @@ def test_joint_objective_weighs_scales_and_directs_its_terms():
     "name", ["dsif", "no.such.module:Class", "datamask.objectives.disf:Missing", "builtins:object"]
 )
 def test_unknown_objectives_are_refused_in_one_line(name):
-    """A name that is no objective is a settings error that quotes the name."""
+    """A name without an objective is a settings error that quotes the name."""
     with pytest.raises(SettingsError, match=name.split(":")[0]) as caught:
         load_objective(name)
     assert "\n" not in str(caught.value)

@@ -39,7 +39,7 @@ def damaged(folder: Path, values: dict[str, Any]) -> Path:
     ],
 )
 def test_a_dry_run_finds_what_a_launch_refuses(tmp_path, values, selection, is_planned):
-    """The same problems, for a new run and for one that is planned; the folder stays as it is."""
+    """A dry run of a new or planned run reports the same problems; the folder stays as it is."""
     source = corpus(tmp_path / "source")
     if is_planned:
         plan_run(tmp_path / "run", settings(source))
@@ -54,7 +54,7 @@ def test_a_dry_run_finds_what_a_launch_refuses(tmp_path, values, selection, is_p
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
-    """By a dry run too, and before anything is read; a file is no folder."""
+    """A dry run refuses it too, before anything is read; a file is not a folder."""
     source = corpus(tmp_path / "source")
     roots = [tmp_path / "closed" / "run", source / "0.parquet" / "run"]
     monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)

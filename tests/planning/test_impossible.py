@@ -62,7 +62,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def gaps(tmp_path_factory: pytest.TempPathFactory, source: Path) -> Path:
-    """The same, but the document of the highest quality has no number of tokens."""
+    """As above, but the document of the highest quality has no number of tokens."""
     folder = shutil.copytree(source, tmp_path_factory.mktemp("gaps") / "source")
     columns = pq.read_table(folder / "0.parquet").to_pydict()
     columns["edu"][9], columns["token_count"][9] = 9.0, None
@@ -110,7 +110,7 @@ def chosen(selection: dict[str, Any]) -> Callable[[Settings | None], Settings]:
 @pytest.mark.parametrize("way", ["new", "changed", *nightly("extended", "from")])
 @pytest.mark.parametrize("name", [*BEFORE_DROPPING, *AFTER_DROPPING])
 def test_what_cannot_be_met_is_refused_and_nothing_changes(tmp_path, source, gaps, done, name, way):
-    """The same error for all, before run.json changes wherever the counts are on disk."""
+    """All get the same error, before run.json changes wherever the counts are on disk."""
     selection = (BEFORE_DROPPING | AFTER_DROPPING)[name]
     has_gaps = name == "documents without tokens"
     expected = InputError if has_gaps else SettingsError

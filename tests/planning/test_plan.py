@@ -120,7 +120,7 @@ def test_the_first_repeated_ids_of_the_source_are_the_examples(tmp_path):
 
 @pytest.mark.parametrize("workers", [1, 4])
 def test_problems_are_in_the_order_of_files(tmp_path, workers):
-    """Also if the first file takes longest; counts are of all files, the place is the first."""
+    """Also if the first file takes longest; counts cover all files, the place is the first."""
     source = write(tmp_path / "in", [400_000, 5, 5, 5], group=100_000)
     for number, size in enumerate([400_000, 5, 5, 5]):
         path = source / f"{number:03d}.parquet"

@@ -34,7 +34,7 @@ def test_names_of_columns_may_be_empty_and_not_those_that_the_subset_adds():
 
 
 def test_a_budget_is_refused_only_if_so_much_is_pruned_in_any_case():
-    """How much an unset share prunes by examples is known later, and may be nothing."""
+    """The fraction that examples prune, if unset, is known later, and may be nothing."""
     score = {"name": "a", "kind": "examples", "path": "good.jsonl"}
     refused = []
     for quality in ({}, {"prune_fraction": 0.5}):

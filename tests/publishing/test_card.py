@@ -46,7 +46,7 @@ def test_the_header_is_what_the_hub_indexes(make_run):
 
 @pytest.mark.slow
 def test_languages_are_not_guessed(make_run):
-    """Those of the source's column with their shares, else none."""
+    """Languages of the source's column with their shares, else none."""
     run = make_run()
     languages = [*["de"] * 110, *["en"] * 8, "en", "Klingon_Latn"]
 
@@ -160,7 +160,7 @@ def test_a_hub_source_is_told_at_its_commit(make_run, revision):
 
 
 def test_a_card_needs_the_composition(make_run):
-    """Without figures there is no card, and the stage to run is named."""
+    """Without figures no card is written, and the stage to run is named."""
     run = make_run()
     run.path("composition").unlink()
     with pytest.raises(RunError, match="run stage `composition` first"):

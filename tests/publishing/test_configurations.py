@@ -1,4 +1,4 @@
-"""What is in the published folder: its configurations, and every reader's view of them."""
+"""Content of the published folder: its configurations, and every reader's view of them."""
 
 import json
 import re
@@ -217,7 +217,7 @@ def test_the_folder_is_the_same_whoever_writes_it(run, tmp_path):
 
 
 def test_without_scores_there_are_subset_and_sample(run, tmp_path):
-    """What an earlier publication wrote is removed, and the card does not name it."""
+    """Files of an earlier publication are removed, and the card does not name them."""
     shutil.copytree(run.root, tmp_path / "run")
     copy = open_run(tmp_path / "run")
     write_folder(copy, Publication(license="mit", dry_run=True))

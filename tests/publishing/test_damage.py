@@ -1,4 +1,4 @@
-"""What is published is first compared with the checksum of the day when it was written."""
+"""Files are compared with the checksum of the day when they were written, then published."""
 
 import itertools
 import os
@@ -96,7 +96,7 @@ def flip(path: Path | str) -> None:
 
 
 def relaunch(run: Run) -> None:
-    """What the user does next: make what is missing, then publish."""
+    """Do what the user does next: make the missing file, then publish."""
     run = open_run(run.address)
     for stage in up_to(run, "publication"):
         run_stage(run, stage, Compute())
@@ -145,7 +145,7 @@ def test_a_flipped_bit_is_not_published(original, hub, tmp_path, name, kind):
 def test_a_damaged_file_of_the_publication_is_made_again(
     original, hub, tmp_path, configuration, kind
 ):
-    """What a dry run left is as suspect as the rest."""
+    """Files of a dry run are as suspect as the rest."""
     run = original.copy(tmp_path, kind)
     publication = run.settings.publication
     assert publication

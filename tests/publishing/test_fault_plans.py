@@ -41,7 +41,7 @@ def a_fault(chance: random.Random) -> Fault:
 
 
 def files(hub: Hub, revision: str) -> dict[str, bytes] | None:
-    """What a reader of a revision finds; None where there is no such revision."""
+    """Return the files that a reader of a revision finds; None without such a revision."""
     repository = hub.repositories.get(NAME)
     if repository is None or repository.resolve(revision) is None:
         return None

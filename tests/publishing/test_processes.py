@@ -63,7 +63,7 @@ def start(hub: Hub, home: Path, *command: object) -> subprocess.Popen[str]:
 
 
 def finished(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """What a process that ends well printed and logged."""
+    """Return what a process that ends well printed and logged."""
     printed, logged = process.communicate()
     assert process.returncode == 0, logged
     return printed, logged

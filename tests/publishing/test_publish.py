@@ -1,4 +1,4 @@
-"""What is published is what is in the folder, with the unmodified client and a loopback Hub."""
+"""The published files are the folder's, with the unmodified client and a loopback Hub."""
 
 import json
 from dataclasses import replace
@@ -143,7 +143,7 @@ def test_a_stale_subset_is_not_published(make_run):
 
 
 def test_a_dry_run_shows_what_would_change(make_run, hub):
-    """The same folder is written, nothing is sent, and the change of every file is recorded."""
+    """One folder is written, nothing is sent, and the change of every file is recorded."""
     dry, real = make_run(dry_run=True), make_run()
     send(dry)
     assert NAME not in hub.repositories
@@ -168,7 +168,7 @@ def test_a_dry_run_shows_what_would_change(make_run, hub):
 
 
 def test_a_dry_run_needs_no_hub(make_run, hub, monkeypatch, caplog):
-    """Without a token nothing is called; an unavailable Hub is logged and is no failure."""
+    """Without a token nothing is called; an unavailable Hub is logged and does not fail."""
     caplog.set_level("INFO")
     run = make_run(dry_run=True)
     hub.faults = [Fault("info", 503, times=99)]

@@ -38,7 +38,7 @@ def put(hub: Hub, folder: Path, name: str = CORPUS) -> str:
 
 @pytest.mark.slow
 def test_a_run_from_the_hub_is_the_run_from_disk(reading, source, tmp_path):
-    """The same subset; the revision is in run.json, and stays when main moves."""
+    """The subset is the same; the revision is in run.json, and stays when main moves."""
     commit = put(reading, source)
     local = finish(tmp_path / "local", settings(source), "subset")
     path = f"hf://datasets/{CORPUS}@main/data/*.parquet"
@@ -72,7 +72,7 @@ def test_files_added_on_the_hub_extend_a_run(reading, tmp_path):
 
 
 def test_a_branch_and_a_tag_are_resolved_and_another_revision_is_refused(reading, tmp_path):
-    """What stands after the @ decides what is read."""
+    """The text after the @ decides what is read."""
     first = put(reading, corpus(tmp_path / "source"))
     reading.repositories[CORPUS].tags["v1"] = first
     reading.repositories[CORPUS].branches["refs/convert/parquet"] = first
@@ -126,7 +126,7 @@ def test_columns_and_row_groups_that_are_not_needed_are_not_read(reading, tmp_pa
 
 
 def hub_file(path: Path) -> bool:
-    """Whether a path is a file of some size that is not the server's own."""
+    """Return True if a path is a file of some size that is not the server's own."""
     return path.is_file() and "hub" not in path.parts and path.stat().st_size > 50_000
 
 
@@ -172,7 +172,7 @@ def bucket() -> Iterator[Callable[[Path], str]]:
 
 @pytest.mark.slow
 def test_a_run_from_s3_is_the_run_from_disk(bucket, source, tmp_path):
-    """The same subset, byte for byte, whether by folder or by glob; no secret in the run."""
+    """The subset is the same, byte for byte, by folder or by glob; no secret in the run."""
     url = bucket(source)
     local = finish(tmp_path / "local", settings(source), "subset")
     assert list_files(f"{url}/*.parquet") == list_files(url)
@@ -197,7 +197,7 @@ def test_what_is_not_on_s3_is_one_line(bucket, tmp_path):
 
 
 def test_benchmarks_earlier_datasets_and_held_out_sets_from_the_hub(reading, tmp_path):
-    """The same drops and held-out texts as from files on disk."""
+    """Drops and held-out texts are the same as from files on disk."""
     source = corpus(tmp_path / "source")
     rows = pq.read_table(source / "0.parquet").to_pylist()
     others = tmp_path / "others"

@@ -69,7 +69,7 @@ def labelled_run(
 
 
 class Stub:
-    """What the endpoint was asked, and how it answers: by `reply`, given the text and the body."""
+    """Requests to the endpoint, and its answers: by `reply`, given the text and the body."""
 
     def __init__(self) -> None:
         self.bodies: list[dict[str, Any]] = []

@@ -81,7 +81,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def outputs(model: str, texts: list[str], max_tokens: int = 512) -> np.ndarray:
-    """What transformers gives for each text alone."""
+    """Return what transformers gives for each text alone."""
     from transformers import AutoTokenizer, BertForSequenceClassification
 
     tokenizer: Any = AutoTokenizer.from_pretrained(model)
@@ -314,7 +314,7 @@ def test_fasttext_scores_are_the_label_s_probability(source, binary, tmp_path):
 
 
 def test_a_fasttext_model_is_looked_at_before_any_work(source, binary, tmp_path):
-    """A label that it lacks, a file that is no model, and no file are refused when planned."""
+    """An unknown label, a file that is not a model, and a missing file are refused when planned."""
     (tmp_path / "no.bin").write_text("nothing")
     for path, label, message in (
         (binary, "__label__xx", "no label __label__xx; it has __label__"),

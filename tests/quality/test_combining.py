@@ -72,7 +72,7 @@ def test_scores_are_compared_within_groups(tmp_path, normalisation, outlier):
 
 
 def test_a_score_named_value_is_one_of_several(tmp_path):
-    """Ranks of each score are of its own values, though SQL calls the others so too."""
+    """Ranks of each score rank its own values, though SQL calls the others so too."""
     names = {"a": [3.0, 1.0, 2.0, 4.0], "value": [1.0, None, 2.0, 3.0], "z": [1.0, 2.0, 4.0, 3.0]}
     scores = [{**column("rank"), "name": n, "column": n, "missing": 0.0} for n in names]
     scores[0]["normalise_within"] = "source"
@@ -83,7 +83,7 @@ def test_a_score_named_value_is_one_of_several(tmp_path):
 
 
 def test_any_number_can_be_a_score(tmp_path):
-    """Moments of tiny and of huge values are those of usual ones; float64 must hold each value."""
+    """Moments of tiny and huge values scale as usual ones; float64 must hold each value."""
     grades = pa.array([2**53 - place for place in range(8)], pa.uint64())
     rows = score(make_run(tmp_path / "exact", {"grade": grades}, scores=[column("rank")]))
     assert [row["quality"] for row in rows] == [(14 - 2 * place) / 16 for place in range(8)]

@@ -38,7 +38,7 @@ def corpus() -> dict[str, Any]:
 
 @pytest.mark.parametrize("hold_out", [0.1, *nightly(0.0)])
 def test_neither_shards_nor_threads_change_anything(tmp_path, hold_out):
-    """The same copies, ranks, groups and pruned documents, with other threads bit for bit."""
+    """Copies, ranks, groups and pruned documents are the same, with other threads bit for bit."""
     scores = [
         column("rank", missing="drop"),
         {**column("z-score", normalise_within="domain"), "name": "other", "column": "other"},

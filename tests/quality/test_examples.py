@@ -130,7 +130,7 @@ def test_examples_that_are_documents_too_are_not_random_documents(tmp_path):
 
 
 def test_a_score_is_not_refused_for_the_numbers_of_its_texts(tmp_path):
-    """Five of eight random documents are of the examples' kind, and more than examples."""
+    """Five of eight random documents resemble the examples, and more than examples."""
     kinds = ["recipe" if row % 8 < 5 else "log" for row in range(800)]
     least = 0.3
     score = {"path": str(examples_file(tmp_path, "recipe")), "least_correlation": least}
@@ -151,7 +151,7 @@ def test_examples_like_any_document_are_refused(tmp_path):
 
 
 def test_a_group_like_any_other_is_refused(tmp_path, monkeypatch):
-    """The error names the source, because the examples are of it."""
+    """The error names the source, because the examples come from it."""
     monkeypatch.setitem(WORDS, "recipe", WORDS["log"])
     run = planned(tmp_path, {"where": {"column": "domain", "value": "recipe.org"}}, KINDS)
     with pytest.raises(InputError, match="least_correlation") as refused:
@@ -280,7 +280,7 @@ def test_too_few_examples_are_refused_when_planned(tmp_path):
     ],
 )
 def test_what_is_wrong_with_labels_is_said_when_planned(tmp_path, rows, column, problem):
-    """Labels that tell nothing apart, that are ambiguous, too few, or not there."""
+    """Labels that separate nothing, that are ambiguous, too few, or not there."""
     path = tmp_path / "labels.csv"
     path.write_text("id,score\n" + "".join(f"d{row},{label}\n" for row, label in rows))
     with pytest.raises(DatamaskError, match=problem):

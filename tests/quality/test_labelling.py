@@ -148,7 +148,7 @@ def test_a_killed_process_asks_nothing_twice(made, stub, tmp_path):
 
 @pytest.mark.slow
 def test_ctrl_c_writes_the_labels_of_a_model(made, stub, tmp_path):
-    """Those that have come, before the process ends as an interrupted one."""
+    """Labels so far are kept, before the process ends as an interrupted one."""
     command = arguments(made[0], tmp_path, stub, 100)
     journal = tmp_path / "out/journal.jsonl"
     process: subprocess.Popen[bytes]
@@ -265,7 +265,7 @@ INTERRUPT = "\x03"
 
 
 def by_hand(run: Run, folder: Path, keys: list[str], texts: int = 30) -> str:
-    """What a terminal shows while the user types *keys*, some after each question."""
+    """Return a terminal's content while the user types *keys*, some after each question."""
     given = ["label", str(run.root), "-o", str(folder / "out"), "--texts", str(texts)]
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "datamask.cli.main", *given]

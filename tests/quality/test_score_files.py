@@ -60,7 +60,7 @@ def test_numbers_of_json_as_ids_are_their_decimal_text(tmp_path, texts):
     ],
 )
 def test_json_that_cannot_be_ids_and_numbers_is_named(tmp_path, line, message):
-    """A float has more than one spelling, so it is no id; the row is named."""
+    """A float has more than one spelling, so it cannot be an id; the row is named."""
     path = tmp_path / "s.jsonl"
     path.write_text('{"key": 1, "mark": 1}\n' + line + "\n")
     with pytest.raises(InputError) as caught:

@@ -1,4 +1,4 @@
-"""Documents whose beginning is no sample: 3 KB of one kind of text before 40 KB of another."""
+"""Documents with an untypical beginning: 3 KB of one kind of text before 40 KB of another."""
 
 from typing import Any
 
@@ -75,7 +75,7 @@ def judged(run: Run) -> tuple[dict[str, dict[str, Any]], dict[str, np.ndarray]]:
 
 
 def test_long_documents_are_judged_by_all_of_their_text(made):
-    """What is mostly noise scores below what is mostly prose, wherever the other part is."""
+    """Text that is mostly noise scores below mostly prose, wherever the other part is."""
     for most in (1, 3):
         rows, vectors = judged(made[most])
         centre = np.mean([vectors[f"prose {row}"] for row in range(110)], 0)

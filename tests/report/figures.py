@@ -37,7 +37,7 @@ def documents_of(run: Run) -> list[dict[str, Any]]:
 
 
 def candidates(documents: list[dict[str, Any]], shard: int) -> list[dict[str, Any]]:
-    """What pruning left of a shard."""
+    """Return the documents of a shard that pruning left."""
     return [row for row in documents if row["shard"] == shard and not row["dropped"]]
 
 

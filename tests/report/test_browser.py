@@ -119,7 +119,7 @@ def test_buttons_hide_and_show_series(chromium, made):
 
 
 def test_a_document_is_searched_sorted_opened_and_linked_to_the_map(chromium, made):
-    """What a person does to find a document and its nearest selected one."""
+    """Act as a person who looks for a document and its nearest selected one."""
     known = {row["id"]: row for row in query(made.run, "SELECT * FROM documents")}
     with opened(chromium, made.pages["report"]) as (page, wrong):
         rows = page.locator("#read tr")

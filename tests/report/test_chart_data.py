@@ -133,7 +133,7 @@ def test_lines_labelled_by_lambda_have_a_legend():
 
 
 def test_a_picture_says_colour_dash_and_marker_in_its_legend():
-    """A missing value leaves a gap; a legend has all that tells series apart, one for all."""
+    """A missing value leaves a gap; a legend has all that distinguishes series, one for all."""
     gap = Series(name="a", x=[1, 2, 3], y=[10.0, None, 1000.0], colour="#000000", hover=["x"] * 3)
     other = Series(name="b", x=[1], y=[2.0], colour="#ff0000", style=1)
     chart = Chart(key="k", title="t", kind="lines", x="x", y="y", series=(gap, other))

@@ -1,4 +1,4 @@
-"""How shards learned: kept by the run, in table `curves`, in charts of one run and of several."""
+"""Learning of shards: kept by the run, in table `curves`, in charts of one run and of several."""
 
 from pathlib import Path
 from typing import Any

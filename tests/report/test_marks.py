@@ -81,7 +81,7 @@ def drift(patch: Patch, share: float, term: float) -> Finding:
 
 
 def score(patch: Patch, quality: dict[str, Any], weight: float, pruned: float) -> Finding:
-    """What the score is, and what it decides."""
+    """Name the score, and what it decides."""
     patch.setattr(quality_findings, "query", lambda run, sql: [])
     patch.setattr(
         quality_findings, "example_figures", lambda run: {"edu": {"auc": 0.8, "correlation": 0.6}}
@@ -93,7 +93,7 @@ def score(patch: Patch, quality: dict[str, Any], weight: float, pruned: float) -
 
 
 def groups(patch: Patch, kept: int, expected: int) -> Finding:
-    """What is kept of a group that a random selection would keep more of."""
+    """Number kept of a group that a random selection would keep more of."""
     row = {"kind": "domain", "name": "d", "documents_after": kept, "expected": expected}
     row |= {"step": "near_duplicate", "share_before": 0.3, "retention": kept / expected}
     patch.setattr(group_findings, "query", lambda run, sql: [{"number": 1}])
@@ -118,7 +118,7 @@ def trained(patch: Patch, verdict: str, against: list[str], model: str) -> Findi
 
 
 def trade_off(patch: Patch, gain: float) -> Finding:
-    """What the selection gains in its diversity over random ones."""
+    """The selection's gain in its diversity over random ones."""
     gained = {"facility_location": {"selected": gain, "error": 0.01}}
     patch.setattr(findings, "gains", lambda run: gained)
     patch.setattr(findings, "query", lambda run, sql: [])

@@ -47,7 +47,7 @@ class Page:
 
     @property
     def scripts(self) -> list[str]:
-        """What is in the elements `script`."""
+        """Return the content of the elements `script`."""
         return re.findall(r"<script[^>]*>(.*?)</script>", self.text, re.DOTALL)
 
 
@@ -135,7 +135,7 @@ def test_a_browser_can_read_the_data_where_gains_are_unknown(tmp_path, monkeypat
 
 
 def test_markdown_has_the_summary_and_no_markup(made):
-    """The same figures for card and artifact; names cannot end a cell or open a tag."""
+    """Card and artifact have the same figures; names cannot end a cell or open a tag."""
     run, _ = made
     text = report_markdown(run)
     for row in query(run, "SELECT * FROM funnel WHERE kind = 'all'"):

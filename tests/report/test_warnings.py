@@ -161,7 +161,7 @@ def test_the_mean_cosine_is_that_of_all_pairs(features):
 
 
 def test_a_bias_of_length_is_told(tmp_path, caplog):
-    """How much longer the selected documents are."""
+    """Ratio of the lengths of selected documents and others."""
     lengths = np.random.default_rng(5).integers(2, 20, SHARDS * ROWS) ** 2
     run, characters = of_texts(tmp_path, lengths, method="top_quality")
     longest = np.sort(characters.reshape(SHARDS, ROWS), axis=1)[:, -ROWS // 4 :]

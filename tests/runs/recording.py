@@ -1,4 +1,4 @@
-"""Which settings code reads: every field of every group, by its dotted path."""
+"""Record which settings code reads: every field of every group, by its dotted path."""
 
 import contextlib
 import sys
@@ -74,7 +74,7 @@ def _all(path: str, kind: type[Group], name: str) -> Iterator[str]:
 
 
 def _is_of(modules: set[str]) -> bool:
-    """Whether a module reads; what `Run.in_force` asks is asked by the stage that calls it."""
+    """Return True if a module reads; questions of `Run.in_force` count for the calling stage."""
     frame = sys._getframe(2)
     while frame is not None:
         name = frame.f_code.co_name

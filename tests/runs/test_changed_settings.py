@@ -74,7 +74,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path
 
 
 def outputs(root: Path) -> dict[str, Any]:
-    """What the stages wrote: bytes, but vectors by value, because they may have been reused."""
+    """Read what the stages wrote: bytes, but vectors by value, because they may be reused."""
     names = {stage.file.partition("/")[0] or stage.name for stage in STAGES.values()}
     paths = [path for name in sorted(names) for path in (root / name).rglob("*.parquet")]
     paths += [path for path in root.glob("*.parquet") if path.name != "plan.parquet"]

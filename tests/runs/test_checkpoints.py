@@ -1,4 +1,4 @@
-"""A killed shard goes on where it was, and its bytes are those of one that was not killed."""
+"""A killed shard goes on where it was, and gives the bytes of an undisturbed one."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -118,7 +118,7 @@ CHECKED = (
 
 
 def covers(key: str, other: str) -> bool:
-    """Whether one is the other or a group that it is in."""
+    """Return True if one is the other or a group that it is in."""
     return key == other or key.startswith(f"{other}.") or other.startswith(f"{key}.")
 
 

@@ -78,7 +78,7 @@ def made(folder: Path, name: str, last: str = "arms", **groups: Any) -> Run:
 
 
 def contents(run: Run) -> list[Any]:
-    """What is pruned, the logits, and the documents of the arm that selects otherwise."""
+    """Pruned documents, logits, and the documents of the arm that selects otherwise."""
     arm = pq.read_table(run.root / "evaluation/arms/other.parquet").to_pydict()
     return [
         *(table_of(run, "quality")["dropped"].to_pylist(), table_of(run, "selection").to_pydict()),

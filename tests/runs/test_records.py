@@ -1,4 +1,4 @@
-"""What is on record of each unit of work: attempts, seconds, and a log that is only its own."""
+"""The record of each unit of work: attempts, seconds, and a log that is only its own."""
 
 import contextvars
 import json

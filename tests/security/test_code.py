@@ -110,7 +110,7 @@ def test_nothing_that_unpickles_or_evaluates_is_called():
     ],
 )
 def test_settings_call_no_class_but_objectives(name, options, tmp_path):
-    """A function, or a class with `values` that is no objective, is refused and never called."""
+    """A function, or a class with `values` that is not an objective, is refused, never called."""
     mark = str(tmp_path / "mark")
     given = json.loads(json.dumps(options).replace("MARK", mark))
     with pytest.raises(SettingsError, match=f"{name}`: ") as caught:

@@ -177,7 +177,7 @@ def test_no_command_leaves_a_hostile_run(theirs, tmp_path, capsys, command, chan
 
 
 def is_file_of(path: Path) -> bool:
-    """Whether a path is a regular file, no link."""
+    """Return True if a path is a regular file, not a link."""
     return path.is_file() and not path.is_symlink()
 
 
@@ -196,7 +196,7 @@ def contents(place: Path, *left_out: Path) -> dict[str, bytes]:
 @example("")
 @example("x" * 256)
 def test_a_name_leads_into_the_run_or_nowhere(name):
-    """What `inside` accepts is below the folder by the system's own reading of paths."""
+    """Paths that `inside` accepts are below the folder by the system's own reading of paths."""
     root = Path("/a/run")
     try:
         path = inside(root, name)

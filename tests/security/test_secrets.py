@@ -212,7 +212,7 @@ def test_no_secret_gets_into_the_place_of_a_run(url):
     ],
 )
 def test_addresses_without_a_secret_are_accepted(url):
-    """A container, a revision, a port and a partition are no secrets, and are shown as they are."""
+    """A container, a revision, a port and a partition are not secret, and are shown as they are."""
     assert parse_settings({"source": {"path": url}}).source.path == url
     assert str(SettingsError(f"{url}: no such file")) == f"{url}: no such file"
 

@@ -62,7 +62,7 @@ sys.addaudithook(_watch)
 
 @contextlib.contextmanager
 def watching(patch: pytest.MonkeyPatch) -> Iterator[set[str]]:
-    """What is written, and by whom it was checked: yields the paths that `inside` has returned."""
+    """Record written paths and checks: yields the paths that `inside` has returned."""
     global _is_watching
     checked: set[str] = set()
     real = names.inside
@@ -84,7 +84,7 @@ def watching(patch: pytest.MonkeyPatch) -> Iterator[set[str]]:
 
 
 def is_checked(path: str, run: Path, checked: set[str]) -> bool:
-    """Whether a path was checked, is a folder above one, or in a temporary folder of this test."""
+    """Return True if a path was checked, is above one, or in this test's temporary folder."""
     temporary = Path(path).relative_to(run).parts[:2]
     if temporary[0] == FOLDER and len(temporary) == 2:
         return str(run.joinpath(*temporary)).removesuffix(".lock") in checked

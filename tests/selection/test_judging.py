@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 def applied(root: Path, learnt: Run, source: Path, *overrides: str) -> Run:
-    """What `datamask apply` makes, by the command."""
+    """Make with the command what `datamask apply` makes."""
     args = ["apply", str(learnt.root), str(root), "--set", f"source.path={source}"]
     done = CliRunner().invoke(cli, [*args, *(part for one in overrides for part in ("--set", one))])
     if done.exception is not None and not isinstance(done.exception, SystemExit):

@@ -1,4 +1,4 @@
-"""How often training sees a document, against a list of all exposures that is sorted in Python."""
+"""Count exposures of a document, against a list of all exposures that is sorted in Python."""
 
 import shutil
 from pathlib import Path

@@ -57,7 +57,7 @@ def run_of(root: Path, source: Path, **selection: Any) -> Run:
     ],
 )
 def test_the_selection_and_its_quality_are_those_of_a_run_with_vectors(tmp_path, source, selection):
-    """The same documents, and the same gain of quality; only the other run has vectors."""
+    """Documents and the gain of quality are the same; only the other run has vectors."""
     without = run_of(tmp_path / "without", source, **selection)
     with_them = run_of(tmp_path / "with", source, metric="pairwise", **selection)
     assert not set(NONE) & {*stages_of(without.settings), *(p.name for p in without.root.iterdir())}

@@ -52,7 +52,7 @@ def test_rows_are_those_of_other_readers(tmp_path):
 
 @pytest.mark.parametrize("end", [".jsonl.zst", *nightly(".csv", ".arrow")])
 def test_a_run_selects_the_same_as_from_parquet(tmp_path, end):
-    """The same documents, and the column of a record within the record as score."""
+    """Documents are the same, and the column of a record within the record is a score."""
     rows = [{key: row[key] for key in ("id", "text", "edu")} for row in records(7, 120)]
     write(tmp_path / "source" / f"a{end}", rows[:70])
     write(tmp_path / "source" / f"b{end}", rows[70:])

@@ -1,4 +1,4 @@
-"""What files of JSON lines, CSV and Arrow say is kept, or refused with file, row and column."""
+"""Values of JSON lines, CSV and Arrow are kept, or refused with file, row and column."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What git checks out in place of a file where git-lfs is not installed."""
+"""A pointer that git checks out in place of a file where git-lfs is not installed."""
 
 import pytest
 

@@ -85,7 +85,7 @@ class Store:
         self.proxy = proxy
 
     def names(self, url: str) -> list[str]:
-        """What is under a URL, without the notes of receipts."""
+        """Return the objects under a URL, without the notes of receipts."""
         prefix = url.removeprefix("s3://runs/") + "/"
         pages = self.client.get_paginator("list_objects_v2").paginate(Bucket="runs", Prefix=prefix)
         return [
@@ -104,7 +104,7 @@ class Store:
         self.client.put_object(Bucket="runs", Key=key, Body=content)
 
     def writes(self, url: str) -> Counter[str]:
-        """How often each object was written."""
+        """Count how often each object was written."""
         prefix = url.removeprefix("s3://runs/") + "/"
         pages = self.client.get_paginator("list_object_versions").paginate(
             Bucket="runs", Prefix=prefix

@@ -37,7 +37,7 @@ class GoogleStorage(ThreadingHTTPServer):
             return self.metadata(name)
 
     def metadata(self, name: str) -> dict[str, Any]:
-        """What the API tells of an object."""
+        """Return what the API says of an object."""
         content, generation = self.objects[name]
         return {
             "kind": "storage#object",

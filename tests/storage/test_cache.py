@@ -80,7 +80,7 @@ def test_what_a_dead_process_used_goes():
 
 
 def test_a_copy_that_was_changed_or_is_of_another_version_is_not_used():
-    """What counts is what the store has."""
+    """Only the store's content counts."""
     one, *_ = fill("a")
     assert one.use("a", FILE)
     assert not one.use("a", Entry(10, "w"))

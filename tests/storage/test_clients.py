@@ -73,7 +73,7 @@ def test_a_silent_server_is_given_up_and_named(silent, caplog):
 
 @pytest.mark.parametrize("read", [open_binary, *nightly(list_files)])
 def test_a_silent_source_is_transient(silent, read):
-    """The same server as a source: the same time-outs, and a retry may help."""
+    """A server as a source has the same time-outs, and a retry may help."""
     with pytest.raises(DatamaskError) as caught:
         read(f"{URL}/a.parquet")
     assert exit_status(caught.value) == 75

@@ -83,7 +83,7 @@ def test_errors_of_a_stream_are_those_of_a_query(tmp_path):
 
 @pytest.mark.slow
 def test_rotten_bytes_are_one_line_for_every_reader(tmp_path):
-    """One flipped bit anywhere in a file: what DuckDB and Arrow raise, they raise as ours."""
+    """One flipped bit anywhere in a file: errors of DuckDB and Arrow become ours."""
     path, generator = tmp_path / "rotten.parquet", np.random.default_rng(3)
     columns = {"id": [f"document {row}" for row in range(20)], "score": generator.random(20)}
     pq.write_table(pa.table(columns), path, compression="zstd", write_page_checksum=True)
@@ -110,6 +110,6 @@ def test_rotten_bytes_are_one_line_for_every_reader(tmp_path):
     ["Allocation failure", "Failed to allocate block of 16384 bytes (bad allocation)"],
 )
 def test_a_machine_without_memory_is_transient(reason, tmp_path):
-    """What DuckDB says if the system refuses memory below the limit asks for no higher limit."""
+    """The message, if the system refuses memory below the limit, asks for no higher limit."""
     with pytest.raises(MemoryLackError), temporary_duckdb(tmp_path, Compute()):
         raise duckdb.OutOfMemoryException(f"Out of Memory Error: {reason}")

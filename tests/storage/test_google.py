@@ -1,4 +1,4 @@
-"""The same on Google Cloud Storage, as far as gcsfs and a loopback server tell."""
+"""Tests on Google Cloud Storage, as far as gcsfs and a loopback server show."""
 
 from collections.abc import Iterator
 from pathlib import Path

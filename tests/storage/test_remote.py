@@ -66,7 +66,7 @@ def test_status_downloads_no_outputs(s3, machine, source):
 
 @pytest.mark.slow
 def test_without_notes_the_receipts_themselves_are_read(s3, source, machine):
-    """Notes are no state: deleted or of another version, what is done is still known."""
+    """Notes are not state: deleted or of another version, finished work is still known."""
     url = "s3://runs/unnoted"
     plan_run(url, finished.settings(source))
     run_stage(open_run(url), "scores", Compute())

@@ -1,4 +1,4 @@
-"""What killed processes leave is removed, and nothing of those that live or of the user."""
+"""Files that killed processes leave are removed, and nothing of living ones or of the user."""
 
 import errno
 import fcntl

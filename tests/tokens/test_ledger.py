@@ -43,7 +43,7 @@ def stream(run: Run) -> np.ndarray:
 
 
 def seen(run: Run, *arguments: str) -> list[dict[str, Any]]:
-    """What the command prints."""
+    """Return what the command prints."""
     command = ["seen", str(run.root), *arguments, "--format", "json"]
     result = CliRunner().invoke(cli, command, catch_exceptions=False)
     return [json.loads(line) for line in result.stdout.splitlines()]

@@ -1,4 +1,4 @@
-"""What stages of tokens refuse: before any work where that is possible, and in one line."""
+"""Refusals of the stages of tokens: before any work where that is possible, and in one line."""
 
 from pathlib import Path
 
