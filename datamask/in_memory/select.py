@@ -229,7 +229,7 @@ def select(
     if quality_weight is None:
         quality_weight = 0.0 if quality is None else recipe.UNPRUNED_QUALITY_WEIGHT
     elif quality_weight and values is None:
-        raise SettingsError("quality_weight: needs a quality; give one, or leave this out")
+        raise SettingsError("quality_weight: there is no quality; give one, or leave this out")
     if values is None and settings.get("method") == "top_quality":
         raise SettingsError("method: top_quality has no quality to rank by; give one")
     if metric is None:
