@@ -97,30 +97,44 @@ def references(
     size = min(max(round(num_selected * part), 1), data.num_documents)
     generator = np.random.Generator(np.random.PCG64(seed))
     masks = _random_masks(data, size, generator)
-    values, covers = _mean_values(terms, data, masks)
-    everything = torch.ones_like(data.quality_N)
+    means, covers = _mean_values(terms, data, masks)
     known = {}
-    gain: float | None
-    for objective in (term.objective for term in terms):
-        random, cover = values[objective.name], covers.get(objective.name)
-        if isinstance(objective, MomentObjective):
-            at = float(tried(objective, objective.of_moments, totals.scaled(num_selected)))
-            if objective.linear:
-                random = at
-            elif part < 1:
-                # What random sums add to the value at their mean shrinks with 1/S − 1/N.
-                moments = moments_of(data, everything, totals.order).scaled(size)
-                random = at + part * (random - float(objective.of_moments(moments)))
+    for term in terms:
+        objective, name = term.objective, term.objective.name
         is_linear = isinstance(objective, MomentObjective) and objective.linear
-        if ranges is None or is_linear:
-            drawn = random if is_linear else values[objective.name]
-            gain = _range_of(objective, data, size, seed, drawn, neighbours)
+        if isinstance(objective, MomentObjective):
+            random = _mean_of_all(objective, means[name], totals, data, num_selected, size)
         else:
-            gain = ranges.get(objective.name)
+            random = means[name]
+        gain = None if ranges is None else ranges.get(name)
+        if ranges is None or is_linear:
+            drawn = random if is_linear else means[name]
+            gain = _range_of(objective, data, size, seed, drawn, neighbours)
         sign = 1 if objective.maximise else -1
         best = None if gain is None else random + sign * gain
-        known[objective.name] = Reference(random, best, cover)
+        known[name] = Reference(random, best, covers.get(name))
     return known
+
+
+def _mean_of_all(
+    objective: MomentObjective,
+    drawn: float,
+    totals: Moments,
+    data: ShardData,
+    num_selected: float,
+    size: int,
+) -> float:
+    """The mean value of random S-subsets of all N documents, from *drawn*, that of the sample."""
+    expected = float(tried(objective, objective.of_moments, totals.scaled(num_selected)))
+    part = data.num_documents / float(totals.count)
+    if objective.linear:
+        return expected
+    if part >= 1:
+        return drawn
+    # What the chance of sums adds to the value at their mean is proportional to 1/S − 1/N.
+    everything = torch.ones_like(data.quality_N)
+    at_mean = objective.of_moments(moments_of(data, everything, totals.order).scaled(size))
+    return expected + part * (drawn - float(at_mean))
 
 
 def scaled(
