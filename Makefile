@@ -112,11 +112,11 @@ fleet: $(READY) ## the slow tests of flows: a real server, lost workers on Postg
 
 # Test tools are the newest: only what users install is resolved so.
 declared: ## the library's tests with the oldest versions that pyproject.toml allows (RESOLUTION=highest: the newest)
-	test -n "$(UV)" || { echo "needs uv: pip install uv"; exit 2; }
-	$(UV) venv --clear --python 3.11 $(DECLARED)
-	$(UV) pip compile --quiet --resolution $(RESOLUTION) --torch-backend cpu --extra prefect --extra s3 --extra fasttext \
+	$(PYTHON) -m venv --clear $(DECLARED)
+	$(DECLARED)/bin/pip install --quiet uv
+	$(DECLARED)/bin/uv pip compile --quiet --resolution $(RESOLUTION) --torch-backend cpu --extra prefect --extra s3 --extra fasttext \
 		--output-file $(DECLARED)/versions.txt pyproject.toml
-	$(UV) pip install --python $(DECLARED)/bin/python --torch-backend cpu --requirement $(DECLARED)/versions.txt --editable . \
+	$(DECLARED)/bin/uv pip install --python $(DECLARED)/bin/python --torch-backend cpu --requirement $(DECLARED)/versions.txt --editable . \
 		boto3 datasets flask flask-cors hypothesis "moto[s3]" pandas polars pytest pytest-timeout pytest-xdist
 	$(DECLARED)/bin/python -m pytest $(PARALLEL) -W "ignore:Please use the new API settings to control TF32" \
 		tests/analysis tests/embedding tests/execution tests/runs tests/selection tests/source tests/tokens

@@ -75,7 +75,7 @@ def test_the_metric_of_the_example_is_the_vendi_score(tmp_path, monkeypatch):
     eigenvalues = eigenvalues[eigenvalues > 1e-9]
     vendi = learned.metrics["terms"]["vendi"]
     assert vendi["selected"] == pytest.approx(-(eigenvalues * np.log(eigenvalues)).sum(), abs=1e-4)
-    assert vendi["selected"] > vendi["random"] + 5 * vendi["random_std"]
+    assert vendi["selected"] > vendi["random"] + 0.9 * (vendi["best"] - vendi["random"])
     assert learned.metrics["optimality_gap"] is not None
 
 

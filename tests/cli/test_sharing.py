@@ -51,7 +51,7 @@ def test_a_run_from_another_may_have_more_stages_and_units(finished, tmp_path):
     origin = open_run(finished[0])
     given = origin.settings.model_dump(mode="json", exclude={"sources"})
     given["quality"]["near_duplicates"] = {"similarity": 0.9}
-    given["evaluation"] |= {"arms": ["ours", "random"], "hold_out": 0.1}
+    given["evaluation"] |= {"arms": ["ours", "random"], "hold_out": 0.1, "tokens": 1000}
     changed = plan_run(tmp_path / "changed", parse_settings(given))
     share(origin, changed)
     assert not changed.remaining("scores") and changed.remaining("similar_pairs") == [0]

@@ -259,9 +259,9 @@ def test_deploy_without_a_server_ends_in_one_line(capsys):
 @pytest.mark.parametrize(
     ("name", "metric", "weight", "pruned"),
     [
-        ("fineweb", "facility_location", 0.3, 0.5),
+        ("fineweb", "facility_location", 0.3, 0.7),
         ("paper", "disf", 0.5, 0.4),
-        ("demo-semantic", "facility_location", 0.3, 0.5),
+        ("demo-semantic", "facility_location", 0.3, 0.7),
     ],
 )
 def test_settings_are_the_recipes_they_are_named_after(name, metric, weight, pruned):

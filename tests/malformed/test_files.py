@@ -115,7 +115,7 @@ UNREADABLE: Cases = {
         odd_name("caf\udce9.parquet"),
         "caf\\udce9.parquet: its name",
     ),
-    "dangling link": (dangling_link, "2.parquet: no such file; restore it"),
+    "dangling link": (dangling_link, "2.parquet: a pipe, socket, device or dead link"),
 }
 
 

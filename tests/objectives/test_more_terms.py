@@ -170,7 +170,7 @@ def test_the_formula_names_terms_as_tables_do():
     names = [term.objective.name for term in build_terms(selection)]
     assert names == ["quality", "disf", "language_balance", "dump_balance", "length"]
     shown = formula(selection)
-    assert all(f" · {name} / σ({name})" in shown for name in names) and "group_b" not in shown
+    assert all(f" · {name} / range({name})" in shown for name in names) and "group_b" not in shown
     assert {name: "+" if BUILT_IN[name].maximise else "−" for name in METRICS} == SIGNS
 
 

@@ -114,7 +114,13 @@ COMMANDS: dict[str, Callable[[str, Path, str], list[str]]] = {
     ],
     "verify": lambda run, place, url: ["verify", run],
     "status": lambda run, place, url: ["status", run],
-    "compare": lambda run, place, url: ["compare", run, run, "--output", f"{place}/c.html"],
+    "compare": lambda run, place, url: [
+        "compare",
+        run,
+        f"{place}/other",
+        "--output",
+        f"{place}/c.html",
+    ],
     "query": lambda run, place, url: ["query", run, "SELECT count(*) FROM documents"],
     "label": lambda run, place, url: ["label", run, *rubric(place, url)],
     "label by hand": lambda run, place, url: ["label", run, "--texts", "5"],
@@ -139,7 +145,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def place(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the run; its source has one more file."""
-    shutil.copytree(made / "run", tmp_path / "run", symlinks=True)
+    for name in ("run", "other"):
+        shutil.copytree(made / "run", tmp_path / name, symlinks=True)
     shutil.copytree(made / "source", tmp_path / "new")
     (tmp_path / "lines.jsonl").write_text('{"id": "a", "text": "b"}\n')
     monkeypatch.setenv("PLANTED_KEY", KEY)
