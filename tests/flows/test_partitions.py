@@ -42,7 +42,7 @@ def a_worker(monkeypatch: pytest.MonkeyPatch, lose: Callable[[str], bool]) -> It
     Yields their names and shards, in the order in which they were begun.
     """
     from prefect.client.orchestration import get_client
-    from prefect.client.schemas.filters import FlowRunFilter
+    from prefect.client.schemas.filters import FlowFilter, FlowRunFilter
     from prefect.flow_engine import run_flow
     from prefect.states import Crashed
 
@@ -53,11 +53,13 @@ def a_worker(monkeypatch: pytest.MonkeyPatch, lose: Callable[[str], bool]) -> It
     begun: list[Any] = []
     stop = threading.Event()
     scheduled = FlowRunFilter.model_validate({"state": {"type": {"any_": ["SCHEDULED"]}}})
+    # Other tests leave flow runs of other flows on the server.
+    parts = FlowFilter.model_validate({"name": {"any_": [work_on_shards.name]}})
 
     def work() -> None:
         with get_client(sync_client=True) as client:
             while not stop.wait(0.1):
-                for run in client.read_flow_runs(flow_run_filter=scheduled):
+                for run in client.read_flow_runs(flow_filter=parts, flow_run_filter=scheduled):
                     begun.append((run.name, run.parameters["units"]))
                     if lose(run.name):
                         client.set_flow_run_state(run.id, Crashed(message="killed"), force=True)
