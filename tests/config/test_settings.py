@@ -24,10 +24,10 @@ WRONG = [
         "selection: final_lr 11.0 is above initial_lr 10.0",
     ),
     ({"quality": {"scores": [{"kind": "file"}]}}, "quality.scores.0: kind `file` needs `path`"),
-    ({"quality": {"scores": [{"column": "score"}]}}, "quality.scores.0: `column` is of"),
+    ({"quality": {"scores": [{"column": "score"}]}}, "quality.scores.0: `column` belongs to kind"),
     (
         {"quality": {"scores": [{"kind": "column", "model": "m"}]}},
-        "quality.scores.0: `model` is of kind",
+        "quality.scores.0: `model` belongs to kind",
     ),
     ({"quality": {"scores": [{"name": "id"}]}}, "quality.scores.0: name `id` is reserved"),
     *(
@@ -35,7 +35,10 @@ WRONG = [
         for name in ("copy", "hash", "kind", "fate", "known_topic", "octave", "length", "fold")
     ),
     *(({"selection": {key: True}}, f"selection.{key}: ") for key in ("quality_weight", "steps")),
-    ({"quality": {"scores": [{"missing": True}]}}, "quality.scores.0.missing: true and false"),
+    (
+        {"quality": {"scores": [{"missing": True}]}},
+        "quality.scores.0.missing: this setting does not accept",
+    ),
     ({"quality": {"scores": [{"missing": "no"}]}}, "quality.scores.0.missing: Input should be"),
     ({"selection": {"a-b": 1}}, "selection.a-b: unknown key"),
     ({"selection": {"limits": {}}}, "selection.limits: Input should be a list"),

@@ -1,5 +1,6 @@
 """A stage in parts: a real (throw-away) Prefect server, and a worker that is a thread."""
 
+import contextlib
 import contextvars
 import logging
 import subprocess
@@ -78,13 +79,20 @@ def a_worker(monkeypatch: pytest.MonkeyPatch, lose: Callable[[str], bool]) -> It
 
 
 def register() -> None:
-    """Make the deployment and the automations known to the server."""
+    """Make the deployment, of no pool, and the automations known to the server."""
     from prefect.client.orchestration import get_client
     from prefect.events.schemas.automations import AutomationCore
+    from prefect.exceptions import ObjectNotFound
 
     from flows.stages import work_on_shards
 
     with get_client(sync_client=True) as client:
+        # Tests of other modules leave deployments of pools that have no worker.
+        for name in ("gpu", "cpu"):
+            with contextlib.suppress(ObjectNotFound):
+                client.delete_deployment(
+                    client.read_deployment_by_name(f"{work_on_shards.name}/{name}").id
+                )
         client.create_deployment(flow_id=client.create_flow(work_on_shards), name="gpu")
         for automation in automations():
             if not client.read_automations_by_name(automation["name"]):
