@@ -104,9 +104,9 @@ class Selected:
         for chosen in sets:
             gains = {}
             for name, term in self._terms().items():
-                if (most := (term["best"] or term["random"]) - term["random"]) != 0:
-                    share = (term[chosen] - term["random"]) / most
-                    gains[f"{name}, {NAMES[chosen]}"] = share
+                if term["best"] not in (None, term["random"]):
+                    most = term["best"] - term["random"]
+                    gains[f"{name}, {NAMES[chosen]}"] = (term[chosen] - term["random"]) / most
             colour, _ = LOOKS[chosen]
             values = [*gains.values()]
             series.append(Series(name=NAMES[chosen], x=[*gains], y=values, colour=colour))
