@@ -5,7 +5,7 @@ documents chosen so far, with the run's weights and scales. Pairwise similarity 
 a kernel over pairs, updated in O(N D) per step. DiSF standardises each dimension by mean and
 deviation of the shard, where the objective uses the subset's; this is the only difference.
 
-`lazy_greedy` (Minoux 1978) maximises quality and facility location together: λ / σ · Σ q / S plus
+`lazy_greedy` (Minoux 1978) maximises quality and facility location together: λ / r · Σ q / S plus
 coverage, which is the objective at S documents. As in learning, all documents are covered, not only
 the sample that reports the term.
 """
