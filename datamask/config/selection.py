@@ -137,7 +137,8 @@ class Selection(Group):
         ge=0,
         le=1,
         description="lambda in lambda Q / r_Q + (1 - lambda) s D / r_D, with r the range of a term "
-        "and s = -1 for metrics to be minimised: 1 is quality only, 0 is diversity only; not given: "
+        "and s = -1 for metrics to be minimised: 1 is quality only, 0 is diversity only; not "
+        "given: "
         f"{recipe.QUALITY_WEIGHT:g} if scores of yours prune, or what follows from a score's "
         "examples (docs/method.md), "
         f"{recipe.HEURISTIC_QUALITY_WEIGHT:g} with the heuristic alone, else "
