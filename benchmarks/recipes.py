@@ -247,8 +247,9 @@ def _tokenizer(folder: Path, learned_from: str) -> Any:
 
 
 def _vectors(folder: Path, fold: int, documents: pa.Table, embedding: Embedding) -> np.ndarray:
-    """The vectors of documents; those of a fold are kept in a file."""
-    path = folder / f"vectors-{fold}.npz"
+    """The vectors of documents; those of a fold and of a model are kept in a file."""
+    of_model = f"-{Path(embedding.model).name}" if embedding.model != Embedding().model else ""
+    path = folder / f"vectors{of_model}-{fold}.npz"
     known: dict[str, np.ndarray] = {}
     if path.exists():
         with np.load(path) as stored:

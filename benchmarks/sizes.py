@@ -3,7 +3,8 @@
 Webs are those of `benchmarks.kinds`; docs/evidence.md has the plan and the results. An arm is
 judged by bits per byte of the trigram model on each kind of held-out text: on the *mixture* (kinds
 weighted as in the web), their mean, their median and the worst. Vectors are kept in the folder, and
-results are added to `results.jsonl` there; an arm that has one is not run again.
+results are added to `results.jsonl` there; an arm that has one is not run again. With `--model`,
+vectors are a model's, and the results have its name.
 
     python -m benchmarks.sizes runs/webs --settings 4000 16000 40000 --folds 0 1
 """
@@ -242,23 +243,29 @@ def run_arm(arm: Arm, web: Web, share: float) -> dict[str, Any]:
 def measure(arguments: argparse.Namespace) -> None:
     """Run the arms that have no result yet."""
     path = arguments.folder / "results.jsonl"
+    embedding, by_model = Embedding(method="lexical"), ""
+    if arguments.model:
+        width = json.loads((arguments.model / "config.json").read_text())["hidden_size"]
+        model = {"model": str(arguments.model), "prefix": "", "dimension": width}
+        embedding = Embedding(**model, max_tokens=256, dtype="bfloat16")
+        by_model = f", {arguments.model.name}"
     done = {tuple(row[:4]) for row in read_results(path)}
     for fold, setting in product(arguments.folds, arguments.settings):
         wanted = [
             (share, arm)
             for share, arm in product(arguments.shares, ARMS)
-            if (setting, fold, share, arm.name) not in done
+            if (setting, fold, share, arm.name + by_model) not in done
             and (not arguments.arms or arm.name in arguments.arms)
         ]
         if not wanted or not (arguments.folder / f"{setting}-{fold}.parquet").exists():
             continue
-        web = Web(arguments.folder, setting, fold, Embedding(method="lexical"))
+        web = Web(arguments.folder, setting, fold, embedding)
         print(f"{setting}-{fold}: {len(web.texts)} documents, t = {web.told:.3f}", flush=True)
         for share, arm in wanted:
             result = run_arm(arm, web, share)
             print(f"  {arm.name}: {result['mixture']:.3f}, {result['seconds']:.0f} s", flush=True)
             with path.open("a") as file:
-                file.write(json.dumps([setting, fold, share, arm.name, result]) + "\n")
+                file.write(json.dumps([setting, fold, share, arm.name + by_model, result]) + "\n")
 
 
 def differences(result: dict[str, Any], other: dict[str, Any]) -> dict[str, float]:
@@ -301,6 +308,7 @@ def main() -> None:
     parser.add_argument("--shares", type=float, nargs="+", default=[0.1])
     parser.add_argument("--arms", nargs="+", help="names of arms; without, all")
     parser.add_argument("--against", default="random")
+    parser.add_argument("--model", type=Path, help="folder of a model; without, lexical vectors")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     measure(arguments)
