@@ -152,7 +152,7 @@ def commands() -> Iterator[str]:
         yield f"\n## {context.command_path}\n\n```text\n{command.get_help(context)}\n```"
         for one, child in sorted(getattr(command, "commands", {}).items()):
             if parent is None:  # `more` lists commands that are there anyway
-                yield from of(child, one, context)
+                yield from of(getattr(child, "loaded", lambda: child)(), one, context)
 
     yield "# Commands\n\nWhat `--help` prints. The exit status is 2 for an error that you must"
     yield "fix, 75 for a transient one, and 70 for a bug."

@@ -37,3 +37,6 @@ def deploy(pool: str | None, server: str | None, image: str | None) -> None:
         raise SettingsError(f"deploy: no module {error.name}; `{remedy}` installs it") from None
     for line in flows.deploy(pool, server, image):
         click.echo(line)
+
+
+COMMANDS = (deploy,)

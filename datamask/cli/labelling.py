@@ -195,3 +195,6 @@ def _finish(folder: Path, rubric: Rubric, labels: Labels, storage: Storage | Non
         rows.append((axis.name, ", ".join(f"{number} of {grade}" for grade, number in counts)))
     print_rows(("axis", "labels"), rows, "table")
     click.echo(f"\n{settings_of(path.absolute(), labels, rubric)}\n")
+
+
+COMMANDS = (label,)

@@ -6,22 +6,18 @@ Every error is one line on standard error. The exit status is 2 for errors that 
 
 from __future__ import annotations
 
+import importlib
 import io
 import logging
 import os
 import sys
 import threading
 import traceback
+from typing import Any
 
 import click
 
 from datamask import __version__
-from datamask.cli.deploying import deploy
-from datamask.cli.inspection import COMMANDS as INSPECTION
-from datamask.cli.labelling import label
-from datamask.cli.open_pages import open_pages
-from datamask.cli.planning import COMMANDS as PLANNING
-from datamask.cli.rebuilding import COMMANDS as REBUILDING
 from datamask.cli.terminal import escaped_output, print_text
 from datamask.errors import DatamaskError, check_secrets, exit_status, known, lines
 from datamask.showing import printable
@@ -31,10 +27,54 @@ NOISY_LOGGERS = (
     *("aiobotocore", "botocore"),
 )
 
-MORE = (
-    *("apply", "deploy", "doctor", "embed", "ingest", "label"),
-    *("rerun-failed", "seen", "settings", "verify"),
+# fmt: off
+FIRST = (
+    ("compare", "inspection", "Compare runs of one source: overlap, differences, terms."),
+    ("evaluate", "rebuilding", "Train small language models on selections of RUN."),
+    ("extend", "rebuilding", "Select again, from all documents, after files were added."),
+    ("init", "planning", "Write a commented settings file from a look at SOURCE."),
+    ("open", "open_pages", "Open the report of RUN in a browser, or serve it."),
+    ("plan", "planning", "Check the input, divide it into shards, estimate the time."),
+    ("query", "inspection", "Run read-only SQL on RUN."),
+    ("rebuild", "rebuilding", "Run every stage: text in, selected subset out."),
+    ("report", "rebuilding", "Write report and pictures of RUN again."),
+    ("status", "inspection", "Show which parts of RUN are done, stale or missing."),
+    ("sweep", "rebuilding", "Make a run for each value of a setting, and compare them."),
 )
+MORE = (
+    ("apply", "rebuilding", "Judge new documents by the mask model of RUN."),
+    ("deploy", "deploying", "Register the flows with a Prefect server."),
+    ("doctor", "inspection", "Check this machine: device, disk, Hub, Prefect server."),
+    ("embed", "inspection", "Embed TEXTS and write VECTORS, for the objective `target`."),
+    ("ingest", "planning", "Convert the files of SOURCE to Parquet in FOLDER."),
+    ("label", "labelling", "Label texts of RUN for a score of your own."),
+    ("rerun-failed", "rebuilding", "Resume RUN with its own settings."),
+    ("seen", "inspection", "List the documents that training on tokens of RUN saw."),
+    ("settings", "inspection", "List settings with default, type, range and meaning."),
+    ("verify", "inspection", "Read every byte of RUN and compare it with its checksum."),
+)
+# fmt: on
+
+
+class Later(click.Command):
+    """A command of the module *home* of this package, which is imported when the command is used.
+
+    The help of all commands needs only their names and lines.
+    """
+
+    def __init__(self, name: str, home: str, line: str) -> None:
+        super().__init__(name, short_help=line)
+        self.home = home
+
+    def loaded(self) -> click.Command:
+        """Import the command."""
+        commands = importlib.import_module(f"datamask.cli.{self.home}").COMMANDS
+        [command] = (command for command in commands if command.name == self.name)
+        return command
+
+    def make_context(self, *arguments: Any, **options: Any) -> click.Context:
+        """See `click.Command.make_context`; what follows uses the command of the context."""
+        return self.loaded().make_context(*arguments, **options)
 
 
 class Commands(click.Group):
@@ -42,7 +82,7 @@ class Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """List the names that the help shows."""
-        return [name for name in super().list_commands(ctx) if name not in MORE]
+        return sorted({"more", *(name for name, *_ in FIRST)})
 
 
 @click.group(
@@ -93,10 +133,6 @@ def cli(context: click.Context, quiet: bool) -> None:
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
-for command in (*PLANNING, *REBUILDING, *INSPECTION, open_pages, deploy, label):
-    cli.add_command(command)
-
-
 @cli.group(invoke_without_command=True)
 @click.pass_context
 def more(context: click.Context) -> None:
@@ -105,8 +141,10 @@ def more(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-for name in MORE:
-    more.add_command(cli.commands[name])
+for row in (*FIRST, *MORE):
+    cli.add_command(Later(*row))
+for row in MORE:
+    more.add_command(cli.commands[row[0]])
 
 
 def main() -> None:

@@ -88,3 +88,6 @@ class Pages(SimpleHTTPRequestHandler):
 
     def log_message(self, format: str, *arguments: object) -> None:
         """Do not log requests."""
+
+
+COMMANDS = (open_pages,)

@@ -17,7 +17,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Any
 
 import click
-from pydantic_core import to_json
 
 from datamask.errors import escaped
 from datamask.showing import visible
@@ -85,6 +84,8 @@ def print_rows(names: Sequence[str], rows: Iterable[Iterable[Any]], form: str) -
         writer.writerow(names)
         writer.writerows(rows)
     elif form == "json":
+        from pydantic_core import to_json
+
         for row in rows:
             line = dict(zip(names, row, strict=True))
             # JSON has no infinite numbers: they become null.
