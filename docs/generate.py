@@ -144,15 +144,16 @@ def settings() -> Iterator[str]:
 
 def commands() -> Iterator[str]:
     """The help of every command."""
-    from datamask.cli.main import cli
+    from datamask.cli.main import Later, cli
 
     def of(command: click.Command, name: str, parent: click.Context | None) -> Iterator[str]:
+        command = command.loaded() if isinstance(command, Later) else command
         options = {**command.context_settings, "terminal_width": 100}
         context = click.Context(command, info_name=name, parent=parent, **options)
         yield f"\n## {context.command_path}\n\n```text\n{command.get_help(context)}\n```"
         for one, child in sorted(getattr(command, "commands", {}).items()):
             if parent is None:  # `more` lists commands that are there anyway
-                yield from of(getattr(child, "loaded", lambda: child)(), one, context)
+                yield from of(child, one, context)
 
     yield "# Commands\n\nWhat `--help` prints. The exit status is 2 for an error that you must"
     yield "fix, 75 for a transient one, and 70 for a bug."
