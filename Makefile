@@ -58,9 +58,9 @@ pictures: demo ## make the documentation's pictures from the demo (docs/pictures
 screenshots: evaluate ## photograph every page of the demo, wide and narrow, light and dark (runs/screenshots)
 	$(BIN)/datamask sweep runs/demo --over selection.quality_weight=0.1,0.3,0.5
 	$(BIN)/datamask rebuild runs/demo-pairwise --from runs/demo --set selection.metric=pairwise --set evaluation.arms=[]
-	$(BIN)/datamask compare runs/demo runs/demo-pairwise -o runs/comparison.html
+	$(BIN)/datamask compare runs/demo runs/demo-pairwise
 	$(BIN)/python -m tests.report.screenshots runs/screenshots runs/demo/report.html runs/demo/evaluation.html \
-		runs/demo-sweep/sweep.html runs/comparison.html
+		runs/demo-sweep/sweep.html runs/demo/comparison.html
 
 docs: $(READY) ## build the documentation's site in runs/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build

@@ -103,7 +103,7 @@ def _examples(problems: Sequence[DatamaskError]) -> list[str]:
     for texts in sorted(kinds.values(), key=len):
         shown += texts[:MOST_EXAMPLES]
         if len(texts) > MOST_EXAMPLES:
-            shown.append(f"{len(texts) - MOST_EXAMPLES} more problems of this kind")
+            shown.append(f"{len(texts) - MOST_EXAMPLES:,} more problems of this kind")
     return shown
 
 

@@ -1,4 +1,4 @@
-"""Show texts without secrets, and with escapes for control characters."""
+"""Show texts without secrets and with escapes for control characters; numbers with separators."""
 
 from __future__ import annotations
 
@@ -6,6 +6,19 @@ import functools
 import os
 import re
 from urllib.parse import quote, unquote
+
+LARGEST_IN_FULL = 10**15
+"""Numbers with a point are written with a power of ten from here on."""
+
+
+def figure(value: float, digits: int = 4) -> str:
+    """Write a number with thousands separators: integers in full, others with *digits* digits."""
+    if isinstance(value, int) or (abs(value) < LARGEST_IN_FULL and value.is_integer()):
+        return f"{int(value):,d}"
+    if 10**digits <= abs(value) < LARGEST_IN_FULL:
+        return f"{value:,.0f}"
+    return f"{value:,.{digits}g}"
+
 
 SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 """Environment variables whose values are never shown."""

@@ -186,7 +186,7 @@ def main() -> None:
         workers = os.cpu_count() or 1
         limit, folder = arguments.limit, arguments.folder
         count = write_corpus(folder, limit=limit, workers=workers, apart=APART)
-    print(f"{count} documents in {arguments.folder}")
+    print(f"{count:,d} documents in {arguments.folder}")
 
 
 if __name__ == "__main__":

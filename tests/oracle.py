@@ -108,13 +108,16 @@ def read_source(settings: dict, files: list[File]) -> pd.DataFrame:
     texts = column("text") if is_text else [None] * len(ids)
     hosts = [urlsplit(url or "").hostname or "" for url in column("url")]
     lengths = [len(text) if text and text.strip() else 0 for text in texts]
+    counts = [round(n) if is_number(n) else None for n in column("token_count")]
+    if is_text and value(settings, "source.columns.token_count", "token_count") in source.columns:
+        counts = [n if length else 0 for n, length in zip(counts, lengths, strict=True)]
     facts = {
         "shard": shards,
         "row": pd.Series(shards).groupby(shards).cumcount().tolist(),
         "id": ids,
         "text": texts,
         "characters": lengths if is_text else texts,
-        "tokens": [round(n) if is_number(n) else None for n in column("token_count")],
+        "tokens": counts,
         **{name: [group_name(given) for given in column(name)] for name in ("dump", "language")},
         "domain": [group_name(name.removeprefix("www.")) for name in hosts],
         "topic": [NO_GROUP] * len(ids),

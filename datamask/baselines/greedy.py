@@ -96,8 +96,8 @@ def choose_covering(
     """
     if len(features) > LAZY_LIMIT:
         raise SettingsError(
-            f"selection.method: lazy_greedy keeps all pairs in memory, at most {LAZY_LIMIT} "
-            f"documents, this shard has {len(features)}; lower plan.rows_per_shard"
+            f"selection.method: lazy_greedy keeps all pairs in memory, at most {LAZY_LIMIT:,} "
+            f"documents, this shard has {len(features):,}; lower plan.rows_per_shard"
         )
     of_quality, weight = (term.factor for term in terms[:2])
     bonus = of_quality * quality / max(num_selected, 1)

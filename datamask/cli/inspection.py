@@ -101,7 +101,7 @@ def _print_funnel(run: Run) -> None:
 def _shown(states: Sequence[str]) -> str:
     """Show up to eight numbers of units that are not done, and how many more there are."""
     units = [unit for unit, state in enumerate(states) if state != "done"]
-    more = f" and {len(units) - 8} more" if len(units) > 8 else ""
+    more = f" and {len(units) - 8:,} more" if len(units) > 8 else ""
     return ", ".join(f"{unit:05d}" for unit in units[:8]) + more
 
 
@@ -115,7 +115,8 @@ def verify(root: Root) -> None:
     run = open_run(root)
     verified = verify_run(run)
     click.echo(
-        f"{verified.files} files, {verified.bytes:,d} bytes read; {len(verified.corrupt)} corrupt"
+        f"{verified.files:,d} files, {verified.bytes:,d} bytes read; "
+        f"{len(verified.corrupt):,d} corrupt"
     )
     for name, reason in verified.corrupt:
         click.echo(f"{run.address}/{name}: {reason}")
@@ -126,20 +127,25 @@ def verify(root: Root) -> None:
         )
     if verified.corrupt:
         raise CorruptFileError(
-            f"{root}: {len(verified.corrupt)} corrupt files were renamed to *.corrupt; "
+            f"{root}: {len(verified.corrupt):,} corrupt files were renamed to *.corrupt; "
             f"run `datamask rebuild {shlex.quote(run.address)}` to compute them again"
         )
 
 
 @click.command()
 @click.argument("roots", metavar="RUN...", nargs=-1, type=RunPlace())
-@output_option(default=Path("comparison.html"), help="The page to write.")
-def compare(roots: tuple[Root, ...], output: Path) -> None:
+@output_option(help="The page to write. Without it: comparison.html in the first RUN.")
+def compare(roots: tuple[Root, ...], output: Path | None) -> None:
     """Compare two or more runs of one source: overlap, differences, terms."""
     from datamask.report.compare_page import compare_page, term_rows
 
-    compared = compare_runs([open_run(root) for root in roots])
-    write_text_file(output, compare_page(compared))
+    runs = [open_run(root) for root in roots]
+    compared = compare_runs(runs)
+    page, first = compare_page(compared), runs[0]
+    if output is None:
+        write_text_file(first.root / "comparison.html", page, first.storage)
+    else:
+        write_text_file(output, page)
     if not compared.same_source:
         print_text("The runs have different sources, so their figures cannot be compared.")
     terms = ([name, *values, better] for name, values, better in term_rows(compared))
@@ -151,7 +157,7 @@ def compare(roots: tuple[Root, ...], output: Path) -> None:
     for names, rows in tables:
         print_rows(names, rows, "table")
         click.echo()
-    click.echo(f"page  {output}")
+    click.echo(f"page  {output or f'{first.address}/comparison.html'}")
 
 
 @click.command()
@@ -241,7 +247,7 @@ def embed_command(
     matrix = embed_texts(read_texts(texts, column), settings.embedding, compute, windows)
     with replace_file(vectors) as temporary, temporary.open("wb") as file:
         np.save(file, matrix)
-    click.echo(f"{vectors}: {len(matrix)} vectors of {matrix.shape[1]} numbers")
+    click.echo(f"{vectors}: {len(matrix):,} vectors of {matrix.shape[1]:,} numbers")
 
 
 COMMANDS = (

@@ -133,7 +133,7 @@ def _labels_by_hand(
         if len(labels) // REFIT_AFTER != fitted:
             queue, fitted = by_disagreement(texts, labels), len(labels) // REFIT_AFTER
         asked = next(sampled.id for sampled in queue if sampled.id not in given)
-        _show(by_id[asked].text, f"{len(given) + 1} of {len(texts)}  {axis.question}")
+        _show(by_id[asked].text, f"{len(given) + 1:,} of {len(texts):,}  {axis.question}")
         click.echo(f"{digits[0]}-{digits[-1]}, {SKIP} skip, {UNDO} undo, {QUIT} quit: ", nl=False)
         pressed = next(key for key in keys if key in (*digits, SKIP, UNDO, QUIT))
         click.echo(pressed)
@@ -192,7 +192,7 @@ def _finish(folder: Path, rubric: Rubric, labels: Labels, storage: Storage | Non
     rows = []
     for axis in rubric.axes:
         counts = sorted(Counter(grades[axis.name] for grades in labels.values()).items())
-        rows.append((axis.name, ", ".join(f"{number} of {grade}" for grade, number in counts)))
+        rows.append((axis.name, ", ".join(f"{number:,} of {grade}" for grade, number in counts)))
     print_rows(("axis", "labels"), rows, "table")
     click.echo(f"\n{settings_of(path.absolute(), labels, rubric)}\n")
 

@@ -95,8 +95,8 @@ def ingest(source: str, folder: Root, config: Path | None, overrides: tuple[str,
     with locks.settings(storage), shown_progress(), working("ingest"):
         copies, _ = convert(path, others, chosen, storage, compute)
     if parquet:
-        click.echo(f"{len(parquet)} files are Parquet already, and were not copied")
-    click.echo(f"{len(copies)} files in {storage.address}/{FOLDER}")
+        click.echo(f"{len(parquet):,} files are Parquet already, and were not copied")
+    click.echo(f"{len(copies):,} files in {storage.address}/{FOLDER}")
     click.echo(f"next: datamask init {shlex.quote(f'{storage.address}/{FOLDER}')}")
 
 
@@ -146,7 +146,8 @@ def plan(
         wanted, compute = asked_for(root, config, overrides)
         run = plan_run(root, wanted, compute)
         click.echo(
-            f"{run.num_documents} documents in {run.num_shards} shards: {run.address}/plan.parquet"
+            f"{run.num_documents:,d} documents in {run.num_shards:,d} shards: "
+            f"{run.address}/plan.parquet"
         )
         return
     settings, compute = load_settings(config, overrides, None if config else own_settings(root))

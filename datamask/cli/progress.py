@@ -75,7 +75,7 @@ class Stages:
             self.finished[stage] = (self.finished.get(stage, (0, 0.0))[0] + done - before, now)
         self.units[stage] = (done, total)
         if done == total:
-            self.log(f"{stage}: {done} of {total} done in {clock(now - started)}")
+            self.log(f"{stage}: {done:,} of {total:,} done in {clock(now - started)}")
 
     def shown(self) -> list[Shown]:
         """List the stages at work now."""
@@ -106,7 +106,7 @@ class Stages:
         # A unit without a label is the whole stage, whatever the number of its files.
         is_whole = any(not work.label for work in within)
         done, total = (0, 0) if is_whole else self.units.get(stage, (0, 0))
-        parts = [f"{done} of {total} done"] if total > 1 else []
+        parts = [f"{done:,} of {total:,} done"] if total > 1 else []
         if within:
             counts = sum(work.done for work in within), sum(work.total for work in within)
             parts.append(f"{counts[0]:,d} of {counts[1]:,d} {within[0].what}")

@@ -19,7 +19,7 @@ from typing import IO, Any
 import click
 
 from datamask.errors import escaped
-from datamask.showing import visible
+from datamask.showing import figure, visible
 
 ALIGNED_ROWS = 1000
 WIDEST = 60
@@ -122,9 +122,7 @@ def _print_table(names: Sequence[str], rows: Iterator[Iterable[Any]]) -> None:
 def _shown(value: Any) -> str:
     if value is None:
         return "–"
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:,d}"
-    if isinstance(value, float):
-        return f"{value:.6g}"
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return figure(value, 6)
     text = escaped(value).replace("\t", "\\t")
     return text if len(text) <= WIDEST else text[: WIDEST - 1] + "…"

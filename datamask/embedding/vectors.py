@@ -121,7 +121,8 @@ def read_vectors(
         rows = np.arange(bounds[-1]) if rows is None else rows
         if len(rows) and rows[-1] >= bounds[-1]:
             raise CorruptFileError(
-                f"{path}: {bounds[-1]} embeddings, row {rows[-1]} is needed; delete and relaunch"
+                f"{path}: {bounds[-1]:,} embeddings, row {rows[-1]:,} is needed; "
+                "delete and relaunch"
             )
         matrix: np.ndarray = np.empty((len(rows), dimension), dtype)
         starts = np.searchsorted(rows, bounds)

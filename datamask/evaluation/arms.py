@@ -134,7 +134,7 @@ def _choose(connection: Any, run: Run, arm: Arm, compute: Compute) -> None:
         unknown = "SELECT count(*), min(id) FROM chosen ANTI JOIN documents USING (id)"
         [(number, first)] = execute(connection, unknown)
         if number:
-            problem = f"{number} ids of arm {arm.name} are not in the source, first {first!r}"
+            problem = f"{number:,} ids of arm {arm.name} are not in the source, first {first!r}"
             raise InputError(f"{problem}; leave them out", path=arm.path)
 
 

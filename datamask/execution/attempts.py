@@ -49,12 +49,12 @@ def shards_failed(
     run; empty: the one of the command line.
     """
     names = [run.unit_label(stage, unit) for unit in sorted(failures)]
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    more = f" and {len(names) - MOST_NAMED:,} more" if len(names) > MOST_NAMED else ""
     named = f": {', '.join(names[:MOST_NAMED])}{more}" if len(names) < run.num_units(stage) else ""
     first, command = min(failures), command or f"datamask rerun-failed {shlex.quote(run.address)}"
-    of = f"{run.num_shards} shards" if STAGES[stage].each == "shard" else run.num_units(stage)
+    of = f"{run.num_units(stage):,}" + " shards" * (STAGES[stage].each == "shard")
     return ShardsFailedError(
-        f"{run.folder_of(stage, first)}: {len(names)} of {of} failed{named} ({failures[first]}); "
+        f"{run.folder_of(stage, first)}: {len(names):,} of {of} failed{named} ({failures[first]}); "
         f"fix the cause, then run `{command}`; it resumes where it stopped"
     )
 

@@ -77,7 +77,7 @@ def estimate(plan: PlanPreview, compute: Compute, most: int) -> tuple[list[Stage
         is_fitted = any(score.kind == "examples" for score in plan.settings.scores)
         if is_fitted and len(first[0]) < LEAST_LABELS:
             raise SettingsError(
-                f"the estimate begins with {len(first[0])} documents, but a score of kind "
+                f"the estimate begins with {len(first[0]):,} documents, but a score of kind "
                 f"`examples` is fitted to at least {LEAST_LABELS}; raise --documents or "
                 "plan.rows_per_shard"
             )

@@ -52,5 +52,5 @@ def shard_table(status: dict[str, list[str]], most: int = LISTED_SHARDS) -> list
 def counts_line(status: dict[str, list[str]]) -> str:
     """Say in one line how much of every stage is done."""
     return ", ".join(
-        f"{stage} {states.count('done')}/{len(states)}" for stage, states in status.items()
+        f"{stage} {states.count('done'):,}/{len(states):,}" for stage, states in status.items()
     )

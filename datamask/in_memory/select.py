@@ -248,7 +248,7 @@ def select(
         if not isinstance(num_selected, int | np.integer):
             raise SettingsError(f"num_selected: {num_selected!r} is not a whole number")
         if not 1 <= num_selected <= len(documents):
-            raise SettingsError(f"num_selected: {num_selected} of {len(documents)} documents")
+            raise SettingsError(f"num_selected: {num_selected:,} of {len(documents):,} documents")
     settings |= {"documents": num_selected, "metric": metric, "quality_weight": quality_weight}
     settings |= {} if ratio is None else {"ratio": ratio}
     selection: Selection = parse_settings(settings, Selection)

@@ -300,7 +300,7 @@ def raw_values(terms: Sequence[WeightedTerm], data: ShardData, mask_N: Tensor) -
         values[name] = tried(term.objective, _raw_value, term.objective, data, mask_N, moments)
         if not math.isfinite(values[name]):
             raise SettingsError(
-                f"objective `{name}`: {values[name]} for {int(mask_N.sum())} documents; it must "
+                f"objective `{name}`: {values[name]} for {int(mask_N.sum()):,} documents; it must "
                 "give finite numbers"
             )
     return values

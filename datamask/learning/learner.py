@@ -301,7 +301,7 @@ def _check(
     if wrong:
         raise ValueError(f"features {features.shape} and {wrong} do not match")
     if not isinstance(num_selected, int | np.integer) or not 0 <= num_selected <= len(features):
-        raise ValueError(f"num_selected must be in 0 to {len(features)}, got {num_selected!r}")
+        raise ValueError(f"num_selected must be in 0 to {len(features):,}, got {num_selected!r}")
     if not np.isfinite(quality).all():
         raise ValueError("quality must be finite")
     norms = row_norms(features, np.float32)

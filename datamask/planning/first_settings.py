@@ -87,13 +87,13 @@ def look(path: str) -> Look:
         seen = _look_at(path, paths)
         if not to_convert:
             return seen
-        more = f" in Parquet files; {len(to_convert)} files more to convert, not counted"
+        more = f" in Parquet files; {len(to_convert):,} files more to convert, not counted"
         return replace(seen, lines=(seen.lines[0] + more, *seen.lines[1:]))
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "first.parquet"
         first_records(to_convert[0], ROWS, copy, TEXTS)
         seen = _look_at(path, [str(copy)])
-    about = f"{len(to_convert)} files to convert; looked at the first records of {to_convert[0]}"
+    about = f"{len(to_convert):,} files to convert; looked at the first records of {to_convert[0]}"
     return replace(seen, lines=(about, *seen.lines[1:]), comments=seen.comments | {"plan": ""})
 
 
@@ -145,7 +145,7 @@ def _look_at(path: str, paths: Sequence[str]) -> Look:
         "embedding": embedding,
         "selection": {"ratio": 0.1},
     }
-    total = f"{len(files)} file{'s' * (len(files) != 1)}, {rows:,d} documents"
+    total = f"{len(files):,} file{'s' * (len(files) != 1)}, {rows:,d} documents"
     total += f", {size / 10**6:,.1f} MB uncompressed"
     plan = "the embeddings of a shard fit in a quarter of this machine's memory; shards: "
     comments = {

@@ -343,7 +343,7 @@ def _another_cut(before: Run, plan: PlanPreview) -> Iterator[RunError]:
     changed = [key for key in both if old_files[key].digest != new_files[key].digest]
     notes += [f"{new_files[key].path} has changed" for key in changed]
     notes.sort()
-    more = f" (and {len(notes) - 3} more)" if len(notes) > 3 else ""
+    more = f" (and {len(notes) - 3:,} more)" if len(notes) > 3 else ""
     remedy = "use another folder"
     if _continues(before, plan):
         remedy = f"run `datamask extend {shlex.quote(before.address)}` to select from all files"

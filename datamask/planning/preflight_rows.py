@@ -309,12 +309,12 @@ def _repeated_ids(connection: Any, rows: _SourceRows) -> Iterator[InputError]:
         "first FROM ids JOIN repeated USING (key) GROUP BY key ORDER BY first LIMIT 3",
     )
     shown = "; ".join(
-        f"{shortened(rows.id_at(*divmod(first, 2**64)))} {count} times in "
+        f"{shortened(rows.id_at(*divmod(first, 2**64)))} {count:,} times in "
         + ", ".join(original(rows.paths[file]) for file in files[:3])
         for count, files, first in examples
     )
     yield InputError(
-        f"{total} ids are not unique ({shown}); make every id occur once",
+        f"{total:,} ids are not unique ({shown}); make every id occur once",
         column=rows.settings.source.id_column,
     )
 
@@ -346,7 +346,8 @@ def _unmatched(
     )
     for file, row, count in twice:
         yield InputError(
-            f"ids occur more than once, {shortened(rows.id_at(file, row))} {count} times; keep one "
+            f"ids occur more than once, {shortened(rows.id_at(file, row))} {count:,} times; "
+            "keep one "
             "score of each",
             path=score.path,
             column=score.id_column,

@@ -152,9 +152,9 @@ def budget_problems(settings: Settings, documents: int) -> Iterator[DatamaskErro
     survivors = documents - int(Fraction(str(settings.least_pruned)) * documents)
     if total > survivors:
         yield SettingsError(
-            f"{budget.setting_of_documents(selection)}: {total} documents are to be kept, but "
+            f"{budget.setting_of_documents(selection)}: {total:,} documents are to be kept, but "
             f"quality.prune_fraction {settings.least_pruned} leaves at most {survivors} of "
-            f"{documents}"
+            f"{documents:,}"
         )
 
 

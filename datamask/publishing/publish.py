@@ -83,6 +83,6 @@ def _show_changes(upload: Upload) -> dict[str, Any]:
     for what, paths in changes.items():
         for path in paths[:SHOWN]:
             logger.info("dry run: would %s %s", what, path)
-    counts = ", ".join(f"{what} {len(paths)}" for what, paths in changes.items())
+    counts = ", ".join(f"{what} {len(paths):,}" for what, paths in changes.items())
     logger.info("dry run: %s: would %s of %d files", name, counts, count)
     return {"changes": changes}

@@ -63,21 +63,21 @@ def _check_left(run: Run, counts: Counts) -> None:
             by_reason[reason] += documents
         else:
             kept, tokens = kept + documents, tokens + units
-    why = ", ".join(f"{number} {reason}" for reason, number in by_reason.items())
+    why = ", ".join(f"{number:,} {reason}" for reason, number in by_reason.items())
     if not kept:
-        raise InputError(f"no document is left of {run.num_documents} ({why})")
+        raise InputError(f"no document is left of {run.num_documents:,} ({why})")
     selection = run.settings.selection
     total = budget.total_units(selection, run.num_documents)
     if selection.tokens is not None:
         if total > tokens:
             raise SettingsError(
-                f"selection.tokens: {total} tokens are to be kept, but the {kept} documents that "
-                f"are left ({why}) have {tokens}; lower it, or lower quality.prune_fraction"
+                f"selection.tokens: {total:,} tokens are to be kept, but the {kept:,} documents "
+                f"that are left ({why}) have {tokens:,}; lower it, or lower quality.prune_fraction"
             )
     elif total > kept and not selection.mask_model:
         raise SettingsError(
-            f"{budget.setting_of_documents(selection)}: {total} documents are to be kept, but of "
-            f"{run.num_documents} only {kept} are left ({why}); lower it, or lower "
+            f"{budget.setting_of_documents(selection)}: {total:,} documents are to be kept, but of "
+            f"{run.num_documents:,} only {kept:,} are left ({why}); lower it, or lower "
             "quality.prune_fraction"
         )
 

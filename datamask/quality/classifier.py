@@ -239,7 +239,7 @@ def check_head(score: Score, config: Any) -> None:
     known = f"its classes are {', '.join(labels[:10])}{', …' if labels[10:] else ''}"
     problem = ""
     if not score.label and len(labels) > 1:
-        problem = f"{score.model} has {len(labels)} outputs; set label to a class, or to "
+        problem = f"{score.model} has {len(labels):,} outputs; set label to a class, or to "
         problem += f"{EXPECTED_VALUE} if class numbers are grades"
     elif score.label == EXPECTED_VALUE and not is_exclusive:
         problem = f"label {EXPECTED_VALUE} needs mutually exclusive classes; {score.model} has none"

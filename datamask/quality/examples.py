@@ -105,7 +105,7 @@ def read_labels(score: Score, planned: str | None = None) -> tuple[dict[str, flo
                     problem = "an id occurs more than once; keep one label per id"
                     raise InputError(problem, path=path, column=score.id_column)
         if len(labels) < LEAST_LABELS:
-            problem = f"only {len(labels)} labels; a fitted score needs at least {LEAST_LABELS}"
+            problem = f"only {len(labels):,} labels; a fitted score needs at least {LEAST_LABELS}"
             raise InputError(problem, path=files.path, column=score.column)
         if len(kinds := {*labels.values()}) == 1:
             problem = f"all labels are {kinds.pop():g}; a fitted score needs two different ones"
@@ -118,7 +118,7 @@ def read_labels(score: Score, planned: str | None = None) -> tuple[dict[str, flo
 
 def _check_number(texts: int, path: str, column: str | None = None) -> None:
     if texts < LEAST_LABELS:
-        problem = f"only {texts} different texts; examples need {LEAST_LABELS} of a kind"
+        problem = f"only {texts:,} different texts; examples need {LEAST_LABELS} of a kind"
         raise InputError(problem, path=path, column=column)
 
 
@@ -280,7 +280,7 @@ def _labelled(run: Run, score: Score) -> tuple[Any, np.ndarray, list[str], int]:
             texts += read_texts(run, shard, rows)
             targets += [labels[name] for name in ids.take(pa.array(rows)).to_pylist()]
     if len(texts) < LEAST_LABELS:
-        problem = f"{len(texts)} of {len(labels)} labelled documents are in the source"
+        problem = f"{len(texts):,} of {len(labels):,} labelled documents are in the source"
         problem += f"; {LEAST_LABELS} are needed"
         raise InputError(problem, path=score.labels, column=score.id_column)
     features, _ = features_of(texts, run.settings.source.windows)

@@ -142,9 +142,14 @@ def _facts(
         facts["characters"] = count_characters(text)
         if run.settings.compares_texts:
             facts["content"] = content_hashes(text)
-        is_unknown = columns.token_count not in batch.schema.names and source.tokenizer
-        if run.settings.counts_for_trainer or is_unknown:
+        is_given = columns.token_count in batch.schema.names
+        is_counted = run.settings.counts_for_trainer or (source.tokenizer and not is_given)
+        if is_counted:
             facts["tokens"] = _counted(run, text)
+        if is_counted or is_given:
+            # A null, spaces and an empty text have other counts, depending on who counts.
+            is_empty = pc.equal(facts["characters"], 0)
+            facts["tokens"] = pc.if_else(is_empty, pa.scalar(0, pa.int64()), facts["tokens"])
         if any(score.reads_text for score in run.settings.scores):
             texts = text.to_pylist()
     for score in run.settings.scores:

@@ -163,7 +163,7 @@ def write_labels(path: Path, labels: Labels, storage: Storage | None) -> None:
 def settings_of(path: Path, labels: Labels, rubric: Rubric) -> str:
     """Write settings in YAML that turn each axis into a score; a comment if labels are too few."""
     if len(labels) < LEAST_LABELS:
-        return f"# {len(labels)} labels; a score needs {LEAST_LABELS}, so label more texts"
+        return f"# {len(labels):,} labels; a score needs {LEAST_LABELS}, so label more texts"
     scores = [
         {"name": axis.name, "kind": "examples", "labels": str(path), "column": axis.name}
         for axis in rubric.axes

@@ -64,7 +64,7 @@ def alike(groups: dict[str, int] | None) -> str:
     if not groups or groups["examples"] >= FEWEST * groups["random"]:
         return ""
     return (
-        f"{groups['texts']} examples fall into {groups['examples']} groups of similar texts, "
+        f"{groups['texts']:,} examples fall into {groups['examples']:,} groups of similar texts, "
         f"and as many random documents into {groups['random']}: the examples seem to come from few "
         "texts, or are about one narrow topic. If some are pieces of the same text, keep these "
         "together in the file, or name the column that says of which text in group_column; else "

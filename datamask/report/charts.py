@@ -16,6 +16,7 @@ from typing import Any, Literal
 from datamask.errors import one_line
 from datamask.runs.files import reading, replace_file, write_text_file
 from datamask.runs.run import Run
+from datamask.showing import figure
 from datamask.storage.contents import parse_json
 from datamask.storage.local import Storage
 
@@ -256,7 +257,7 @@ def _positions(chart: Chart) -> tuple[dict[str, Any], dict[str, Any]]:
         return {**across, "field": "y", "axis": {"tickCount": 6, "labelOverlap": True}}, up
     for encoding in (across, up):
         encoding["scale"] = {"zero": False}
-        encoding["axis"] = {"format": ",.6~g", "tickCount": 6}
+        encoding["axis"] = {"format": ",.10~g", "tickCount": 6}
     if all(isinstance(x, int) for series in chart.series for x in series.x):
         across["axis"] = across["axis"] | {"tickMinStep": 1}
     if chart.equal:
@@ -280,7 +281,10 @@ def hover_texts(chart: Chart, series: Series) -> list[str]:
     """Return the text of each value that pointer, keyboard and screen reader present."""
     texts = list(series.hover or ())
     if not texts:
-        texts = [f"{x}: {y:.5g}" for x, y in zip(series.x, series.y, strict=True)]
+        texts = [
+            f"{x if isinstance(x, str) else figure(x)}: {figure(y, 5)}"
+            for x, y in zip(series.x, series.y, strict=True)
+        ]
     has_names = len(chart.series) > 1 or chart.kind == "bars"
     return [f"{series.name}: {text}" if has_names else text for text in texts]
 
@@ -297,6 +301,8 @@ def svg(chart: Chart, width: int) -> str:
         r' (?:d|transform)="[^"]*"', lambda match: re.sub(r"(\.\d\d)\d+", r"\1", match[0]), drawn
     )
     drawn = drawn.replace(' aria-roledescription="point"', "")
+    # A series without values would be a picture without a name to a screen reader.
+    drawn = re.sub(r'<g [^>]*role="graphics-symbol"[^>]*/>', "", drawn)
     for colour, variable in ((INK, "--ink"), (LINE, "--line")):
         drawn = drawn.replace(f'"{colour}"', f'"var({variable})"')
     return drawn

@@ -49,8 +49,8 @@ class Findings:
         if not proxy["decided"]:
             return "No pair has a verdict that the n-gram model could agree with."
         return (
-            f"The n-gram model, which trains in seconds, agrees with {proxy['agreed']} of "
-            f"{proxy['decided']} verdicts."
+            f"The n-gram model, which trains in seconds, agrees with {proxy['agreed']:,} of "
+            f"{proxy['decided']:,} verdicts."
         )
 
 
@@ -102,11 +102,11 @@ def _by_group(pair: Row) -> str:
         f"{pair[name]:+.4f} ({pair[f'{name}_low']:+.4f} to {pair[f'{name}_high']:+.4f})"
         for name in ("mean", "median", "worst")
     )
-    text = f" That is the mixture. With its {pair['groups']} groups counted once each: {mean} on "
+    text = f" That is the mixture. With its {pair['groups']:,} groups counted once each: {mean} on "
     text += f"average, {pair['mean_verdict']}; {median} in the median; {worst} in the worst group, "
     text += f"{pair['worst_group']}."
     if pair["few"]:
-        text += f" {pair['few']} of the groups have fewer than {FEW} texts."
+        text += f" {pair['few']:,} of the groups have fewer than {FEW} texts."
     return text
 
 

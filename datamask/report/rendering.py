@@ -21,6 +21,7 @@ from datamask import __version__
 from datamask.config.screening import Contamination
 from datamask.errors import one_line
 from datamask.report.charts import svg
+from datamask.showing import figure
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -95,13 +96,10 @@ def number(value: object) -> str:
     """Write counts in full, other numbers with four digits, a dash for None."""
     if value is None:
         return "–"
-    if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
-        return f"{int(value):,d}"
-    if isinstance(value, float):
-        if abs(value) < 1e-12:  # This is the rounding error of a mean of zero.
-            return "0"
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-    return str(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    # Less is the rounding error of a mean of zero.
+    return figure(value if abs(value) >= 1e-12 else 0)
 
 
 def cell(value: object) -> str:

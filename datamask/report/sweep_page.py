@@ -9,7 +9,7 @@ from typing import Any
 from datamask.analysis.summary import gains, terms_of
 from datamask.report.chart_data import series_of
 from datamask.report.charts import Chart, Series, look, png
-from datamask.report.rendering import render
+from datamask.report.rendering import number, render
 from datamask.runs.files import replace_file, write_text_file
 from datamask.runs.run import Run
 
@@ -58,7 +58,7 @@ def tradeoff(rows: Sequence[Row], values: Mapping[str, Mapping[str, Any]]) -> Ch
             continue
         (key, value), *others = values[row["variant"]].items()
         line = ", ".join(f"{name}={choice}" for name, choice in others) or f"by {key}"
-        lines.setdefault(line, []).append((row, str(value)))
+        lines.setdefault(line, []).append((row, number(value)))
     series = [
         Series(
             name=name,
@@ -69,9 +69,9 @@ def tradeoff(rows: Sequence[Row], values: Mapping[str, Mapping[str, Any]]) -> Ch
                 "{variant}\nquality {quality:.0%}, diversity {diversity:.0%}".format(**row)
                 for row, _ in line
             ],
-            **look(number),
+            **look(place),
         )
-        for number, (name, line) in enumerate(lines.items())
+        for place, (name, line) in enumerate(lines.items())
     ]
     metrics = ", ".join(sorted({row["metric"] for row in rows if row["metric"]}))
     return Chart(

@@ -26,7 +26,7 @@ def total_budget(selection: Selection, num_documents: int) -> int:
         return max(1, int(Fraction(str(selection.ratio)) * num_documents + Fraction(1, 2)))
     if wanted > num_documents:
         raise SettingsError(
-            f"selection.documents: {wanted} set, but the source has only {num_documents}"
+            f"selection.documents: {wanted:,} set, but the source has only {num_documents:,}"
         )
     return wanted
 
@@ -53,10 +53,10 @@ def check_training(selection: Selection, least: int, most: int) -> None:
     total, repeated = selection.training, selection.max_repeat * most
     if total is not None and not least <= total <= repeated:
         name = "training_documents" if selection.training_documents else "training_tokens"
-        epoch = f"{most}" if least == most else f"from {least} to {most}"
+        epoch = f"{most:,}" if least == most else f"from {least:,} to {most:,}"
         raise SettingsError(
-            f"selection.{name}: {total}, but the subset has {epoch}, or {repeated} with repeats "
-            f"(selection.max_repeat); set a number from {least} to {repeated}"
+            f"selection.{name}: {total:,}, but the subset has {epoch}, or {repeated:,} with "
+            f"repeats (selection.max_repeat); set a number from {least} to {repeated}"
         )
 
 
@@ -103,8 +103,8 @@ def corpus_units(selection: Selection, num_documents: int, left: Survivors) -> i
     there = left.tokens_total if in_tokens else left.kept_total
     if total > there:
         raise SettingsError(
-            f"selection: {total} {'tokens' if in_tokens else 'documents'} are to be kept, but "
-            f"pruning (quality.prune_fraction) and dropped documents leave {there}"
+            f"selection: {total:,} {'tokens' if in_tokens else 'documents'} are to be kept, but "
+            f"pruning (quality.prune_fraction) and dropped documents leave {there:,}"
         )
     return total
 

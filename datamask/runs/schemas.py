@@ -252,7 +252,8 @@ def scores(names: Iterable[str]) -> pa.Schema:
     dumps, languages and domains. `characters` and `content`, the first 16 bytes of the text's
     SHA-256, are null for layout `features`; `content` also if no setting compares texts
     (`Settings.compares_texts`). Missing raw scores are null. `text_read` is the least fraction of
-    the text's characters that a score has read; null if none reads texts.
+    the text's characters that a score has read; null if none reads texts. An empty document has 0
+    `tokens` if tokens are known at all.
     """
     facts = {"characters": _WHOLE, "tokens": _WHOLE, "text_read": _FLOAT}
     facts |= {"dump": _TEXT, "language": _TEXT}

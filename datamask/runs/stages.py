@@ -99,7 +99,7 @@ _STAGES = (
     Stage("example_models", 4, "datamask.quality.examples:fit_examples", "run",
           of.example_models, of.has_score("examples"), reads_source=True,
           file="example_models.parquet"),
-    Stage("scores", 8, "datamask.quality.importing:import_scores", "shard",
+    Stage("scores", 9, "datamask.quality.importing:import_scores", "shard",
           of.raw_scores, after=("classifier_scores", "file_scores"),
           after_all=("example_models",), reads_source=True),
     Stage("benchmark_ngrams", 4, "datamask.hygiene.screening:index_benchmarks", "run",

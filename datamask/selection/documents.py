@@ -110,7 +110,7 @@ def check_rows(run: Run, stage: str, shard: int, number: int) -> None:
     rows = run.receipt(stage, shard).rows
     if rows != number:
         raise CorruptFileError(
-            f"{run.path(stage, shard)}: {rows} documents, but {run.path('quality', shard)} has "
+            f"{run.path(stage, shard)}: {rows:,} documents, but {run.path('quality', shard)} has "
             f"{number}; delete it and relaunch"
         )
 
@@ -272,7 +272,7 @@ def read_survivors(run: Run, shard: int, names: Sequence[str] = ()) -> ShardDocu
     table = table.filter(pc.is_null(table["dropped"]))
     if table.num_rows != metrics["kept"]:
         raise CorruptFileError(
-            f"{path}: {table.num_rows} documents survive, but its receipt says "
+            f"{path}: {table.num_rows:,} documents survive, but its receipt says "
             f"{metrics['kept']}; delete it and relaunch"
         )
     ids, quality = table["id"], table["quality"].to_numpy().astype(np.float64)

@@ -46,12 +46,12 @@ def check_limits(selection: Selection, total: int, units_of: Mapping[str, int]) 
         least += due
         if there < due:
             raise SettingsError(
-                f"selection.limits: the floor of {limit.column} {limit.value} asks for {due} "
-                f"{unit}, but only {there} are left; lower the floor"
+                f"selection.limits: the floor of {limit.column} {limit.value} asks for {due:,} "
+                f"{unit}, but only {there:,} are left; lower the floor"
             )
     if least > total:
         raise SettingsError(
-            f"selection.limits: the floors add up to {least} {unit}, but only {total} "
+            f"selection.limits: the floors add up to {least:,} {unit}, but only {total:,} "
             "are to be kept; lower them"
         )
     caps = {name: cap for name, (_, cap) in group_bounds(selection, total, units_of).items()}
@@ -80,8 +80,8 @@ def check_bounds(connection: Any, selection: Selection, documents: int) -> None:
     ((tokens,),) = execute(connection, "SELECT coalesce(sum(tokens), 0) FROM counts")
     if in_tokens and total > tokens:
         raise SettingsError(
-            f"selection.tokens: {total} tokens are to be kept, but all {documents} documents of "
-            f"the source have {tokens}; lower it"
+            f"selection.tokens: {total:,} tokens are to be kept, but all {documents:,} documents "
+            f"of the source have {tokens:,}; lower it"
         )
     if selection.limits_of_source:
         unit = "tokens" if in_tokens else "documents"
@@ -101,7 +101,7 @@ def too_little(
     if NO_GROUP in limited:
         remedy += f"; documents without a {column} form the group {NO_GROUP}, which has its own cap"
     return SettingsError(
-        f"selection.limits: the caps leave {most} {unit}, but {total} are to be kept; {remedy}"
+        f"selection.limits: the caps leave {most:,} {unit}, but {total:,} are to be kept; {remedy}"
     )
 
 

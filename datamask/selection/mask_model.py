@@ -87,7 +87,8 @@ def _unavailable(run: Run) -> str:
         return "many documents are as good as those selected, which were drawn from them"
     kept = sum(run.receipt("selection", s).metrics["num_selected"] for s in range(run.num_shards))
     if not 0 < kept < quality["kept_total"]:
-        return f"{kept} of {quality['kept_total']} candidates are kept, so there is no threshold"
+        total = quality["kept_total"]
+        return f"{kept:,} of {total:,} candidates are kept, so there is no threshold"
     return ""
 
 

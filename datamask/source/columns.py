@@ -73,7 +73,7 @@ def feature_problem(kind: pa.DataType, width: int) -> str:
 def missing_score(score: Score, count: int, path: str, row: int) -> InputError:
     """Return the error about *count* documents without a score, the first at *path* and *row*."""
     return InputError(
-        f"score missing, NaN or infinite in {count} documents; fix them, or set missing of score "
+        f"score missing, NaN or infinite in {count:,} documents; fix them, or set missing of score "
         f"{score.name} to `drop` or to a number",
         path=path,
         row=row,

@@ -75,7 +75,7 @@ def source_files(path: str) -> tuple[list[str], list[str]]:
         known = ", ".join((PARQUET, *formats.CONVERTED))
         raise InputError(f"no files of a known format ({known}) among {unread[:3]}", path=path)
     if unread:
-        more = f" and {len(unread) - 3} more" if len(unread) > 3 else ""
+        more = f" and {len(unread) - 3:,} more" if len(unread) > 3 else ""
         logger.warning("%s: not read: %s%s", path, ", ".join(unread[:3]), more)
     return parquet, others
 
@@ -166,7 +166,7 @@ class NotConvertedError(InputError):
 def not_converted(path: str, files: int) -> NotConvertedError:
     """Return the error about files that must be converted first."""
     return NotConvertedError(
-        f"{files} files are not Parquet, and a launch converts them first; `datamask ingest "
+        f"{files:,} files are not Parquet, and a launch converts them first; `datamask ingest "
         f"{shlex.quote(path)} pool` does it now, for any number of runs",
         path=path,
     )

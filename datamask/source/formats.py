@@ -312,7 +312,7 @@ def _json_query(path: str, schema: pa.Schema) -> str:
 
 
 def _first_bad_line(path: str, name: str, count: int) -> InputError:
-    more = f"{count} lines are not JSON objects; source.most_bad_lines leaves out so many"
+    more = f"{count:,} lines are not JSON objects; source.most_bad_lines leaves out so many"
     try:
         with _decompressed(path) as file:
             for _ in json_objects(file, name):
@@ -342,7 +342,7 @@ def _check_rows(file: io.BufferedReader[Any], name: str) -> None:
         try:
             for values in filter(None, rows):
                 if len(values) != columns:
-                    problem = f"{len(values)} values for {columns} columns; correct the row"
+                    problem = f"{len(values):,} values for {columns:,} columns; correct the row"
                     raise InputError(problem, path=name, line=rows.line_num)
         except csv.Error as error:
             problem = f"not CSV ({error}); correct the row, or replace the file with a whole one"

@@ -64,7 +64,7 @@ def read_all_scores(
                         for keys, values in read_scores(path, score, files):
                             rows += len(keys)
                             yield keys, values
-                            read = f", {rows} rows of {score.name}"
+                            read = f", {rows:,} rows of {score.name}"
                             context.run(advance, number, len(files.names), "score files", read)
                 if problems:
                     raise together(problems)

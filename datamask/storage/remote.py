@@ -126,7 +126,7 @@ class RemoteStorage(Storage):
                     return "gone while it was fetched"
                 fetched, size = sha256_of(temporary)
                 if size != entry.size:
-                    return f"{size} bytes arrived, {entry.size} were listed"
+                    return f"{size:,} bytes arrived, {entry.size:,} were listed"
                 noted = "" if name.startswith(UNCHECKED) else self.noted_sha256(name)
                 if noted and fetched != noted:
                     return f"SHA-256 is {fetched[:12]}…, {noted[:12]}… was written"

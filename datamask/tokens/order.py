@@ -163,7 +163,7 @@ def _fill_phases(connection: Any, run: Run, phases: tuple[Phase, ...], total: in
             [(due,)] = execute(connection, "SELECT sum(tokens) FROM chosen WHERE phase IS NULL")
         if there < due:
             raise SettingsError(
-                f"tokens.phases: {due} tokens are for phase {number + 1}, and documents where "
+                f"tokens.phases: {due:,} tokens are for phase {number + 1}, and documents where "
                 f"{condition} have {there} of them; change the shares or conditions"
             )
         if due and number != last:

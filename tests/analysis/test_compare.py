@@ -101,8 +101,8 @@ def test_terms_and_settings_side_by_side(runs, tmp_path, capsys):
         "plan.rows_per_shard",
     }
     assert found.settings[0][0] == "selection.quality_weight"
-    assert here("compare", *(run.root for run in runs), "-o", tmp_path / "page.html") == 0
-    text, page = capsys.readouterr().out, (tmp_path / "page.html").read_text()
+    assert here("compare", *(run.root for run in runs)) == 0
+    text, page = capsys.readouterr().out, (runs[0].root / "comparison.html").read_text()
     for pair in found.pairs:
         assert f"{pair.jaccard:.6g}" in text
         assert f"{pair.jaccard:.2%}" in page

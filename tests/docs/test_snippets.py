@@ -235,7 +235,7 @@ def test_the_tutorial_ends_with_what_it_says(workplace):
     """Settings, subsets, reports and a comparison."""
     for name in ("mine/report.html", "mine/subset", "other/report.html"):
         assert (workplace / "runs" / name).exists()
-    assert (workplace / "comparison.html").exists()
+    assert (workplace / "runs/mine/comparison.html").exists()
     written = yaml.safe_load((workplace / "my.yaml").read_text())
     (shown,) = blocks(ROOT / "docs/tutorial.md", "yaml")
     assert written.keys() - {"quality"} == yaml.safe_load(shown.text).keys()

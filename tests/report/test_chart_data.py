@@ -12,10 +12,20 @@ from PIL import Image
 from datamask.analysis import summary
 from datamask.report import chart_data, group_findings, redundancy
 from datamask.report.answer import answer
-from datamask.report.charts import Chart, Series, png, specification, svg, write_pictures
+from datamask.report.charts import (
+    Chart,
+    Series,
+    hover_texts,
+    png,
+    specification,
+    svg,
+    write_pictures,
+)
 from datamask.report.redundancy import neighbours_path, sample_path
+from datamask.report.rendering import number
 from datamask.report.sweep_page import tradeoff
 from datamask.runs.opening import run_storage
+from datamask.showing import figure
 from tests.report.figures import by_place, candidates
 
 
@@ -138,10 +148,44 @@ def test_a_picture_says_colour_dash_and_marker_in_its_legend():
     other = Series(name="b", x=[1], y=[2.0], colour="#ff0000", style=1)
     chart = Chart(key="k", title="t", kind="lines", x="x", y="y", series=(gap, other))
     assert svg(chart, 400).count('aria-label="a: x"') == 2
-    for number, layer in enumerate(specification(chart, 400, is_picture=True)["layer"]):
+    for place, layer in enumerate(specification(chart, 400, is_picture=True)["layer"]):
         for channel in ("color", "shape", "strokeDash"):
             encoding = layer["encoding"][channel]
-            assert encoding["datum"] == "ab"[number]
+            assert encoding["datum"] == "ab"[place]
             assert encoding["scale"]["domain"] == ["a", "b"]
             assert encoding["scale"]["range"][0] != encoding["scale"]["range"][1]
     assert len(png(chart)) > 1000
+
+
+@pytest.mark.parametrize(
+    ("value", "four", "six"),
+    [
+        (24000, "24,000", "24,000"),
+        (24000.0, "24,000", "24,000"),
+        (-1234.5678, "-1,235", "-1,234.57"),
+        (12345.678, "12,346", "12,345.7"),
+        (1234567.8, "1,234,568", "1,234,568"),
+        (0.00012345678, "0.0001235", "0.000123457"),
+        (1.5e300, "1.5e+300", "1.5e+300"),
+        (float("inf"), "inf", "inf"),
+    ],
+)
+def test_figures_have_separators(value, four, six):
+    """In pages, charts and tables of the terminal: with as many digits as each of them shows."""
+    assert (number(value), figure(value, 6)) == (four, six)
+    series = Series(name="a", x=[value], y=[value], colour="#000000")
+    chart = Chart(key="c", title="", kind="points", x="", y="", series=(series,))
+    assert four in hover_texts(chart, series)[0]
+
+
+def test_a_series_without_values_leaves_no_picture_without_a_name():
+    """A map of three documents may have no other candidates; screen readers name what is there."""
+    empty = Series(name="a", x=[], y=[], colour="#000000")
+    series = (empty, replace(empty, name="b", x=[1], y=[2]))
+    drawn = svg(Chart(key="k", title="t", kind="points", x="x", y="y", series=series), 300)
+    symbols = [
+        element
+        for element in ElementTree.fromstring(drawn).iter()
+        if element.get("role") == "graphics-symbol"
+    ]
+    assert symbols and all(element.get("aria-label") for element in symbols)

@@ -1,11 +1,12 @@
 """A budget in tokens is met to within one document, over all shards and in each."""
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from datamask.errors import SettingsError
 from datamask.planning.plan import plan_run
-from tests.finished import corpus, rows_of, settings, table_of, word_tokenizer
+from tests.finished import corpus, finish, rows_of, settings, table_of, word_tokenizer
 from tests.selection.runs import kept, learn
 
 
@@ -35,3 +36,27 @@ def test_tokens_are_counted_where_the_source_has_none(tmp_path):
     word_tokenizer(tmp_path / "tokenizer.json", more=1)
     other = plan_run(run.root, run.settings)
     assert other.state("scores", 0) == "stale"
+
+
+@pytest.mark.parametrize("counted_by", ["column", "source.tokenizer", "tokens.tokenizer"])
+def test_an_empty_document_has_no_tokens(tmp_path, counted_by):
+    """Whoever counts them, and whether it is null, an empty text or white space."""
+    folder = corpus(tmp_path / "source")
+    empty, names = [None, "", "  \n"], ["0-03", "0-04", "2-07"]
+    for path in folder.glob("*.parquet"):
+        rows = pq.read_table(path).to_pylist()
+        for row in rows:
+            if row["id"] in names:
+                number = names.index(row["id"])
+                row |= {"text": empty[number], "token_count": [None, 7, 0][number]}
+            if counted_by != "column":
+                del row["token_count"]
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    group, _, _ = counted_by.partition(".")
+    tokenizer = {"tokenizer": word_tokenizer(tmp_path / "tokenizer.json")}
+    more = {} if counted_by == "column" else {group: tokenizer}
+    selection = {"tokens": 500}
+    run = finish(tmp_path / "run", settings(folder, selection=selection, **more), "scores")
+    counts = {row["id"]: row["tokens"] for row in table_of(run, "scores").to_pylist()}
+    assert {name for name, count in counts.items() if not count} == {*names}
+    assert None not in counts.values()

@@ -93,7 +93,8 @@ for (const button of document.querySelectorAll("button.copy")) {
 // Tables of the page's data. A row is {cells, search, kinds, dot, open}; `open` makes what the row shows below.
 const MOST_ROWS = 60, PAIR = "near-copy pair";
 const make = (name, text = "", values = {}) => Object.assign(document.createElement(name), { textContent: text }, values);
-const shown = (value) => value === null ? "–" : typeof value === "number" && !Number.isInteger(value) ? value.toFixed(3) : value.toLocaleString("en");
+const threeDigits = (value) => value.toLocaleString("en", { minimumFractionDigits: 3, maximumFractionDigits: 3 });
+const shown = (value) => value === null ? "–" : typeof value === "number" && !Number.isInteger(value) ? threeDigits(value) : value.toLocaleString("en");
 
 class Rows {
   constructor(key, rows) {
@@ -127,7 +128,7 @@ class Rows {
     this.body.replaceChildren(...found.slice(0, this.most).map((row) => this.line(row)));
     if (kind === PAIR) this.body.querySelectorAll("td:first-child button").forEach((button) => button.click());
     if (found.length > this.most) {
-      const more = make("button", "more"), line = make("tr"), cell = make("td", "", { colSpan: this.heads.length });
+      const more = make("button", "more", { className: "more" }), line = make("tr"), cell = make("td", "", { colSpan: this.heads.length });
       more.addEventListener("click", () => { this.most *= 3; this.draw(); });
       cell.append(more);
       line.append(cell);
@@ -181,7 +182,7 @@ function groupRow([kind, name, before, after, retention, steps], names) {
 }
 
 // Why a document is selected or not: what quality adds to its logit, and all else, less the threshold.
-const signed = (value, digits = 3) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(digits)}`;
+const signed = (value) => `${value < 0 ? "−" : "+"}${threeDigits(Math.abs(value))}`;
 function why(state, logit, part, facts) {
   if (logit === null) return `Dropped before selection: ${facts}.`;
   const sum = part === null || part === undefined ? "" : ` = quality ${signed(part)} (against the mean candidate of the shard) and all other terms, less the threshold, ${signed(logit - part)}`;
