@@ -347,8 +347,7 @@ def _unmatched(
     for file, row, count in twice:
         yield InputError(
             f"ids occur more than once, {shortened(rows.id_at(file, row))} {count:,} times; "
-            "keep one "
-            "score of each",
+            "keep one score of each",
             path=score.path,
             column=score.id_column,
         )

@@ -65,8 +65,8 @@ def alike(groups: dict[str, int] | None) -> str:
         return ""
     return (
         f"{groups['texts']:,} examples fall into {groups['examples']:,} groups of similar texts, "
-        f"and as many random documents into {groups['random']}: the examples seem to come from few "
-        "texts, or are about one narrow topic. If some are pieces of the same text, keep these "
+        f"and as many random documents into {groups['random']:,}: the examples seem to come from "
+        "few texts, or are about one narrow topic. If some are pieces of the same text, keep these "
         "together in the file, or name the column that says of which text in group_column; else "
         "the score is praised for recognising texts, prunes more than it should, and may know "
         "nothing of others."

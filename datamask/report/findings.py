@@ -278,7 +278,7 @@ def _lengths(run: Run) -> Iterator[Finding]:
 def _source(run: Run) -> Iterator[Finding]:
     """Report the changes that conversion made to the source's rows."""
     if lines := run.pinned_revisions.get("scores:bad_lines"):
-        text = f"{lines:,} lines were left out: they are not JSON."
+        text = f"{int(lines):,d} lines were left out: they are not JSON."
         yield Finding("caution", "source", text.rstrip("."), text)
     if "scores:made_ids" in run.pinned_revisions:
         text = "The source has no ids: file and row are the ids."

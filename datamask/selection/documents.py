@@ -111,7 +111,7 @@ def check_rows(run: Run, stage: str, shard: int, number: int) -> None:
     if rows != number:
         raise CorruptFileError(
             f"{run.path(stage, shard)}: {rows:,} documents, but {run.path('quality', shard)} has "
-            f"{number}; delete it and relaunch"
+            f"{number:,}; delete it and relaunch"
         )
 
 

@@ -164,7 +164,7 @@ def _fill_phases(connection: Any, run: Run, phases: tuple[Phase, ...], total: in
         if there < due:
             raise SettingsError(
                 f"tokens.phases: {due:,} tokens are for phase {number + 1}, and documents where "
-                f"{condition} have {there} of them; change the shares or conditions"
+                f"{condition} have {there:,} of them; change the shares or conditions"
             )
         if due and number != last:
             key, name = last_within(connection, taken, due, "key DESC, id")

@@ -133,7 +133,7 @@ def test_a_budget_that_caps_do_not_fill_is_refused_with_what_they_leave():
     """Caps that add up to the budget, and documents that leave 40 % of each of them."""
     documents = [(-row / 10, 0.0, f"dump-{dump}", 60) for dump in range(10) for row in range(9)]
     selection = Selection(tokens=1000, limits=(Limit(column="dump", cap=0.1),))
-    with pytest.raises(SettingsError, match="caps leave 600 tokens, but 1000 are to be kept"):
+    with pytest.raises(SettingsError, match="caps leave 600 tokens, but 1,000 are to be kept"):
         cut(documents, selection, 1000)
 
 
