@@ -34,6 +34,9 @@ from datamask.source.types import unify_schemas
 ROWS = 1000
 """Number of rows of the first file that are read."""
 
+HEAD_BYTES = 2**24
+"""Records that are converted for a look: so many bytes of the first file, decompressed."""
+
 NAMES = {
     "text": "text content raw_content document body article",
     "id": "id doc_id docid document_id uuid warc-record-id key url",
@@ -55,8 +58,7 @@ NO_SCORE = re.compile(
 
 MOST_SHARD_ROWS = 1_000_000
 BYTES_PER_NUMBER = 8
-"""Bytes per number of an embedding while a shard is learned: float16 in memory, float32 on its way.
-Bytes per number of an embedding while a shard is learned: float16 in memory, float32 on its way."""
+"""Bytes per number of an embedding in learning: float16 in memory, float32 on its way there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ def look(path: str) -> Look:
         return replace(seen, lines=(seen.lines[0] + more, *seen.lines[1:]))
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "first.parquet"
-        first_records(to_convert[0], ROWS, copy, TEXTS)
+        first_records(to_convert[0], HEAD_BYTES, copy, TEXTS)
         seen = _look_at(path, [str(copy)])
     about = f"{len(to_convert):,} files to convert; looked at the first records of {to_convert[0]}"
     return replace(seen, lines=(about, *seen.lines[1:]), comments=seen.comments | {"plan": ""})
@@ -133,10 +135,6 @@ def _look_at(path: str, paths: Sequence[str]) -> Look:
         other = {key: name for key, name in columns.items() if name != getattr(defaults, key)}
         source |= {"columns": other} if other else {}
         scores = _scores(schema, {*columns.values()})
-        without = _without(paths, [score["column"] for score in scores], first)
-        for score in scores:
-            if without[score["column"]]:
-                score["missing"] = "drop"
     shard_rows = _shard_rows(embedding.get("dimension", standard.dimension))
     settings: dict[str, Any] = {
         "source": source,
@@ -157,6 +155,7 @@ def _look_at(path: str, paths: Sequence[str]) -> Look:
     lines = [total, *comments["source"].split("\n")]
     parsed: Settings = parse_settings(settings)
     if not has_features:
+        without = _without(paths, [score["column"] for score in scores])
         about, pruned = _about_scores(scores, without), parsed.prune_fraction
         lines += about.split("\n")
         comments |= {
@@ -225,7 +224,10 @@ def _mean_length(column: pa.ChunkedArray) -> float:
 
 
 def _scores(schema: pa.Schema, taken: Iterable[str]) -> list[dict[str, str]]:
-    """Return columns of numbers that are named like scores, as settings."""
+    """Return columns of numbers that are named like scores, as settings that every row passes.
+
+    Most rows are not read, and any of them may have null or NaN, so `missing` is always `drop`.
+    """
     scores: list[dict[str, str]] = []
     for column in schema.names:
         is_score = SCORE.search(column) and not NO_SCORE.search(column) and column not in taken
@@ -236,16 +238,13 @@ def _scores(schema: pa.Schema, taken: Iterable[str]) -> list[dict[str, str]]:
             name = f"score_{name}"
         while name in {score["name"] for score in scores}:
             name += "_"
-        scores.append({"name": name, "kind": "column", "column": column})
+        scores.append({"name": name, "kind": "column", "column": column, "missing": "drop"})
     return scores
 
 
-def _without(paths: Sequence[str], columns: Sequence[str], first: pa.Table) -> dict[str, int]:
-    """Count documents without these numbers, by column: nulls by footers, NaN in the first rows."""
+def _without(paths: Sequence[str], columns: Sequence[str]) -> dict[str, int]:
+    """Count the nulls that Parquet footers record, by column."""
     without = dict.fromkeys(columns, 0)
-    for name in columns:
-        if pa.types.is_floating(first[name].type):
-            without[name] = pc.sum(pc.is_nan(first[name])).as_py() or 0
     for path in paths if columns else ():
         with open_parquet(path) as file:
             schema, groups = file.metadata.schema, range(file.metadata.num_row_groups)
@@ -295,7 +294,7 @@ def _about_scores(scores: list[dict[str, str]], without: dict[str, int]) -> str:
     lines.append("a higher number must be a better text; delete what is no quality")
     if len(scores) > 1:
         lines.append("the scores are added with equal weights")
-    for column, number in without.items():
-        if number:
-            lines.append(f"{number:,d} documents have no {column}, and are dropped (missing: drop)")
+    lines.append("documents without a score are dropped; `missing: error` refuses them instead")
+    known = [f"{number:,d} without {column}" for column, number in without.items() if number]
+    lines += [f"known so far: {', '.join(known)}"] if known else []
     return "\n".join(lines)

@@ -11,7 +11,6 @@ import contextlib
 import functools
 import glob
 import io
-import itertools
 import json
 import logging
 import os
@@ -40,6 +39,7 @@ from datamask.source.opening import (
 )
 from datamask.source.originals import ARROW, FOLDER, NOTE, PARQUET, Note, copy_name, read_note
 from datamask.source.reading import joined
+from datamask.source.rows import RECORD_BYTES
 from datamask.storage.clients import file_system
 from datamask.storage.local import Storage, check_no_folder
 from datamask.storage.temporary import temporary_folder
@@ -184,8 +184,8 @@ def _look(name: str, source: Source, storage: Storage) -> _Look:
         return [version, content_digest(path)], *look
 
 
-def first_records(name: str, rows: int, copy: Path, of_text: Collection[str]) -> None:
-    """Write the first records of a file to a Parquet file; all of an Arrow file."""
+def first_records(name: str, size: int, copy: Path, of_text: Collection[str]) -> None:
+    """Write the records in the first *size* bytes of a file to Parquet; all of an Arrow file."""
     ending = next(end for end in formats.CONVERTED if name.lower().endswith(end))
     head = copy.with_name(f"head{ending.removesuffix('.gz').removesuffix('.zst')}")
     with naming(name), open_binary(name) as raw, head.open("wb") as beginning:
@@ -194,7 +194,7 @@ def first_records(name: str, rows: int, copy: Path, of_text: Collection[str]) ->
         else:
             compression = {".gz": "gzip", ".zst": "zstd"}.get(Path(ending).suffix)
             lines = io.BufferedReader(pa.input_stream(raw, compression=compression))
-            beginning.writelines(itertools.islice(lines, rows + 1))
+            beginning.write(lines.read(size) + lines.readline(RECORD_BYTES))
     schema = formats.merge_schemas([(name, formats.look_into(str(head), name, 0, of_text)[0])])
     write_parquet(copy, schema, formats.read_records(str(head), name, schema))
 

@@ -22,7 +22,7 @@ from datamask.errors import InputError, one_line
 from datamask.source.opening import naming
 from datamask.source.originals import ARROW, JSON_LINES, TABLES
 from datamask.source.reading import cast_plain, plain_schema
-from datamask.source.rows import json_objects
+from datamask.source.rows import RECORD_BYTES, bounded_lines, json_objects
 from datamask.source.types import EXACT, widened
 from datamask.storage.unchanged import check_local
 
@@ -32,9 +32,6 @@ CONVERTED = (*(kind + end for kind in JSON_LINES + TABLES for end in COMPRESSION
 
 MOST_KEYS, MOST_DEPTH = 100, 4
 """An object with more keys, or deeper within a record, is one column of text."""
-
-RECORD_BYTES = 2**27
-"""Maximum bytes of a line of JSON or CSV."""
 
 ROWS_AT_ONCE = 4096
 
@@ -124,7 +121,7 @@ def merge_schemas(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
                 problem = "two values have this name, such as key `m.a` and `a` in `m`; rename one"
                 raise InputError(problem, path=name, column=field.name)
             are_exact = not any(LARGE in mark for mark in marks)
-            kind = widened(known.type, field.type, lambda: are_exact)  # noqa: B023 - called at once
+            kind = widened(known.type, field.type, lambda _: are_exact)  # noqa: B023 - called at once
             if kind is None:
                 problem = f"type {field.type} does not fit {known.type} of the other files"
                 raise InputError(f"{problem}; give all the same", path=name, column=field.name)
@@ -285,7 +282,7 @@ def _repeated_key(path: str, name: str) -> InputError:
         return twice
 
     with _decompressed(path) as file:
-        for row, line in enumerate(file):
+        for row, line in enumerate(bounded_lines(file, name)):
             with contextlib.suppress(ValueError, RecursionError):
                 try:
                     json.loads(line.decode("utf-8-sig"), object_pairs_hook=unique)
@@ -337,7 +334,7 @@ def _check_rows(file: io.BufferedReader[Any], name: str) -> None:
     csv.field_size_limit(RECORD_BYTES)
     # DuckDB names the row of a byte that is not UTF-8.
     with io.TextIOWrapper(file, "utf-8-sig", errors="replace", newline="") as text:
-        rows = csv.reader(text, delimiter=_delimiter(name), strict=True)
+        rows = csv.reader(bounded_lines(text, name), delimiter=_delimiter(name), strict=True)
         columns = len(next(rows, []))
         try:
             for values in filter(None, rows):
@@ -357,7 +354,7 @@ def _csv(path: str, name: str) -> tuple[list[str], str]:
     """Return the columns of a CSV file, and SQL for its rows, all values as text."""
     delimiter = _delimiter(name)
     with _decompressed(path) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
-        names = next(csv.reader(text, delimiter=delimiter), [])
+        names = next(csv.reader(bounded_lines(text, name), delimiter=delimiter), [])
     header = [column or f"column{number}" for number, column in enumerate(names)]
     for column in header:
         if sum(other.lower() == column.lower() for other in header) > 1:

@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable, Iterator
 from contextvars import copy_context
 from itertools import chain, islice
-from typing import Any
+from typing import IO, Any, AnyStr
 
 import pyarrow as pa
 import pyarrow.csv
@@ -32,6 +32,9 @@ TEXTS_AT_ONCE = 1024
 
 ROWS_AT_ONCE = 2**16
 """Lines of JSON that are read together if Arrow cannot read them."""
+
+RECORD_BYTES = 2**27
+"""Maximum bytes of a line of JSON or CSV."""
 
 CSV_BLOCK = 2**25
 """Bytes of a CSV file that are parsed together; a row has at most as many."""
@@ -113,7 +116,7 @@ def _batches(path: str, score: Score, files: PlannedFiles) -> Iterator[pa.Record
         # Arrow names the row of a byte that is not UTF-8, and refuses an empty file.
         wrap = functools.partial(io.TextIOWrapper, errors="replace", newline="")
         with open_text(path) as raw, wrap(raw, "utf-8-sig") as text:
-            for header in islice(csv.reader(text), 1):
+            for header in islice(csv.reader(bounded_lines(text, path)), 1):
                 check(header)
         yield from _csv_batches(path, score, files)
     elif path.lower().endswith(SCORE_SUFFIXES):
@@ -189,9 +192,24 @@ def _column(
     return pa.array(values, pa.string() if kind is str else pa.float64())
 
 
-def json_objects(file: Iterable[bytes], path: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def bounded_lines(file: IO[AnyStr], path: str) -> Iterator[AnyStr]:
+    """Yield the lines of a file; a kilobyte of a compressed file may be a line of a gigabyte.
+
+    Raises:
+        InputError: a line is longer than `RECORD_BYTES` bytes or characters.
+    """
+    number = 0
+    while line := file.readline(RECORD_BYTES + 1):
+        number += 1
+        if len(line) > RECORD_BYTES:
+            problem = f"longer than {RECORD_BYTES >> 20} MiB; cut the line, or leave it out"
+            raise InputError(problem, path=path, line=number)
+        yield line
+
+
+def json_objects(file: IO[bytes], path: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the objects of a file of JSON lines, each with the number of its line (from 0)."""
-    for number, line in enumerate(file):
+    for number, line in enumerate(bounded_lines(file, path)):
         if not line.strip():
             continue
         try:

@@ -109,7 +109,7 @@ def test_init_counts_all_files_and_proposes_what_the_source_has(tmp_path, capsys
     chosen, _ = load_settings(path)
     [score] = chosen.scores
     assert (score.column, score.missing) == ("edu_score", "drop")
-    assert "399 documents have no edu_score" in path.read_text()
+    assert "399 without edu_score" in path.read_text()
     given = ("--config", str(path), "--set", "embedding.method=lexical", "--dry-run")
     assert run_main(["plan", str(tmp_path / "run"), *given]) == 0
     lines = [f'{{"id": "l{row}", "text": "line {row}", "edu_score": 1.5}}\n' for row in range(50)]

@@ -216,9 +216,13 @@ def test_files_at_a_url_are_converted(tmp_path):
 
 
 def test_the_commands_of_a_user(tmp_path, capsys):
-    """`init` looks at the first records, a dry run says what to do, `ingest` serves many runs."""
+    """`init` looks at the first records, a dry run says what to do, `ingest` serves many runs.
+
+    The settings of `init` hold for records without a score that it did not look at.
+    """
     folder, pool, config = tmp_path / "source", tmp_path / "pool", tmp_path / "mine.yaml"
     write(folder / "a.jsonl.zst", records(1, 60))
+    write(folder / "b.jsonl", [*records(2, 60), *(row | {"edu": None} for row in records(3, 3))])
     assert here("init", folder, "-o", config) == 0
     assert "metadata.url" in config.read_text() and "name: edu" in config.read_text()
     arguments = ("--config", config, "--dry-run", "--set", "embedding.method=lexical")
@@ -229,7 +233,7 @@ def test_the_commands_of_a_user(tmp_path, capsys):
     assert not (tmp_path / "run").exists()
     assert here("ingest", folder, pool) == 0
     times = [path.stat().st_mtime_ns for path in (pool / "converted").glob("*.parquet")]
-    assert len(times) == 1
+    assert len(times) == 2
     assert here("ingest", folder, pool) == 0
     assert times == [path.stat().st_mtime_ns for path in (pool / "converted").glob("*.parquet")]
     arguments += ("--set", f"source.path={pool}/converted/*.parquet")
