@@ -3,11 +3,12 @@
 A column has the widest of its types if that holds every value of every file; else it is text, each
 value as its file spells it; else the source is refused. Whole numbers of 64 bits and fractions are
 widened to doubles only if no whole number is beyond `EXACT`: hashes and ids keep their digits.
+Times get the finest of their units only if all are within its range (years 1678 to 2261 for ns).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
@@ -22,12 +23,17 @@ EXACT = 2**53
 """Every whole number up to this one, and down to its negative, is a double."""
 
 
+UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+"""Units of times, in one second."""
+
+
 def widened(
-    one: pa.DataType, other: pa.DataType, are_exact: Callable[[], bool]
+    one: pa.DataType, other: pa.DataType, are_exact: Callable[[pa.DataType], bool]
 ) -> pa.DataType | None:
     """Return the type that holds all values of two types without encoding; None if there is none.
 
-    *are_exact* returns True if all whole numbers of 64 bits of these columns are within `EXACT`.
+    *are_exact* returns True if a type holds all values of these columns: as doubles if whole
+    numbers are within `EXACT`, as times of its unit if they are within its range.
     """
     types, text = pa.types, pa.large_string()
     if one.equals(other) or types.is_null(other):
@@ -39,7 +45,7 @@ def widened(
         return _integer(*pair) or text
     if any(map(types.is_integer, pair)) and any(map(types.is_floating, pair)):
         whole = one if types.is_integer(one) else other
-        return pa.float64() if whole.bit_width <= 32 or are_exact() else text
+        return pa.float64() if whole.bit_width <= 32 or are_exact(pa.float64()) else text
     if any(map(types.is_decimal, pair)) and any(map(types.is_floating, pair)):
         return text
     try:
@@ -47,7 +53,23 @@ def widened(
         merged = pa.unify_schemas(schemas, promote_options="permissive").field(0).type
     except (pa.ArrowInvalid, pa.ArrowTypeError):
         return text if all(map(has_text, pair)) else None
-    return merged if not types.is_nested(merged) or are_exact() else None
+    if types.is_nested(merged):
+        keeps_units = {*_times(one), *_times(other)} <= {*_times(merged)}
+        return merged if keeps_units and are_exact(merged) else None
+    return merged if not _has_unit(merged) or are_exact(merged) else text
+
+
+def _has_unit(kind: pa.DataType) -> bool:
+    """Return True for numbers of 64 bits that count a unit of time."""
+    return bool(pa.types.is_timestamp(kind) or pa.types.is_duration(kind))
+
+
+def _times(kind: pa.DataType) -> Iterator[pa.DataType]:
+    """Yield the times within a nested type."""
+    if _has_unit(kind):
+        yield kind
+    for place in range(kind.num_fields):
+        yield from _times(kind.field(place).type)
 
 
 def _integer(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
@@ -111,9 +133,12 @@ def _type_of_all(
     """Return the type of a column that has these types in different files; and problems, if any."""
     merged, *others = kinds
     first, problems = kinds[merged][0], list[DatamaskError]()
-    large = [path for kind in kinds if _may_be_large(kind) for path in kinds[kind]]
+
+    def are_exact(kind: pa.DataType) -> bool:
+        return all(_are_within(paths, name, _bound(of, kind)) for of, paths in kinds.items())
+
     for other in others:
-        kind = widened(merged, other, lambda: are_exact(large, name))
+        kind = widened(merged, other, are_exact)
         if kind is None:
             problem = (
                 f"type {other} does not fit {merged} in {first}; give all files the same types"
@@ -123,33 +148,44 @@ def _type_of_all(
     return merged, problems
 
 
-def _may_be_large(kind: pa.DataType) -> bool:
-    is_whole: bool = pa.types.is_integer(kind) and kind.bit_width == 64
-    return is_whole or bool(pa.types.is_nested(kind))
+def _bound(kind: pa.DataType, target: pa.DataType) -> int | None:
+    """Return the largest number of 64 bits that casts to *target*; None if any value does."""
+    if _has_unit(kind) and _has_unit(target):
+        return (2**63 - 1) * UNITS[kind.unit] // UNITS[target.unit]
+    is_whole = pa.types.is_integer(kind) and kind.bit_width == 64
+    return EXACT if is_whole or pa.types.is_nested(kind) else None
 
 
-def are_exact(paths: Sequence[str], column: str) -> bool:
-    """Return True if Parquet footers exclude whole numbers beyond `EXACT` in a column."""
+def _are_within(paths: Sequence[str], column: str, bound: int | None) -> bool:
+    """Return True if Parquet footers exclude whole numbers or times beyond *bound* in a column."""
+    if bound is None:
+        return True
 
-    def is_exact(path: str) -> bool:
+    def is_within(path: str) -> bool:
         with open_parquet(path) as file:
+            is_time = _has_unit(file.schema_arrow.field(column).type)
             groups = map(file.metadata.row_group, range(file.num_row_groups))
             chunks = (group.column(place) for group in groups for place in range(group.num_columns))
-            return all(_is_exact(chunk, column) for chunk in chunks)
+            return all(_is_within(chunk, bound, is_time) for chunk in chunks if of_column(chunk))
+
+    def of_column(chunk: pq.ColumnChunkMetaData) -> bool:
+        return f"{chunk.path_in_schema}.".startswith(f"{column}.")
 
     with ThreadPoolExecutor(16 if any(map(is_remote, paths)) else 2) as pool:
-        return all(pool.map(is_exact, paths))
+        return all(pool.map(is_within, paths))
 
 
-def _is_exact(chunk: pq.ColumnChunkMetaData, column: str) -> bool:
-    """Return True if a chunk belongs to another column, or has no whole numbers beyond `EXACT`."""
-    is_inside = f"{chunk.path_in_schema}.".startswith(f"{column}.")
-    if not is_inside or chunk.physical_type != "INT64":
-        return True
+def _is_within(chunk: pq.ColumnChunkMetaData, bound: int, is_time: bool) -> bool:
+    """Return True if a chunk has no whole number, or with *is_time* no time, beyond *bound*."""
     statistics = chunk.statistics
+    if chunk.physical_type == "INT96":  # Times, which Arrow reads as ns.
+        return bound == 2**63 - 1
+    if chunk.physical_type != "INT64":
+        return True
     if statistics is None or not statistics.has_min_max:
         nulls = 0 if statistics is None else statistics.null_count
         return bool(nulls == chunk.num_values)
-    return all(
-        not isinstance(one, int) or abs(one) <= EXACT for one in (statistics.min, statistics.max)
-    )
+    ends = (statistics.min, statistics.max)
+    if is_time:
+        ends = (statistics.min_raw, statistics.max_raw)
+    return all(not isinstance(one, int) or abs(one) <= bound for one in ends)

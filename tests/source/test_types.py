@@ -2,6 +2,7 @@
 
 import csv
 import json
+from datetime import datetime
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -115,18 +116,27 @@ def parquet(folder: Path, **columns: pa.Array) -> Path:
 
 
 @pytest.mark.parametrize("large", [False, True])
-def test_whole_numbers_and_doubles_of_two_files_are_one_column(tmp_path, large):
-    """As pandas writes them where a value is missing: doubles, or text if a digit would be lost."""
+def test_numbers_and_times_of_two_files_are_one_column(tmp_path, large):
+    """Whole numbers beside doubles, as pandas writes them where a value is missing; two units.
+
+    They are widened, or text if a digit would be lost or a year is beyond those of nanoseconds.
+    """
     first = 2**53 + 1 if large else 2**53
     hashes = pa.array([first, *range(19)])
-    folder = parquet(tmp_path / "source", n=(hashes, pa.array([None, *map(float, range(19))])))
+    day = datetime(9999, 12, 31) if large else datetime(2026, 1, 2)
+    times = pa.array([day] * 20, pa.timestamp("us")), pa.array([None] * 20, pa.timestamp("ns"))
+    columns = {"n": (hashes, pa.array([None, *map(float, range(19))])), "t": times}
+    folder = parquet(tmp_path / "source", **columns)
     run = finished.finish(
         tmp_path / "run",
         finished.settings(folder, selection={"documents": 40}, quality={"prune_fraction": 0}),
         "subset",
     )
-    found = {row["id"]: row["n"] for row in pq.read_table(run.root / "subset").to_pylist()}
+    rows = pq.read_table(run.root / "subset").to_pylist()
+    found = {row["id"]: row["n"] for row in rows}
     assert found["0-0"] == (str(first) if large else float(first))
+    [time] = {row["t"] for row in rows if row["id"] < "1"}
+    assert time == (f"{day}.000000" if large else day)
     assert found["1-0"] is None and len(found) == 40
 
 
@@ -140,6 +150,9 @@ def test_whole_numbers_and_doubles_of_two_files_are_one_column(tmp_path, large):
         (pa.decimal128(5, 2), pa.float64(), pa.large_string()),
         (pa.bool_(), pa.int64(), pa.large_string()),
         (pa.int64(), pa.string(), pa.large_string()),
+        (pa.timestamp("ms", "UTC"), pa.timestamp("ns", "UTC"), pa.large_string()),
+        (pa.duration("s"), pa.duration("us"), pa.large_string()),
+        (pa.list_(pa.timestamp("s")), pa.list_(pa.timestamp("us")), None),
         (pa.null(), pa.list_(pa.int64()), pa.list_(pa.int64())),
         (pa.list_(pa.int64()), pa.int64(), None),
         (pa.list_(pa.int64()), pa.list_(pa.float64()), None),
@@ -147,7 +160,7 @@ def test_whole_numbers_and_doubles_of_two_files_are_one_column(tmp_path, large):
 )
 def test_types_are_widened_without_loss(one, other, wanted):
     """In either order; where no type holds both, the source is refused."""
-    assert widened(one, other, lambda: False) == widened(other, one, lambda: False) == wanted
+    assert widened(one, other, lambda _: False) == widened(other, one, lambda _: False) == wanted
 
 
 def test_types_that_no_column_holds_are_refused(tmp_path):
