@@ -252,6 +252,8 @@ def is_disk_full(error: BaseException | None) -> bool:
 
 def is_out_of_memory(error: BaseException | None) -> bool:
     """Return True if this machine lacks memory, for data or for a thread."""
+    if isinstance(error, ImportError) and is_out_of_memory(error.__cause__):
+        return True  # fsspec replaces the message by advice to install the library.
     return isinstance(error, MemoryError) or _says(error, {errno.ENOMEM}, _NO_MEMORY)
 
 

@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from datamask.errors import DatamaskError, RunError, StorageError, one_line
+from datamask.errors import DatamaskError, RunError, StorageError, is_transient, one_line
 from datamask.storage.clients import CREDENTIALS, EXTRAS, code_of, file_system, is_refused, waiting
 from datamask.storage.names import is_plain
 
@@ -82,6 +82,8 @@ class ObjectStore:
         except (FileNotFoundError, FileExistsError, DatamaskError):
             raise
         except ImportError as error:
+            if is_transient(error):
+                raise
             extra = EXTRAS.get(self.protocol)
             how = f"pip install 'datamask-pipeline[{extra}]'" if extra else f"{error}"
             raise RunError(f"{address}: needs a package that is not installed; {how}") from None

@@ -8,12 +8,15 @@ import sys
 from collections.abc import Callable
 
 import duckdb
+import fsspec
 import pyarrow as pa
 import pytest
 
 from datamask import errors
 from datamask.runs import retrying
+from datamask.source.opening import list_files
 from datamask.storage import file_locks
+from datamask.storage.object_store import ObjectStore
 from tests.cli.commands import here
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
@@ -142,3 +145,15 @@ def test_libraries_that_do_not_fit_are_a_lack_of_memory(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 75, done.stderr
     assert len(done.stderr.splitlines()) == 1 and "a bug" not in done.stderr
+
+
+def test_a_client_that_does_not_fit_is_a_lack_of_memory(tmp_path, monkeypatch):
+    """For a source and for a run; fsspec says of any failed import that a package is missing."""
+    message = "libfrail.so: failed to map segment from shared object"
+    (tmp_path / "frail.py").write_text(f"raise ImportError({message!r})")
+    monkeypatch.syspath_prepend(tmp_path)
+    fsspec.register_implementation("frail", "frail.Store", errtxt="install frail")
+    for call in (list_files, lambda url: ObjectStore(url).list("")):
+        with pytest.raises(Exception) as caught:
+            call("frail://bucket/run")
+        assert errors.exit_status(errors.known(caught.value)) == 75
