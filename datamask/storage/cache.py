@@ -48,6 +48,8 @@ class Cache:
         for folder in (self.root, self.home / "versions", self.home / "users"):
             folder.mkdir(parents=True, exist_ok=True)
         self._added: int | None = None
+        self._start = 0
+        """Start of a unit of work: if the clock is set back meanwhile, copies are used at it."""
         self._lock = threading.Lock()
 
     @property
@@ -67,9 +69,12 @@ class Cache:
                     return False
             except OSError:
                 return False
-            now = time.time_ns()
-            os.utime(note, ns=(now, now))
+            self._mark(note)
         return True
+
+    def _mark(self, note: Path) -> None:
+        now = max(time.time_ns(), self._start)
+        os.utime(note, ns=(now, now))
 
     def add(self, temporary: Path, name: str, entry: Entry, sha256: str) -> None:
         """Move a file into the cache as a copy of this version, used now."""
@@ -80,6 +85,7 @@ class Cache:
         with self._turn(fcntl.LOCK_SH):
             os.replace(temporary, path)
             noted.write_text(f"{_stamp(path, entry)}\n{sha256}", encoding="utf-8")
+            self._mark(noted)
             os.replace(noted, note)
         with self._lock:
             if self._added is not None:
@@ -98,6 +104,7 @@ class Cache:
         user = self.home / "users" / f"{uuid.uuid4().hex}.lock"
         try:
             with held(user, None, str(self.home)):
+                self._start = max(self._start, user.stat().st_mtime_ns)
                 yield
         finally:
             with self._lock:

@@ -26,8 +26,8 @@ TRIES = 2
 SECONDS_BEFORE_LINE = 10.0
 """Seconds until a line in the log says which request is waited for."""
 
-CREDENTIALS = "check the credentials in the environment and their permissions"
-"""Remedy if a store refuses a request."""
+CREDENTIALS = "check the credentials in the environment, their permissions, and the clock"
+"""Remedy if a store refuses a request. A store refuses one whose time differs by minutes."""
 
 _REFUSED = (
     *("NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"),

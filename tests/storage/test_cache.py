@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,17 @@ def test_what_another_process_uses_stays():
             assert not third.use("c", FILE)
     third.shrink(0)
     assert there() == {"mine.log"}
+
+
+def test_what_is_used_stays_although_the_clock_is_set_back(monkeypatch):
+    """By an hour, in the middle of a unit of work."""
+    first, second, *_ = fill("a", "b")
+    with first.in_use(10**9):
+        real = time.time_ns
+        monkeypatch.setattr(time, "time_ns", lambda: real() - 3600 * 10**9)
+        assert first.use("a", FILE)
+        second.shrink(0)
+    assert there() == {"a"}
 
 
 def test_what_a_dead_process_used_goes():
