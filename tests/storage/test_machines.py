@@ -85,6 +85,43 @@ def test_a_killed_machine_is_replaced_by_another(s3, source, machine, original, 
     assert '"attempts": 2' in s3.read(url, "records/scores/00001.parquet.json").decode()
 
 
+IN_PARTS = """
+import os, signal, sys
+import s3fs.core
+from datamask.storage import object_store
+object_store.SMALL_BYTES = 0
+s3fs.core.calculate_chunksize = lambda size, chunksize=None: 256
+real, at = s3fs.core.S3FileSystem._call_s3, sys.argv.pop()
+async def call(self, method, *given, **named):
+    if method == at and "scores/00001" in named["Key"] and named.get("PartNumber", 2) == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return await real(self, method, *given, **named)
+s3fs.core.S3FileSystem._call_s3 = call
+"""
+"""Files are put in parts of 256 bytes, as those above 100 MiB are in parts of 50 MiB."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at", ["upload_part", "complete_multipart_upload"])
+def test_a_process_killed_between_parts_of_a_file(s3, source, machine, original, tmp_path, at):
+    """Some parts or all: the file is not there until it is put again, with its own bytes."""
+    url, name = f"s3://runs/{at}/mine", "scores/00001.parquet"
+    plan_run(url, finished.settings(source))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", 1)
+        victim = process(IN_PARTS + WORK, url, "-1", at, cache=tmp_path / "victim")
+        assert victim.wait(120) == -signal.SIGKILL
+        begun = s3.client.list_multipart_uploads(Bucket="runs").get("Uploads", [])
+        assert f"{at}/mine/{name}" in [upload["Key"] for upload in begun]
+        assert name not in s3.names(url)
+        machine("other")
+        run_stage(open_run(url), "scores", Compute())
+    for shard in range(3):
+        name = f"scores/{shard:05d}.parquet"
+        assert s3.read(url, name) == (original / name).read_bytes()
+        assert s3.writes(url)[name] == 1
+
+
 @pytest.mark.slow
 def test_a_machine_that_comes_back_does_not_wait_for_itself(
     s3, source, machine, tmp_path, monkeypatch
