@@ -83,8 +83,15 @@ def rerun_failed(root: Root, overrides: tuple[str, ...]) -> None:
 
 @click.command()
 @root_argument
+@click.option(
+    "--export",
+    "exported",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path),
+    help="Then write each trained model into a new folder, as transformers and lm_eval load it.",
+)
 @set_option
-def evaluate(root: Root, overrides: tuple[str, ...]) -> None:
+def evaluate(root: Root, exported: Path | None, overrides: tuple[str, ...]) -> None:
     """Train small language models on selections of RUN, and say which trains a better one.
 
     Compares ours, random, top_quality, filtered_random (of what pruning leaves) and semdedup unless
@@ -94,8 +101,11 @@ def evaluate(root: Root, overrides: tuple[str, ...]) -> None:
 
     \b
     datamask evaluate runs/mine --set evaluation.hold_out=0.01 --set evaluation.seeds=5
+    datamask evaluate runs/mine --export models
     """  # noqa: D301 - click wants the character itself
     accept_only(("evaluation.", "compute."), overrides)
+    if exported is not None and exported.exists():
+        raise SettingsError(f"--export {exported}: exists; name a new folder")
 
     def change(own: Settings | None) -> Settings:
         settings, _ = load_settings(None, overrides, own)
@@ -108,6 +118,10 @@ def evaluate(root: Root, overrides: tuple[str, ...]) -> None:
     run, text = _rebuilt(evaluation_markdown, root, change, compute, publishing=False)
     click.echo(text.replace("\\", ""))
     click.echo(f"report       {run.address}/report.html#evaluation")
+    if exported is not None:
+        from datamask.evaluation.export import export_models  # This imports torch.
+
+        click.echo(f"models       {len(export_models(run, exported))} in {exported}")
 
 
 @click.command()

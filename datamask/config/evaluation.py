@@ -64,16 +64,18 @@ class HeldOutSet(Group):
     path: Place = Field(min_length=1)
     """file, folder, glob or URL (hf://, s3://) of Parquet, JSON lines or plain text"""
     column: str = "text"
-    """the text, or the answer to `prompt`"""
+    """the text, or the answer to `prompt`, or with `gold` a list of answers"""
     prompt: str = ""
     """column of the text before the answer, which is read but not scored"""
+    gold: str = ""
+    """multiple choice: column of the number of the right answer, from 0"""
     group_column: str = ""
     """column of the kind of text: results are also given as mean, median and worst over kinds"""
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that are read."""
-        return (*filter(None, (self.prompt, self.group_column)), self.column)
+        return (*filter(None, (self.prompt, self.gold, self.group_column)), self.column)
 
 
 class Evaluation(Group):

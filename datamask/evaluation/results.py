@@ -18,6 +18,7 @@ from datamask.evaluation.arms import arm_stream, piece_of
 from datamask.evaluation.by_group import counts_of, groups_of, over_groups
 from datamask.evaluation.models import budget_tokens
 from datamask.evaluation.ngram import MOST_TOKENS, Trigrams, bits_by_text
+from datamask.evaluation.questions import accuracies, is_scored
 from datamask.evaluation.units import read_bits, sets_of
 from datamask.runs import schemas
 from datamask.runs.files import read_columns
@@ -36,17 +37,22 @@ def evaluate(run: Run, compute: Compute) -> Receipt:
     evaluation = run.settings.evaluation
     by_rate, diverged = read_bits(run)
     bits = np.stack([*by_rate.values()], axis=2)
-    held_out = read_columns(
-        run.path("held_out"), ["set", "in_all", "group", "tokens", "prefix", "bytes"]
-    )
+    names = [arm.name for arm in evaluation.arms]
+    columns = ["set", "id", "in_all", "group", "tokens", "prefix", "bytes", "right"]
+    held_out = read_columns(run.path("held_out"), columns)
+    accuracy = accuracies(names, bits, held_out)
+    scored = is_scored(held_out)
+    held_out, bits = held_out.filter(scored), bits[..., scored]
     proxy = _ngram_bits(run, held_out)
     sizes = held_out["bytes"].to_numpy()
     ngram = {
         name: (proxy[:, is_member].sum(axis=1) / sizes[is_member].sum()).tolist()
         for name, is_member in sets_of(held_out, evaluation)
     }
-    names = [arm.name for arm in evaluation.arms]
-    rows = compare_arms(names, bits, held_out, ngram, evaluation)
+    rows = [
+        row | accuracy.get((row["set"], row["arm"], row["other"]), {})
+        for row in compare_arms(names, bits, held_out, ngram, evaluation)
+    ]
     main, (_, pairs) = next(iter(by_set(rows).items()))
     decided = [row for row in pairs if row["verdict"] in ("better", "worse")]
     agreed = sum((row["ngram"] < 0) == (row["bits_per_byte"] < 0) for row in decided)

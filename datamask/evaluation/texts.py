@@ -21,6 +21,7 @@ from datamask.embedding.pinning import PIN
 from datamask.errors import InputError, SettingsError
 from datamask.evaluation.models import preset
 from datamask.evaluation.pinning import NOTHING_HELD_OUT
+from datamask.evaluation.questions import MOST_DOCUMENTS, answers_of, is_scored
 from datamask.hygiene.minhash import NUMBERS, cluster, sign
 from datamask.hygiene.references import rows_of
 from datamask.hygiene.words import hash_ngrams, split_words
@@ -37,9 +38,6 @@ from datamask.storage.duckdb_scratch import execute, execute_with, temporary_duc
 
 SAMPLED_CHARACTERS = 20_000_000
 """Characters of text that train a tokenizer."""
-
-MOST_DOCUMENTS = 2000
-"""Maximum number of documents of a set that score models."""
 
 SCORED_TOKENS = 1024
 """Maximum tokens of a held-out text that score models; or as many as a training sequence has, if
@@ -171,7 +169,7 @@ def encode_held_out(run: Run, compute: Compute) -> None:
     `examples`, which a score has learned from. Errors are as in `held_out_texts`.
     """
     table, left_out = held_out_texts(run, read_tokenizer(run), compute)
-    counts = dict(Counter(table["set"].to_pylist()))
+    counts = dict(Counter(table.filter(is_scored(table))["set"].to_pylist()))
     metrics = {"documents": counts, SOURCE_SET: pc.sum(table["in_all"]).as_py() or 0}
     metrics["examples"] = left_out
     write_output(run, "held_out", 0, schemas.HELD_OUT, [table], metrics)
@@ -186,24 +184,32 @@ def held_out_texts(run: Run, tokenizer: Any, compute: Compute) -> tuple[pa.Table
     """
     evaluation = run.settings.evaluation
     context, known = preset(evaluation).context, example_texts(run)
-    drawn = [*_from_source(run, compute)]
-    rows = [row for row in drawn if row["text"] not in known]
+    rows = [*_from_source(run, compute)]
+    of_sets = {own_set.name: [*_from_set(run, own_set)] for own_set in evaluation.sets}
+    rows += itertools.chain.from_iterable(of_sets.values())
+    examples = {(row["set"], row["id"]) for row in rows if not known.isdisjoint(_wholes(row))}
+    rows = [row for row in rows if (row["set"], row["id"]) not in examples]
     for own_set in evaluation.sets:
-        own = list(_from_set(run, own_set))
-        unknown = [row for row in own if row["text"] not in known]
-        if not unknown:
-            problem = "no text in it that is not an example of a score" if own else "no text in it"
+        if own_set.name not in {row["set"] for row in rows}:
+            problem = "no text in it"
+            if of_sets[own_set.name]:
+                problem += " that is not an example of a score"
             raise InputError(f"{problem}; check path and column", path=own_set.path)
-        drawn, rows = drawn + own, rows + unknown
     if not rows:
         raise SettingsError(NOTHING_HELD_OUT)
     held_out = [_encoded(tokenizer, context, **row) for row in rows]
     kept = [row for row in held_out if row["bytes"]]
-    words = split_words(pa.array([row["text"] for row in rows], pa.large_string()))
+    wholes = ["" if row.get("right") is False else _wholes(row)[-1] for row in rows]
+    words = split_words(pa.array(wholes, pa.large_string()))
     signatures, lengths = sign(hash_ngrams(words, NGRAM)), np.diff(words.offsets)
     for row, signature, length in zip(held_out, signatures, lengths, strict=True):
         row["signature"] = signature.tobytes() if length else None
-    return pa.Table.from_pylist(kept, schema=schemas.HELD_OUT), len(drawn) - len(rows)
+    return pa.Table.from_pylist(kept, schema=schemas.HELD_OUT), len(examples)
+
+
+def _wholes(row: dict[str, Any]) -> list[str]:
+    """Return what a document may copy: a text; for an answer to choose, the question with it."""
+    return [row["text"]] if "right" not in row else [row["prompt"], row["prompt"] + row["text"]]
 
 
 def copy_groups(texts: list[str], held_out: pa.Table) -> tuple[npt.NDArray[np.int64], set[int]]:
@@ -236,7 +242,8 @@ def _encoded(
         )
     tokens = encoding.ids[: max(SCORED_TOKENS, context)]
     end = encoding.offsets[len(tokens) - 1][1] if tokens else 0
-    size = len(text[:end].encode())
+    scored = text[:end] if "right" not in row else text[:end].lstrip()
+    size = len(scored.encode())
     return {**row, "prefix": len(before), "tokens": [*before, *tokens], "bytes": size}
 
 
@@ -303,11 +310,14 @@ def _add_topics(connection: Any, run: Run, compute: Compute) -> None:
 
 
 def _from_set(run: Run, own_set: HeldOutSet) -> Iterator[dict[str, Any]]:
-    """Yield the first documents of a set of the user's own."""
+    """Yield the first documents of a set of the user's own, or all answers to its questions."""
     rows = rows_of(run, f"held_out:{own_set.name}", own_set.path, own_set.columns, MOST_DOCUMENTS)
     for number, row in enumerate(rows):
-        text, prompt = (str(row.get(name) or "") for name in (own_set.column, own_set.prompt or ""))
         group = row.get(own_set.group_column) if own_set.group_column else None
-        shared = {"set": own_set.name, "id": str(number), "in_all": False, "text": text}
+        shared = {"set": own_set.name, "id": str(number), "in_all": False}
         shared["group"] = None if group is None else str(group)
-        yield {**shared, "prompt": prompt} if own_set.prompt else shared
+        shared["prompt"] = str(row.get(own_set.prompt or "") or "")
+        if own_set.gold:
+            yield from (shared | answer for answer in answers_of(own_set, number, row))
+        else:
+            yield {**shared, "text": str(row.get(own_set.column) or "")}

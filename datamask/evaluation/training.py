@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import torch
+from safetensors.torch import save
 from torch import Tensor
 
 from datamask.config.compute import Compute
@@ -29,7 +30,7 @@ from datamask.evaluation.units import Trial, trials_of
 from datamask.objectives.threads import one_thread
 from datamask.runs import schemas
 from datamask.runs.checkpoints import Checkpoints
-from datamask.runs.files import read_columns
+from datamask.runs.files import read_columns, replace_file
 from datamask.runs.in_progress import advance
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
@@ -55,7 +56,7 @@ bits per token above an untrained model's at which a model has diverged."""
 
 @one_thread()  # Gradients round differently with each number.
 def train(run: Run, unit: int, compute: Compute) -> Receipt:
-    """Train a model and write the bits that it needs for each held-out text.
+    """Train a model, and write its weights and the bits that it needs for each held-out text.
 
     The receipt's metrics: `steps`, `tokens` (seen, repetitions included), `parameters`, `curve`
     (tokens seen, and mean bits per token since the point before), and `diverged`, the reason why
@@ -72,9 +73,7 @@ def train(run: Run, unit: int, compute: Compute) -> Receipt:
     device = torch.device(device_name(compute))
     how = (run.fingerprint("training", unit), [device.type, compute.working_set_bytes])
     checkpoints = Checkpoints(run, "training", unit, how)
-    planned = run.pinned_revisions.get("training:model")
-    path = f"{evaluation.model}/config.json"
-    with pinned(path, planned, content_digest) if planned else contextlib.nullcontext():
+    with model_as_planned(run):
         training = _Training(evaluation, trial, separator + 1, run.settings.seed, device, compute)
     training.resume(checkpoints)
     try:
@@ -85,14 +84,15 @@ def train(run: Run, unit: int, compute: Compute) -> Receipt:
             advance(step, training.num_steps(sequences), "steps", bits_now)
         diverged = training.problem()
         held_out = read_columns(run.path("held_out"), ["set", "id", "tokens", "prefix"])
-        bits = None
+        bits, model = None, training.averaged_model()
         if not diverged:
             context = training.size.context
-            bits = score(training.averaged_model(), held_out, separator, context, compute)
+            bits = score(model, held_out, separator, context, compute)
     except torch.OutOfMemoryError as error:
         raise DeviceMemoryError(
             f"training: {name}: not enough device memory; lower compute.working_set_bytes"
         ) from error
+    _keep(run, unit, model)
     table = schemas.TRAINING.empty_table()
     if bits is not None:
         columns = [held_out["set"], held_out["id"], pa.array(bits)]
@@ -105,6 +105,20 @@ def train(run: Run, unit: int, compute: Compute) -> Receipt:
         "diverged": diverged,
     }
     return write_output(run, "training", unit, schemas.TRAINING, [table], metrics)
+
+
+def model_as_planned(run: Run) -> contextlib.AbstractContextManager[None]:
+    """While a configuration of the user's own is read, refuse one that changed since planning."""
+    planned = run.pinned_revisions.get("training:model")
+    path = f"{run.settings.evaluation.model}/config.json"
+    return pinned(path, planned, content_digest) if planned else contextlib.nullcontext()
+
+
+def _keep(run: Run, unit: int, model: torch.nn.Module) -> None:
+    """Write the weights of a trained model beside its bits."""
+    weights = {name: weight.detach().cpu() for name, weight in model.named_parameters()}
+    with replace_file(run.root / run.beside("training", unit)[0], run.storage) as temporary:
+        temporary.write_bytes(save(weights))
 
 
 def _sequences(run: Run, trial: Trial, separator: int) -> npt.NDArray[np.int64]:

@@ -127,7 +127,7 @@ def compare(
         parts.append((of_seeds, freedom))
         width, p_value = math.inf, 1.0
         if all(degrees > 0 for _, degrees in parts) and any(part > 0 for part, _ in parts):
-            width, p_value = _half_width(error, parts), _p_value(difference, parts)
+            width, p_value = half_width(error, parts), _p_value(difference, parts)
         elif freedom and not difference:
             width = 0.0  # Arms with the same documents train the same models.
         of_rates = (by_rate[arm] - by_rate[other]).mean(axis=0)
@@ -147,7 +147,7 @@ _POWER_RATIO = 0.8416 / 1.96
 """Quantile of the normal distribution for `POWER`, divided by the interval's quantile."""
 
 
-def _half_width(level: float, parts: Sequence[tuple[float, int]]) -> float:
+def half_width(level: float, parts: Sequence[tuple[float, int]]) -> float:
     """Return half the width of the interval that fails with probability *level* at most.
 
     Args:
@@ -166,7 +166,7 @@ def _p_value(difference: float, parts: Sequence[tuple[float, int]]) -> float:
     from scipy import optimize
 
     def beyond(level: float) -> float:
-        return _half_width(level, parts) - abs(difference)
+        return half_width(level, parts) - abs(difference)
 
     if beyond(SMALLEST_P_VALUE) <= 0:
         return SMALLEST_P_VALUE

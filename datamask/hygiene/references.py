@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from itertools import chain, islice
 from typing import Any
 
@@ -49,11 +50,21 @@ def rows_of(
 ) -> Iterator[dict[str, Any]]:
     """Yield the first *most* rows, or all, of a reference's files; *key* names their digest.
 
+    Errors are as in `first_rows`.
+    """
+    return first_rows(path, columns, most, run.pinned_revisions[key])
+
+
+def first_rows(
+    path: str, columns: tuple[str, ...], most: int | None, planned: str = ""
+) -> Iterator[dict[str, Any]]:
+    """Yield the first *most* rows, or all, of some files; *planned* is their digest, if known.
+
     Raises:
         InputError: a file was changed, added or removed since planning; and as in `read_rows`.
     """
     files = PlannedFiles(_folder(path), ROW_SUFFIXES)
-    with files.compared(run.pinned_revisions[key]):
+    with files.compared(planned) if planned else nullcontext():
         readers = (read_rows(name, columns, files) for name in files.names)
         yield from islice(chain.from_iterable(readers), most)
 

@@ -17,6 +17,7 @@ from datamask.config.settings import Settings
 from datamask.embedding.pinning import pin_model
 from datamask.errors import DatamaskError, InputError, SettingsError, gathering, together
 from datamask.evaluation.pinning import pin_evaluation
+from datamask.evaluation.questions import check_questions
 from datamask.evaluation.sizes import size_problems
 from datamask.hygiene.references import reference_digest, references
 from datamask.planning.preflight_schema import (
@@ -238,6 +239,7 @@ def _other_pins(
     for key, path, columns in references(settings):
         with gathering(problems):
             pins[key] = reference_digest(path, columns)
+            check_questions(settings.evaluation, key)
     if publishing and settings.publication is not None:
         with gathering(problems):
             check_access(settings.publication)

@@ -10,6 +10,7 @@ import yaml
 
 from datamask.evaluation.by_group import FEW
 from datamask.evaluation.models import learning_rates
+from datamask.evaluation.questions import is_scored
 from datamask.evaluation.results import by_set, read_results
 from datamask.evaluation.texts import SOURCE_SET
 from datamask.evaluation.units import read_bits, sets_of, trials_of
@@ -34,6 +35,7 @@ class Findings:
         other_sets: arms and pairs of every other set, by name.
         metrics: of the receipt of stage `evaluation`.
         conditions: under which the findings hold, in words.
+        choices: a sentence on each set of multiple choice.
     """
 
     arms: list[Row]
@@ -41,6 +43,7 @@ class Findings:
     other_sets: dict[str, tuple[list[Row], list[Row]]]
     metrics: dict[str, Any]
     conditions: str
+    choices: list[str]
 
     @property
     def proxy_note(self) -> str:
@@ -63,10 +66,11 @@ def findings(run: Run) -> Findings | None:
         for name, (arms, pairs) in by_set(read_results(run)).items()
     }
     metrics = run.receipt("evaluation").metrics
+    choices = [_choices(name, *of_set) for name, of_set in sets.items() if _has_choices(of_set)]
     arms, pairs = sets.pop(metrics["main"])
     others = {name: of_set for name, (_, of_set) in sets.items()}
     pairs = [pair | _in_context(pair, metrics["main"], others) for pair in pairs]
-    return Findings(arms, pairs, sets, metrics, _conditions(run, arms, metrics))
+    return Findings(arms, pairs, sets, metrics, _conditions(run, arms, metrics), choices)
 
 
 def _in_context(pair: Row, main: str, others: dict[str, list[Row]]) -> Row:
@@ -108,6 +112,36 @@ def _by_group(pair: Row) -> str:
     if pair["few"]:
         text += f" {pair['few']:,} of the groups have fewer than {FEW} texts."
     return text
+
+
+def _has_choices(of_set: tuple[list[Row], list[Row]]) -> bool:
+    return of_set[0][0]["accuracy"] is not None
+
+
+def _choices(name: str, arms: list[Row], pairs: list[Row]) -> str:
+    """Describe how often the models of each arm choose the right answer, beside guessing."""
+
+    def shown(row: Row, form: str) -> str:
+        value, low, high = (
+            format(100 * row[key], form) for key in ("accuracy", "accuracy_low", "accuracy_high")
+        )
+        return f"{value} ({low} to {high})"
+
+    chance = arms[0]["chance"]
+    able = [row["arm"] for row in arms if row["accuracy_low"] > chance]
+    decided = [
+        f"{pair['arm']} is {pair['accuracy_verdict']} than {pair['other']}, {shown(pair, '+.1f')}"
+        for pair in pairs
+        if pair["accuracy_verdict"] != "undecided"
+    ]
+    shares = ", ".join(f"{row['arm']} {shown(row, '.1f')}" for row in arms)
+    return (
+        f"Multiple choice, set {name}, % of {arms[0]['documents']:,d} questions with 95 % "
+        f"intervals: {shares}; guessing {100 * chance:.1f}. Better than guessing: "
+        f"{', '.join(able) or 'none'}. Differences: {'; '.join(decided) or 'no pair is decided'}. "
+        "Small models are near chance: bits per byte of the right answers differ before these "
+        "shares do."
+    )
 
 
 def _shown_set(name: str) -> str:
@@ -184,10 +218,13 @@ def models(run: Run) -> list[dict[str, Any]]:
     Bits per byte are None for a learning rate at which a model diverged.
     """
     by_rate, _ = read_bits(run)
-    held_out = read_columns(run.path("held_out"), ["set", "in_all", "bytes"])
+    held_out = read_columns(run.path("held_out"), ["set", "in_all", "bytes", "right"])
+    scored = is_scored(held_out)
+    held_out = held_out.filter(scored)
     _, is_member = next(sets_of(held_out, run.settings.evaluation))
     sizes, rates = held_out["bytes"].to_numpy()[is_member], [*by_rate]
-    values = bits_per_byte(np.stack([*by_rate.values()], axis=2)[..., is_member], sizes)
+    bits = np.stack([*by_rate.values()], axis=2)[..., scored]
+    values = bits_per_byte(bits[..., is_member], sizes)
     return [
         {
             "arm": run.settings.evaluation.arms[trial.arm].name,

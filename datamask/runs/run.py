@@ -219,9 +219,10 @@ class Run:
 
     def beside(self, stage: str, unit: int) -> list[str]:
         """The names of the files that a unit writes besides its own; by a glob, those there are."""
-        names = []
+        names: list[str] = []
+        own = Path(self._unit_name(stage, unit)).name if STAGES[stage].beside else ""
         for pattern in STAGES[stage].beside:
-            folder, _, name = pattern.format(unit).rpartition("/")
+            folder, _, name = pattern.format(unit, name=own).rpartition("/")
             names += self.storage.list(folder, name) if "*" in name else [f"{folder}/{name}"]
         return names
 

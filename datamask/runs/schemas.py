@@ -190,6 +190,7 @@ HELD_OUT = pa.schema(
     [
         *_never_null(set=_TEXT, id=_TEXT, in_all=_BOOL, tokens=_TOKENS, prefix=_INT, bytes=_WHOLE),
         ("group", _TEXT),
+        ("right", _BOOL),
         ("signature", pa.binary(SIGNATURE_BYTES)),
     ]
 )
@@ -197,8 +198,9 @@ HELD_OUT = pa.schema(
 
 `in_all`: part of the sample of all held-out documents; `prefix`: first tokens, which are not
 scored; `bytes`: of the text that the other tokens encode; `group`: by `evaluation.hold_out_by`, or
-by the `group_column` of its set; `signature`: 128 unsigned
-16-bit numbers, little-endian; null for a text without words.
+by the `group_column` of its set; `right`: of an answer to choose, null for texts; `signature`: 128
+unsigned 16-bit numbers, little-endian; null for a text without words and for wrong answers. The
+answers to a question follow each other and have the same `id`.
 """
 
 ARM = pa.schema(_never_null(id=_TEXT, shard=_INT, row=_WHOLE, tokens=_TOKENS))
@@ -218,6 +220,13 @@ OVER_GROUPS = pa.schema(
     ]
 )
 
+ACCURACY = pa.schema(
+    [
+        *((name, _DOUBLE) for name in ("accuracy", "accuracy_low", "accuracy_high", "chance")),
+        ("accuracy_verdict", _TEXT),
+    ]
+)
+
 EVALUATION = pa.schema(
     [
         *_never_null(set=_TEXT, arm=_TEXT),
@@ -226,6 +235,7 @@ EVALUATION = pa.schema(
         *((name, _DOUBLE) for name in ("low", "high", "p_value", "detectable", "ngram")),
         ("verdict", _TEXT),
         *OVER_GROUPS,
+        *ACCURACY,
     ]
 )
 """`evaluation.parquet`: for each set a row per arm, then a row per pair of arms.
@@ -236,7 +246,9 @@ with Holm's correction, the least difference that would be detected in four of f
 verdict on the arm: better, worse or undecided. These are of the mixture of the set's documents. The
 rest is null unless the set has at least two groups with 30 documents: their number, and how many
 have `few` documents (below 100); of an arm the `mean` over groups; of a pair the difference on the
-mean, in the median and in the worst group with 95 % intervals, and the verdict on the mean.
+mean, in the median and in the worst group with 95 % intervals, and the verdict on the mean. Of a
+set of multiple choice: the share of questions answered rightly with its 95 % interval, the share
+expected from guessing (`chance`), and of a pair the difference in accuracy and the verdict on it.
 """
 
 

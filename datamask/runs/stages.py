@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -39,7 +40,7 @@ class Stage:
         file: the one file it makes, or one file per round; empty for one file per shard.
         suffix: file name suffix of its units.
         beside: files that a unit writes before its own, and without which it is made again:
-            names with the unit's number, or globs.
+            names with the unit's number or the name of its file, or globs.
         units: `module:function` that lists the `Unit`s that a run has now.
         before: `module:function` that is called with the run, once before the work on its units.
     """
@@ -194,7 +195,7 @@ _STAGES = (
     Stage("tokenizer", 2, "datamask.evaluation.texts:make_tokenizer", "run",
           of.reads_texts("evaluation.model", "seed"), of.evaluates, after_all=("quality",),
           file="evaluation/tokenizer.parquet"),
-    Stage("held_out", 8, "datamask.evaluation.texts:encode_held_out", "run",
+    Stage("held_out", 9, "datamask.evaluation.texts:encode_held_out", "run",
           of.held_out, of.evaluates, after_all=("quality", "tokenizer"),
           more_inputs=lambda s: ("topic_model",) if s.evaluation.hold_out_by == "topic" else (),
           pinned_with=("example_models",), file="evaluation/held_out.parquet"),
@@ -202,12 +203,13 @@ _STAGES = (
           lambda s: s.evaluation.tokens, of.evaluates,
           after_all=("quality", "tokenizer", "held_out"),
           units="datamask.evaluation.units:arm_units"),
-    Stage("training", 4, "datamask.evaluation.training:train", "unit",
+    Stage("training", 5, "datamask.evaluation.training:train", "unit",
           lambda s: s.evaluation.model_dump(mode="json", include={"model", "tokens", "epochs"}),
           of.evaluates, after_all=("tokenizer", "held_out"), on_device=True,
+          beside=("evaluation/training/{name}.safetensors",),
           units="datamask.evaluation.units:training_units",
           before="datamask.evaluation.arms:check_tokens"),
-    Stage("evaluation", 7, "datamask.evaluation.results:evaluate", "run",
+    Stage("evaluation", 8, "datamask.evaluation.results:evaluate", "run",
           of.reads("evaluation.arms.name", "evaluation.tokens", "evaluation.epochs",
                    "evaluation.learning_rates", "evaluation.seeds"),
           of.evaluates, after_all=("arms", "training"), file="evaluation.parquet"),
@@ -231,7 +233,7 @@ SHARD_STAGES = tuple(stage.name for stage in _STAGES if stage.each == "shard")
 PARALLEL_STAGES = tuple(stage.name for stage in _STAGES if stage.in_parallel)
 """The stages above, and stages with other units that several workers can make."""
 
-_BESIDE = [(name.replace("{:05d}", "*"), stage) for stage in _STAGES for name in stage.beside]
+_BESIDE = [(re.sub(r"\{.*\}", "*", name), stage) for stage in _STAGES for name in stage.beside]
 
 
 def stages_of(
@@ -247,7 +249,9 @@ def owner_of(name: str) -> str:
     """Name the output that a file was written beside and that it is useless without, or nothing."""
     for pattern, stage in _BESIDE:
         if fnmatchcase(name, pattern):
-            return stage.file or f"{stage.name}/{PurePosixPath(name).stem}{stage.suffix}"
+            path = PurePosixPath(name)
+            folder = path.parent if stage.units else PurePosixPath(stage.name)
+            return stage.file or f"{folder / path.stem}{stage.suffix}"
     return ""
 
 

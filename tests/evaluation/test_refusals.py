@@ -13,6 +13,7 @@ from datamask.config.inputs import Quality
 from datamask.errors import DatamaskError, InputError, RunError, SettingsError
 from datamask.evaluation.arms import check_tokens
 from datamask.evaluation.pinning import pin_evaluation
+from datamask.evaluation.questions import check_questions
 from datamask.evaluation.results import evaluate
 from datamask.evaluation.training import _Training
 from datamask.execution.pipeline import run_stage
@@ -155,6 +156,21 @@ def test_models_that_are_none(tmp_path, root, source):
         error = refused(root, source, model=str(folder))
         assert isinstance(error, SettingsError)
         assert str(error).startswith("evaluation.model: ")
+
+
+def test_questions_without_a_right_answer(tmp_path, root, source):
+    """The row and the column are named before anything is made."""
+    row, path = {"query": "Which?", "choices": ["one", "two"], "gold": 1}, tmp_path / "q.jsonl"
+    own = {"name": "q", "path": str(path), "prompt": "query", "column": "choices", "gold": "gold"}
+    evaluation = small.settings(source, sets=[own]).evaluation
+    wrong = [("choices", answers) for answers in (["one"], "text", ["one", " "], [1, 2])]
+    for column, value in (*wrong, *(("gold", gold) for gold in (2, -1, None, "B", True))):
+        small.write_lines(path, [row] * 4 + [row | {column: value}])
+        with pytest.raises(InputError) as caught:
+            check_questions(evaluation, "held_out:q")
+        assert (caught.value.row, caught.value.column) == (4, column)
+    error = refused(root, source, sets=[own])
+    assert isinstance(error, InputError) and (error.row, error.column) == (4, "gold")
 
 
 def test_features_have_no_text(tmp_path, source):

@@ -1,5 +1,6 @@
 """Held-out texts, the content of arms, and that trained models are computed once and exactly."""
 
+import json
 import math
 from dataclasses import replace
 from functools import partial
@@ -13,10 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from datamask.config.compute import Compute
 from datamask.evaluation import texts, training
 from datamask.evaluation.arms import drawn_tokens
+from datamask.evaluation.export import export_models
 from datamask.evaluation.ngram import Trigrams, bits_by_text
 from datamask.evaluation.results import read_results
 from datamask.evaluation.units import sets_of
@@ -54,6 +57,13 @@ def folder(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     del rows[40]["subject"]
     small.write_lines(home / "questions.jsonl", rows)
+    words = [text.split() for text in list(texts.values())[100:140]]
+    rows = [
+        {"query": " ".join(some[:9]), "choices": [*some[9:12], "no such word"][: 3 + row % 2]}
+        | {"gold": str(row % 3) if row % 2 else row % 3}
+        for row, some in enumerate(words)
+    ]
+    small.write_lines(home / "choices.jsonl", rows)
     return home
 
 
@@ -66,7 +76,8 @@ def run(source: Path, folder: Path) -> Run:
     arms.append({"name": "changed", "change": {"method": "random"}})
     questions = {"path": str(folder / "questions.jsonl"), "column": "answer", "prompt": "question"}
     questions["group_column"] = "subject"
-    sets = [{"name": "questions", **questions}]
+    choices = {"path": str(folder / "choices.jsonl"), "column": "choices", "prompt": "query"}
+    sets = [{"name": "questions", **questions}, {"name": "choices", "gold": "gold", **choices}]
     chosen = small.settings(source, arms=arms, sets=sets, hold_out_by="language")
     return finish(folder / "run", chosen)
 
@@ -207,10 +218,13 @@ def test_tokens_are_those_of_the_texts(source, run):
             assert tokenizer.decode(row["tokens"]) == known[row["id"]]["text"]
     for row in pq.read_table(run.path("held_out")).to_pylist():
         text = tokenizer.decode(row["tokens"][row["prefix"] :])
-        assert len(text.encode()) == row["bytes"]
+        assert (
+            len(text.lstrip().encode() if row["set"] == "choices" else text.encode())
+            == (row["bytes"])
+        )
         if row["set"] == "questions":
             assert 0 < row["prefix"] <= 32
-        else:
+        elif row["set"] != "choices":
             assert row["prefix"] == 0
             assert known[row["id"]]["text"] == text
 
@@ -220,8 +234,8 @@ def test_the_results_are_means_over_the_trained_models(run):
     rows = read_results(run)
     held_out = pq.read_table(run.path("held_out")).to_pylist()
     members = {"all": [row["in_all"] for row in held_out]}
-    for name in ("en", "(other groups)", "questions"):
-        members[name] = [row["set"] == name for row in held_out]
+    for name in ("en", "(other groups)", "questions", "choices"):
+        members[name] = [row["set"] == name and row["right"] is not False for row in held_out]
     assert rows[0]["set"] == "questions"
     assert {row["set"] for row in rows} == {*members}
     assert len(rows) == len(members) * (len(ARMS) + len(ARMS) * (len(ARMS) - 1) // 2)
@@ -242,6 +256,65 @@ def test_the_results_are_means_over_the_trained_models(run):
                 assert row["low"] <= row["bits_per_byte"] <= row["high"]
                 assert row["verdict"] in ("better", "worse", "undecided")
             assert row["bits_per_byte"] == pytest.approx(expected, abs=1e-12)
+
+
+def test_the_accuracy_of_multiple_choice(run, folder):
+    """From the bits of the models alone: the answer with the fewest bits per byte is chosen."""
+    questions = [json.loads(line) for line in (folder / "choices.jsonl").read_text().splitlines()]
+    rows = pq.read_table(run.path("held_out")).to_pylist()
+    places = [place for place, row in enumerate(rows) if row["set"] == "choices"]
+    tokenizer, at = texts.read_tokenizer(run), iter(places)
+    numbers = [[next(at) for _ in question["choices"]] for question in questions]
+    assert next(at, None) is None
+    for question, of_question in zip(questions, numbers, strict=True):
+        for place, (number, text) in enumerate(zip(of_question, question["choices"], strict=True)):
+            tokens = rows[number]["tokens"][rows[number]["prefix"] :]
+            assert tokenizer.decode(tokens) == f" {text}"
+            assert rows[number]["bytes"] == len(text)
+            assert rows[number]["right"] == (place == int(question["gold"]))
+    found = {}
+    for arm in ARMS:
+        shares = []
+        for seed in "01":
+            path = run.root / f"evaluation/training/{arm}-seed{seed}-rate0.004.parquet"
+            bits = pq.read_table(path)["bits"].to_pylist()
+            chosen = [
+                min(range(len(some)), key=lambda n, s=some, b=bits: b[s[n]] / rows[s[n]]["bytes"])
+                for some in numbers
+            ]
+            right = [int(question["gold"]) for question in questions]
+            shares.append(np.mean(np.array(chosen) == right))
+        found[arm] = np.mean(shares)
+    of_set = [row for row in read_results(run) if row["set"] == "choices"]
+    for row in of_set:
+        assert row["chance"] == pytest.approx((1 / 3 + 1 / 4) / 2)
+        expected = found[row["arm"]] - (found[row["other"]] if row["other"] else 0)
+        assert row["accuracy"] == pytest.approx(expected)
+        assert row["accuracy_low"] <= row["accuracy"] <= row["accuracy_high"]
+        assert row["accuracy_verdict"] in (
+            ("better", "worse", "undecided") if row["other"] else [None]
+        )
+    text = evaluation_markdown(run)
+    for arm in ARMS:
+        assert f"{arm} {100 * found[arm]:.1f} (" in text
+    assert {row["accuracy"] for row in read_results(run) if row["set"] == "all"} == {None}
+
+
+def test_exported_models_need_nothing_of_this_package(run, tmp_path):
+    """Loaded by transformers from a folder, one gives a text the bits that the run has."""
+    folders = export_models(run, tmp_path)
+    assert len(folders) == run.num_units("training")
+    rows = pq.read_table(run.path("held_out")).to_pylist()
+    place = next(n for n, row in enumerate(rows) if row["in_all"] and 30 < len(row["tokens"]) < 64)
+    tokenizer = AutoTokenizer.from_pretrained(folders[3])
+    text = texts.read_tokenizer(run).decode(rows[place]["tokens"])
+    tokens = tokenizer(text, return_tensors="pt").input_ids
+    assert tokens[0].tolist() == [tokenizer.bos_token_id, *rows[place]["tokens"]]
+    model = AutoModelForCausalLM.from_pretrained(folders[3])
+    with torch.inference_mode():
+        nats = float(model(tokens, labels=tokens).loss) * (tokens.shape[1] - 1)
+    bits = pq.read_table(run.path("training", 3))["bits"][place].as_py()
+    assert nats / math.log(2) == pytest.approx(bits, rel=1e-5)
 
 
 def test_groups_of_a_set_count_once(run):
