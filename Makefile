@@ -104,6 +104,9 @@ fuzz: $(READY) ## compare FUZZ=5000 drawn runs with the oracle of the tests (hal
 	DATAMASK_FUZZ=$(FUZZ) $(BIN)/python -m pytest -s --timeout=0 --numprocesses 2 --dist loadfile \
 		tests/test_oracle.py tests/test_oracle_limits.py
 
+fineweb: $(READY) ## deployments/fineweb.yaml from a loopback Hub to a published dataset, with FINEWEB=200000 documents in FineWeb's layout
+	DATAMASK_FINEWEB=$(or $(FINEWEB),200000) $(BIN)/python -m pytest -s -m slow --numprocesses 0 tests/publishing/test_fineweb.py
+
 slow: $(READY) ## the slow tests, except those of fleet and all interleavings of two commands
 	$(BIN)/python -m pytest $(PARALLEL) -m slow --ignore tests/flows -k "not every_pair_at_every_step"
 
@@ -126,4 +129,4 @@ clean: ## remove the demo's run and corpus
 
 -include deployments/services.mk
 
-.PHONY: help setup corpus demo demo-semantic evaluate pictures screenshots docs docs-serve browser check test test-all format bench evidence faults fuzz slow fleet clean
+.PHONY: help setup corpus fineweb demo demo-semantic evaluate pictures screenshots docs docs-serve browser check test test-all format bench evidence faults fuzz slow fleet clean

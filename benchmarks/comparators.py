@@ -4,12 +4,13 @@ A tenth is selected by each method. CPU seconds are of the whole call, with scal
 `gain` is that of the objective of DiSF and quality at lambda 0.5 over random, as a share of
 DATAMASK's; coverage is facility location on probes that no method used. DSIR's target are as many
 of the best other documents of the corpus as are selected; QuaDMix samples within the four domains
-of the corpus. ODiS has the five parts of the heuristic as scores, of which quality is the mean.
+of the corpus, or within packages for `text`; QuRating samples at temperatures 1 and 2. ODiS has the
+five parts of the heuristic as scores, of which quality is the mean.
 Near-copies are selected documents whose word 5-grams overlap with those of an earlier selected one
 (Jaccard similarity of at least 0.8, exact). Groups are packages and Debian's sections.
 
 Data `text` need no download: docstrings of installed packages and their lexical vectors. They have
-one domain, so QuaDMix, DSIR and the picture are left out.
+one domain, so DSIR and the picture are left out.
 
     python -m benchmarks.comparators [--rows 20000] [--data text]
 """
@@ -31,7 +32,7 @@ from benchmarks.inputs import best_other_texts, docstrings, load, semantic_docum
 from benchmarks.learner import RATIO, coverage
 from benchmarks.methods import chosen
 from benchmarks.near_copies import OVERLAP, kept_copies, ngrams_of, overlapping
-from benchmarks.text_sampling import dsir, quadmix
+from benchmarks.text_sampling import dsir, quadmix, qurating
 from datamask.config.compute import Compute
 from datamask.config.selection import Selection
 from datamask.learning.data import raw_values
@@ -56,7 +57,8 @@ OWN = {
     "SPOKES": "spokes",
     "ODiS": "odis",
 }
-SAMPLING = ("QuaDMix-like", "DSIR")
+TEMPERATURES = {"QuRating, temperature 1": 1.0, "QuRating, temperature 2": 2.0}
+SAMPLING = ("QuaDMix-like", *TEMPERATURES)
 METRICS = ("disf", "pairwise", "benchmarks.spectrum:Vendi")
 HEADING = """\
 | method | CPU seconds | gain | quality | DiSF ↓ | pairwise ↓ | Vendi score ↑ | coverage ↑ \
@@ -107,8 +109,11 @@ def select(corpus: Corpus, name: str) -> tuple[np.ndarray, float]:
     start = time.process_time()
     if name == "DSIR":
         weights = dsir(texts, target, generator)
+    elif name in TEMPERATURES:
+        weights = qurating(quality, generator, temperature=TEMPERATURES[name])
     else:
-        weights = quadmix(quality, documents["domain"].to_numpy(), RATIO, generator)
+        within = "domain" if corpus.data == "semantic" else "dump"
+        weights = quadmix(quality, documents[within].to_numpy(), RATIO, generator)
     selected = np.zeros(corpus.rows, bool)
     selected[np.argsort(-weights)[:count]] = True
     return selected, time.process_time() - start
@@ -215,7 +220,7 @@ def main() -> None:
     is_semantic = corpus.data == "semantic"
     kept = corpus.folder / f"comparators-{corpus.data}-{corpus.rows}.jsonl"
     found = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
-    for name in (*METHODS, *OWN, *(SAMPLING if is_semantic else ())):
+    for name in (*METHODS, *OWN, *SAMPLING, *(["DSIR"] if is_semantic else [])):
         if name not in {row["name"] for row in found}:
             found.append(measure(corpus, name))
             with kept.open("a") as file:

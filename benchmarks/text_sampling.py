@@ -1,6 +1,6 @@
-"""Comparators that need more than vectors: DSIR reads texts, QuaDMix domains.
+"""Comparators that sample: DSIR reads texts, QuaDMix domains, QuRating quality alone.
 
-They are no `selection.method`, because the selection of a run reads neither. Both draw without
+They are no `selection.method`, because the selection of a run draws nothing. All draw without
 replacement: the S largest of logarithmic weights with Gumbel noise.
 """
 
@@ -85,3 +85,24 @@ def quadmix(
     expected = np.where(ranks <= ratio, inside, 0.0) + floor
     result: np.ndarray = np.log(expected) + generator.gumbel(size=len(quality))
     return result
+
+
+def qurating(
+    quality: np.ndarray, generator: np.random.Generator, *, temperature: float = 2.0
+) -> np.ndarray:
+    """Sampling like QuRating (arXiv 2402.09739): chances that grow with quality, by a temperature.
+
+    The chance of a document at each draw is proportional to exp(z / τ), z its quality in
+    deviations. At τ = 0 it would be the best by quality, and with a large τ a random choice.
+
+    Args:
+        quality: shape N.
+        generator: draws the noise.
+        temperature: τ, above 0; 2 is the paper's choice for its best rater.
+
+    Returns:
+        z / τ with Gumbel noise, shape N.
+    """
+    weights = (quality - quality.mean()) / quality.std() / temperature
+    drawn: np.ndarray = weights + generator.gumbel(size=len(quality))
+    return drawn

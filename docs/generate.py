@@ -26,7 +26,14 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
-GUIDES = ("README.md", "CONTRIBUTING.md", "AGENTS.md", "CHANGELOG.md", "SECURITY.md")
+GUIDES = (
+    "README.md",
+    "README.zh.md",
+    "CONTRIBUTING.md",
+    "AGENTS.md",
+    "CHANGELOG.md",
+    "SECURITY.md",
+)
 FOLDERS = ("benchmarks", "deployments")
 EXAMPLES: dict[str, Any] = {
     **{"names": ["edu"], "terms": ["quality", "disf"]},

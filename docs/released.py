@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("README.md", "docs/tutorial.md", "deployments/README.md")
+PAGES = ("README.md", "README.zh.md", "docs/tutorial.md", "deployments/README.md")
 NAME = "datamask-pipeline"
 
 

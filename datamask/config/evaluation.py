@@ -23,16 +23,17 @@ class Arm(Group):
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_.-]*$", max_length=40)
     """as tables and charts name it (lower-case letters, digits, `_`, `.`, `-`)"""
-    kind: Literal["selection", "random", "top_quality", "run", "ids"] = "selection"
+    kind: Literal["selection", "random", "top_quality", "run", "ids", "texts"] = "selection"
     """what the run selects, `random` from all documents with text, `top_quality`: as many tokens of
-    the highest quality, what another `run` of the source selects, or `ids`"""
+    the highest quality, what another `run` of the source selects, `ids` of the source, or `texts`
+    of any other corpus"""
     change: dict[str, Any] = Field({})
     """kind `selection`: settings of `selection` that differ, such as {method: semdedup}"""
     path: Place = ""
-    """kind `run`: its folder or URL; kind `ids`: file, folder, glob or URL of Parquet or JSON lines
-    with a column of ids, or text with an id per line"""
-    column: str = Field("id", min_length=1)
-    """kind `ids`: the column of ids"""
+    """kind `run`: its folder or URL; kinds `ids` and `texts`: file, folder, glob or URL of Parquet
+    or JSON lines; for ids, also text with an id per line"""
+    column: str = ""
+    """of the ids (default id) or texts (default text)"""
 
     @model_validator(mode="before")
     @classmethod
@@ -47,10 +48,15 @@ class Arm(Group):
             raise ValueError(f"unknown arm {data}; give a name and a kind, or {', '.join(known)}")
         return {"name": data, **known[data]}
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The one column that is read of a list of ids, or of texts."""
+        return (self.column or ("id" if self.kind == "ids" else "text"),)
+
     @model_validator(mode="after")
     def _check(self) -> Arm:
-        if (self.kind in ("run", "ids")) != bool(self.path):
-            raise ValueError("kinds `run` and `ids` need `path`, others have none")
+        if (self.kind in ("run", "ids", "texts")) != bool(self.path):
+            raise ValueError("kinds `run`, `ids` and `texts` need `path`, others have none")
         if self.change and self.kind != "selection":
             raise ValueError("`change` is for kind `selection`")
         return self

@@ -1,15 +1,17 @@
 """Stage `arms`: the documents of an arm as tokens, without what copies held-out text.
 
 The text is read from the source by shard and row. Only as many documents are encoded as the models
-of all seeds can draw from, chosen by a seeded hash of their ids.
+of all seeds can draw from, chosen by a seeded hash of their ids. Kind `texts` has files of its own,
+which are read in a seeded order until there is enough text.
 """
 
 from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -37,7 +39,7 @@ from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.source.opening import PlannedFiles
-from datamask.source.rows import ROW_SUFFIXES, read_rows
+from datamask.source.rows import ROW_SUFFIXES, TEXTS_AT_ONCE, read_rows
 from datamask.source.token_counts import encode
 from datamask.storage.duckdb_scratch import execute, execute_with, temporary_duckdb
 from datamask.storage.unchanged import not_as_planned
@@ -61,6 +63,23 @@ def make_arm(run: Run, unit: int, compute: Compute) -> Receipt:
     arm = evaluation.arms[unit]
     per_token = run.receipt("tokenizer").metrics["characters_per_token"]
     enough = budget_tokens(evaluation) * evaluation.seeds * per_token * MARGIN
+    totals = {"available": 0, "documents": 0, "tokens": 0, "bytes": 0, "copies": 0}
+    if arm.kind == "texts":
+        batches = _own_texts(run, arm, enough, totals)
+    else:
+        batches = _source_texts(run, _draw(run, arm, enough, compute, totals))
+    table = pa.concat_tables([schemas.ARM.empty_table(), *_encoded(run, batches, totals)])
+    return write_output(run, "arms", unit, schemas.ARM, [table], totals)
+
+
+Batch = tuple[int, npt.NDArray[np.int64], list[str], list[str]]
+"""Some documents: shard (-1 outside the source), rows, ids and texts."""
+
+
+def _draw(
+    run: Run, arm: Arm, enough: float, compute: Compute, totals: dict[str, int]
+) -> list[tuple[int, int, str]]:
+    """Return shard, row and id of documents with *enough* characters; count those there are."""
     with temporary_duckdb(run.root, compute) as connection:
         load_documents(connection, run)
         _choose(connection, run, arm, compute)
@@ -70,30 +89,47 @@ def make_arm(run: Run, unit: int, compute: Compute) -> Receipt:
             "CREATE VIEW of_arm AS SELECT *, dropped IS NOT DISTINCT FROM 'held_out' AS held_out "
             "FROM documents WHERE id IN (SELECT id FROM chosen) AND characters > 0",
         )
-        [(available, held_out)] = execute(
+        [(totals["available"], totals["copies"])] = execute(
             connection,
             "SELECT count(*) FILTER (NOT held_out), count(*) FILTER (held_out) FROM of_arm",
         )
-        chosen = execute(
+        chosen: list[tuple[int, int, str]] = execute(
             connection,
             "SELECT shard, row, id FROM (SELECT shard, row, id, sum(characters) OVER "
             f"(ORDER BY {order}) - characters AS before FROM of_arm WHERE NOT held_out) "
             "WHERE before < ?",
             [enough],
         )
-    totals = {"available": available, "documents": 0, "tokens": 0, "bytes": 0, "copies": held_out}
-    table = pa.concat_tables([schemas.ARM.empty_table(), *_encoded(run, chosen, totals)])
-    return write_output(run, "arms", unit, schemas.ARM, [table], totals)
+    return chosen
 
 
-def _encoded(
-    run: Run, chosen: list[tuple[int, int, str]], totals: dict[str, int]
-) -> Iterator[pa.Table]:
+def _source_texts(run: Run, chosen: list[tuple[int, int, str]]) -> Iterator[Batch]:
+    """Yield documents of the source, given shard, row and id."""
+    ids = {(shard, row): name for shard, row, name in chosen}
+    for shard, rows, texts in read_texts(run, list(ids)):
+        yield shard, rows, [ids[shard, row] for row in rows.tolist()], texts
+
+
+def _own_texts(run: Run, arm: Arm, enough: float, totals: dict[str, int]) -> Iterator[Batch]:
+    """Yield texts of the arm's own files until they have *enough* characters, and count them."""
+    files, [column], characters = PlannedFiles(arm.path, ROW_SUFFIXES), arm.columns, 0
+    keys = {name: f"{run.settings.seed}/{name}".encode() for name in files.names}
+    names = sorted(files.names, key=lambda name: hashlib.md5(keys[name]).digest())
+    with files.compared(run.pinned_revisions[f"arm:{arm.name}"]):
+        rows = chain.from_iterable(read_rows(name, arm.columns, files) for name in names)
+        texts = filter(str.strip, (str(row.get(column) or "") for row in rows))
+        while characters < enough and (some := list(islice(texts, TEXTS_AT_ONCE))):
+            places = totals["available"] + np.arange(len(some))
+            yield -1, places, [f"{arm.name}/{place}" for place in places.tolist()], some
+            characters += sum(map(len, some))
+            totals["available"] += len(some)
+
+
+def _encoded(run: Run, batches: Iterable[Batch], totals: dict[str, int]) -> Iterator[pa.Table]:
     """Yield the tokens of documents, without copies of held-out ones; add counts to *totals*."""
-    names = {(shard, row): name for shard, row, name in chosen}
     tokenizer = read_tokenizer(run)
     held_out = read_columns(run.path("held_out"), ["signature"])
-    for shard, rows, texts in read_texts(run, list(names)):
+    for shard, rows, ids, texts in batches:
         groups, of_held_out = copy_groups(texts, held_out)
         is_copy = np.isin(groups, [*of_held_out])
         kept = np.flatnonzero(~is_copy).tolist()
@@ -104,7 +140,7 @@ def _encoded(
         totals["bytes"] += sum(len(texts[number].encode()) for number in kept)
         yield pa.table(
             {
-                "id": [names[shard, int(rows[number])] for number in kept],
+                "id": [ids[number] for number in kept],
                 "shard": pa.array([shard] * len(kept), pa.int32()),
                 "row": rows[kept],
                 "tokens": pa.array(encoded, schemas.ARM.field("tokens").type),
@@ -145,8 +181,8 @@ def _ids(run: Run, arm: Arm, compute: Compute) -> Iterator[pa.Array | pa.Chunked
         files = PlannedFiles(arm.path, ROW_SUFFIXES)
         with files.compared(run.pinned_revisions[f"arm:{arm.name}"]):
             for path in files.names:
-                for row in read_rows(path, (arm.column,), files):
-                    value = str(row.get(arm.column))
+                for row in read_rows(path, arm.columns, files):
+                    value = str(row.get(arm.columns[0]))
                     ids += value.split("\n") if path.lower().endswith(".txt") else [value]
         yield pa.array([name for name in map(str.strip, ids) if name], pa.string())
     elif arm.change:

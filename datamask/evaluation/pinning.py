@@ -22,12 +22,12 @@ NOTHING_HELD_OUT = (
 
 
 def pin_evaluation(settings: Settings) -> dict[str, str]:
-    """Return the digests of id lists, the model's configuration and other runs' selections.
+    """Return the digests of ids, texts, the model's configuration and other runs' selections.
 
     Raises:
         SettingsError: the source has no text; nothing is held out; the model or the tokenizer
             cannot be loaded; a changed setting of `selection` is unknown or out of range.
-        InputError: a list of ids, or a file that an objective reads, is unreadable.
+        InputError: a list of ids, a file of texts or one that an objective reads is unreadable.
         RunError: there is no run at the path of an arm.
     """
     evaluation = settings.evaluation
@@ -39,8 +39,8 @@ def pin_evaluation(settings: Settings) -> dict[str, str]:
         raise SettingsError(NOTHING_HELD_OUT)
     pins = {}
     for arm in evaluation.arms:
-        if arm.kind == "ids":
-            pins[f"arm:{arm.name}"] = reference_digest(arm.path, (arm.column,))
+        if arm.kind in ("ids", "texts"):
+            pins[f"arm:{arm.name}"] = reference_digest(arm.path, arm.columns)
         elif arm.kind == "run":
             pins[f"arm:{arm.name}"] = open_run(arm.path).fingerprint_all("selection")
         elif arm.change:

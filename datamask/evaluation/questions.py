@@ -27,13 +27,16 @@ def check_questions(evaluation: Evaluation, key: str) -> None:
     """Read the questions of the set that *key* of `references` names, if it has any.
 
     Raises:
-        InputError: as in `answers_of`.
+        InputError: as in `answers_of`; or texts are lists, and no column says which is right.
     """
-    for own_set in evaluation.sets:
-        if own_set.gold and key == f"held_out:{own_set.name}":
-            rows = first_rows(own_set.path, own_set.columns, MOST_DOCUMENTS)
-            for number, row in enumerate(rows):
+    for own_set in (one for one in evaluation.sets if key == f"held_out:{one.name}"):
+        most = MOST_DOCUMENTS if own_set.gold else 1
+        for number, row in enumerate(first_rows(own_set.path, own_set.columns, most)):
+            if own_set.gold:
                 [*answers_of(own_set, number, row)]
+            elif isinstance(row.get(own_set.column), list):
+                problem = "a list; name the column of the right answer's number in `gold`"
+                raise InputError(problem, path=own_set.path, column=own_set.column)
 
 
 def answers_of(own_set: HeldOutSet, number: int, row: dict[str, Any]) -> Iterator[dict[str, Any]]:

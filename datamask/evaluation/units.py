@@ -42,8 +42,8 @@ def arm_units(run: Run) -> list[Unit]:
     for arm in run.settings.evaluation.arms:
         pinned = run.pinned_revisions.get(f"arm:{arm.name}")
         settings: list[Any] = [arm.kind, arm.change, pinned, run.settings.seed]
-        if arm.kind == "ids":
-            settings.append(arm.column)
+        if arm.kind in ("ids", "texts"):
+            settings += arm.columns
         elif arm.kind == "selection" and not arm.change:
             settings.append(run.fingerprint_all("selection"))
         elif arm.change:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from itertools import chain, islice
 from typing import Any
 
@@ -56,7 +55,7 @@ def rows_of(
 
 
 def first_rows(
-    path: str, columns: tuple[str, ...], most: int | None, planned: str = ""
+    path: str, columns: tuple[str, ...], most: int | None, planned: str | None = None
 ) -> Iterator[dict[str, Any]]:
     """Yield the first *most* rows, or all, of some files; *planned* is their digest, if known.
 
@@ -64,7 +63,7 @@ def first_rows(
         InputError: a file was changed, added or removed since planning; and as in `read_rows`.
     """
     files = PlannedFiles(_folder(path), ROW_SUFFIXES)
-    with files.compared(planned) if planned else nullcontext():
+    with files.compared(planned):
         readers = (read_rows(name, columns, files) for name in files.names)
         yield from islice(chain.from_iterable(readers), most)
 

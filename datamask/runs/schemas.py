@@ -204,7 +204,7 @@ answers to a question follow each other and have the same `id`.
 """
 
 ARM = pa.schema(_never_null(id=_TEXT, shard=_INT, row=_WHOLE, tokens=_TOKENS))
-"""`evaluation/arms/`: documents of an arm, in the source's order."""
+"""`evaluation/arms/`: documents of an arm, in the source's order; shard -1 for an arm of texts."""
 
 TRAINING = pa.schema(_never_null(set=_TEXT, id=_TEXT, bits=_DOUBLE))
 """`evaluation/training/`: the nats that a trained model needs for each row of `HELD_OUT`."""

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.debian_texts import _pieces, _Sections, is_prose
 from benchmarks.near_copies import kept_copies, ngrams_of, overlapping, similar_pairs
-from benchmarks.text_sampling import dsir, quadmix
+from benchmarks.text_sampling import dsir, quadmix, qurating
 
 
 def texts(count: int, seed: int = 0) -> list[str]:
@@ -69,6 +69,18 @@ def test_quadmix_follows_equation_3():
         rank = (place + 1) / 20
         inside = 2 / (1 + np.exp(-10 * (0.25 - rank))) + 0.01 if rank <= 0.25 else 0.01
         assert expected[::2][19 - place] == pytest.approx(inside)
+
+
+def test_qurating_draws_by_temperature():
+    """The first draw has the chances exp(z / τ), over many draws; no document has a chance of 0."""
+    quality = np.array([0.0, 1.0, 4.0])
+    z = (quality - quality.mean()) / quality.std()
+    for temperature in (0.5, 2.0):
+        generator = np.random.default_rng(0)
+        drawn = [qurating(quality, generator, temperature=temperature) for _ in range(20_000)]
+        found = np.bincount(np.argmax(drawn, axis=1), minlength=3) / 20_000
+        expected = np.exp(z / temperature) / np.exp(z / temperature).sum()
+        assert found == pytest.approx(expected, abs=0.015)
 
 
 def test_near_copies_are_those_of_all_pairs():

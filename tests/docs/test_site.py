@@ -17,7 +17,7 @@ import datamask
 from datamask.analysis.query import relations
 from datamask.cli.main import cli
 from datamask.config.reference import descriptions
-from tests.docs.pages import PAGES, ROOT
+from tests.docs.pages import PAGES, ROOT, blocks, command_lines, words_of
 
 ADDRESS = "https://example.org/me/datamask"
 
@@ -147,6 +147,25 @@ def test_a_release_changes_how_the_package_is_installed():
         for page in PAGES
         if page.relative_to(ROOT).as_posix() not in script["PAGES"]
     )
+
+
+def test_the_chinese_readme_says_what_readme_says():
+    """Its commands and figures are in README.md, its links lead to files, and each names it."""
+    english, chinese = (ROOT / name for name in ("README.md", "README.zh.md"))
+
+    def commands(page: Path) -> list[list[str]]:
+        return [words_of(line) for block in blocks(page, "") for line in command_lines(block)]
+
+    assert commands(chinese)[:5] == commands(english)[:5]
+    assert all(command in commands(english) for command in commands(chinese))
+    texts = [page.read_text(encoding="utf-8") for page in (english, chinese)]
+    figures = [set(re.findall(r"−?\b\d[\d,.]*\d", text)) for text in texts]
+    assert len(figures[1]) > 8 and figures[1] <= figures[0]
+    targets = re.findall(r"\]\(([^()\s]+)\)", texts[1])
+    assert "README.zh.md" in texts[0] and "README.md" in targets
+    for target in (target for target in targets if "://" not in target):
+        assert (ROOT / target.partition("#")[0]).exists(), target
+    assert 30 < len(texts[1].splitlines()) < 70
 
 
 def test_readme_is_a_screen_or_two():

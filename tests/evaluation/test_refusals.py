@@ -169,8 +169,9 @@ def test_questions_without_a_right_answer(tmp_path, root, source):
         with pytest.raises(InputError) as caught:
             check_questions(evaluation, "held_out:q")
         assert (caught.value.row, caught.value.column) == (4, column)
-    error = refused(root, source, sets=[own])
-    assert isinstance(error, InputError) and (error.row, error.column) == (4, "gold")
+    for gold, found in (("gold", (4, "gold")), ("", (None, "choices"))):
+        error = refused(root, source, sets=[own | {"gold": gold}])
+        assert isinstance(error, InputError) and (error.row, error.column) == found
 
 
 def test_features_have_no_text(tmp_path, source):

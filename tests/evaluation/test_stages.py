@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("roughly")
 
 SEED, SHARE = 0, 0.2
 OTHER_RUNS = ("without", "with")
-ARMS = ["ours", "random", "top_quality", *OTHER_RUNS, "listed", "changed"]
+ARMS = ["ours", "random", "top_quality", *OTHER_RUNS, "listed", "changed", "rewritten"]
 
 finish = partial(finished.finish, last="evaluation")
 
@@ -64,6 +64,13 @@ def folder(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         for row, some in enumerate(words)
     ]
     small.write_lines(home / "choices.jsonl", rows)
+    (home / "rewritten").mkdir()
+    for part in range(2):
+        some = list(texts.values())[part * 30 :][:30]
+        rewritten = [{"text": " ".join(reversed(text.split()))} for text in some]
+        small.write_lines(home / f"rewritten/{part}.jsonl", [*rewritten, {"text": " "}])
+    copies = [{"text": text} for text in sorted(held_out)[:5]]
+    small.write_lines(home / "rewritten/copies.jsonl", copies)
     return home
 
 
@@ -74,6 +81,7 @@ def run(source: Path, folder: Path) -> Run:
     arms += [{"name": name, "kind": "run", "path": str(folder / name)} for name in OTHER_RUNS]
     arms.append({"name": "listed", "kind": "ids", "path": str(folder / "ids.txt")})
     arms.append({"name": "changed", "change": {"method": "random"}})
+    arms.append({"name": "rewritten", "kind": "texts", "path": str(folder / "rewritten")})
     questions = {"path": str(folder / "questions.jsonl"), "column": "answer", "prompt": "question"}
     questions["group_column"] = "subject"
     choices = {"path": str(folder / "choices.jsonl"), "column": "choices", "prompt": "query"}
@@ -213,7 +221,7 @@ def test_tokens_are_those_of_the_texts(source, run):
     known = small.source_table(source)
     definition = pq.read_table(run.path("tokenizer"))["definition"][0].as_py()
     tokenizer = Tokenizer.from_str(definition)
-    for name in ARMS:
+    for name in ARMS[:-1]:
         for row in arm_rows(run, name):
             assert tokenizer.decode(row["tokens"]) == known[row["id"]]["text"]
     for row in pq.read_table(run.path("held_out")).to_pylist():
@@ -256,6 +264,19 @@ def test_the_results_are_means_over_the_trained_models(run):
                 assert row["low"] <= row["bits_per_byte"] <= row["high"]
                 assert row["verdict"] in ("better", "worse", "undecided")
             assert row["bits_per_byte"] == pytest.approx(expected, abs=1e-12)
+
+
+def test_an_arm_of_texts_has_the_texts_of_its_files(source, folder, run):
+    """Those with words and without copies of held-out text, by the common tokenizer."""
+    known = [row["text"] for row in small.source_table(source).values()]
+    definition = pq.read_table(run.path("tokenizer"))["definition"][0].as_py()
+    decode, rows = Tokenizer.from_str(definition).decode, arm_rows(run, "rewritten")
+    expected = sorted(" ".join(reversed(text.split())) for text in known[:60] if text.strip())
+    assert sorted(decode(row["tokens"]) for row in rows) == expected
+    assert {row["shard"] for row in rows} == {-1}
+    metrics = run.receipt("arms", ARMS.index("rewritten")).metrics
+    assert (metrics["documents"], metrics["copies"]) == (len(expected), 5)
+    assert metrics["tokens"] == sum(len(row["tokens"]) + 1 for row in rows)
 
 
 def test_the_accuracy_of_multiple_choice(run, folder):
