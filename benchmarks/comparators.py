@@ -167,9 +167,7 @@ def table(corpus: Corpus, found: list[dict[str, Any]]) -> str:
 def _gains(corpus: Corpus, found: list[dict[str, Any]]) -> list[float]:
     """The joint objective of each method, 0 for random and 1 for the mask learned by it."""
     features, quality = corpus.vectors
-    # The scales follow from the seed, so any method gives them.
-    given = Selection(method="random", metric="disf")
-    count = round(RATIO * corpus.rows)
+    given, count = Selection(metric="disf"), round(RATIO * corpus.rows)
     scales = learn_mask(features, quality, given, count, seed=0).metrics["scales"]
     values = {
         row["name"]: row["quality"] / scales["quality"] - row["disf"] / scales["disf"]
