@@ -68,7 +68,8 @@ class Later(click.Command):
 
     def loaded(self) -> click.Command:
         """Import the command."""
-        commands = importlib.import_module(f"datamask.cli.{self.home}").COMMANDS
+        module = importlib.import_module(f"datamask.cli.{self.home}")
+        commands: tuple[click.Command, ...] = module.COMMANDS
         [command] = (command for command in commands if command.name == self.name)
         return command
 
