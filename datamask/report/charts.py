@@ -258,8 +258,11 @@ def _positions(chart: Chart) -> tuple[dict[str, Any], dict[str, Any]]:
     for encoding in (across, up):
         encoding["scale"] = {"zero": False}
         encoding["axis"] = {"format": ",.10~g", "tickCount": 6}
-    if all(isinstance(x, int) for series in chart.series for x in series.x):
+    places = [x for series in chart.series for x in series.x]
+    if all(isinstance(x, int) for x in places):
         across["axis"] = across["axis"] | {"tickMinStep": 1}
+        if places and max(places) - min(places) < 2:  # Vega would add a tick at a half.
+            across["axis"] = across["axis"] | {"values": [*range(min(places), max(places) + 1)]}
     if chart.equal:
         bare = {"labels": False, "ticks": False, "grid": False}
         for encoding, domain in zip((across, up), _square(chart), strict=True):

@@ -189,3 +189,13 @@ def test_a_series_without_values_leaves_no_picture_without_a_name():
         if element.get("role") == "graphics-symbol"
     ]
     assert symbols and all(element.get("aria-label") for element in symbols)
+
+
+def test_steps_are_whole_numbers():
+    """One or two steps of learning have no tick at one and a half."""
+    for steps in ([1, 2], [1, 2, 3], [0, 50, 100]):
+        series = Series(name="a", x=steps, y=[100 * step for step in steps], colour="#000000")
+        drawn = svg(Chart(key="k", title="", kind="lines", x="", y="", series=(series,)), 300)
+        texts = [text.text or "" for text in ElementTree.fromstring(drawn).iter()]
+        assert {f"{steps[0]:d}", f"{steps[-1]:d}"} <= {*texts}
+        assert not any("." in text for text in texts)
