@@ -261,7 +261,7 @@ def _positions(chart: Chart) -> tuple[dict[str, Any], dict[str, Any]]:
     places = [x for series in chart.series for x in series.x]
     if all(isinstance(x, int) for x in places):
         across["axis"] = across["axis"] | {"tickMinStep": 1}
-        if places and max(places) - min(places) < 2:  # Vega would add a tick at a half.
+        if places and max(places) - min(places) <= 6:  # Vega would add ticks at halves.
             across["axis"] = across["axis"] | {"values": [*range(min(places), max(places) + 1)]}
     if chart.equal:
         bare = {"labels": False, "ticks": False, "grid": False}
