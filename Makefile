@@ -49,11 +49,12 @@ demo-semantic: $(RUNS) $(CORPUS)-numeric.jsonl ## the same with semantic vectors
 evaluate: demo ## train small language models on the demo's selection and on four others
 	$(BIN)/datamask evaluate runs/demo --set compute.workers=2
 
-pictures: demo ## make the documentation's pictures from the demo (docs/pictures)
+pictures: demo | $(READY) ## make the documentation's pictures from the demo (docs/pictures); needs Chromium (make browser)
 	$(BIN)/datamask sweep runs/demo --over selection.quality_weight=0,0.1,0.3,0.5,0.7,0.9,1
 	mkdir -p docs/pictures
 	cp runs/demo/pictures/map.png runs/demo/pictures/tradeoff.png docs/pictures
 	cp runs/demo-sweep/tradeoff.png docs/pictures/frontier.png
+	$(BIN)/python docs/tour.py
 
 screenshots: evaluate ## photograph every page of the demo, wide and narrow, light and dark (runs/screenshots)
 	$(BIN)/datamask sweep runs/demo --over selection.quality_weight=0.1,0.3,0.5

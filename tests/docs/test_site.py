@@ -180,3 +180,11 @@ def test_readme_is_a_screen_or_two():
     assert not re.findall(
         r"DiSF|facility location|lambda|shard|logit", re.sub(r"\(.*?\)", "", text)
     )
+
+
+def test_the_tour_shows_what_make_pictures_takes():
+    """Each picture of the page is taken by the script, in this order, and is small."""
+    made = runpy.run_path(str(ROOT / "docs/tour.py"))
+    shown = re.findall(r"\(pictures/(tour-[\w-]+)\.png\)", (ROOT / "docs/tour.md").read_text())
+    assert shown == sorted([*made["TERMINAL"], *made["PAGES"]]) and len(shown) == 8
+    assert all((made["PICTURES"] / f"{name}.png").stat().st_size < 100_000 for name in shown)
