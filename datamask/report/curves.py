@@ -35,18 +35,23 @@ def curve_charts(runs: Mapping[str, Run], shards: Sequence[int] | None = None) -
         return []
     objective, terms = [], []
     for name, curves in lines.items():
-        units = units_of(terms_of(runs[name], shards))
         joint = curves.pop("objective")
+        # Shards differ in what random documents have, so each has units of its own.
+        units = {shard: units_of(terms_of(runs[name], [shard])) for shard, *_ in joint}
         if len(runs) > 1:
             objective.append((name, *quantile(joint, 0.5)))
         elif len(joint) <= MOST_LINES:
             objective += [(f"shard {shard}", steps, values) for shard, steps, values in joint]
         else:
             objective += [(text, *quantile(joint, share)) for text, share in QUANTILES.items()]
-        for term in curves.keys() & units.keys():
-            steps, values = quantile(curves[term], 0.5)
+        for term, of_shards in curves.items():
+            gained = [
+                (shard, steps, (values - units[shard][term][0]) / units[shard][term][1])
+                for shard, steps, values in of_shards
+                if term in units[shard]
+            ]
             text = f"{name}: {term}" if len(runs) > 1 else term
-            terms.append((text, steps, (values - units[term][0]) / units[term][1]))
+            terms += [(text, *quantile(gained, 0.5))] if gained else []
     several = len(runs) > 1
     return [
         Chart(
@@ -66,8 +71,8 @@ def curve_charts(runs: Mapping[str, Run], shards: Sequence[int] | None = None) -
             x="step",
             y="share of the best possible gain",
             series=_series(sorted(terms, key=lambda line: line[0])),
-            note="The median of the shards: 0 is the mean of random selections, 1 the best "
-            "selection by this term alone, also for terms to minimise.",
+            note="The median of the shards: 0 is the mean of a shard's random selections, 1 its "
+            "best selection by this term alone, also for terms to minimise.",
         ),
     ]
 
