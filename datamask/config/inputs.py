@@ -44,8 +44,9 @@ class Source(Group):
     """folder, glob or fsspec URL of Parquet files, or of JSON lines, CSV or Arrow files, which are
     converted once (hf://datasets/owner/name@revision/glob, s3://...)"""
     layout: Literal["documents", "features"] = "documents"
-    """`documents`: rows of text; `features`: the published input, scored and embedded (columns
-    `chunk_id`, `quality_score` and `feature_arr`)"""
+    """`documents`: rows of text; `features`: the published input, scored and embedded, without text
+    (columns `chunk_id`, `quality_score` and `feature_arr`; `columns.id`, `quality.scores` and
+    `embedding.column` name others)"""
     columns: Columns = Field(default_factory=Columns)
     """names of the columns"""
     most_characters: int = Field(10_000_000, ge=1)
@@ -61,10 +62,21 @@ class Source(Group):
     tokenizer: Model = ""
     """counts tokens where no column has them: a tokenizer.json or a Hub model"""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_features(cls, data: Any) -> Any:
+        """Fill in the name of the ids of layout `features`."""
+        if not isinstance(data, dict) or data.get("layout") != "features":
+            return data
+        given = data.get("columns", {})
+        if isinstance(given, Columns):
+            given = given.model_dump(exclude_unset=True)
+        return data | {"columns": {"id": "chunk_id"} | given if isinstance(given, dict) else given}
+
     @property
     def id_column(self) -> str:
-        """Name of the column that identifies a document in this layout."""
-        return self.columns.id if self.layout == "documents" else "chunk_id"
+        """Name of the column that identifies a document."""
+        return self.columns.id
 
 
 class Plan(Group):
@@ -242,14 +254,24 @@ class Quality(Group):
         return self
 
 
-EMBEDDERS = ("sentence-transformer", "lexical")
+OWN_VECTORS = ("column", "files")
+EMBEDDERS = ("sentence-transformer", "lexical", *OWN_VECTORS)
 
 
 class Embedding(Group):
-    """The model that turns text into vectors; layout `features` brings its own vectors."""
+    """The model that turns text into vectors, or vectors that exist already."""
 
     method: Annotated[str, known_or_own("embedder", EMBEDDERS)] = "sentence-transformer"
-    """`sentence-transformer`, `lexical` (for demos and tests), or package.module:Class"""
+    """`sentence-transformer`, `lexical` (for demos and tests), or package.module:Class; vectors of
+    your own: `column` of the source, `files` joined by id"""
+    column: str = ""
+    """the column of your own vectors, in the source or the files (default `embedding`; layout
+    `features`: `feature_arr`)"""
+    path: Place = ""
+    """method `files`: file, folder, glob or URL of Parquet files, or of .npy files, each with its
+    ids in a Parquet file of the same name"""
+    id_column: str = "id"
+    """method `files`: the column of ids in the files, compared as text"""
     model: Model = "intfloat/e5-base-v2"
     """model name on the Hub or local folder"""
     revision: str | None = None
@@ -273,6 +295,12 @@ class Embedding(Group):
     def bytes_per_vector(self) -> int:
         """Bytes of a vector on disk."""
         return self.dimension + 4 if self.storage == "int8" else 2 * self.dimension
+
+    @model_validator(mode="after")
+    def _check(self) -> Embedding:
+        if (self.method == "files") != bool(self.path):
+            raise ValueError("`path` and method `files` belong together; give both, or neither")
+        return self
 
     @property
     def has_model(self) -> bool:

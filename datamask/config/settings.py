@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from datamask.config import recipe
 from datamask.config.evaluation import Evaluation
 from datamask.config.group import Group
-from datamask.config.inputs import Embedding, Plan, Quality, Score, Source
+from datamask.config.inputs import OWN_VECTORS, Embedding, Plan, Quality, Score, Source
 from datamask.config.outputs import Publication, Subset
 from datamask.config.selection import FROM_RECIPE, WITHOUT_VECTORS, Selection, Topics
 from datamask.config.tokens import Tokens
@@ -113,6 +113,8 @@ class Settings(Group):
                 f"Recipe: filter, then cover. Scores prune {pruned}, and {selection.metric}{role} "
                 "selects from the rest."
             )
+        if self.vector_column and self.has_vectors:
+            lines.append("Vectors are your own, divided by their length.")
         if self.pruning_follows:
             both = " and lambda follow" if self.weight_follows else " follows"
             lines.append(
@@ -143,6 +145,19 @@ class Settings(Group):
     def has_vectors(self) -> bool:
         """True if documents have vectors: the source's, or made because a setting needs them."""
         return bool(self.selection.metric)
+
+    @property
+    def vector_column(self) -> str:
+        """The column of the user's own vectors, in the source or in files; empty without any."""
+        if self.source.layout == "features":
+            return self.embedding.column or "feature_arr"
+        is_own = self.embedding.method in OWN_VECTORS
+        return (self.embedding.column or "embedding") if is_own else ""
+
+    @property
+    def vector_files(self) -> str:
+        """The path of files of vectors; empty if the vectors are computed or in the source."""
+        return self.embedding.path if self.source.layout == "documents" else ""
 
     def _needs_vectors(self) -> bool:
         selection, arms = self.selection, self.evaluation.arms

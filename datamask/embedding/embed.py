@@ -18,6 +18,7 @@ from datamask.embedding.chunked import computed_chunks, regrouped
 from datamask.embedding.loose_texts import text_embedder
 from datamask.embedding.pinning import PIN
 from datamask.embedding.reuse import VECTORS_OF, content_column, earlier_rows, merged, vectors_of
+from datamask.embedding.vector_files import read_placed
 from datamask.errors import CorruptFileError, InputError
 from datamask.runs import schemas
 from datamask.runs.checkpoints import Checkpoints, State
@@ -33,7 +34,7 @@ ROWS_PER_GROUP = 16_384
 def embed_shard(run: Run, shard: int, compute: Compute) -> None:
     """Write `embeddings/NNNNN.parquet`: a unit vector per surviving document, in source order.
 
-    Layout `features` imports the vectors of the source; otherwise the text is embedded.
+    Vectors of the user's own come from the source or from files; otherwise the text is embedded.
 
     Raises:
         InputError: a vector of the source is missing, has the wrong width or is not finite, or the
@@ -76,10 +77,18 @@ def _embedded(
     """Yield ids, vectors (float16) and `text_read` of the wanted documents, chunk by chunk."""
     if not is_wanted.any():
         return
+    if run.settings.vector_files:
+        rows = np.flatnonzero(is_wanted)
+        matrix = read_placed(run, shard, ids, rows)
+        for start in range(0, len(rows), ROWS_PER_GROUP):
+            part = slice(start, start + ROWS_PER_GROUP)
+            names = ids.take(pa.array(rows[part]))
+            yield names, matrix[part], pa.nulls(len(names), pa.float32())
+        return
     prepare, embed = _embedder(run, shard, compute)
     batches = [compute.device_kind, compute.embedding_batch]
     checkpoints = None
-    if run.settings.source.layout != "features":
+    if not run.settings.vector_column:
         how = (run.fingerprint("embeddings", shard), batches)
         checkpoints = Checkpoints(run, "embeddings", shard, how)
 
@@ -94,11 +103,23 @@ def _embedded(
         yield batch.column(0), made["vectors"], read
 
 
+def own_vectors(run: Run, shard: int, rows: np.ndarray) -> np.ndarray:
+    """Read the user's own vectors of some rows of a shard, ascending; unit rows, N x D.
+
+    Errors are as in `embed_shard`.
+    """
+    ids, survives = _survivors(run, shard)
+    is_wanted = np.zeros_like(survives)
+    is_wanted[rows] = True
+    return np.concatenate([m for _, m, _ in _embedded(run, shard, ids, is_wanted, Compute())])
+
+
 def encoder_name(run: Run) -> str:
     """Return the origin of the vectors, as recorded in every output."""
-    if run.settings.source.layout == "features":
-        return "source column feature_arr"
-    embedding = run.settings.embedding
+    embedding, column = run.settings.embedding, run.settings.vector_column
+    if column:
+        files = run.settings.vector_files
+        return f"{files}, column {column}" if files else f"source column {column}"
     return embedding.model if embedding.has_model else embedding.method
 
 
@@ -108,7 +129,7 @@ def _wanted(
     """Yield the wanted rows (id, content, row in the shard) of the source; *known* are its ids."""
     other = f"{run.path('quality', shard)}: other ids than the source's; delete it and relaunch"
     start, source = 0, run.settings.source
-    for batch in read_shard(run, shard, [source.id_column, content_column(source)]):
+    for batch in read_shard(run, shard, [source.id_column, content_column(run.settings)]):
         stop = start + batch.num_rows
         ids = batch.column(0).cast(pa.string())
         if not ids.equals(known.slice(start, batch.num_rows)):
@@ -125,15 +146,14 @@ def _embedder(
     run: Run, shard: int, compute: Compute
 ) -> tuple[Callable[[pa.RecordBatch], Any], Callable[[pa.RecordBatch, Any], np.ndarray]]:
     """Return two functions: one prepares rows in a thread, one makes unit vectors (float32)."""
-    embedding, source = run.settings.embedding, run.settings.source
-    if source.layout != "features":
-        revision = run.pinned_revisions.get(PIN, "")
-        tokenise, encode = text_embedder(embedding, revision, compute, source.windows)
+    embedding, name = run.settings.embedding, run.settings.vector_column
+    if not name:
+        revision, windows = run.pinned_revisions.get(PIN, ""), run.settings.source.windows
+        tokenise, encode = text_embedder(embedding, revision, compute, windows)
         return (
             lambda batch: tokenise(batch.column(1).to_pylist()),
             lambda batch, prepared: encode(prepared, batch.column(0).to_pylist()),
         )
-    name = content_column(source)
 
     def imported(batch: pa.RecordBatch, _: Any) -> np.ndarray:
         try:

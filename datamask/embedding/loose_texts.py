@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from datamask.config.compute import Compute
-from datamask.config.inputs import WINDOWS, Embedding
+from datamask.config.inputs import OWN_VECTORS, WINDOWS, Embedding
 from datamask.embedding.pinning import PIN, pin_model
 from datamask.embedding.protocol import load_embedder, unit_vectors
-from datamask.errors import InputError
+from datamask.errors import InputError, SettingsError
 from datamask.source.opening import PlannedFiles
 from datamask.source.rows import ROW_SUFFIXES, read_rows
 from datamask.source.windows import Windows, cut
@@ -62,7 +62,13 @@ def text_embedder(
     """Return two functions: one prepares N texts ahead; one makes unit vectors of that and N names.
 
     The prepared value has the fraction of each text that is read (`share_read`).
+
+    Raises:
+        SettingsError: the vectors of these settings are the user's own, or as in `embed_texts`.
     """
+    if embedding.method in OWN_VECTORS:
+        problem = "the vectors are your own, and no model makes those of other texts"
+        raise SettingsError(f"embedding.method `{embedding.method}`: {problem}; name an embedder")
     if not embedding.has_model:
         embedder = load_embedder(embedding.method)
         most = embedder.most_characters or sys.maxsize

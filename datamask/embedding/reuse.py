@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from datamask.config.inputs import Source
+from datamask.config.settings import Settings
 from datamask.errors import CorruptFileError
 from datamask.runs.files import read_columns, reading
 from datamask.runs.receipt import Receipt, read_receipt
@@ -29,9 +29,9 @@ VECTORS_OF = "vectors_of"
 """Metric in the receipt of an embeddings file that is compared: `vectors_of` of its shard."""
 
 
-def content_column(source: Source) -> str:
-    """Name the column of the source that is embedded, or that has the vectors."""
-    return "feature_arr" if source.layout == "features" else source.columns.text
+def content_column(settings: Settings) -> str:
+    """Name the column of the source that is embedded, or else the column that has the vectors."""
+    return settings.vector_column or settings.source.columns.text
 
 
 def vectors_of(run: Run, shard: int) -> str:
@@ -40,7 +40,7 @@ def vectors_of(run: Run, shard: int) -> str:
     pieces = run.shard_pieces[shard]
     rows = [[p.digest, p.first_row_group, p.skip_rows, p.rows] for p in pieces]
     how = [stage.version, stage.settings(run.settings), run.pinned(stage)]
-    return digest(how, source.layout, source.id_column, content_column(source), rows)
+    return digest(how, source.layout, source.id_column, content_column(run.settings), rows)
 
 
 def has_same_vectors(receipt: Receipt, run: Run, shard: int) -> bool:

@@ -1,7 +1,7 @@
 """Embeddings as numpy matrices and Arrow columns, without Python lists in between.
 
-Embeddings are read from lists, large lists or fixed-size lists of float16, float32 or float64, and
-written as fixed-size lists of float16 with unit length, or of int8 with a scale for each vector.
+Embeddings are read from lists, large lists or fixed-size lists of float16, float32, float64 or
+int8, and written as fixed-size lists of float16 with unit length, or of int8 with a scale for each.
 Errors name the row within the column; the caller adds the shard.
 """
 
@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from datamask.errors import CorruptFileError, InputError
 from datamask.runs import schemas
 from datamask.runs.files import reading
+from datamask.source.columns import is_vector
 
 COLUMN = "feature_arr"
 
@@ -26,7 +27,7 @@ COLUMN = "feature_arr"
 def to_matrix(
     column: pa.Array | pa.ChunkedArray, dimension: int, *, path: object = None, name: str = COLUMN
 ) -> np.ndarray:
-    """Turn a column of N lists of floats of 16 to 64 bits into a float32 matrix, N x *dimension*.
+    """Turn a column of N lists of floats or int8 into a float32 matrix, N x *dimension*.
 
     Raises:
         InputError: a null, another width, or a number that is not finite; names *path* and *name*.
@@ -34,10 +35,8 @@ def to_matrix(
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     refuse = functools.partial(InputError, path=path, column=name)
-    kind = column.type
-    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    if not any(is_list(kind) for is_list in lists) or not pa.types.is_floating(kind.value_type):
-        raise refuse(f"type {kind}, needed a list of floats")
+    if not is_vector(column.type):
+        raise refuse(f"type {column.type}, needed a list of floats or int8")
     if column.null_count:
         row = pc.index(pc.is_null(column), True).as_py()
         raise refuse("null; give every document an embedding", row=row)

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from datamask.config.compute import Compute
 from datamask.config.evaluation import HeldOutSet
 from datamask.config.selection import NO_GROUP
+from datamask.embedding.embed import own_vectors
 from datamask.embedding.loose_texts import text_embedder
 from datamask.embedding.pinning import PIN
 from datamask.errors import InputError, SettingsError
@@ -294,13 +295,15 @@ def _add_topics(connection: Any, run: Run, compute: Compute) -> None:
         f"ORDER BY {in_drawn_order(run, 'held-out')} LIMIT {MOST_EMBEDDED}",
     )
     names, directions = read_topic_model(run)
-    revision = run.pinned_revisions.get(PIN, "")
-    windows = run.settings.source.windows
-    tokenise, encode = text_embedder(run.settings.embedding, revision, compute, windows)
+    is_own = bool(run.settings.vector_column)
+    if not is_own:
+        revision, windows = run.pinned_revisions.get(PIN, ""), run.settings.source.windows
+        tokenise, encode = text_embedder(run.settings.embedding, revision, compute, windows)
     execute(connection, "ALTER TABLE documents ADD COLUMN topic VARCHAR")
     for shard, rows, texts in read_texts(run, first):
         where = [f"row {row} of shard {shard}" for row in rows.tolist()]
-        topics = [names[index] for index in nearest(encode(tokenise(texts), where), directions)]
+        vectors = own_vectors(run, shard, rows) if is_own else encode(tokenise(texts), where)
+        topics = [names[index] for index in nearest(vectors, directions)]
         execute_with(
             connection,
             pa.table({"row": rows, "topic": topics}),

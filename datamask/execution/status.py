@@ -36,7 +36,7 @@ def shard_table(status: dict[str, list[str]], most: int = LISTED_SHARDS) -> list
 
     A shard's state in `round` is the state of its first unfinished round.
     """
-    per_shard = {"file_scores", "quality", *SHARD_STAGES}
+    per_shard = {"file_scores", "vector_places", "quality", *SHARD_STAGES}
     stages = {stage: states for stage, states in status.items() if stage in per_shard}
     num_shards = len(next(iter(stages.values())))
     rows = []

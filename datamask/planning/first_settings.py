@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import yaml
 
 from datamask import __version__
@@ -25,14 +26,14 @@ from datamask.config.loading import parse_settings
 from datamask.config.settings import Settings
 from datamask.errors import DatamaskError, InputError, one_line, together
 from datamask.planning.preflight_schema import column_problems
-from datamask.source.columns import is_id, is_numeric, is_text
+from datamask.source.columns import is_id, is_numeric, is_text, is_vector
 from datamask.source.convert import first_records, source_files
 from datamask.source.opening import open_parquet, resolve_path
 from datamask.source.reading import plain_schema, plain_type, read_footers
 from datamask.source.types import unify_schemas
 
-ROWS = 1000
-"""Number of rows of the first file that are read."""
+ROWS, FIRST_VECTORS = 1000, 20
+"""Number of rows, and of vectors, that are read of the first file."""
 
 HEAD_BYTES = 2**24
 """Records that are converted for a look: so many bytes of the first file, decompressed."""
@@ -55,6 +56,12 @@ NO_SCORE = re.compile(
     r"lang|token|length|_id$|minhash|toxic|nsfw|adult|spam|hate|perplexity|ppl", re.IGNORECASE
 )
 """Names of numbers that measure something else, or whose low values are good."""
+
+VECTOR = re.compile(r"emb|vec|feature", re.IGNORECASE)
+"""Names of vectors, which are preferred to other lists of numbers."""
+
+LEAST_WIDTH = 16
+"""Shorter lists of numbers are something else, such as the probabilities of classes."""
 
 MOST_SHARD_ROWS = 1_000_000
 BYTES_PER_NUMBER = 8
@@ -116,20 +123,19 @@ def _look_at(path: str, paths: Sequence[str]) -> Look:
         batches = file.iter_batches(ROWS, row_groups=[group], columns=names)
         first = pa.Table.from_batches([next(batches)])
         first = first.cast(plain_schema(first.schema))
-        has_features = {"chunk_id", "feature_arr"} <= {*schema.names}
-        if has_features:
-            [[vector]] = next(file.iter_batches(1, row_groups=[group], columns=["feature_arr"]))
-            if not vector.is_valid:
-                problem = "null; give every document an embedding"
-                raise InputError(problem, path=filled.path, row=0, column="feature_arr")
+        widths = _widths(file, group)
+    has_features = {"chunk_id", "feature_arr"} <= {*schema.names}
     columns, scores, standard = {}, [], Embedding()
     source: dict[str, Any] = {"path": resolve_path(path)}
     embedding: dict[str, Any] = {"model": standard.model, "prefix": standard.prefix}
     if has_features:
         source["layout"] = "features"
-        is_list = isinstance(vector, pa.ListScalar)  # Otherwise `column_problems` reports it.
-        embedding = {"dimension": len(vector.as_py())} if is_list else {}
+        # A column without vectors is reported by `column_problems`.
+        embedding = {"dimension": widths["feature_arr"]} if "feature_arr" in widths else {}
     else:
+        if widths:
+            own = next(filter(VECTOR.search, widths), next(iter(widths)))
+            embedding = {"method": "column", "column": own, "dimension": widths[own]}
         columns = _columns(schema, first)
         defaults = Columns()
         other = {key: name for key, name in columns.items() if name != getattr(defaults, key)}
@@ -158,11 +164,26 @@ def _look_at(path: str, paths: Sequence[str]) -> Look:
         without = _without(paths, [score["column"] for score in scores])
         about, pruned = _about_scores(scores, without), parsed.prune_fraction
         lines += about.split("\n")
+        of_model = "without the Hub: a local folder as model; `method: lexical` for a trial"
+        own_vectors = "the source has vectors, so no model is needed; delete these lines to embed "
         comments |= {
             "quality": f"{about}\nthe worst {pruned:.0%} are not embedded (quality.prune_fraction)",
-            "embedding": "without the Hub: a local folder as model; `method: lexical` for a trial",
+            "embedding": f"{own_vectors}the texts by {standard.model}" if widths else of_model,
         }
     return Look(settings, comments, tuple(lines), tuple(column_problems(parsed, schema)))
+
+
+def _widths(file: pq.ParquetFile, group: int) -> dict[str, int]:
+    """Return the widths of the columns of vectors, by name, as the first rows have them."""
+    names = [field.name for field in file.schema_arrow if is_vector(field.type)]
+    if not names:
+        return {}
+    first = next(file.iter_batches(FIRST_VECTORS, row_groups=[group], columns=names))
+    found = {name: pc.unique(pc.list_value_length(first[name])).drop_null() for name in names}
+    of = {name: widths[0].as_py() for name, widths in found.items() if len(widths) == 1}
+    return {
+        name: width for name, width in of.items() if width >= LEAST_WIDTH or name == "feature_arr"
+    }
 
 
 def settings_text(look: Look, name: str) -> str:

@@ -256,10 +256,11 @@ def _note(planned: Run, key: bytes) -> bytes:
 def _rows_matter(plan: PlanPreview) -> str:
     """Return the digest of the settings that `check_rows` reads, besides source and budget."""
     settings, of = plan.settings, plan.pinned_revisions
-    stages = ("scores:", "file_scores:")
+    stages = ("scores:", "file_scores:", "vector_places:")
     pinned_revisions = {key: of[key] for key in of if key.startswith(stages)}
     source, width = settings.source, settings.embedding.dimension
-    return digest([source.layout, source.columns, settings.scores, width, pinned_revisions])
+    own = [settings.vector_column, settings.embedding.id_column] if settings.vector_column else []
+    return digest([source.layout, source.columns, settings.scores, width, pinned_revisions, *own])
 
 
 def _check_rows(

@@ -25,8 +25,9 @@ from datamask.config.compute import Compute
 from datamask.config.inputs import Score
 from datamask.config.selection import NO_GROUP
 from datamask.config.settings import Settings
-from datamask.embedding.vectors import normalise, to_matrix
+from datamask.embedding.vector_files import PIN as VECTORS_PIN
 from datamask.errors import DatamaskError, InputError, gathering, shortened
+from datamask.planning.preflight_vectors import check_vectors, missing_vectors
 from datamask.runs.in_progress import each_in_turn
 from datamask.runs.schemas import Piece
 from datamask.selection.limits import COUNTS, check_bounds
@@ -43,7 +44,7 @@ from datamask.source.columns import (
 )
 from datamask.source.dumps import COUNT_DUMPS, create_dumps, dump_names, dumps_by_shard
 from datamask.source.long_texts import remedy, surely_long
-from datamask.source.opening import naming, open_parquet
+from datamask.source.opening import is_remote, naming, open_parquet
 from datamask.source.originals import original
 from datamask.source.reading import invalid_text, joined
 from datamask.source.rows import read_all_scores
@@ -52,7 +53,7 @@ from datamask.storage.duckdb_scratch import ROWS_AT_ONCE, execute, execute_with,
 logger = logging.getLogger(__name__)
 
 FIRST_VECTORS = 256
-"""Number of vectors checked per file; the import checks the others."""
+"""Number of vectors checked of a remote file; the import checks the others."""
 
 MOST_FILES_AT_ONCE = 1024
 """Number of files whose rows go to DuckDB in one transaction."""
@@ -99,6 +100,8 @@ def check_rows(
             with gathering(problems):
                 [(documents,)] = execute(connection, "SELECT count(*) FROM ids")
                 check_bounds(connection, settings.selection, documents)
+        if VECTORS_PIN in pinned_revisions and not problems:
+            problems += missing_vectors(connection, rows.paths, rows.id_at, settings)
         for score in settings.scores:
             if planned := pinned_revisions.get(f"file_scores:{score.name}"):
                 problems += _unmatched(connection, rows, score, planned)
@@ -184,9 +187,9 @@ class _SourceRows:
     def _read(self, path: str) -> Iterator[pa.RecordBatch]:
         """Yield the checked columns of a file, in batches."""
         with open_parquet(path, planned=self.files[path]) as file:
-            if self.settings.source.layout == "features":
+            if self.settings.vector_column and not self.settings.vector_files:
                 self._check_vectors(path, file)
-            else:
+            if self.settings.source.layout == "documents":
                 self._check_lengths(path, file.metadata)
             # Absent columns, and columns of other types, were reported from the footers.
             kinds = {field.name: field.type for field in file.schema_arrow}
@@ -278,13 +281,14 @@ class _SourceRows:
         return {"name": names, "tokens": tokens}
 
     def _check_vectors(self, path: str, file: pq.ParquetFile) -> None:
-        """Check width and values of a file's first vectors, in layout `features`."""
-        name, width = "feature_arr", self.settings.embedding.dimension
+        """Check width and values of a file's vectors."""
+        name, width = self.settings.vector_column, self.settings.embedding.dimension
         kind = file.schema_arrow.field(name).type if name in file.schema_arrow.names else None
-        if kind is None or feature_problem(kind, width):
+        if kind is None or feature_problem(kind, width) or not self.settings.has_vectors:
             return  # This was reported from the footers.
-        for batch in islice(file.iter_batches(FIRST_VECTORS, columns=[name]), 1):
-            normalise(to_matrix(batch.column(0), width, path=path), path=path)
+        batches = file.iter_batches(FIRST_VECTORS, columns=[name], use_threads=False)
+        columns = (batch.column(0) for batch in islice(batches, 1 if is_remote(path) else None))
+        check_vectors(columns, self.settings, path)
 
     def missing_scores(self) -> Iterator[InputError]:
         """Yield a problem for each score that is a column of the source and must not be missing."""

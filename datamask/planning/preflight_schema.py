@@ -47,8 +47,7 @@ def column_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskE
     if source.layout == "documents":
         required = {"id": is_key, "text": _must_be(is_text, "text")}
     else:
-        width = settings.embedding.dimension
-        required = {"chunk_id": is_key, "feature_arr": lambda kind, _: feature_problem(kind, width)}
+        required = {"id": is_key}
     has_one_text = dict.fromkeys(("dump", "language", "url"), _must_be(has_text, "text"))
     optional = {"token_count": _must_be(is_numeric, "a number"), **has_one_text}
     for key, problem_of in (required | optional).items():
@@ -58,6 +57,10 @@ def column_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskE
         if key in required or is_named or name in schema.names:
             setting = f"source.columns.{key}" if name else "source.layout"
             yield from check(name or key, setting, problem_of)
+    if settings.vector_column and not settings.vector_files and settings.has_vectors:
+        width = settings.embedding.dimension
+        is_vector: _ProblemOf = lambda kind, _: feature_problem(kind, width)  # noqa: E731
+        yield from check(settings.vector_column, "embedding.column", is_vector)
     yield from _name_problems(settings, schema)
     if source.layout == "features":
         for key in ("near_duplicates", "contamination"):

@@ -15,6 +15,8 @@ import pyarrow as pa
 from datamask.config.inputs import Embedding, Score, Source
 from datamask.config.settings import Settings
 from datamask.embedding.pinning import pin_model
+from datamask.embedding.vector_files import PIN as VECTORS_PIN
+from datamask.embedding.vector_files import digest_of_files, open_files
 from datamask.errors import DatamaskError, InputError, SettingsError, gathering, together
 from datamask.evaluation.pinning import pin_evaluation
 from datamask.evaluation.questions import check_questions
@@ -243,7 +245,11 @@ def _other_pins(
     if publishing and settings.publication is not None:
         with gathering(problems):
             check_access(settings.publication)
-    if settings.has_vectors and settings.source.layout != "features":
+    if settings.has_vectors and settings.vector_files:
+        with gathering(problems):
+            digest = digest_of_files(open_files(settings))
+            pins |= dict.fromkeys((VECTORS_PIN, "embeddings:files"), digest)
+    elif settings.has_vectors and not settings.vector_column:
         with gathering(problems):
             model, kept = settings.embedding, dict[str, str]()
             if before is not None and model.has_model:
@@ -318,6 +324,7 @@ def _disk_needed(settings: Settings, documents: int, size: int) -> dict[str, int
     needed = {
         "classifier_scores": 20 * kinds.count("classifier") * documents,
         "file_scores": 10 * kinds.count("file") * documents,
+        "vector_places": 12 * documents * bool(settings.has_vectors and settings.vector_files),
         "scores": 100 * documents,
         "screening": (SIGNATURE_BYTES + SKETCH_BYTES + 40)
         * (documents if settings.quality.near_duplicates else 0),
@@ -327,7 +334,9 @@ def _disk_needed(settings: Settings, documents: int, size: int) -> dict[str, int
         "documents": 100 * documents,
         "subset": size * total // documents,
     }
-    return {name: of for name, of in needed.items() if of or not name.endswith("_scores")}
+    return {
+        name: of for name, of in needed.items() if of or not name.endswith(("_scores", "_places"))
+    }
 
 
 def pin_source(source: Source) -> dict[str, str]:

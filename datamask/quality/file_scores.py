@@ -8,7 +8,6 @@ files: planning refuses it, because either score could be wrong.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from typing import Any
 
@@ -20,10 +19,9 @@ from datamask.config.inputs import Score
 from datamask.errors import CorruptFileError, DatamaskError, together
 from datamask.runs import schemas
 from datamask.runs.files import read_columns
-from datamask.runs.in_progress import advance
 from datamask.runs.output import write_output
 from datamask.runs.run import Run
-from datamask.source.reading import read_ids
+from datamask.source.joining import digest_of_ids, load_ids
 from datamask.source.rows import read_all_scores
 from datamask.storage.duckdb_scratch import execute_with, temporary_duckdb
 
@@ -42,7 +40,7 @@ def join_scores(run: Run, compute: Compute) -> None:
     scores = [score for score in run.settings.scores if score.kind == "file"]
     schema = schemas.file_scores(score.name for score in scores)
     with temporary_duckdb(run.root, compute) as connection:
-        digests = _load_ids(connection, run, remaining)
+        digests = load_ids(connection, run, remaining)
         for index, score in enumerate(scores):
             _join(connection, run, index, score)
         for shard in remaining:
@@ -57,28 +55,9 @@ def read_joined(run: Run, shard: int, name: str, ids: pa.ChunkedArray) -> pa.Arr
     Errors are as in `read_classified`.
     """
     receipt, path = run.receipt("file_scores", shard), run.path("file_scores", shard)
-    if receipt.metrics["ids"] != _digest(ids):
+    if receipt.metrics["ids"] != digest_of_ids(ids):
         raise CorruptFileError(f"{path}: its ids differ from the source's; delete it and relaunch")
     return read_columns(path, [name])[name].combine_chunks()
-
-
-def _digest(ids: pa.ChunkedArray) -> str:
-    names = ids.cast(pa.binary()).fill_null(b"").to_pylist()
-    return hashlib.sha256(b"\0".join(names)).hexdigest()[:32]
-
-
-def _load_ids(connection: Any, run: Run, shards: list[int]) -> dict[int, str]:
-    """Make table `ids`: key, shard, row. Return a digest of each shard's ids."""
-    connection.execute("CREATE TABLE ids (key UHUGEINT, shard INTEGER, row BIGINT)")
-    query = "INSERT INTO ids SELECT md5_number(id), CAST(? AS INTEGER), row FROM arriving"
-    digests, done, total = {}, 0, sum(map(run.shard_rows, shards))
-    for shard in shards:
-        ids = read_ids(run, shard)
-        digests[shard] = _digest(ids)
-        execute_with(connection, pa.table({"id": ids, "row": np.arange(len(ids))}), query, shard)
-        done += len(ids)
-        advance(done, total)
-    return digests
 
 
 def _join(connection: Any, run: Run, index: int, score: Score) -> None:

@@ -164,8 +164,8 @@ def embedding_map(run: Run) -> Chart:
 
 def _likeness(run: Run) -> str:
     """Say what nearby documents have in common, by the origin of the vectors."""
-    if run.settings.source.layout == "features":
-        return "similar vectors, which the source has"
+    if run.settings.vector_column:
+        return "similar vectors, which you gave"
     if run.settings.embedding.method == "lexical":
         return "similar wording (lexical vectors), not necessarily similar meaning"
     return "similar meaning, as far as the encoder represents it"

@@ -293,6 +293,11 @@ def file_scores(names: Iterable[str]) -> pa.Schema:
     return pa.schema([(name, _DOUBLE) for name in names])
 
 
+VECTOR_PLACES = pa.schema([("file", _INT), ("row", _WHOLE)])
+"""`vector_places/`: where a document's vector is, a row per document, in the source's order.
+
+`file` is a number in the receipt's list `files`; null if no file has the document."""
+
 COMBINED = pa.schema([("quality", _DOUBLE), ("reason", _TEXT)])
 """`combined/`: quality and reason of every document, in the source's order.
 

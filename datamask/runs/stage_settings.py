@@ -59,6 +59,11 @@ def file_scores(settings: Settings) -> list[Any]:
     return [settings.source.id_column, scores]
 
 
+def vector_places(settings: Settings) -> list[Any]:
+    """Settings of the join of documents and files of vectors."""
+    return [settings.source.id_column, settings.vector_files, settings.embedding.id_column]
+
+
 def example_models(settings: Settings) -> list[Any]:
     """Settings of the models that are fitted to examples."""
     held_out = settings.evaluation.hold_out and [settings.evaluation.hold_out, settings.seed]
@@ -131,8 +136,10 @@ def embedding(settings: Settings) -> Any:
 def _vectors(settings: Settings) -> Any:
     """Settings of vectors, whatever number type stores them."""
     embedding = settings.embedding
-    if settings.source.layout == "features":
-        return embedding.dimension
+    if settings.vector_column:
+        is_published = settings.vector_column == "feature_arr" and not settings.vector_files
+        own = [] if is_published else [settings.vector_column]
+        return [embedding.dimension, *own] if own else embedding.dimension
     bound = {"most_characters", "longer"}
     of_texts = settings.source.model_dump(include=bound, exclude_defaults=True)
     of_texts["windows"] = settings.source.windows
@@ -140,7 +147,7 @@ def _vectors(settings: Settings) -> Any:
         return [embedding.method, embedding.dimension, of_texts]
     changed = embedding.model_dump(mode="json", include={"truncate"}, exclude_defaults=True)
     changed |= of_texts
-    others = {"model", "revision", "truncate", "storage"}
+    others = {"model", "revision", "truncate", "storage", "column", "path", "id_column"}
     return embedding.model_dump(mode="json", exclude=others) | changed
 
 
@@ -240,6 +247,13 @@ def makes_model(settings: Settings) -> bool:
 def balanced_topics(settings: Settings) -> tuple[str, ...]:
     """Name stage `topics` if the objective may read topics."""
     return ("topics",) if settings.selection.balances_topics and settings.topics else ()
+
+
+def held_out_topics(settings: Settings) -> tuple[str, ...]:
+    """Name the stages that give held-out documents their topics, if these are read."""
+    if settings.evaluation.hold_out_by != "topic":
+        return ()
+    return ("topic_model", "vector_places") if settings.vector_files else ("topic_model",)
 
 
 def limited_topics(settings: Settings) -> tuple[str, ...]:

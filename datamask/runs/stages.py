@@ -124,8 +124,11 @@ _STAGES = (
     Stage("quality", 11, "datamask.quality.dropping:drop", "run", of.pruned, after_all=(
           "scores", "benchmark_ngrams", "screening", "earlier_signatures", "similar_pairs")),
     # Vectors and topics.
+    Stage("vector_places", 1, "datamask.embedding.vector_files:locate_vectors", "run",
+          of.vector_places, lambda s: bool(s.has_vectors and s.vector_files), reads_source=True),
     Stage("embeddings", 2, "datamask.embedding.embed:embed_shard", "shard",
-          of.embedding, lambda s: s.has_vectors, after=("quality",), on_device=True),
+          of.embedding, lambda s: s.has_vectors, after=("quality", "vector_places"),
+          on_device=True),
     Stage("topic_model", 1, "datamask.selection.topics:fit_topics", "run",
           of.reads("topics", "seed", "source.layout", "source.columns.text"),
           lambda s: s.topics is not None and not s.selection.mask_model,
@@ -197,7 +200,7 @@ _STAGES = (
           file="evaluation/tokenizer.parquet"),
     Stage("held_out", 9, "datamask.evaluation.texts:encode_held_out", "run",
           of.held_out, of.evaluates, after_all=("quality", "tokenizer"),
-          more_inputs=lambda s: ("topic_model",) if s.evaluation.hold_out_by == "topic" else (),
+          more_inputs=of.held_out_topics,
           pinned_with=("example_models",), file="evaluation/held_out.parquet"),
     Stage("arms", 5, "datamask.evaluation.arms:make_arm", "unit",
           lambda s: s.evaluation.tokens, of.evaluates,

@@ -229,7 +229,7 @@ def about_scores(settings: Settings, pinned_revisions: Mapping[str, str]) -> dic
 def about_embedding(settings: Settings, pinned_revisions: Mapping[str, str]) -> dict[str, Any]:
     """Return what two runs must share in their vectors so that one model can judge both."""
     embedding = settings.embedding
-    if settings.source.layout == "features":
+    if settings.vector_column:  # Any vectors of the user's own, wherever they are.
         return {"method": "features", "dimension": embedding.dimension}
     facts = {"method": embedding.method, "dimension": embedding.dimension}
     facts |= {"windows": settings.source.windows} if settings.source.windows > 1 else {}

@@ -59,13 +59,18 @@ def first_inexact(values: pa.Array | pa.ChunkedArray) -> int | None:
     return row if row >= 0 else None
 
 
+def is_vector(kind: pa.DataType) -> bool:
+    """Return True if a column of this type can hold vectors: lists of floats or int8."""
+    types = pa.types
+    is_list = types.is_fixed_size_list(kind) or types.is_list(kind) or types.is_large_list(kind)
+    return is_list and (types.is_floating(kind.value_type) or types.is_int8(kind.value_type))
+
+
 def feature_problem(kind: pa.DataType, width: int) -> str:
     """Return the problem of an embedding column's type; empty if there is none."""
-    is_fixed = pa.types.is_fixed_size_list(kind)
-    is_list = is_fixed or pa.types.is_list(kind) or pa.types.is_large_list(kind)
-    if not (is_list and pa.types.is_floating(kind.value_type)):
-        return f"type {kind}, needed a list of floats; fix it"
-    if is_fixed and kind.list_size != width:
+    if not is_vector(kind):
+        return f"type {kind}, needed a list of floats or int8, as Parquet and Arrow files have"
+    if pa.types.is_fixed_size_list(kind) and kind.list_size != width:
         return f"{kind.list_size} numbers wide; set embedding.dimension ({width}) to that"
     return ""
 

@@ -123,7 +123,9 @@ def test_published_vectors_are_imported(tmp_path):
 
 def test_a_bad_vector_is_named_by_its_place_in_the_source(tmp_path, monkeypatch):
     """File, shard, row of the file (not of what pruning left) and column."""
+    # Of a remote file, planning reads only the first vectors.
     monkeypatch.setattr("datamask.planning.preflight_rows.FIRST_VECTORS", 5)
+    monkeypatch.setattr("datamask.planning.preflight_rows.is_remote", lambda path: True)
     vectors = [*VECTORS[:8].tolist(), [1.0, 2.0], VECTORS[9].tolist()]
     source = feature_source(tmp_path / "s", pa.list_(pa.float32()), vectors)
     run = feature_run(tmp_path / "run", source)
