@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from datamask.config.settings import Settings as Settings
     from datamask.errors import DatamaskError as DatamaskError
     from datamask.execution.pipeline import rebuild as rebuild
-    from datamask.in_memory.select import Selected as Selected
     from datamask.in_memory.select import select as select
+    from datamask.in_memory.selected import Selected as Selected
     from datamask.learning.learner import learn_mask as learn_mask
     from datamask.learning.ranked import LearnedMask as LearnedMask
     from datamask.objectives.disf import DiSF as DiSF
@@ -53,7 +53,8 @@ _HOMES = {
     "config.settings": ("Settings",),
     "errors": ("DatamaskError",),
     "execution.pipeline": ("rebuild",),
-    "in_memory.select": ("Selected", "select"),
+    "in_memory.select": ("select",),
+    "in_memory.selected": ("Selected",),
     "learning.learner": ("learn_mask",),
     "learning.ranked": ("LearnedMask",),
     "objectives.disf": ("DiSF",),

@@ -193,3 +193,18 @@ def _numpy_or_arrow(data: Any) -> np.ndarray | pa.ChunkedArray:
         return cast_plain(column, plain_type(column.type))
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise InputError(f"not texts, numbers or lists of numbers ({one_line(error)})") from None
+
+
+def names_of(data: Any) -> list[str | None]:
+    """Return a column of texts, whole numbers or the like as texts; None where missing.
+
+    Raises:
+        InputError: values have no text.
+    """
+    values = _numpy_or_arrow(data)
+    try:
+        column = pa.chunked_array([pa.array(values)]) if isinstance(values, np.ndarray) else values
+        names: list[str | None] = column.cast(pa.string()).to_pylist()
+        return names
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InputError(f"no names of groups ({one_line(error)})") from None

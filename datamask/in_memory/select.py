@@ -1,16 +1,12 @@
 """Select documents that are in memory, from Python: `datamask.select`.
 
-One call does what a run does with one shard, without its files: documents become unit vectors, the
-mask is learned (`datamask.learning.learner`), and the result reports its gain over random and top
-quality. No document is dropped or pruned first.
+Texts are selected by the recipe, as a run does (`in_memory.recipe_run`). Embeddings with a quality
+are learned directly (`datamask.learning.learner`), unless something is to be dropped or limited.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from html import escape
-from math import isnan, nan
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,158 +16,39 @@ from datamask.config.compute import Compute
 from datamask.config.inputs import EMBEDDERS, Embedding
 from datamask.config.loading import parse_settings
 from datamask.config.selection import TRAINING, Selection
-from datamask.embedding.loose_texts import embed_texts
-from datamask.errors import SettingsError
-from datamask.in_memory.containers import column_of, numbers, texts_or_matrix
-from datamask.quality.heuristic import heuristic_scores
-from datamask.report.chart_data import LOOKS, NAMES
-from datamask.report.charts import Chart, Series
+from datamask.errors import InputError, SettingsError
+from datamask.in_memory.containers import column_of, names_of, numbers, texts_or_matrix
+from datamask.in_memory.documents import Documents
+from datamask.in_memory.recipe_run import select_by_run
+from datamask.in_memory.selected import Selected
 from datamask.runs.budget import total_budget
 from datamask.selection.terms import indicator_names
 
-OF_RUNS = ("scope", "rounds", "mask_model", "documents", "tokens", "limits", *TRAINING)
+OF_RUNS = ("scope", "rounds", "mask_model", "documents", *TRAINING)
 """Settings of the selection that only a run has."""
 
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """One value of the selection, of random and of top quality.
-
-    Args:
-        name: a term of the objective, `objective`, or `mean length`.
-        selected: of the selected documents.
-        random: expected for equally many random candidates.
-        best: of the best selection by this term alone; NaN if it was not learned.
-        top_quality: of equally many documents with the highest quality.
-        better: `higher`, `lower`, or empty if neither is better.
-    """
-
-    name: str
-    selected: float
-    random: float
-    best: float
-    top_quality: float
-    better: str
-
-    @property
-    def share(self) -> float:
-        """The gain over random, as a fraction of the best selection's gain; NaN if not known."""
-        most = self.best - self.random
-        return (self.selected - self.random) / most if most else nan
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Selected:
-    """The documents that `select` chose from N; notebooks show the gains.
-
-    Args:
-        mask: bool, shape N: True if a document is selected.
-        logits: float32, shape N: marginal gain minus the threshold, above 0 if selected
-            (`datamask.learning.published`).
-        quality: float64, shape N; None without quality.
-        selection: the settings used.
-        seed: of every random choice.
-        metrics: values of the terms, as JSON (`LearnedMask.metrics`).
-        note: a caveat, or empty.
-    """
-
-    mask: np.ndarray
-    logits: np.ndarray
-    quality: np.ndarray | None
-    selection: Selection
-    seed: int
-    metrics: Mapping[str, Any]
-    note: str
-
-    @property
-    def indices(self) -> np.ndarray:
-        """Rows of the selected documents, ascending; int64, shape S."""
-        return np.flatnonzero(self.mask)
-
-    def summary(self) -> list[Comparison]:
-        """Compare each term for the selection, random, best and top quality (NaN: no quality)."""
-        rows = []
-        for name, term in self._terms().items():
-            top = np.nan if self.quality is None else term["top_quality"]
-            better = "higher" if term["maximise"] else "lower"
-            best = nan if term["best"] is None else term["best"]
-            rows.append(Comparison(name, term["selected"], term["random"], best, top, better))
-        return rows
-
-    def plot(self) -> Chart:
-        """Chart the gain of each term over random, as a fraction of the best."""
-        series, sets = [], ("selected",) if self.quality is None else ("selected", "top_quality")
-        for chosen in sets:
-            gains = {}
-            for name, term in self._terms().items():
-                if term["best"] not in (None, term["random"]):
-                    most = term["best"] - term["random"]
-                    gains[f"{name}, {NAMES[chosen]}"] = (term[chosen] - term["random"]) / most
-            colour, _ = LOOKS[chosen]
-            values = [*gains.values()]
-            series.append(Series(name=NAMES[chosen], x=[*gains], y=values, colour=colour))
-        return Chart(
-            key="gains",
-            title=f"{self._counts()}: gain over random",
-            kind="bars",
-            x="gain over random, as a share of what the best selection by this term gains",
-            y="",
-            series=tuple(series),
-        )
-
-    def __repr__(self) -> str:
-        lines = [f"{self._counts()}: {self._gains()}"]
-        for name, *values, better in self._table():
-            lines.append(f"{name:26s}{''.join(f'{v:>14s}' for v in values)}  {better}".rstrip())
-        return "\n".join([*lines, self.note] if self.note else lines)
-
-    def _repr_html_(self) -> str:
-        heading, *rows = self._table()
-        cells = [[f"<th>{name}</th>" for name in heading]]
-        cells += [[f"<td>{escape(cell)}</td>" for cell in row] for row in rows]
-        table = "".join(f"<tr>{''.join(row)}</tr>" for row in cells)
-        gained = f"<b>{self._counts()}</b>: {escape(self._gains())}"
-        return f"<p>{gained}</p><table>{table}</table><p>{escape(self.note)}</p>"
-
-    def _table(self) -> list[tuple[str, ...]]:
-        """Write the comparisons in cells, below a heading."""
-        rows: list[tuple[str, ...]] = [("", "ours", "random", "best", "top quality", "better")]
-        for row in self.summary():
-            cells = (
-                "–" if isnan(value) else f"{value:.5g}"
-                for value in (row.selected, row.random, row.best, row.top_quality)
-            )
-            rows.append((row.name, *cells, row.better))
-        return rows
-
-    def _terms(self) -> dict[str, Any]:
-        terms = self.metrics["terms"]
-        return {
-            name: terms[name] for name in terms if name != "quality" or self.quality is not None
-        }
-
-    def _counts(self) -> str:
-        return f"{self.mask.sum():,d} of {len(self.mask):,d} documents selected"
-
-    def _gains(self) -> str:
-        """Write the fraction of the best possible gain over random, by term, in words."""
-        parts = []
-        for row in self.summary():
-            if not isnan(row.share):
-                parts.append(f"{row.name} {row.share:.0%}")
-            elif row.random:
-                change = row.selected / row.random - 1
-                parts.append(f"{row.name} {abs(change):.1%} {'below' if change < 0 else 'above'}")
-                parts[-1] += f" random ({row.better} is better)"
-        return ", ".join(parts) + " (0% is random, 100% the best by this alone)"
+HINTS = {
+    **dict.fromkeys(("n", "k", "size", "n_samples", "n_select", "documents"), "num_selected"),
+    **dict.fromkeys(("frac", "fraction", "share"), "ratio"),
+    **dict.fromkeys(("random_state", "rng", "random_seed"), "seed"),
+    **dict.fromkeys(("lam", "lambda_", "alpha"), "quality_weight"),
+    **dict.fromkeys(("model", "encoder", "embedder"), "embedding"),
+}
+"""Names of other libraries for arguments of `select`."""
 
 
 def select(
     data: Any,
     quality: Any = None,
     *,
+    examples: Any = None,
     ratio: float | None = None,
     num_selected: int | None = None,
+    tokens: int | None = None,
+    lengths: Any = None,
+    limits: Sequence[Mapping[str, Any]] = (),
+    prune_fraction: float | None = None,
+    near_duplicates: bool | Mapping[str, Any] = False,
     quality_weight: float | None = None,
     metric: str | type | None = None,
     seed: int = 0,
@@ -181,18 +58,29 @@ def select(
     compute: Compute | None = None,
     **settings: Any,
 ) -> Selected:
-    """Select documents by quality and diversity.
+    """Select documents: filter by quality, then cover the rest.
+
+    Of texts, copies and the worst by quality are dropped first, as in a run with these settings.
+    Of embeddings nothing is, unless `prune_fraction` says so.
 
     Args:
-        data: embeddings, one row per document (NumPy, a tensor, Arrow, polars, pandas, lists), or
-            texts; or a table with a column of either (Arrow, polars, pandas, Hugging Face
+        data: texts, or embeddings, one row per document (NumPy, a tensor, Arrow, polars, pandas,
+            lists); or a table with a column of either (Arrow, polars, pandas, Hugging Face
             Dataset). Embeddings that are not of unit length are divided by their norm.
-        quality: a number per document, or the name of a column; higher is better. None: diversity
-            alone, and for texts a heuristic (`datamask.quality.heuristic`) to compare with.
+        quality: a number per document, or the name of a column; higher is better. None: for texts
+            the examples or else a heuristic of their form, for embeddings diversity alone.
+        examples: some hundred texts of the wanted kind, to which a score is fitted; for texts.
         ratio: share to select, in (0, 1]; at least one document, rounded half up; by default 0.1.
         num_selected: how many to select, in place of *ratio*.
-        quality_weight: lambda, in [0, 1]: 1 is quality only, 0 diversity only; by default 0.5, or 0
-            without quality or with the heuristic.
+        tokens: how many tokens to select, in place of *ratio*; needs *lengths*.
+        lengths: tokens of each document, or the name of a column.
+        limits: floors and caps of groups (`selection.limits`); `column` is a column of the table,
+            the same in all.
+        prune_fraction: worst share by quality that is dropped first; by default that of a run for
+            texts, 0 for embeddings.
+        near_duplicates: True, or settings of `quality.near_duplicates`: keep the best of copies.
+        quality_weight: lambda, in [0, 1]: 1 is quality only, 0 diversity only; by default that of a
+            run for texts, and for embeddings 0.5, or 0 without quality.
         metric: the diversity term: a built-in name, `package.module:Class`, or an objective class;
             by default facility_location (method `greedy`: disf).
         seed: of every random choice; at least 0, less than 2⁶³.
@@ -206,68 +94,119 @@ def select(
     Raises:
         InputError: a row is missing, zero, not finite or of another width (the message has its
             number), or quality does not belong to the documents.
-        SettingsError: a setting is unknown, out of range or for runs only.
+        SettingsError: a setting is unknown, out of range or for runs only, or cannot be met.
     """
-    from datamask.learning.learner import learn_mask  # This imports torch.
+    compute = compute or Compute()
+    for name in settings:
+        if name in HINTS:
+            raise SettingsError(f"{name}: the argument is called {HINTS[name]}")
+        if name in OF_RUNS:
+            raise SettingsError(f"{name}: for runs only; use datamask.rebuild")
+    given, groups = _given(data, column, quality, scores, lengths, limits)
+    budget = {"documents": _number(num_selected, given), "tokens": tokens, "ratio": ratio}
+    budget = {name: value for name, value in budget.items() if value is not None}
+    if len(budget) > 1:
+        raise SettingsError("num_selected, ratio and tokens: give one of them")
+    if tokens is not None and lengths is None:
+        raise SettingsError("tokens: give lengths, the tokens of each document")
+    if not (isinstance(seed, int | np.integer) and 0 <= seed < 2**63):
+        raise SettingsError(f"seed: {seed}; give at least 0 and less than 2⁶³")
+    if metric is not None and not isinstance(metric, str):
+        metric = f"{metric.__module__}:{metric.__qualname__}"
+    settings |= {**budget, "limits": groups, "metric": metric, "quality_weight": quality_weight}
+    selection: Selection = parse_settings(settings, Selection)
+    is_text = isinstance(given.content, list)
+    if given.quality is None and not is_text:
+        if quality_weight or selection.method == "top_quality" or prune_fraction:
+            raise SettingsError("quality: there is no quality to weigh, rank or prune by; give one")
+        selection = selection.filled_in(quality_weight=0.0)
+    filtered = {"prune_fraction": prune_fraction, "near_duplicates": near_duplicates or None}
+    filtered |= {"near_duplicates": {}} if near_duplicates is True else {}
+    if not is_text and (examples is not None or near_duplicates):
+        raise SettingsError("examples and near_duplicates: compare texts, and these are embeddings")
+    if is_text or prune_fraction or groups or tokens:
+        texts = None if examples is None else _texts(examples)
+        encoder = _embedding(embedding, compute) if is_text else _width(given)
+        return select_by_run(given, selection, encoder, texts, filtered, int(seed), compute)
+    return _learned(given, selection, seed, compute)
 
-    compute, note = compute or Compute(), ""
-    documents = texts_or_matrix(column_of(data, column))
+
+def _given(
+    data: Any,
+    column: str | None,
+    quality: Any,
+    scores: Mapping[str, Any] | None,
+    lengths: Any,
+    limits: Sequence[Mapping[str, Any]],
+) -> tuple[Documents, list[dict[str, Any]]]:
+    """Return the documents, and the limits as a run has them: of the documents' groups."""
+    content = texts_or_matrix(column_of(data, column))
+    if not len(content):
+        raise InputError("no texts")
     index = data.index if hasattr(data, "iloc") else None
 
     def named(values: Any, name: str) -> np.ndarray:
         values = column_of(data, values) if isinstance(values, str) else values
-        return numbers(values, len(documents), name, index)
+        return numbers(values, len(content), name, index)
 
-    values = None if quality is None else named(quality, "quality")
-    if isinstance(documents, list):
-        if values is None:
-            values = heuristic_scores(documents)[0]
-            note = "Quality is a heuristic of the texts' form"
-            note += ", which does not rank. " if not quality_weight else ". "
-        if embedding == "lexical":
-            note += "Embeddings are lexical (shared wording, not meaning); name a model."
-    if quality_weight is None:
-        quality_weight = 0.0 if quality is None else recipe.UNPRUNED_QUALITY_WEIGHT
-    elif quality_weight and values is None:
-        raise SettingsError("quality_weight: there is no quality; give one, or leave this out")
-    if values is None and settings.get("method") == "top_quality":
-        raise SettingsError("method: top_quality has no quality to rank by; give one")
-    if metric is None:
-        is_greedy = settings.get("method") == "greedy"
-        metric = recipe.CORPUS_METRIC if is_greedy else recipe.METRIC
-    elif not isinstance(metric, str):
-        metric = f"{metric.__module__}:{metric.__qualname__}"
-    if not (isinstance(seed, int | np.integer) and 0 <= seed < 2**63):
-        raise SettingsError(f"seed: {seed}; give at least 0 and less than 2⁶³")
-    for_runs = [name for name in settings if name in OF_RUNS]
-    if for_runs:
-        raise SettingsError(f"{for_runs[0]}: for runs only; use num_selected, or datamask.rebuild")
-    if num_selected is not None:
-        if ratio is not None:
-            raise SettingsError("num_selected and ratio: give one of them")
-        if not isinstance(num_selected, int | np.integer):
-            raise SettingsError(f"num_selected: {num_selected!r} is not a whole number")
-        if not 1 <= num_selected <= len(documents):
-            raise SettingsError(f"num_selected: {num_selected:,} of {len(documents):,} documents")
-    settings |= {"documents": num_selected, "metric": metric, "quality_weight": quality_weight}
-    settings |= {} if ratio is None else {"ratio": ratio}
-    selection: Selection = parse_settings(settings, Selection)
-    if set(indicator_names(selection)) - (scores or {}).keys():
+    of_groups = {str(limit.get("column", "")) for limit in limits}
+    if len(of_groups) > 1:
+        raise SettingsError("limits: all must be of one column")
+    return Documents(
+        content,
+        None if quality is None else named(quality, "quality"),
+        {name: named(values, name) for name, values in (scores or {}).items()},
+        None if lengths is None else named(lengths, "lengths"),
+        names_of(column_of(data, of_groups.pop())) if limits else None,
+    ), [{**limit, "column": "dump"} for limit in limits]
+
+
+def _number(num_selected: Any, given: Documents) -> int | None:
+    if num_selected is None:
+        return None
+    if not isinstance(num_selected, int | np.integer):
+        raise SettingsError(f"num_selected: {num_selected!r} is not a whole number")
+    if not 1 <= num_selected <= len(given.content):
+        raise SettingsError(f"num_selected: {num_selected} of {len(given.content)} documents")
+    return int(num_selected)
+
+
+def _texts(examples: Any) -> list[str]:
+    texts = texts_or_matrix(column_of(examples))
+    if not isinstance(texts, list):
+        raise InputError("examples: numbers; give texts")
+    return texts
+
+
+def _learned(given: Documents, selection: Selection, seed: int, compute: Compute) -> Selected:
+    """Learn the mask of embeddings, of which none is dropped."""
+    from datamask.in_memory.direct_judge import DirectJudge
+    from datamask.learning.learner import learn_mask  # This imports torch.
+
+    if {*indicator_names(selection)} - {*(given.scores or ())}:
         problem = "a term reads groups or lengths, which only a run has; use datamask.rebuild"
         raise SettingsError(f"more_terms: {problem}")
-    if isinstance(documents, list):
-        documents = embed_texts(documents, _embedding(embedding, compute), compute)
+    is_greedy = selection.method == "greedy"
+    metric = recipe.CORPUS_METRIC if is_greedy else recipe.METRIC
+    selection = selection.filled_in(metric=metric)
+    number = len(given.content)
+    values = np.zeros(number) if given.quality is None else given.quality
     learned = learn_mask(
-        documents,
-        np.zeros(len(documents)) if values is None else values,
+        given.content,
+        values,
         selection,
-        total_budget(selection, len(documents)),
+        total_budget(selection, number),
         seed=seed,
-        scores={name: named(score, name) for name, score in (scores or {}).items()},
+        scores=given.scores,
         compute=compute,
     )
-    mask, logits, metrics = learned.selected, learned.logits, learned.metrics
-    return Selected(mask, logits, values, selection, seed, metrics, note.strip())
+    judge = DirectJudge.of(given, selection, learned, compute)
+    outcome = (learned.selected, learned.logits, given.quality, selection, seed, learned.metrics)
+    return Selected(*outcome, note="", judge=judge)
+
+
+def _width(given: Documents) -> Embedding:
+    return Embedding(dimension=np.shape(given.content)[1])
 
 
 def _embedding(embedding: str | Embedding, compute: Compute) -> Embedding:

@@ -1,0 +1,100 @@
+"""Documents in memory as the source of a run, and the settings of that run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from datamask.config.inputs import Embedding, Score
+from datamask.config.loading import parse_settings
+from datamask.config.selection import Selection
+from datamask.config.settings import Settings
+from datamask.source.opening import resolve_path
+
+GIVEN = "given"
+"""Column and name of a quality that is given."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Documents:
+    """N documents in memory, and what is known of each.
+
+    Args:
+        content: N texts, or unit rows, N x D.
+        quality: float64, shape N, or None.
+        scores: further numbers by name, float64, shape N.
+        lengths: tokens, shape N, or None.
+        groups: a name for each document, or None.
+    """
+
+    content: list[str] | np.ndarray
+    quality: np.ndarray | None = None
+    scores: Mapping[str, np.ndarray] | None = None
+    lengths: np.ndarray | None = None
+    groups: list[str | None] | None = None
+
+    def write(self, folder: Path) -> None:
+        """Write the source of a run."""
+        rows = len(self.content)
+        width = len(str(rows - 1))
+        columns: dict[str, Any] = {"id": [f"{row:0{width}d}" for row in range(rows)]}
+        if isinstance(self.content, list):
+            columns["text"] = pa.array(self.content, pa.string())
+        else:
+            flat = pa.array(np.ascontiguousarray(self.content).reshape(-1))
+            columns["feature_arr"] = pa.FixedSizeListArray.from_arrays(flat, self.content.shape[1])
+        quality = self.quality
+        if quality is None and not isinstance(self.content, list):
+            quality = np.zeros(rows)
+        columns |= {} if quality is None else {GIVEN: quality}
+        columns |= {f"score {name}": values for name, values in (self.scores or {}).items()}
+        columns |= {} if self.lengths is None else {"token_count": self.lengths}
+        columns |= {} if self.groups is None else {"dump": pa.array(self.groups, pa.string())}
+        folder.mkdir()
+        pq.write_table(pa.table(columns), folder / "documents.parquet")
+
+    def settings(
+        self,
+        folder: Path,
+        selection: Selection,
+        embedding: Embedding,
+        examples: list[str] | None,
+        quality: Mapping[str, Any],
+        seed: int,
+    ) -> Settings:
+        """Return the settings of a run on these documents, in one shard."""
+        scores: list[dict[str, Any]] = []
+        if examples is not None:
+            path = folder / "examples.parquet"
+            pq.write_table(pa.table({"text": pa.array(examples, pa.string())}), path)
+            scores.append({"name": "examples", "kind": "examples", "path": resolve_path(str(path))})
+        is_text = isinstance(self.content, list)
+        if self.quality is not None or not is_text:
+            score = {"name": GIVEN, "kind": "column", "column": GIVEN}
+            scores.append(score if is_text else score | {"normalisation": "none"})
+        if self.scores:
+            scores = scores or [Score().model_dump()]
+            unweighted = {"kind": "column", "weight": 0.0, "normalisation": "none"}
+            for name in self.scores:
+                scores.append({"name": name, "column": f"score {name}", **unweighted})
+        source: dict[str, Any] = {"path": str(folder / "source")}
+        if not is_text:
+            source |= {"layout": "features", "columns": {"id": "id"}}
+        rows = len(self.content)
+        settings: Settings = parse_settings(
+            {
+                "seed": seed,
+                "source": source,
+                "plan": {"rows_per_shard": rows, "bytes_per_shard": 2**62},
+                "quality": {"scores": scores, **quality},
+                "embedding": embedding,
+                "selection": selection,
+            }
+        )
+        return settings

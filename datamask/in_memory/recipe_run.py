@@ -1,0 +1,111 @@
+"""Select by the recipe: a run in a temporary folder, which does what it does with files.
+
+So the same documents, scores and settings lead to the same selection in memory and on files. A
+document's id is its row, with leading zeros.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from datamask.config.compute import Compute
+from datamask.config.inputs import Embedding, Source
+from datamask.config.selection import Selection
+from datamask.config.settings import Settings
+from datamask.execution.pipeline import run_stage
+from datamask.in_memory.documents import Documents
+from datamask.in_memory.selected import Selected
+from datamask.planning.applying import settings_to_apply
+from datamask.planning.plan import plan_run
+from datamask.runs.files import read_columns
+from datamask.runs.run import Run
+from datamask.runs.stages import stages_of
+
+
+def select_by_run(
+    documents: Documents,
+    selection: Selection,
+    embedding: Embedding,
+    examples: list[str] | None,
+    quality: Mapping[str, Any],
+    seed: int,
+    compute: Compute,
+) -> Selected:
+    """Select by a run on the documents up to its selection. Errors are as in `rebuild`."""
+    home = tempfile.TemporaryDirectory(prefix="datamask-")
+    folder = Path(home.name)
+    documents.write(folder / "source")
+    settings = documents.settings(folder, selection, embedding, examples, quality, seed)
+    run = run_up_to(folder / "run", settings, compute, "selection")
+    mask, logits, dropped, combined = result_of(run)
+    values = combined if documents.quality is None else documents.quality
+    if documents.quality is None and not isinstance(documents.content, list):
+        values = None
+    has_model = examples is None and "mask_model" in stages_of(settings)
+    judge = RunJudge(home, run, documents, compute) if has_model else None
+    metrics = run.receipt("selection", 0).metrics
+    chosen, note = run.in_force.selection, _note(run, dropped)
+    return Selected(mask, logits, values, chosen, seed, metrics, note, dropped, judge)
+
+
+def run_up_to(root: Path, settings: Settings, compute: Compute, last: str) -> Run:
+    """Plan a run and do its stages up to one."""
+    run = plan_run(root, settings, compute)
+    for stage in stages_of(run.settings, last=last):
+        run_stage(run, stage, compute)
+    return run
+
+
+def result_of(run: Run) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return mask, logits (NaN if dropped), reasons and quality of all documents."""
+    table = read_columns(run.path("quality", 0), ["dropped", "quality"])
+    dropped = np.array(table["dropped"].to_pylist(), object)
+    survives = np.equal(dropped, None)
+    made = read_columns(run.path("selection", 0), ["logit", "selected"])
+    mask, logits = np.zeros(len(dropped), bool), np.full(len(dropped), np.nan, np.float32)
+    mask[survives] = made["selected"].to_numpy()
+    logits[survives] = made["logit"].to_numpy()
+    return mask, logits, dropped, table["quality"].to_numpy()
+
+
+def _note(run: Run, dropped: np.ndarray) -> str:
+    """Say what was dropped, and which settings were in force because of examples."""
+    notes = []
+    if counts := Counter(reason for reason in dropped if reason):
+        shown = ", ".join(f"{count:,d} {reason}" for reason, count in sorted(counts.items()))
+        notes.append(f"Dropped before: {shown}.")
+    if run.settings.pruning_follows:
+        pruned, weight = run.in_force.prune_fraction, run.in_force.selection.quality_weight
+        notes.append(
+            f"As the examples decide: prune_fraction={pruned:g}, quality_weight={weight:g}."
+        )
+    if run.settings.has_heuristic_alone and run.settings.source.layout == "documents":
+        notes.append("Quality is a heuristic of the texts' form, which prunes and does not rank.")
+    if run.settings.embedding.method == "lexical":
+        notes.append("Embeddings are lexical (shared wording, not meaning); name a model.")
+    return " ".join(notes)
+
+
+class RunJudge:
+    """Judges new documents by the mask model of a run, whose folder it keeps."""
+
+    def __init__(
+        self, home: tempfile.TemporaryDirectory[str], run: Run, learnt: Documents, compute: Compute
+    ) -> None:
+        self.home, self.run, self.learnt, self.compute = home, run, learnt, compute
+
+    def __call__(self, documents: Documents) -> np.ndarray:
+        """Return the logits of documents; float32, NaN if dropped."""
+        for stage in stages_of(self.run.settings, last="mask_model"):
+            run_stage(self.run, stage, self.compute)
+        with tempfile.TemporaryDirectory(dir=self.home.name) as folder:
+            documents.write(Path(folder) / "source")
+            settings = settings_to_apply(self.run, Source(path=str(Path(folder) / "source")))
+            run = run_up_to(Path(folder) / "run", settings, self.compute, "selection")
+            return result_of(run)[1]

@@ -1,0 +1,134 @@
+"""`datamask.select` on texts is the recipe: the same documents as a run on files selects."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import datamask
+from datamask.config.loading import parse_settings
+from datamask.errors import DatamaskError, InputError, SettingsError
+from tests.finished import finish, selected_ids
+
+pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
+
+GENERATOR = np.random.default_rng(4)
+COMMON = [f"common{number}" for number in range(40)]
+KINDS = {kind: [f"{kind}{number}" for number in range(30)] for kind in ("mill", "star", "news")}
+
+
+def text(kind: str) -> str:
+    """A text of a kind: some of its words among common ones."""
+    words = [*GENERATOR.choice(KINDS[kind], 12), *GENERATOR.choice(COMMON, 18)]
+    return " ".join(GENERATOR.permutation(words))
+
+
+NAMES = [[*KINDS][row % 3] for row in range(240)]
+TEXTS = [text(kind) for kind in NAMES]
+TEXTS[7] = TEXTS[4]
+TEXTS[13] = f"{TEXTS[10]} more"
+EXAMPLES = [text("mill") for _ in range(120)]
+TABLE = pd.DataFrame({"text": TEXTS, "site": NAMES, "size": [len(one.split()) for one in TEXTS]})
+GIVEN: dict[str, Any] = {"embedding": datamask.Embedding(method="lexical", dimension=32), "seed": 3}
+
+
+@pytest.fixture(scope="module")
+def chosen() -> datamask.Selected:
+    """A selection with all that the recipe has."""
+    return datamask.select(
+        TABLE,
+        examples=EXAMPLES,
+        tokens=900,
+        lengths="size",
+        limits=[{"column": "site", "value": "star", "cap": 0.3}],
+        near_duplicates={"similarity": 0.7},
+        **GIVEN,
+    )
+
+
+def test_texts_and_files_lead_to_the_same_documents(chosen, tmp_path):
+    """The examples' score prunes and weighs as in a run, and copies, tokens and limits count."""
+    (tmp_path / "source").mkdir()
+    ids = [f"{row:03d}" for row in range(240)]
+    columns = {"id": ids, "text": TEXTS, "dump": NAMES, "token_count": TABLE["size"]}
+    pq.write_table(pa.table(columns), tmp_path / "source" / "a.parquet")
+    pq.write_table(pa.table({"text": EXAMPLES}), tmp_path / "examples.parquet")
+    data = {
+        "seed": 3,
+        "source": {"path": str(tmp_path / "source")},
+        "quality": {
+            "scores": [
+                {"name": "wanted", "kind": "examples", "path": str(tmp_path / "examples.parquet")}
+            ],
+            "near_duplicates": {"similarity": 0.7},
+        },
+        "embedding": {"method": "lexical", "dimension": 32},
+        "selection": {"tokens": 900, "limits": [{"column": "dump", "value": "star", "cap": 0.3}]},
+    }
+    run = finish(tmp_path / "run", parse_settings(data), "selection")
+    assert {ids[row] for row in chosen} == selected_ids(run)
+    assert chosen.selection.quality_weight == run.in_force.selection.quality_weight
+    assert chosen.dropped[7] == "duplicate" and chosen.dropped[13] == "near_duplicate"
+    assert np.isnan(chosen.logits[7]) and (chosen.logits[chosen.mask] > 0).all()
+    sizes = TABLE["size"].to_numpy()[chosen]
+    assert 900 <= sizes.sum() <= 900 + sizes.max()
+    assert "duplicate" in chosen.note and "quality_weight" in chosen.note
+    with pytest.raises(SettingsError):
+        chosen.apply(TEXTS)
+
+
+def test_a_selection_is_an_index_of_every_container(chosen):
+    """Length, iteration and arrays are those of the selected rows."""
+    rows = np.flatnonzero(chosen.mask).tolist()
+    assert len(chosen) == len(rows) and [*chosen] == rows
+    assert chosen[0] == rows[0] and chosen[1:3] == rows[1:3] and rows[2] in chosen
+    assert np.asarray(chosen).tolist() == np.arange(240)[chosen].tolist() == rows
+    assert torch.arange(240)[chosen].tolist() == rows
+    assert TABLE.iloc[chosen].index.tolist() == rows
+    assert pl.DataFrame({"row": range(240)})[chosen]["row"].to_list() == rows
+    assert pa.table({"row": range(240)}).take(chosen)["row"].to_pylist() == rows
+
+
+def test_embeddings_can_be_pruned_too():
+    """The worst by quality are not candidates."""
+    vectors, quality = GENERATOR.standard_normal((90, 8)), np.arange(90) / 90
+    found = datamask.select(vectors, quality, prune_fraction=0.5, num_selected=9)
+    assert min(found) >= 45 and len(found) == 9
+    assert [*found.dropped[:45]] == ["pruned"] * 45 and not any(found.dropped[45:])
+    with pytest.raises(DatamaskError):
+        datamask.select(vectors, quality, prune_fraction=0.5, num_selected=60)
+
+
+def test_new_documents_are_judged_by_a_selection(tmp_path):
+    """Directly and by the mask model of a run, which is another program, alike."""
+    vectors, quality = GENERATOR.standard_normal((200, 8)), GENERATOR.standard_normal(200)
+    new, of_new = GENERATOR.standard_normal((300, 8)), GENERATOR.standard_normal(300)
+    given = {"ratio": 0.2, "metric": "pairwise"}
+    direct = datamask.select(vectors, quality, **given)
+    by_run = datamask.select(vectors, quality, prune_fraction=0.001, **given)
+    logits, others = direct.apply(new, of_new), by_run.apply(new, of_new)
+    assert logits.shape == (300,) and logits.dtype == np.float32
+    assert np.corrcoef(logits, others)[0, 1] > 0.99
+    assert ((logits > 0) == (others > 0)).mean() > 0.97 and 0 < (logits > 0).sum() < 300
+    with pytest.raises(SettingsError):
+        direct.apply(new)
+    with pytest.raises(InputError):
+        direct.apply(["a text"], [1.0])
+    with pytest.raises(SettingsError):
+        datamask.select(vectors, quality).apply(new, of_new)
+
+
+def test_new_texts_are_judged_by_a_selection():
+    """As `datamask apply` does: texts of the pruned kind are dropped, others have a logit."""
+    quality = [["news", "star", "mill"].index(kind) + row / 1e3 for row, kind in enumerate(NAMES)]
+    chosen = datamask.select(TEXTS, quality, metric="disf", ratio=0.2, **GIVEN)
+    new = [text("star") for _ in range(20)] + [text("news") for _ in range(20)]
+    logits = chosen.apply(new, [2.0] * 20 + [0.0] * 20)
+    assert np.isfinite(logits[:20]).all() and np.isnan(logits[20:]).all()
+    assert not Path(chosen.judge.home.name, "new").exists()
