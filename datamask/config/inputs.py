@@ -57,6 +57,8 @@ class Source(Group):
     windows: int = Field(WINDOWS, ge=1, le=MOST_WINDOWS)
     """most windows of `max_tokens` that scores and embedder read of a longer text: 1 is the
     beginning, 3 are beginning, middle and end; each costs as much as a short text"""
+    union: bool = False
+    """Parquet files may have different columns; where a file lacks one, its values are null"""
     most_bad_lines: int = Field(0, ge=0)
     """most lines of a file that are left out because they are not JSON"""
     tokenizer: Model = ""

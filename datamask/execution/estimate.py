@@ -110,9 +110,10 @@ def _sample(plan: PlanPreview, most: int) -> list[pa.Table]:
         batches: list[pa.RecordBatch] = []
         for piece in shards[shard]:
             rows = min(most - sum(map(len, batches)), piece.rows)
-            read = read_piece(replace(piece, rows=rows), plan.schema.names) if rows else ()
+            piece, source = replace(piece, rows=rows), plan.settings.source
+            read = read_piece(piece, plan.schema.names, source=source) if rows else ()
             # Files may have another order of columns, and narrower types.
-            batches += [batch.select(plan.schema.names).cast(plan.schema) for batch in read]
+            batches += [batch.cast(plan.schema) for batch in read]
         tables.append(pa.Table.from_batches(batches, plan.schema))
     return tables
 

@@ -21,12 +21,13 @@ import pyarrow.parquet as pq
 import yaml
 
 from datamask import __version__
-from datamask.config.inputs import RESERVED_SCORE_NAMES, Columns, Embedding
+from datamask.config.inputs import RESERVED_SCORE_NAMES, Columns, Embedding, Source
 from datamask.config.loading import parse_settings
 from datamask.config.settings import Settings
 from datamask.errors import DatamaskError, InputError, one_line, together
 from datamask.planning.preflight_schema import column_problems
 from datamask.source.columns import is_id, is_numeric, is_text, is_vector
+from datamask.source.completed import batches_of, with_fields, with_folders
 from datamask.source.convert import first_records, source_files
 from datamask.source.opening import open_parquet, resolve_path
 from datamask.source.reading import plain_schema, plain_type, read_footers
@@ -110,7 +111,10 @@ def _look_at(path: str, paths: Sequence[str]) -> Look:
     files, unreadable = read_footers(paths)
     if unreadable:
         raise together(unreadable)
-    schema = unify_schemas((file.path, file.schema) for file in files)
+    place = Source(path=path)
+    full = [(file.path, with_folders(file.schema, file.path, place)) for file in files]
+    schema = unify_schemas(full, union=True)
+    differs = any({*of.names} != {*schema.names} for _, of in full)
     rows = sum(count for file in files for count, _ in file.groups)
     size = sum(count for file in files for _, count in file.groups)
     if not rows:
@@ -120,13 +124,14 @@ def _look_at(path: str, paths: Sequence[str]) -> Look:
     with open_parquet(filled.path) as file:
         names = [name for name in schema.names if not pa.types.is_nested(schema.field(name).type)]
         # Without a group, all groups of a remote file may be fetched.
-        batches = file.iter_batches(ROWS, row_groups=[group], columns=names)
-        first = pa.Table.from_batches([next(batches)])
-        first = first.cast(plain_schema(first.schema))
+        batch = next(batches_of(file, names, place, [group], ROWS))
+        first = pa.Table.from_batches([batch])
+        known = [schema.field(f.name) if pa.types.is_null(f.type) else f for f in first.schema]
+        first = first.cast(plain_schema(pa.schema(known)))
         widths = _widths(file, group)
     has_features = {"chunk_id", "feature_arr"} <= {*schema.names}
     columns, scores, standard = {}, [], Embedding()
-    source: dict[str, Any] = {"path": resolve_path(path)}
+    source: dict[str, Any] = {"path": resolve_path(path), **({"union": True} if differs else {})}
     embedding: dict[str, Any] = {"model": standard.model, "prefix": standard.prefix}
     if has_features:
         source["layout"] = "features"
@@ -170,7 +175,8 @@ def _look_at(path: str, paths: Sequence[str]) -> Look:
             "quality": f"{about}\nthe worst {pruned:.0%} are not embedded (quality.prune_fraction)",
             "embedding": f"{own_vectors}the texts by {standard.model}" if widths else of_model,
         }
-    return Look(settings, comments, tuple(lines), tuple(column_problems(parsed, schema)))
+    problems = column_problems(parsed, with_fields(schema, parsed.source, ()))
+    return Look(settings, comments, tuple(lines), tuple(problems))
 
 
 def _widths(file: pq.ParquetFile, group: int) -> dict[str, int]:

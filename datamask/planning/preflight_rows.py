@@ -42,6 +42,7 @@ from datamask.source.columns import (
     usable,
     whole_tokens,
 )
+from datamask.source.completed import batches_of, type_within
 from datamask.source.dumps import COUNT_DUMPS, create_dumps, dump_names, dumps_by_shard
 from datamask.source.long_texts import remedy, surely_long
 from datamask.source.opening import is_remote, naming, open_parquet
@@ -192,12 +193,12 @@ class _SourceRows:
             if self.settings.source.layout == "documents":
                 self._check_lengths(path, file.metadata)
             # Absent columns, and columns of other types, were reported from the footers.
-            kinds = {field.name: field.type for field in file.schema_arrow}
             wanted = sorted({score.column for score in self.scores})
-            scores = [name for name in wanted if name in kinds and is_numeric(kinds[name])]
+            kinds = {name: type_within(file.schema_arrow, name) for name in wanted}
+            scores = [name for name, kind in kinds.items() if kind is None or is_numeric(kind)]
             columns = self.read | {f"{_SCORE}{name}": name for name in scores}
             names = list(dict.fromkeys(columns.values()))
-            for batch in file.iter_batches(ROWS_AT_ONCE, columns=names, use_threads=False):
+            for batch in batches_of(file, names, self.settings.source, size=ROWS_AT_ONCE):
                 values = [batch.column(column) for column in columns.values()]
                 yield pa.RecordBatch.from_arrays(values, [*columns])
 
@@ -205,7 +206,8 @@ class _SourceRows:
         """Read the id of a row again."""
         path = self.paths[file]
         with open_parquet(path, planned=self.files[path]) as opened:
-            batches = opened.iter_batches(columns=[self.settings.source.id_column])
+            source = self.settings.source
+            batches = batches_of(opened, [source.id_column], source)
             ids = (value for batch in batches for value in batch.column(0).cast(pa.string()))
             return str(next(islice(ids, row, None)))
 
@@ -283,10 +285,10 @@ class _SourceRows:
     def _check_vectors(self, path: str, file: pq.ParquetFile) -> None:
         """Check width and values of a file's vectors."""
         name, width = self.settings.vector_column, self.settings.embedding.dimension
-        kind = file.schema_arrow.field(name).type if name in file.schema_arrow.names else None
+        kind = type_within(file.schema_arrow, name)
         if kind is None or feature_problem(kind, width) or not self.settings.has_vectors:
             return  # This was reported from the footers.
-        batches = file.iter_batches(FIRST_VECTORS, columns=[name], use_threads=False)
+        batches = batches_of(file, [name], self.settings.source, size=FIRST_VECTORS)
         columns = (batch.column(0) for batch in islice(batches, 1 if is_remote(path) else None))
         check_vectors(columns, self.settings, path)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -35,6 +36,7 @@ from datamask.quality.fasttext_model import pin_fasttext
 from datamask.runs import budget
 from datamask.runs.run import Run
 from datamask.runs.schemas import SIGNATURE_BYTES, SKETCH_BYTES, Piece
+from datamask.source.completed import makes_ids, with_fields, with_folders
 from datamask.source.convert import not_converted, source_files
 from datamask.source.opening import SOURCE_PIN, digest_file, digest_files, opening, resolve_path
 from datamask.source.originals import FOLDER
@@ -43,6 +45,8 @@ from datamask.source.token_counts import tokenizer_digest
 from datamask.source.types import unify_schemas
 from datamask.tokens.order import check_phases
 from datamask.tokens.tokenise import pin_tokenizer
+
+logger = logging.getLogger(__name__)
 
 Convert = Callable[[str, Sequence[str], Settings], tuple[list[str], dict[str, str]]]
 """Calls `source.convert.convert` for some files of a source at its path."""
@@ -201,7 +205,13 @@ def examine(
     if files:
         schema = files[0].schema
         with gathering(problems):
-            schema = unify_schemas((file.path, file.schema) for file in files)
+            source, by_path = settings.source, ((file.path, file.schema) for file in files)
+            full = ((path, with_folders(schema, path, source)) for path, schema in by_path)
+            schema = unify_schemas(full, source.union)
+            if makes_ids(schema, source):
+                logger.warning("%s: no column %s; file and row are the ids", path, source.id_column)
+                pins["scores:made_ids"] = "file and row"
+            schema = with_fields(schema, source, _named_columns(settings))
         named = {getattr(problem, "column", None) for problem in problems}
         in_columns = column_problems(settings, schema)
         problems += [p for p in in_columns if getattr(p, "column", "") not in named]
@@ -223,6 +233,13 @@ def examine(
     pins |= _other_pins(settings, before, has_tokens, problems, publishing=publishing)
     pieces = _cut_after(before, files, settings)
     return PlanPreview(settings, pins, pieces, documents, size, disk, schema, problems)
+
+
+def _named_columns(settings: Settings) -> list[str]:
+    """List the columns of the source that settings name."""
+    scores = [score.column for score in settings.scores if score.kind == "column"]
+    vectors = [settings.vector_column] if not settings.vector_files else []
+    return [name for name in (*dict(settings.source.columns).values(), *scores, *vectors) if name]
 
 
 def _other_pins(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import glob
 import io
 import json
 import logging
@@ -37,7 +36,16 @@ from datamask.source.opening import (
     open_binary,
     resolve_path,
 )
-from datamask.source.originals import ARROW, FOLDER, NOTE, PARQUET, Note, copy_name, read_note
+from datamask.source.originals import (
+    ARROW,
+    FOLDER,
+    NOTE,
+    PARQUET,
+    Note,
+    base_of,
+    copy_name,
+    read_note,
+)
 from datamask.source.reading import joined
 from datamask.source.rows import RECORD_BYTES
 from datamask.storage.clients import file_system
@@ -54,6 +62,14 @@ GROUP_BYTES = 64 * 2**20
 """Bytes of rows that fill a row group of a copy."""
 
 
+OTHER_FORMATS = {
+    ".tar": ("an archive, as of WebDataset", "JSON lines or Parquet, a row each"),
+    ".mds": ("a shard of MosaicML Streaming (MDS)", "Parquet, such as by streaming's MDSReader"),
+    ".lance": ("a Lance dataset", "Parquet, such as by lance.dataset(path).to_batches()"),
+}
+"""Formats of datasets that are not read: by the end of a file's name, what it is and a remedy."""
+
+
 def source_files(path: str) -> tuple[list[str], list[str]]:
     """List the Parquet files of a source, and the files to convert, each sorted by path.
 
@@ -64,6 +80,10 @@ def source_files(path: str) -> tuple[list[str], list[str]]:
     is_file = names[0].rpartition("/")[2] == path.rpartition("/")[2]
     if is_file and not names[0].lower().endswith(formats.CONVERTED):
         return [*names], []
+    for ending, (kind, remedy) in OTHER_FORMATS.items():
+        if found := [name for name in names if name.lower().endswith(ending)]:
+            problem = f"{kind}, which is not read; write its samples as {remedy}"
+            raise InputError(problem, path=found[0])
     parquet = [name for name in names if name.lower().endswith(PARQUET)]
     others = [name for name in names if name.lower().endswith(formats.CONVERTED)]
     certain = [name for name in others if not name.lower().endswith(".json")]
@@ -104,7 +124,7 @@ def convert(
             converted, or has a column of another type than the files before it; or, without
             *may_write*, files are not converted.
     """
-    note, base = read_note(storage), _base(path)
+    note, base = read_note(storage), base_of(path)
     files = {name.removeprefix(base): name for name in names}
     copies = {file: f"{FOLDER}/{copy_name(file)}" for file in files}
     for copy in copies.values():
@@ -265,12 +285,3 @@ def _version(name: str) -> str:
         return str({mark: str(facts[mark]) for mark in MARKS if mark in facts})
     of_disk = os.stat(name)
     return f"{of_disk.st_size} bytes, {of_disk.st_mtime_ns}"
-
-
-def _base(path: str) -> str:
-    """Return the part of a source's path before its first wildcard; for a file, its folder."""
-    parts = resolve_path(path).rstrip("/").split("/")
-    fixed = next((n for n, part in enumerate(parts) if glob.has_magic(part)), len(parts))
-    if parts[-1].lower().endswith(formats.CONVERTED):
-        fixed = min(fixed, len(parts) - 1)
-    return "/".join(parts[:fixed]) + "/"

@@ -112,7 +112,8 @@ def chunks_of(group: pq.RowGroupMetaData, names: list[str]) -> Iterator[pq.Colum
     """Yield the facts in a footer about some columns of a row group."""
     for index in range(group.num_columns):
         chunk = group.column(index)
-        if chunk.path_in_schema.partition(".")[0] in names:
+        path = f"{chunk.path_in_schema}."
+        if any(path.startswith(f"{name}.") for name in names):
             yield chunk
 
 

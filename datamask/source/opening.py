@@ -40,6 +40,7 @@ from datamask.errors import (
 from datamask.runs.opening import run_storage
 from datamask.source.long_texts import may_expand
 from datamask.storage import clients, unchanged
+from datamask.storage.names import partitions
 from datamask.storage.unchanged import State, content_digest, not_as_planned, state_of
 
 SOURCE_PIN = "scores:source"
@@ -184,6 +185,8 @@ class PinnedParquet(pq.ParquetFile):  # type: ignore[misc]  # pyarrow has no typ
         self.path, self.shard, self._state, self._is_compared = path, shard, state, False
         self.size, footer = _read_footer(raw, path, shard)
         whole = hashlib.sha256(f"{self.size}/".encode() + footer[:-8])
+        if folders := partitions(path):
+            whole.update(repr(sorted(folders.items())).encode())
         self.digest = whole.hexdigest()[:DIGITS]
         # Arrow itself reads the footer of a local file in half the time.
         is_needed = text or state is None

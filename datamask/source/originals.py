@@ -7,6 +7,7 @@ of a folder of the user's (`datamask ingest`). Its note names the original files
 from __future__ import annotations
 
 import csv
+import glob
 import hashlib
 import io
 import json
@@ -19,7 +20,7 @@ import pyarrow as pa
 
 from datamask.errors import DatamaskError, InputError
 from datamask.runs.opening import run_storage
-from datamask.source.opening import open_binary
+from datamask.source.opening import open_binary, resolve_path
 from datamask.storage.local import Storage, check_no_folder
 
 FOLDER = "converted"
@@ -30,6 +31,15 @@ LONGEST_NAME = 180
 """Maximum characters of a copy's name; file systems allow 255 bytes."""
 
 JSON_LINES, TABLES, ARROW = (".jsonl", ".ndjson", ".json"), (".csv", ".tsv"), (".arrow", ".feather")
+
+
+def base_of(path: str) -> str:
+    """Return the part of a source's path before its first wildcard; for a file, its folder."""
+    parts = resolve_path(path).rstrip("/").split("/")
+    fixed = next((n for n, part in enumerate(parts) if glob.has_magic(part)), len(parts))
+    if parts[-1].lower().endswith((PARQUET, *JSON_LINES, *TABLES, *ARROW, ".gz", ".zst")):
+        fixed = min(fixed, len(parts) - 1)
+    return "/".join(parts[:fixed]) + "/"
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,12 +19,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from datamask.config.inputs import Source
 from datamask.errors import DatamaskError, InputError, one_line
 from datamask.runs.in_progress import note
 from datamask.runs.run import Run
 from datamask.runs.schemas import Piece
 from datamask.source import long_texts
-from datamask.source.opening import is_remote, open_parquet
+from datamask.source.completed import batches_of
+from datamask.source.opening import PinnedParquet, is_remote, open_parquet
 from datamask.source.originals import at_original
 
 FETCH_BYTES = 64 * 2**20
@@ -36,6 +38,8 @@ SCHEMA_KEY = b"datamask-source-schema"
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
     """Return a column's type without encoding: a dictionary's values, a view as large text."""
+    if isinstance(kind, pa.BaseExtensionType):
+        kind = kind.storage_type
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
@@ -166,7 +170,7 @@ def read_shard(
         inside, done = None, 0
         if rows is not None:
             inside = rows[slice(*np.searchsorted(rows, (start, start + piece.rows)))] - start
-        for batch in read_piece(piece, names, inside, text):
+        for batch in read_piece(piece, names, inside, text, source):
             parts = long_texts.bounded(batch, source) if text else [(0, batch, {})]
             for first, part, characters_of in parts:
                 for number, characters in characters_of.items():
@@ -204,11 +208,16 @@ def read_documents(run: Run, shard: int) -> Iterator[tuple[int, pa.Array, pa.Arr
 
 
 def read_piece(
-    piece: Piece, names: list[str], rows: np.ndarray | None = None, text: str | None = None
+    piece: Piece,
+    names: list[str],
+    rows: np.ndarray | None = None,
+    text: str | None = None,
+    source: Source | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the planned rows of one file, or only *rows* of them, in the file's own types.
 
-    The column *text* may come as its distinct values (`open_parquet`).
+    The column *text* may come as its distinct values (`open_parquet`). A file of the *source* may
+    lack columns (`source.completed`).
 
     Raises:
         InputError: the file is unreadable, or not the one that was planned.
@@ -224,10 +233,10 @@ def read_piece(
                 some.append(group)
                 wanted.append(inside - start + before)
                 before += file.metadata.row_group(group).num_rows
-            for _, taken in take_rows(_batches(file, some, names), np.concatenate(wanted)):
+            for _, taken in take_rows(_batches(file, some, names, source), np.concatenate(wanted)):
                 yield taken
             return
-        for batch in _batches(file, groups, names):
+        for batch in _batches(file, groups, names, source):
             if skip >= batch.num_rows:
                 skip -= batch.num_rows
                 continue
@@ -272,7 +281,7 @@ def take_rows(
 
 
 def _batches(
-    file: pq.ParquetFile, groups: Sequence[int], names: list[str]
+    file: PinnedParquet, groups: Sequence[int], names: list[str], source: Source | None
 ) -> Iterator[pa.RecordBatch]:
     """Yield batches of some row groups; groups up to FETCH_BYTES are fetched together."""
     together: list[int] = []
@@ -284,9 +293,7 @@ def _batches(
         at_once = min(at_once, long_texts.rows_at_once(columns, names))
         if size >= FETCH_BYTES or group == groups[-1]:
             note(source_bytes=size)
-            yield from file.iter_batches(
-                batch_size=at_once, row_groups=together, columns=names, use_threads=False
-            )
+            yield from batches_of(file, names, source, together, at_once)
             together, size, at_once = [], 0, long_texts.BATCH_ROWS
 
 

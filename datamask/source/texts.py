@@ -16,9 +16,10 @@ import pyarrow.compute as pc
 
 from datamask.errors import one_line
 from datamask.runs.run import Run
+from datamask.source.completed import batches_of
 from datamask.source.long_texts import chunks_of
 from datamask.source.opening import open_parquet
-from datamask.source.reading import groups_with
+from datamask.source.reading import cast_plain, groups_with
 
 logger = logging.getLogger(__name__)
 
@@ -60,8 +61,9 @@ def beginnings(run: Run, wanted: Sequence[tuple[int, int]]) -> dict[tuple[int, i
                             unread += len(held)
                             continue
                         spent += size
-                        texts = file.read_row_group(group, columns=[column])[column]
-                        taken = texts.cast(pa.large_string()).take(pa.array(held - first))
+                        batches = batches_of(file, [column], run.settings.source, [group])
+                        texts = pa.chunked_array([batch.column(0) for batch in batches])
+                        taken = cast_plain(texts, pa.large_string()).take(pa.array(held - first))
                         lines = _beginnings(taken)
                         keys = ((shard, start + int(row)) for row in held)
                         text_at |= dict(zip(keys, lines, strict=True))

@@ -82,8 +82,10 @@ def _integer(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     return {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}.get(bits)
 
 
-def unify_schemas(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
+def unify_schemas(schemas: Iterable[tuple[str, pa.Schema]], union: bool = False) -> pa.Schema:
     """Return the one schema of all Parquet files, from path and plain schema of each.
+
+    With *union*, files may lack columns, in which they have nulls.
 
     Raises:
         InputError: columns are absent from a file, occur twice, or no type holds their values.
@@ -95,16 +97,17 @@ def unify_schemas(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
     if not files:
         raise InputError("no files")
     groups = [*files.values()]
-    problems = [problem for group in groups for problem in _name_problems(group, groups[0])]
+    problems = [problem for group in groups for problem in _name_problems(group, groups[0], union)]
     if problems:
         raise together(problems)
     fields = []
-    for field in groups[0][0]:
+    for name in dict.fromkeys(name for schema, _ in groups for name in schema.names):
         kinds: dict[pa.DataType, list[str]] = {}
         for schema, paths in groups:
-            kinds.setdefault(schema.field(field.name).type, []).extend(paths)
-        kind, found = _type_of_all(field.name, kinds)
-        fields.append(pa.field(field.name, kind))
+            if name in schema.names:
+                kinds.setdefault(schema.field(name).type, []).extend(paths)
+        kind, found = _type_of_all(name, kinds)
+        fields.append(pa.field(name, kind))
         problems += found
     if problems:
         raise together(problems)
@@ -112,17 +115,18 @@ def unify_schemas(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
 
 
 def _name_problems(
-    group: tuple[pa.Schema, list[str]], first: tuple[pa.Schema, list[str]]
+    group: tuple[pa.Schema, list[str]], first: tuple[pa.Schema, list[str]], union: bool
 ) -> list[DatamaskError]:
     (schema, paths), (known, others) = group, first
     if repeated := sorted(name for name in {*schema.names} if schema.names.count(name) > 1):
         problem = "occurs more than once in the file; give every column its own name"
         return [InputError(problem, path=path, column=repeated[0]) for path in paths]
     problems: list[DatamaskError] = []
-    for name in sorted({*schema.names} ^ {*known.names}):
+    for name in sorted({*schema.names} ^ {*known.names}) if not union else ():
         for path in paths:
             pair = (path, others[0]) if name in known.names else (others[0], path)
-            problem = f"absent, but {pair[1]} has it; give all files the same columns"
+            problem = f"absent, but {pair[1]} has it; give all files the same columns, or set "
+            problem += "source.union: true"
             problems.append(InputError(problem, path=pair[0], column=name))
     return problems
 
