@@ -203,15 +203,15 @@ def examine(
         problems += unreadable
     are_all = bool(files) and not problems
     if files:
-        schema = files[0].schema
+        source = settings.source
+        full = [(file.path, with_folders(file.schema, file.path, source)) for file in files]
+        schema = full[0][1]
         with gathering(problems):
-            source, by_path = settings.source, ((file.path, file.schema) for file in files)
-            full = ((path, with_folders(schema, path, source)) for path, schema in by_path)
             schema = unify_schemas(full, source.union)
-            if makes_ids(schema, source):
-                logger.warning("%s: no column %s; file and row are the ids", path, source.id_column)
-                pins["scores:made_ids"] = "file and row"
-            schema = with_fields(schema, source, _named_columns(settings))
+        if makes_ids(schema, source):
+            logger.warning("%s: no column %s; file and row are the ids", path, source.id_column)
+            pins["scores:made_ids"] = "file and row"
+        schema = with_fields(schema, source, _named_columns(settings))
         named = {getattr(problem, "column", None) for problem in problems}
         in_columns = column_problems(settings, schema)
         problems += [p for p in in_columns if getattr(p, "column", "") not in named]
