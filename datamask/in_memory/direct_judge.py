@@ -11,8 +11,9 @@ from datamask.config.compute import Compute
 from datamask.config.selection import Selection
 from datamask.errors import SettingsError
 from datamask.in_memory.documents import Documents
-from datamask.learning.data import highest_order, moments_of, shard_data
+from datamask.learning.data import highest_order, moments_of
 from datamask.learning.exchange import check_scope
+from datamask.learning.learner import shard_data
 from datamask.learning.mask_model import MaskModel, mask_model
 from datamask.learning.published import threshold_of
 from datamask.learning.ranked import LearnedMask

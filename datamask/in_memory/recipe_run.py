@@ -6,7 +6,9 @@ document's id is its row, with leading zeros.
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import weakref
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -38,19 +40,22 @@ def select_by_run(
     compute: Compute,
 ) -> Selected:
     """Select by a run on the documents up to its selection. Errors are as in `rebuild`."""
-    home = tempfile.TemporaryDirectory(prefix="datamask-")
-    folder = Path(home.name)
-    documents.write(folder / "source")
-    settings = documents.settings(folder, selection, embedding, examples, quality, seed)
-    run = run_up_to(folder / "run", settings, compute, "selection")
-    mask, logits, dropped, combined = result_of(run)
-    values = combined if documents.quality is None else documents.quality
-    if documents.quality is None and not isinstance(documents.content, list):
-        values = None
-    has_model = examples is None and "mask_model" in stages_of(settings)
-    judge = RunJudge(home, run, documents, compute) if has_model else None
-    metrics = run.receipt("selection", 0).metrics
-    chosen, note = run.in_force.selection, _note(run, dropped)
+    home = Path(tempfile.mkdtemp(prefix="datamask-"))
+    judge = None
+    try:
+        documents.write(home / "source")
+        settings = documents.settings(home, selection, embedding, examples, quality, seed)
+        run = run_up_to(home / "run", settings, compute, "selection")
+        mask, logits, dropped, values = result_of(run)
+        metrics, chosen = run.receipt("selection", 0).metrics, run.in_force.selection
+        note = _note(run, dropped)
+        if examples is None and not documents.scores and "mask_model" in stages_of(settings):
+            judge = RunJudge(home, run, compute)
+    finally:
+        if judge is None:
+            shutil.rmtree(home, ignore_errors=True)
+    if documents.quality is not None or not isinstance(documents.content, list):
+        values = documents.quality
     return Selected(mask, logits, values, chosen, seed, metrics, note, dropped, judge)
 
 
@@ -93,18 +98,17 @@ def _note(run: Run, dropped: np.ndarray) -> str:
 
 
 class RunJudge:
-    """Judges new documents by the mask model of a run, whose folder it keeps."""
+    """Judges new documents by the mask model of a run, whose folder lives as long as this does."""
 
-    def __init__(
-        self, home: tempfile.TemporaryDirectory[str], run: Run, learnt: Documents, compute: Compute
-    ) -> None:
-        self.home, self.run, self.learnt, self.compute = home, run, learnt, compute
+    def __init__(self, home: Path, run: Run, compute: Compute) -> None:
+        self.home, self.run, self.compute = home, run, compute
+        weakref.finalize(self, shutil.rmtree, home, ignore_errors=True)
 
     def __call__(self, documents: Documents) -> np.ndarray:
         """Return the logits of documents; float32, NaN if dropped."""
         for stage in stages_of(self.run.settings, last="mask_model"):
             run_stage(self.run, stage, self.compute)
-        with tempfile.TemporaryDirectory(dir=self.home.name) as folder:
+        with tempfile.TemporaryDirectory(dir=self.home) as folder:
             documents.write(Path(folder) / "source")
             settings = settings_to_apply(self.run, Source(path=str(Path(folder) / "source")))
             run = run_up_to(Path(folder) / "run", settings, self.compute, "selection")
