@@ -29,6 +29,7 @@ class DirectJudge:
     level: Level
     has_quality: bool
     compute: Compute
+    of_texts: bool = False
 
     @classmethod
     def of(

@@ -50,7 +50,7 @@ def select_by_run(
         metrics, chosen = run.receipt("selection", 0).metrics, run.in_force.selection
         note = _note(run, dropped)
         if examples is None and not documents.scores and "mask_model" in stages_of(settings):
-            judge = RunJudge(home, run, compute)
+            judge = RunJudge(home, run, compute, isinstance(documents.content, list))
     finally:
         if judge is None:
             shutil.rmtree(home, ignore_errors=True)
@@ -100,8 +100,8 @@ def _note(run: Run, dropped: np.ndarray) -> str:
 class RunJudge:
     """Judges new documents by the mask model of a run, whose folder lives as long as this does."""
 
-    def __init__(self, home: Path, run: Run, compute: Compute) -> None:
-        self.home, self.run, self.compute = home, run, compute
+    def __init__(self, home: Path, run: Run, compute: Compute, of_texts: bool) -> None:
+        self.home, self.run, self.compute, self.of_texts = home, run, compute, of_texts
         weakref.finalize(self, shutil.rmtree, home, ignore_errors=True)
 
     def __call__(self, documents: Documents) -> np.ndarray:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from math import isnan, nan
-from typing import Any, overload
+from typing import Any, Protocol, overload
 
 import numpy as np
 
@@ -17,8 +17,15 @@ from datamask.in_memory.documents import Documents
 from datamask.report.chart_data import LOOKS, NAMES
 from datamask.report.charts import Chart, Series
 
-Judge = Callable[[Documents], np.ndarray]
-"""Returns the logits of new documents."""
+
+class Judge(Protocol):
+    """Returns the logits of new documents, which are texts or embeddings."""
+
+    of_texts: bool
+
+    def __call__(self, documents: Documents) -> np.ndarray:
+        """Return logits, float32, shape N; NaN if a document is dropped."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +121,7 @@ class Selected(Sequence[int]):
             problem = "the mask is no function of a document; use metric disf or pairwise"
             raise SettingsError(f"metric: {problem}, without examples")
         content = texts_or_matrix(column_of(data, column))
-        if isinstance(content, list) == (not len(self.dropped)):
+        if isinstance(content, list) != self.judge.of_texts:
             raise InputError("texts in place of embeddings, or the reverse; give the same kind")
         values = column_of(data, quality) if isinstance(quality, str) else quality
         if values is not None:

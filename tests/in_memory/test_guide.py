@@ -21,7 +21,7 @@ def test_the_code_of_the_guide_runs(tmp_path, monkeypatch, capsys):
     blocks = re.findall(r"(<!-- needs the Hub -->\n)?```python\n(.*?)```", page, re.DOTALL)
     code = [block for needs_hub, block in blocks if not needs_hub]
     assert len(blocks) == len(code) + 1
-    code[0] = code[0].replace("\nchosen\n", "\nprint(chosen)\n")
+    code = [block.replace("\nchosen\n", "\nprint(chosen)\n") for block in code]
     monkeypatch.chdir(tmp_path)
     module = types.ModuleType("guide")
     monkeypatch.setitem(sys.modules, "guide", module)  # where its class of its own is found
