@@ -167,7 +167,7 @@ def _number(num_selected: Any, given: Documents) -> int | None:
     if not isinstance(num_selected, int | np.integer):
         raise SettingsError(f"num_selected: {num_selected!r} is not a whole number")
     if not 1 <= num_selected <= len(given.content):
-        raise SettingsError(f"num_selected: {num_selected} of {len(given.content)} documents")
+        raise SettingsError(f"num_selected: {num_selected:,} of {len(given.content):,} documents")
     return int(num_selected)
 
 
