@@ -61,8 +61,9 @@ def main() -> None:
         page.locator("[data-filter=read]").select_option(label="near-copy pairs")
         page.locator(".findings summary").nth(1).click()
         for name, (element, above, height) in PAGES.items():
-            top = page.locator(element).bounding_box()["y"] if element else 0
-            clip = {"x": 0, "y": top + above, "width": WIDTH, "height": height}
+            box = page.locator(element).bounding_box() if element else None
+            top = box["y"] if box else 0.0
+            clip: Any = {"x": 0, "y": top + above, "width": WIDTH, "height": height}
             _write(name, page.screenshot(full_page=True, clip=clip))
         browser.close()
 

@@ -88,11 +88,11 @@ class VectorFile:
             start, size = raw.tell(), width * kind.itemsize
             for first in range(0, number, ROWS_AT_ONCE):
                 stop = min(first + ROWS_AT_ONCE, number)
-                inside = slice(None)
+                inside = np.arange(stop - first)
                 if rows is not None:
                     inside = rows[slice(*np.searchsorted(rows, (first, stop)))] - first
-                    if not len(inside):
-                        continue
+                if not len(inside):
+                    continue
                 raw.seek(start + first * size)
                 block = np.frombuffer(raw.read((stop - first) * size), kind).reshape(-1, width)
                 flat = pa.array(np.ascontiguousarray(block[inside]).reshape(-1))

@@ -37,6 +37,7 @@ def export_models(run: Run, folder: Path) -> list[Path]:
     )
     with model_as_planned(run):
         model: Any = make_model(evaluation, vocabulary + 1, seed=0)
+    tokenizer_type: Any = PreTrainedTokenizerFast
     model.config.use_cache, written = True, []
     for unit, _ in enumerate(trials_of(run)):
         if run.receipt("training", unit).metrics["diverged"]:
@@ -45,6 +46,6 @@ def export_models(run: Run, folder: Path) -> list[Path]:
         model.load_state_dict(load_file(run.fetch(run.beside("training", unit)[0])), strict=False)
         model.save_pretrained(path)
         names = {"bos_token": separator, "eos_token": separator, "pad_token": separator}
-        PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained(path)
+        tokenizer_type(tokenizer_object=tokenizer, **names).save_pretrained(path)
         written.append(path)
     return written

@@ -107,7 +107,7 @@ def train(run: Run, unit: int, compute: Compute) -> Receipt:
     return write_output(run, "training", unit, schemas.TRAINING, [table], metrics)
 
 
-def model_as_planned(run: Run) -> contextlib.AbstractContextManager[None]:
+def model_as_planned(run: Run) -> contextlib.AbstractContextManager[Any]:
     """While a configuration of the user's own is read, refuse one that changed since planning."""
     planned = run.pinned_revisions.get("training:model")
     path = f"{run.settings.evaluation.model}/config.json"

@@ -54,9 +54,10 @@ def select_by_run(
     finally:
         if judge is None:
             shutil.rmtree(home, ignore_errors=True)
-    if documents.quality is not None or not isinstance(documents.content, list):
-        values = documents.quality
-    return Selected(mask, logits, values, chosen, seed, metrics, note, dropped, judge)
+    quality_N = values if isinstance(documents.content, list) else None
+    if documents.quality is not None:
+        quality_N = documents.quality
+    return Selected(mask, logits, quality_N, chosen, seed, metrics, note, dropped, judge)
 
 
 def run_up_to(root: Path, settings: Settings, compute: Compute, last: str) -> Run:
@@ -71,7 +72,7 @@ def result_of(run: Run) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
     """Return mask, logits (NaN if dropped), reasons and quality of all documents."""
     table = read_columns(run.path("quality", 0), ["dropped", "quality"])
     dropped = np.array(table["dropped"].to_pylist(), object)
-    survives = np.equal(dropped, None)
+    survives = np.array([reason is None for reason in dropped])
     made = read_columns(run.path("selection", 0), ["logit", "selected"])
     mask, logits = np.zeros(len(dropped), bool), np.full(len(dropped), np.nan, np.float32)
     mask[survives] = made["selected"].to_numpy()

@@ -191,6 +191,7 @@ def _learned(given: Documents, selection: Selection, seed: int, compute: Compute
     selection = selection.filled_in(metric=metric)
     number = len(given.content)
     values = np.zeros(number) if given.quality is None else given.quality
+    assert isinstance(given.content, np.ndarray)
     learned = learn_mask(
         given.content,
         values,

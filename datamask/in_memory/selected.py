@@ -21,7 +21,10 @@ from datamask.report.charts import Chart, Series
 class Judge(Protocol):
     """Returns the logits of new documents, which are texts or embeddings."""
 
-    of_texts: bool
+    @property
+    def of_texts(self) -> bool:
+        """True if documents are texts."""
+        ...
 
     def __call__(self, documents: Documents) -> np.ndarray:
         """Return logits, float32, shape N; NaN if a document is dropped."""

@@ -63,7 +63,7 @@ def is_vector(kind: pa.DataType) -> bool:
     """Return True if a column of this type can hold vectors: lists of floats or int8."""
     types = pa.types
     is_list = types.is_fixed_size_list(kind) or types.is_list(kind) or types.is_large_list(kind)
-    return is_list and (types.is_floating(kind.value_type) or types.is_int8(kind.value_type))
+    return bool(is_list and (types.is_floating(kind.value_type) or types.is_int8(kind.value_type)))
 
 
 def feature_problem(kind: pa.DataType, width: int) -> str:

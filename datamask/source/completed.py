@@ -47,10 +47,12 @@ def type_within(schema: pa.Schema, name: str) -> pa.DataType | None:
     if schema.names.count(name) == 1:
         return schema.field(name).type
     first, *rest = name.split(".")
-    kind = schema.field(first).type if rest and schema.names.count(first) == 1 else None
+    kind: pa.DataType | None = None
+    if rest and schema.names.count(first) == 1:
+        kind = schema.field(first).type
     for key in rest:
         at = kind.get_field_index(key) if kind is not None and pa.types.is_struct(kind) else -1
-        kind = kind.field(at).type if at >= 0 else None
+        kind = kind.field(at).type if kind is not None and at >= 0 else None
     return kind
 
 
