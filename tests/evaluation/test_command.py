@@ -99,6 +99,16 @@ def test_a_second_call_does_nothing_new(evaluated, capsys):
     assert written() == before
 
 
+def test_models_are_exported_once(evaluated, tmp_path):
+    """A folder for each of five arms and two seeds; what is there already is not replaced."""
+    folder = tmp_path / "models"
+    assert here("evaluate", evaluated[0], "--export", folder) == 0
+    names = {path.name for path in folder.iterdir()}
+    assert len(names) == 10 and "ours-seed1-rate0.004" in names
+    assert all((folder / name / "config.json").is_file() for name in names)
+    assert here("evaluate", evaluated[0], "--export", folder) == 2
+
+
 def test_status_and_verify_know_the_stages(evaluated, capsys):
     """All units are done and listed; a damaged model is found, and trained again."""
     root, printed = evaluated
