@@ -47,13 +47,15 @@ class Reading(Handler):
 
     def on_paths(self, repository: Repository, rev: str) -> Any:
         """The entries of some paths; those that do not exist are left out."""
-        files = repository.commits[self.commit_of(repository, rev)]
+        commit = self.commit_of(repository, rev)
+        files = repository.commits[commit]
         asked = self.json()["paths"] if "json" in self.headers["Content-Type"] else []
         asked = asked or parse_qs(self.body.decode())["paths"]
         found: list[dict[str, Any]] = []
         for path in asked:
             if path in files:
-                found.append(listed(path, files[path]))
+                last = {"id": commit, "title": "last", "date": "2026-01-01T00:00:00.000Z"}
+                found.append({**listed(path, files[path]), "lastCommit": last})
             elif any(name.startswith(f"{path}/") for name in files):
                 found.append({"type": "directory", "path": path, "oid": "0" * 40, "size": 0})
         return json.dumps(found).encode(), {}
