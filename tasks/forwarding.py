@@ -45,7 +45,7 @@ def warnings_forwarded() -> Iterator[None]:
     if _active or not (nearest := _nearest()):
         yield
         return
-    _active.append(_ToFirst(_first(nearest)))
+    _active.append(_ToFirst(first_flow_run(nearest)))
     logging.getLogger("datamask").addHandler(_active[0])
     try:
         yield
@@ -61,7 +61,7 @@ def _nearest() -> UUID | None:
     return task.task_run.flow_run_id if task else None
 
 
-def _first(flow_run_id: UUID) -> UUID:
+def first_flow_run(flow_run_id: UUID) -> UUID:
     """Return the first flow run of the chain that started this one."""
     with (
         contextlib.suppress(PrefectException, httpx.HTTPError),

@@ -35,6 +35,7 @@ from datamask.runs.run import Run
 from datamask.runs.stages import PARALLEL_STAGES, STAGES
 from flows.orchestration.progress import Progress, first_log
 from flows.orchestration.task_runners import failures
+from tasks.forwarding import first_flow_run
 from tasks.retrying import server_is_away
 
 logger = logging.getLogger("datamask.parts")
@@ -58,6 +59,14 @@ SECONDS_BETWEEN_LINES = 60.0
 SECONDS_BETWEEN_RETRIES = 30.0
 RETRIES = 60
 """Half an hour during which the server may be unavailable; the parts continue meanwhile."""
+
+
+def own_pool(client: SyncPrefectClient) -> str:
+    """Return the pool whose worker runs this process; empty for a process that no worker runs."""
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None:
+        return ""
+    return client.read_flow_run(first_flow_run(context.flow_run.id)).work_pool_name or ""
 
 
 def choose_deployment(client: SyncPrefectClient, stage: str) -> tuple[str, str]:
@@ -96,17 +105,25 @@ def check_deployments(partitions: int, stages: tuple[str, ...] = PARALLEL_STAGES
     """Check that the server has what parts need, if there are several.
 
     Raises:
-        SettingsError: no deployment or worker, or no automation that ends lost flow runs.
+        SettingsError: no deployment, worker, room beside this flow run, or automation that ends
+            lost flow runs.
     """
     if partitions == 1:
         return
     with get_client(sync_client=True) as client:
+        own = own_pool(client)
         for stage in {STAGES[name].on_device: name for name in stages}.values():
             name, pool = choose_deployment(client, stage)
             if STAGES[stage].on_device and name == f"{FLOW}/cpu":
                 logger.warning(
                     "partitions: pool gpu has no worker, so pool %s does stages such as %s",
                     *(pool, stage),
+                )
+            if pool and pool == own and client.read_work_pool(pool).concurrency_limit == 1:
+                raise SettingsError(
+                    f"partitions: pool {pool} has one slot, which this flow run occupies while it "
+                    f"waits for parts; run `prefect work-pool set-concurrency-limit {pool} 2`, or "
+                    "leave partitions out"
                 )
         if not client.read_automations_by_name(AUTOMATION):
             raise SettingsError(
@@ -118,8 +135,10 @@ def check_deployments(partitions: int, stages: tuple[str, ...] = PARALLEL_STAGES
 
 @contextlib.contextmanager
 def waits_told(stage: str, flow_run: UUID, pool: str) -> Iterator[None]:
-    """Log each minute, to the first flow run, which parts are waited for."""
+    """Log each minute, to the first flow run, which parts are waited for, and what they need."""
     ended, log = threading.Event(), first_log()
+    with get_client(sync_client=True) as client:
+        is_own = bool(pool) and own_pool(client) == pool
     children = FlowRunFilter(parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=[flow_run]))
 
     def tell() -> None:
@@ -134,6 +153,10 @@ def waits_told(stage: str, flow_run: UUID, pool: str) -> Iterator[None]:
                 counts = Counter(state.name for state in unfinished).items()
                 waiting = ", ".join(f"{count} {name}" for name, count in counts)
                 rest = f"; run `{REMEDIES[status].format(pool)}`" if status in REMEDIES else ""
+                if is_own and not rest and not any(state.is_running() for state in unfinished):
+                    second = REMEDIES[WorkPoolStatus.NOT_READY].format(pool)
+                    rest = "; if the pool's only worker has `--limit 1`, this flow run occupies it"
+                    rest += f": run `{second}` for a second one"
                 log(f"{stage}: waiting for parts in pool {pool}: {waiting or 'none'}{rest}")
 
     thread = threading.Thread(target=tell, daemon=True)
@@ -158,12 +181,6 @@ def run_parts(
         deployment, pool = choose_deployment(client, stage)
     context = FlowRunContext.get()
     assert context and context.flow_run, "only flows call this"
-    if pool and context.flow_run.work_pool_name == pool:
-        logger.warning(
-            "%s: this flow run occupies a worker of pool %s, in which its parts run, while it "
-            "waits: the pool needs a second worker or a higher limit",
-            *(stage, pool),
-        )
     number = min(partitions, len(units))
     shared = {"root": run.address, "stage": stage, "force": force}
     shared["compute"] = compute.model_dump(mode="json")

@@ -7,6 +7,7 @@ flow runs of their own. So work in this process is logged there too.
 import contextlib
 import logging
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
@@ -36,12 +37,17 @@ def titled(run: Run, name: str, about: str = "") -> dict[str, Any]:
 
 
 class Progress:
-    """A progress artifact, `RUN-NAME-progress`; the server receives only whole percents."""
+    """A progress artifact, `RUN-NAME-progress`.
+
+    The server receives whole percents, at most one each SECONDS_BETWEEN_LINES and the last: each
+    is a write, and SQLite has one writer at a time.
+    """
 
     def __init__(self, run: Run, name: str, total: int) -> None:
         self.name, self.total, self.shown = name, total, 0
         title = titled(run, f"{name}-progress", f": {name}")
         self.artifact: Any = create_progress_artifact(0.0, **title)
+        self.sent = time.monotonic()
         self.show(0)
 
     def show(self, done: int) -> None:
@@ -49,8 +55,9 @@ class Progress:
         if stages := _stages.get():
             stages.advance(self.name, done, self.total)
         percent = 100 * done // self.total
-        if percent > self.shown:
-            self.shown = percent
+        is_due = done == self.total or time.monotonic() - self.sent >= SECONDS_BETWEEN_LINES
+        if percent > self.shown and is_due:
+            self.shown, self.sent = percent, time.monotonic()
             update_progress_artifact(self.artifact, 100.0 * done / self.total)
 
 

@@ -3,6 +3,7 @@
 import functools
 import json
 import logging
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -341,3 +342,27 @@ def test_rounds_over_all_shards_are_stages_of_the_flow(tmp_path, corpus):
     blocked.rmdir()
     assert learn_masks(run.root, compute=Compute(workers=2), return_state=True).is_completed()
     assert run.root.joinpath("totals", "02.parquet").exists()
+
+
+@pytest.mark.usefixtures("prefect")
+def test_a_publication_that_waits_for_others_says_so(caplog):
+    """As many tasks publish as the server allows; with a free slot nothing is said."""
+    from prefect.client.orchestration import get_client
+
+    from flows.orchestration.task_runners import tell_of_wait
+    from tasks.stages import HUB
+
+    with get_client(sync_client=True) as client:
+        client.create_concurrency_limit(HUB, 1)
+        tell_of_wait("publication")
+        assert not [record for record in caplog.records if HUB in record.args]
+        task_run = uuid.uuid4()
+        client.increment_v1_concurrency_slots(names=[HUB], task_run_id=task_run)
+        tell_of_wait("selection")
+        tell_of_wait("publication")
+        client.decrement_v1_concurrency_slots(
+            names=[HUB], task_run_id=task_run, occupancy_seconds=1
+        )
+        client.delete_concurrency_limit_by_tag(HUB)
+    [record] = [record for record in caplog.records if HUB in record.args]
+    assert record.levelno == logging.WARNING and record.args[:2] == ("publication", 1)

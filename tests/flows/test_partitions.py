@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -150,6 +149,19 @@ def test_a_part_goes_where_a_worker_is(tmp_path, ready, monkeypatch):
             for stage in ("selection", "scores"):
                 chosen = partitions.choose_deployment(client, stage)
                 assert chosen == ("work-on-shards/gpu", "of-gpu")
+            monkeypatch.setattr(partitions, "own_pool", lambda client: "of-gpu")
+            client.update_work_pool("of-gpu", WorkPoolUpdate(concurrency_limit=1))
+            assert "set-concurrency-limit of-gpu 2" in refused()
+            client.update_work_pool("of-gpu", WorkPoolUpdate(concurrency_limit=2))
+            lines: list[str] = []
+            monkeypatch.setattr(partitions, "SECONDS_BETWEEN_LINES", 0.1)
+            monkeypatch.setattr(partitions, "first_log", lambda: lines.append)
+            alone = client.create_flow_run(work_on_shards, parameters={"root": str(ready.root)})
+            with partitions.waits_told("selection", alone.id, "of-gpu"):
+                deadline = time.monotonic() + 30
+                while not lines and time.monotonic() < deadline:
+                    time.sleep(0.1)
+            assert "worker start --pool of-gpu" in lines[0]
         finally:
             client.delete_deployment(client.read_deployment_by_name("work-on-shards/cpu").id)
             client.create_deployment(flow_id=flow, name="gpu")
@@ -192,30 +204,7 @@ def test_the_first_flow_run_says_what_parts_it_waits_for(ready, monkeypatch):
     with get_client(sync_client=True) as client:
         parts = client.read_flow_runs(flow_run_filter=FlowRunFilter(parent_flow_run_id=children))
     assert len([part for part in parts if part.name.startswith("selection ")]) == 2
-    assert {str(forwarding._first(part.id)) for part in parts} == {own}
-
-
-def test_a_publication_that_waits_for_others_says_so(caplog):
-    """As many tasks publish as the server allows; with a free slot nothing is said."""
-    from prefect.client.orchestration import get_client
-
-    from flows.orchestration.task_runners import tell_of_wait
-    from tasks.stages import HUB
-
-    with get_client(sync_client=True) as client:
-        client.create_concurrency_limit(HUB, 1)
-        tell_of_wait("publication")
-        assert not [record for record in caplog.records if HUB in record.args]
-        task_run = uuid.uuid4()
-        client.increment_v1_concurrency_slots(names=[HUB], task_run_id=task_run)
-        tell_of_wait("selection")
-        tell_of_wait("publication")
-        client.decrement_v1_concurrency_slots(
-            names=[HUB], task_run_id=task_run, occupancy_seconds=1
-        )
-        client.delete_concurrency_limit_by_tag(HUB)
-    [record] = [record for record in caplog.records if HUB in record.args]
-    assert record.levelno == logging.WARNING and record.args[:2] == ("publication", 1)
+    assert {str(forwarding.first_flow_run(part.id)) for part in parts} == {own}
 
 
 def test_without_a_deployment_nothing_is_begun(tmp_path, corpus):
