@@ -153,7 +153,8 @@ def waits_told(stage: str, flow_run: UUID, pool: str) -> Iterator[None]:
                 counts = Counter(state.name for state in unfinished).items()
                 waiting = ", ".join(f"{count} {name}" for name, count in counts)
                 rest = f"; run `{REMEDIES[status].format(pool)}`" if status in REMEDIES else ""
-                if is_own and not rest and not any(state.is_running() for state in unfinished):
+                is_stuck = unfinished and not any(state.is_running() for state in unfinished)
+                if is_own and is_stuck and not rest:
                     second = REMEDIES[WorkPoolStatus.NOT_READY].format(pool)
                     rest = "; if the pool's only worker has `--limit 1`, this flow run occupies it"
                     rest += f": run `{second}` for a second one"

@@ -157,6 +157,7 @@ def test_a_part_goes_where_a_worker_is(tmp_path, ready, monkeypatch):
             monkeypatch.setattr(partitions, "SECONDS_BETWEEN_LINES", 0.1)
             monkeypatch.setattr(partitions, "first_log", lambda: lines.append)
             alone = client.create_flow_run(work_on_shards, parameters={"root": str(ready.root)})
+            monkeypatch.setattr(type(client), "read_flow_runs", lambda *given, **named: [alone])
             with partitions.waits_told("selection", alone.id, "of-gpu"):
                 deadline = time.monotonic() + 30
                 while not lines and time.monotonic() < deadline:
