@@ -1,6 +1,8 @@
 """Values of JSON lines, CSV and Arrow are kept, or refused with file, row and column."""
 
+import gzip
 import json
+import tracemalloc
 
 import polars as pl
 import pyarrow as pa
@@ -131,3 +133,20 @@ def test_values_of_other_types_in_other_files_are_text(tmp_path):
     assert rows == [
         {"id": name, "grade": value} for name, value in zip("0abcde", ["7", *values], strict=True)
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "begin"), [("a.csv.gz", 'id,text\n1,"'), ("a.jsonl.gz", '{"id": "a"}\n{"id": "')]
+)
+def test_a_long_line_is_refused_before_it_is_read(tmp_path, monkeypatch, name, begin):
+    """A file of a kilobyte with a line of a megabyte, where a line may have a page: by its line."""
+    monkeypatch.setattr("datamask.source.rows.RECORD_BYTES", 2**12, raising=False)
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(begin.encode() + b"a" * 2**20))
+    tracemalloc.start()
+    with pytest.raises(InputError) as caught:
+        converted(tmp_path, tmp_path / "run")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert f"{path}, line 2" in str(caught.value)
+    assert peak < 2**20

@@ -91,11 +91,11 @@ import s3fs.core
 from datamask.storage import object_store
 object_store.SMALL_BYTES = 0
 s3fs.core.calculate_chunksize = lambda size, chunksize=None: 256
-real, at = s3fs.core.S3FileSystem._call_s3, sys.argv.pop()
+call_s3, at = s3fs.core.S3FileSystem._call_s3, sys.argv.pop()
 async def call(self, method, *given, **named):
     if method == at and "scores/00001" in named["Key"] and named.get("PartNumber", 2) == 2:
         os.kill(os.getpid(), signal.SIGKILL)
-    return await real(self, method, *given, **named)
+    return await call_s3(self, method, *given, **named)
 s3fs.core.S3FileSystem._call_s3 = call
 """
 """Files are put in parts of 256 bytes, as those above 100 MiB are in parts of 50 MiB."""
