@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from datamask.config.compute import Compute
 from datamask.config.inputs import Embedding, Source
@@ -70,10 +71,15 @@ def run_up_to(root: Path, settings: Settings, compute: Compute, last: str) -> Ru
 
 def result_of(run: Run) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return mask, logits (NaN if dropped), reasons and quality of all documents."""
-    table = read_columns(run.path("quality", 0), ["dropped", "quality"])
+    shards = range(run.num_shards)
+    table = pa.concat_tables(
+        read_columns(run.path("quality", shard), ["dropped", "quality"]) for shard in shards
+    )
     dropped = np.array(table["dropped"].to_pylist(), object)
     survives = np.array([reason is None for reason in dropped])
-    made = read_columns(run.path("selection", 0), ["logit", "selected"])
+    made = pa.concat_tables(
+        read_columns(run.path("selection", shard), ["logit", "selected"]) for shard in shards
+    )
     mask, logits = np.zeros(len(dropped), bool), np.full(len(dropped), np.nan, np.float32)
     mask[survives] = made["selected"].to_numpy()
     logits[survives] = made["logit"].to_numpy()

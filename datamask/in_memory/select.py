@@ -80,7 +80,7 @@ def select(
             texts, 0 for embeddings.
         near_duplicates: True, or settings of `quality.near_duplicates`: keep the best of copies.
         quality_weight: lambda, in [0, 1]: 1 is quality only, 0 diversity only; by default that of a
-            run for texts, and for embeddings 0.5, or 0 without quality.
+            run for texts, and for embeddings 0.5, 0.3 after pruning, or 0 without quality.
         metric: the diversity term: a built-in name, `package.module:Class`, or an objective class;
             by default facility_location (method `greedy`: disf).
         seed: of every random choice; at least 0, less than 2⁶³.
