@@ -33,7 +33,7 @@ from datamask.config.recipe import following
 from datamask.config.selection import METRICS
 from datamask.embedding.loose_texts import embed_texts
 from datamask.evaluation.ngram import Trigrams, bits_by_text
-from datamask.evaluation.texts import NGRAM, SCORED_TOKENS, SIMILARITY
+from datamask.evaluation.texts import NGRAM, SCORED_TOKENS, SIMILARITY, train_tokenizer
 from datamask.evaluation.verdict import holm
 from datamask.hygiene.minhash import cluster, sign
 from datamask.hygiene.words import hash_ngrams, split_words
@@ -47,8 +47,7 @@ WINDOWS = 1
 """Windows of a text: the figures are of texts that are judged by their beginning."""
 
 VOCABULARY = 2048
-RANDOM_DRAWS = 3
-LABELS = 500
+RANDOM_DRAWS, LABELS = 3, 500
 ATTEMPTS = 2
 """How often a budget of tokens is approached; a run makes up to three attempts."""
 
@@ -228,20 +227,13 @@ def _clusters(texts: Sequence[str]) -> np.ndarray:
 
 def _tokenizer(folder: Path, learned_from: str) -> Any:
     """Byte pairs, learned once from the texts of a file and kept in another."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import Tokenizer
 
     path = folder / "tokenizer.json"
     if path.exists():
         return Tokenizer.from_file(str(path))
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY, show_progress=False, initial_alphabet=alphabet
-    )
     texts = pq.read_table(folder / learned_from)["text"].to_pylist()
-    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer = train_tokenizer(texts, VOCABULARY)
     tokenizer.save(str(path))
     return tokenizer
 

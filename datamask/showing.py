@@ -66,14 +66,14 @@ def _secrets(values: tuple[str, ...]) -> re.Pattern[str] | None:
             r"[\x21-\x7e]+", value
         )  # Clients join the lines of a token, or quote one of them.
         forms |= {value, *parts, "".join(parts), quote(value, safe=""), ascii(value)[1:-1]}
-    found = sorted((form for form in forms if len(form) >= LEAST_SECRET), key=len, reverse=True)
+    hidden = sorted((form for form in forms if len(form) >= LEAST_SECRET), key=len, reverse=True)
     escaped = (
         re.escape(form)
         if len(form) >= LEAST_INSIDE
         else rf"(?<![\w./-]){re.escape(form)}(?![\w./-])"
-        for form in found
+        for form in hidden
     )
-    return re.compile("|".join(escaped)) if found else None
+    return re.compile("|".join(escaped)) if hidden else None
 
 
 # Without tab and line feed; with the characters that change the direction of what follows.

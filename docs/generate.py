@@ -234,7 +234,7 @@ def documented(module: ModuleType) -> Iterator[tuple[str, str]]:
 
 def tables() -> Iterator[str]:
     """The tables of `datamask query`."""
-    from datamask.analysis.query import relations
+    from datamask.analysis.summary import relations
 
     yield '# SQL tables\n\nTables and views of a run, for `datamask query RUN "SELECT ..."`.'
     yield "All but `sample` and `neighbours` are in `RUN/composition.duckdb`.\n"

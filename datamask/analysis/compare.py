@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datamask.analysis.composition import KINDS, documents_of, rows_of
+from datamask.analysis.summary import KINDS, documents_of, rows_of
 from datamask.config.compute import Compute
 from datamask.errors import InputError, RunError
 from datamask.runs.run import Run

@@ -15,37 +15,24 @@ integers, or shards in their order, so that equal runs give equal values.
 
 from __future__ import annotations
 
-import contextlib
 import math
-import re
-import shlex
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from datamask.analysis import learning_tables
 from datamask.analysis.explained import explained
+from datamask.analysis.summary import documents_of
 from datamask.config.compute import Compute
 from datamask.config.selection import NO_GROUP
-from datamask.errors import RunError
 from datamask.runs.files import replace_file
 from datamask.runs.run import Run
 from datamask.runs.schemas import DROP_REASONS
 from datamask.storage.duckdb_scratch import (
     execute,
     execute_with,
-    read_only_duckdb,
     temporary_duckdb,
 )
-from datamask.storage.names import inside
-
-SOURCE_KINDS = {"dump": "dumps", "language": "languages", "domain": "domains"}
-"""Kinds of groups that the source knows, with their plurals."""
-
-KINDS = SOURCE_KINDS | {"topic": "topics"}
-"""Kinds of groups, with their plurals; documents without a group are in the group `NO_GROUP`."""
 
 GROUP_LIMIT = 1000
 """Maximum number of groups of a kind that are listed: the largest of the source. There may be
@@ -269,58 +256,3 @@ def _funnel(connection: Any) -> None:
     rows = [{"fate": fate, "gone": number} for fate, number in gone.items()]
     _fill(connection, "fates", "fate VARCHAR, gone BIGINT", rows)
     connection.execute(_FUNNEL)
-
-
-@contextlib.contextmanager
-def open_composition(run: Run, sql: str = "") -> Iterator[Any]:
-    """Yield a read-only connection to a run's `composition.duckdb` and the shards' `documents/`.
-
-    Args:
-        run: the run.
-        sql: what will be executed, if known: `documents/` is fetched only if it names one of the
-            views `documents` and `selection`.
-
-    Raises:
-        RunError: the file, or a file of the shards, is missing.
-    """
-    path = run.path("composition")
-    needed = [path]
-    if not sql or re.search(r"\b(documents|selection)\b", sql, re.IGNORECASE):
-        needed += [run.path("documents", shard) for shard in range(run.num_shards)]
-    for file in needed:
-        if not file.exists():
-            name = file.relative_to(run.root)
-            command = f"datamask rebuild {shlex.quote(run.address)}"
-            raise RunError(f"{run.address}/{name}: missing; run `{command}` first")
-    with read_only_duckdb(path) as connection:
-        if len(needed) > 1:
-            # DuckDB allows absolute paths only.
-            connection.execute(f"CREATE TEMP VIEW documents AS FROM {documents_of(run)}")
-            connection.execute("CREATE TEMP VIEW selection AS FROM temp.documents WHERE selected")
-        yield connection
-
-
-def documents_of(run: Run, folder: str | None = None) -> str:
-    """Return SQL for FROM: the documents of all shards, from their files, which must be fetched.
-
-    Args:
-        run: the run.
-        folder: the run's folder in the path of the files; None for the absolute one.
-    """
-    for path in run.root.glob("documents/*.parquet"):
-        inside(run.root, f"documents/{path.name}")
-    pattern = Path(run.root.absolute() if folder is None else folder) / "documents" / "*.parquet"
-    quoted = str(pattern).replace("'", "''")
-    return f"read_parquet('{quoted}', hive_partitioning = false) WHERE shard < {run.num_shards}"
-
-
-def query(run: Run, sql: str) -> list[dict[str, Any]]:
-    """Return rows of a query on a run's `composition.duckdb`; errors: `open_composition`."""
-    with open_composition(run, sql) as connection:
-        return rows_of(connection.execute(sql))
-
-
-def rows_of(result: Any) -> list[dict[str, Any]]:
-    """Return all rows of a DuckDB result, as dictionaries by column."""
-    names = [column[0] for column in result.description]
-    return [dict(zip(names, row, strict=True)) for row in result.fetchall()]

@@ -17,7 +17,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from datamask.analysis.composition import SELECTIONS, SOURCE_KINDS
+from datamask.analysis.composition import SELECTIONS
+from datamask.analysis.summary import SOURCE_KINDS
 from datamask.config.compute import Compute
 from datamask.config.selection import NO_GROUP
 from datamask.errors import CorruptFileError
@@ -26,8 +27,8 @@ from datamask.runs.files import read_columns, write_parquet
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.selection.limits import group_column
 from datamask.selection.repeats import added_repeat
+from datamask.selection.threshold import group_column
 from datamask.storage.duckdb_scratch import ROWS_AT_ONCE, execute, stream, temporary_duckdb
 
 # Rows are joined by their place: all files are in the source's order, and files of masks, topics

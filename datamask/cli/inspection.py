@@ -12,9 +12,8 @@ import click
 import numpy as np
 
 from datamask.analysis.compare import compare as compare_runs
-from datamask.analysis.query import relations, run_query
-from datamask.analysis.query import seen as seen_sql
-from datamask.analysis.summary import funnel_of
+from datamask.analysis.summary import funnel_of, relations, run_query
+from datamask.analysis.summary import seen as seen_sql
 from datamask.cli.options import (
     RunPlace,
     complete_setting,

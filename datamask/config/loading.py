@@ -157,16 +157,16 @@ def _put(data: dict[str, Any], key: str, value: Any, shown: str) -> None:
     *groups, last = key.split(".")
     inner: Any = data
     for group in groups:
-        place = _place(inner, group, shown)
-        if isinstance(inner, dict) and inner.get(place) is None:
-            inner[place] = {}
-        inner = inner[place]
+        step = _step(inner, group, shown)
+        if isinstance(inner, dict) and inner.get(step) is None:
+            inner[step] = {}
+        inner = inner[step]
         if not isinstance(inner, dict | list):
             raise SettingsError(f"{shown}: {group} is not a group of settings")
-    inner[_place(inner, last, shown)] = value
+    inner[_step(inner, last, shown)] = value
 
 
-def _place(inner: dict[str, Any] | list[Any], part: str, shown: str) -> Any:
+def _step(inner: dict[str, Any] | list[Any], part: str, shown: str) -> Any:
     """Return one part of a dotted key: a name in a group, or a valid position in a list."""
     if isinstance(inner, dict):
         return part

@@ -205,8 +205,8 @@ def _pad_batches(
     batches = token_batches(counts, most_tokens)
     features = []
     for rows in batches:
-        part = {name: [lists[row] for row in rows] for name, lists in sequences.items()}
-        padded = dict(tokenizer.pad(part, padding=True, return_tensors="pt"))
+        of_batch = {name: [lists[row] for row in rows] for name, lists in sequences.items()}
+        padded = dict(tokenizer.pad(of_batch, padding=True, return_tensors="pt"))
         if device.type == "cuda":  # A GPU can fetch pinned memory by itself.
             padded = {name: tensor.pin_memory() for name, tensor in padded.items()}
         features.append({**rest, **padded})
@@ -243,7 +243,7 @@ def compute_batches(
     if partial and (kept := partial.load()):
         done.append(kept[0])
         outputs.append(torch.from_numpy(kept[1]))
-        waiting = [one for one in waiting if not np.isin(one[0], kept[0]).all()]
+        waiting = [(rows, of) for rows, of in waiting if not np.isin(rows, kept[0]).all()]
     while waiting:
         batch, features = waiting.pop()
         try:
@@ -265,13 +265,13 @@ def compute_batches(
             half = len(batch) // 2
             logger.warning("out of device memory; going on with batches of %d", half)
             for rows in (slice(half, None), slice(None, half)):
-                part = {
+                half_of = {
                     name: value[rows]
                     if torch.is_tensor(value) and len(value) == len(batch)
                     else value
                     for name, value in features.items()
                 }
-                waiting.append((batch[rows], part))
+                waiting.append((batch[rows], half_of))
     matrix = np.empty((total, width), dtype=np.float32)
     matrix[np.concatenate(done)] = torch.cat([rows.float() for rows in outputs]).cpu().numpy()
     return matrix

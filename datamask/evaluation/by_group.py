@@ -60,7 +60,7 @@ def over_groups(
     parts = [verdict.compare(bits[..., rows], sizes[rows], error=error) for rows in members]
     for mean, *of_groups in zip(means, *parts, strict=True):
         values, lows, highs = (
-            np.array([getattr(one, end) for one in of_groups])
+            np.array([getattr(comparison, end) for comparison in of_groups])
             for end in ("difference", "low", "high")
         )
         worst = int(values.argmax())

@@ -96,4 +96,4 @@ def proposed(run: Run) -> tuple[str, float]:
         options.append(f"evaluation.tokens={tokens}")
     models = len(settings.default_arms) * settings.evaluation.seeds * len(size.learning_rates)
     seconds = models * (tokens / size.per_second + min(held_out, 2000) / SCORED_PER_SECOND)
-    return "datamask evaluate RUN" + "".join(f" --set {one}" for one in options), seconds
+    return "datamask evaluate RUN" + "".join(f" --set {option}" for option in options), seconds

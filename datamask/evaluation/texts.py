@@ -124,17 +124,21 @@ def tokenizer_of(run: Run, texts: list[str]) -> Any:
         InputError: the tokenizer is not the planned one.
         SettingsError: the tokenizer cannot be loaded.
     """
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
     if planned := run.pinned_revisions.get("tokenizer:tokenizer"):
         return load_tokenizer(run.settings.evaluation.model, "evaluation.model", planned)
+    return train_tokenizer(texts, preset(run.settings.evaluation).vocabulary)
+
+
+def train_tokenizer(texts: list[str], vocabulary: int) -> Any:
+    """Train byte-level BPE with so many tokens on *texts*."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=preset(run.settings.evaluation).vocabulary,
-        show_progress=False,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        vocab_size=vocabulary, show_progress=False, initial_alphabet=alphabet
     )
     tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
@@ -281,8 +285,8 @@ def _from_source(run: Run, compute: Compute) -> Iterator[dict[str, Any]]:
             name, group, in_all = known[shard, row]
             # A dump may be named as the whole sample, or as a set of the user's.
             shown = f"{by} {group}" if by != "none" and group in taken else group
-            found = {"set": shown, "id": name, "in_all": in_all, "text": text}
-            yield found | {"group": None if by == "none" else group}
+            columns = {"set": shown, "id": name, "in_all": in_all, "text": text}
+            yield columns | {"group": None if by == "none" else group}
 
 
 def _add_topics(connection: Any, run: Run, compute: Compute) -> None:

@@ -123,7 +123,7 @@ def compare(
         ratios = [_ratio(apart[members], sizes[members]) for members in groups]
         difference = float(np.mean([ratio for ratio, _, _ in ratios]))
         of_seeds = 2 * variance / bits.shape[1]
-        parts = [(part / len(groups) ** 2, documents - 1) for _, part, documents in ratios]
+        parts = [(own / len(groups) ** 2, documents - 1) for _, own, documents in ratios]
         parts.append((of_seeds, freedom))
         width, p_value = math.inf, 1.0
         if all(degrees > 0 for _, degrees in parts) and any(part > 0 for part, _ in parts):

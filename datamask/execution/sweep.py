@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from datamask.analysis.summary import gains, terms_of
 from datamask.config.compute import Compute
 from datamask.config.loading import with_values
 from datamask.config.plain_yaml import read_yaml
@@ -21,13 +22,18 @@ from datamask.config.settings import Settings
 from datamask.errors import DatamaskError, SettingsError, gathering, together
 from datamask.execution.sharing import check_sharing
 from datamask.planning.plan import plan_run
-from datamask.report.curves import curve_charts
-from datamask.report.sweep_page import Row, sweep_rows, tradeoff, write_sweep
+from datamask.report.chart_data import curve_charts, series_of, tradeoff_chart
+from datamask.report.charts import Chart, Series, look, png
+from datamask.report.rendering import number, render
+from datamask.runs.files import replace_file, write_text_file
 from datamask.runs.opening import open_run
 from datamask.runs.run import Run, digest
 
 Over = Mapping[str, Sequence[Any]]
 """The values to try, by the dotted key of their setting."""
+
+Row = dict[str, Any]
+"""What a variant reached: see `sweep_rows`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,3 +153,76 @@ def run_sweep(
     charts = [tradeoff(rows, {variant.root.name: variant.values for variant in variants})]
     charts += curve_charts(made, shards)
     return rows, write_sweep(variants[0].root.parent, Path(run.address).name, rows, charts)
+
+
+def sweep_rows(runs: Mapping[str, Run], shards: Sequence[int] | None) -> list[Row]:
+    """Return a row for each run by name, with its own report's numbers; of some *shards* only.
+
+    Keys: `variant`; `quality` and `diversity`, gains over random selections as fractions of the
+    best selection's gain; `metric`, which measures diversity; `objective`, minus random selections'
+    objective; `documents` that are selected. None: the method does not have the number.
+
+    Raises:
+        RunError: a run is not finished.
+    """
+    from datamask.objectives.weighted import load_objective  # This imports torch.
+
+    rows = []
+    for name, run in runs.items():
+        selection = run.settings.selection
+        metric = load_objective(selection.metric).name if run.settings.has_vectors else None
+        known, objective = gains(run, shards=shards), terms_of(run, shards).get("objective")
+        receipts = (run.receipt("selection", n) for n in shards or range(run.num_shards))
+        rows.append(
+            {
+                "variant": name,
+                "quality": known.get("quality", {}).get("selected"),
+                "diversity": known.get(metric or "", {}).get("selected"),
+                "metric": metric,
+                "objective": objective and objective["selected"] - objective["random"],
+                "documents": sum(receipt.metrics["num_selected"] for receipt in receipts),
+            }
+        )
+    return rows
+
+
+def tradeoff(rows: Sequence[Row], values: Mapping[str, Mapping[str, Any]]) -> Chart:
+    """Chart quality against diversity: a line along the first setting for each other choice.
+
+    *values* has the settings of each variant by its name; a row without is the run itself.
+    """
+    lines: dict[str, list[tuple[Row, str]]] = {}
+    for row in rows:
+        if None in (row["quality"], row["diversity"]) or row["variant"] not in values:
+            continue
+        (key, value), *others = values[row["variant"]].items()
+        line = ", ".join(f"{name}={choice}" for name, choice in others) or f"by {key}"
+        lines.setdefault(line, []).append((row, number(value)))
+    series = [
+        Series(
+            name=name,
+            x=[row["quality"] for row, _ in line],
+            y=[row["diversity"] for row, _ in line],
+            labels=[value for _, value in line],
+            hover=[
+                "{variant}\nquality {quality:.0%}, diversity {diversity:.0%}".format(**row)
+                for row, _ in line
+            ],
+            **look(place),
+        )
+        for place, (name, line) in enumerate(lines.items())
+    ]
+    series.append(series_of("random", [0.0], [0.0], labels=["random"], size=11))
+    metrics = ", ".join(sorted({row["metric"] for row in rows if row["metric"]}))
+    note = "Each point is a run, with the numbers of its own report. "
+    return tradeoff_chart(series, metrics, note)
+
+
+def write_sweep(folder: Path, title: str, rows: Sequence[Row], charts: Sequence[Chart]) -> Path:
+    """Write `sweep.html` and a picture of each chart into a folder; return the page's path."""
+    for chart in charts:
+        with replace_file(folder / f"{chart.key}.png") as temporary:
+            temporary.write_bytes(png(chart))
+    page = folder / "sweep.html"
+    write_text_file(page, render("sweep.html", title=title, rows=rows, charts=charts))
+    return page

@@ -29,6 +29,7 @@ from datamask.planning.preflight_folder import check_folder, folder_problems, ro
 from datamask.planning.preflight_rows import check_rows
 from datamask.planning.preview import Convert, PlanPreview, examine, stable_path
 from datamask.publishing.access import check_access
+from datamask.quality.counts import known_problems
 from datamask.runs import locks, schemas
 from datamask.runs.files import write_parquet
 from datamask.runs.opening import create_run, open_run, run_exists, run_storage
@@ -297,9 +298,7 @@ def _counted_problems(
         checked.fingerprint("quality") == now.fingerprint("quality")
     ):
         return []
-    from datamask.planning.preflight_budget import counted_problems  # This imports torch.
-
-    return counted_problems(now, compute)
+    return known_problems(now, compute)
 
 
 def _write_plan(run: Run, plan: PlanPreview, dumps: Sequence[Mapping[str, int]]) -> None:

@@ -28,9 +28,10 @@ from datamask.config.settings import Settings
 from datamask.embedding.vector_files import PIN as VECTORS_PIN
 from datamask.errors import DatamaskError, InputError, gathering, shortened
 from datamask.planning.preflight_vectors import check_vectors, missing_vectors
+from datamask.quality.counts import COUNTS, counts_of_source
+from datamask.runs.budget import budget_problems
 from datamask.runs.in_progress import each_in_turn
 from datamask.runs.schemas import Piece
-from datamask.selection.limits import COUNTS, check_bounds
 from datamask.source.columns import (
     INEXACT,
     domains,
@@ -98,9 +99,9 @@ def check_rows(
         problems += rows.missing_scores()
         problems += _repeated_ids(connection, rows)
         if rows.counted and not problems:
-            with gathering(problems):
-                [(documents,)] = execute(connection, "SELECT count(*) FROM ids")
-                check_bounds(connection, settings.selection, documents)
+            [(documents,)] = execute(connection, "SELECT count(*) FROM ids")
+            counts = counts_of_source(connection, settings.selection, documents)
+            problems += budget_problems(settings.selection, counts)
         if VECTORS_PIN in pinned_revisions and not problems:
             problems += missing_vectors(connection, rows.paths, rows.id_at, settings)
         for score in settings.scores:

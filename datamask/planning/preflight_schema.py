@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from fractions import Fraction
 
 import pyarrow as pa
 
 from datamask.config.selection import GREEDY
 from datamask.config.settings import Settings
 from datamask.errors import DatamaskError, InputError, SettingsError
-from datamask.runs import budget
 from datamask.runs.schemas import added_columns
 from datamask.runs.stage_settings import makes_model
 from datamask.source.columns import feature_problem, has_text, is_id, is_numeric, is_text
@@ -138,27 +136,6 @@ def _balanced(settings: Settings) -> dict[str, str]:
         names = indicator_names(settings.selection)
         return {name.partition("=")[0]: "more_terms" for name in names}
     return {}
-
-
-def budget_problems(settings: Settings, documents: int) -> Iterator[DatamaskError]:
-    """Yield errors if the budget exceeds the documents, or repeats cannot be met."""
-    selection = settings.selection
-    try:
-        total = budget.total_units(selection, documents)
-        if (selection.tokens is None) == (selection.training_tokens is None):
-            budget.check_training(selection, total, total)
-    except SettingsError as error:
-        yield error
-        return
-    if selection.mask_model or selection.tokens is not None:
-        return  # A threshold decides, or stage `quality` checks when tokens have been counted.
-    survivors = documents - int(Fraction(str(settings.least_pruned)) * documents)
-    if total > survivors:
-        yield SettingsError(
-            f"{budget.setting_of_documents(selection)}: {total:,} documents are to be kept, but "
-            f"quality.prune_fraction {settings.least_pruned} leaves at most {survivors} of "
-            f"{documents:,}"
-        )
 
 
 def _suits(settings: Settings) -> bool:

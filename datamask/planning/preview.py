@@ -24,7 +24,6 @@ from datamask.evaluation.questions import check_questions
 from datamask.evaluation.sizes import size_problems
 from datamask.hygiene.references import reference_digest, references
 from datamask.planning.preflight_schema import (
-    budget_problems,
     column_problems,
     objective_problems,
     token_problems,
@@ -223,7 +222,8 @@ def examine(
         problem = "no rows in any of its files; check the path"
         problems.append(InputError(problem, path=settings.source.path))
     elif are_all:
-        budgeting = list(budget_problems(settings, documents))
+        counts = counts_of_footers(settings, documents)
+        budgeting = list(budget.budget_problems(settings.selection, counts))
         problems += budgeting
         text = sum(bytes_of for file in files for _, bytes_of in file.groups)
         problems += size_problems(settings, text, before)
@@ -333,9 +333,17 @@ def _score_pin(score: Score, settings: Settings, before: Run | None) -> dict[str
     return {key: pin_classifier(score)}
 
 
+def counts_of_footers(settings: Settings, documents: int) -> budget.Counts:
+    """Count the documents that are left if as few are pruned as the settings can mean."""
+    if not settings.least_pruned:
+        return budget.Counts(documents)
+    left = documents - int(Fraction(str(settings.least_pruned)) * documents)
+    return budget.Counts(documents, left, f"quality.prune_fraction {settings.least_pruned}")
+
+
 def _disk_needed(settings: Settings, documents: int, size: int) -> dict[str, int]:
     """Estimate the bytes on disk by folder of the run, from bytes per document."""
-    survivors = documents - int(Fraction(str(settings.least_pruned)) * documents)
+    survivors = counts_of_footers(settings, documents).left or documents
     total = budget.expected_documents(settings.selection, documents, size)
     kinds = [score.kind for score in settings.scores]
     needed = {

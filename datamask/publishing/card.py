@@ -16,8 +16,7 @@ from pathlib import Path
 import yaml
 from huggingface_hub import DatasetCard, DatasetCardData
 
-from datamask.analysis.composition import open_composition, query
-from datamask.analysis.summary import near_duplicates, tokens_of
+from datamask.analysis.summary import near_duplicates, open_composition, query, tokens_of
 from datamask.config.evaluation import Evaluation
 from datamask.config.outputs import MOST_DUMPS, Publication
 from datamask.config.selection import FROM_RECIPE, NO_GROUP, Selection

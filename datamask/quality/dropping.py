@@ -24,8 +24,8 @@ from datamask.config.selection import LENGTH_BINS
 from datamask.hygiene.contamination import common_ngrams
 from datamask.hygiene.similar_pairs import find_near_duplicates
 from datamask.objectives.level import NATURAL, Level
-from datamask.quality.budget_checks import Counts, check_survivors, count_documents
 from datamask.quality.combining import join_documents, value_of, write_shards
+from datamask.quality.counts import Reasons, check_survivors, count_documents
 from datamask.quality.fitting import rank_correlation
 from datamask.quality.grouping import group_kinds, group_shares
 from datamask.runs import schemas
@@ -212,7 +212,7 @@ def quantiles(counts: list[tuple[int, int]], parts: int) -> list[int]:
     return [counts[border][0] for border in borders]
 
 
-def _counted(counts: Counts, shards: int) -> list[dict[str, Any]]:
+def _counted(counts: Reasons, shards: int) -> list[dict[str, Any]]:
     """Return the metrics of each shard that count documents and tokens."""
     counted: list[dict[str, Any]] = [
         {"dropped": dict.fromkeys(schemas.DROP_REASONS, 0), "kept": 0, "tokens": 0}

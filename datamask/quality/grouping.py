@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from datamask.config.inputs import Score
 from datamask.runs.run import Run
-from datamask.selection.limits import group_column
+from datamask.selection.threshold import group_column
 from datamask.storage.duckdb_scratch import execute, execute_with, value_at
 
 # Chosen by experiment: docs/log.md#groups.

@@ -50,10 +50,10 @@ def scale_of(run: Run, receipts: list[Receipt], score: Score) -> tuple[float, fl
     parts: list[list[float]] = []
     for receipt in receipts:
         metrics = receipt.metrics["scores"][score.name]
-        part = [metrics[key] for key in ("count", "mean", "deviation", "min", "max")]
+        summary = [metrics[key] for key in ("count", "mean", "deviation", "min", "max")]
         if metrics["count"]:
-            parts.append(part)
-            if max(map(abs, part[3:])) > (LARGEST if score.normalisation == "none" else MOST):
+            parts.append(summary)
+            if max(map(abs, summary[3:])) > (LARGEST if score.normalisation == "none" else MOST):
                 problem = f"values too large for normalisation {score.normalisation}; use rank"
                 path = run.path("scores", receipt.unit)
                 raise InputError(problem, path=path, shard=receipt.unit, column=score.name)

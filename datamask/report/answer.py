@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from datamask.analysis.composition import open_composition
-from datamask.analysis.summary import totals_of
+from datamask.analysis.summary import open_composition, totals_of
 from datamask.report.finding import Finding
 from datamask.report.findings import findings_of
 from datamask.report.rendering import render

@@ -6,9 +6,8 @@ import contextlib
 from collections.abc import Callable, Sequence
 
 from datamask.analysis.compare import Comparisons
-from datamask.analysis.composition import KINDS, open_composition
-from datamask.analysis.summary import gains, totals_of
-from datamask.report.curves import curve_charts
+from datamask.analysis.summary import KINDS, gains, open_composition, totals_of
+from datamask.report.chart_data import curve_charts
 from datamask.report.redundancy import redundancy
 from datamask.report.rendering import render
 

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from datamask.analysis.composition import query
-from datamask.analysis.summary import MOST_CHANGE, drift, gains, totals_of
+from datamask.analysis.summary import MOST_CHANGE, drift, gains, query, totals_of
 from datamask.config import recipe
 from datamask.config.inputs import MOST_WINDOWS, Embedding
 from datamask.evaluation.models import duration

@@ -7,15 +7,14 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from datamask.analysis.composition import KINDS, query
+from datamask.analysis.summary import KINDS, query
 from datamask.config.loading import parse_settings
 from datamask.config.selection import WITHOUT_OBJECTIVE
 from datamask.errors import SettingsError
 from datamask.report.finding import LEAST_EXPECTED, MOST_NAMED, Finding, Grade
 from datamask.report.rendering import STEPS
-from datamask.runs.budget import total_units
+from datamask.runs.budget import Counts, budget_problems
 from datamask.runs.run import Run
-from datamask.selection.limits import check_limits
 
 Row = dict[str, Any]
 
@@ -92,13 +91,13 @@ def groups(run: Run) -> Iterator[Finding]:
         yield Finding("good", "groups", "no group keeps more or less than chance allows", text)
         return
     command = ""
-    causes = [(one, _cause(run, one)) for one in unusual[:MOST_NAMED]]
-    blamed = next(((one, cause) for one, cause in causes if cause), None)
+    causes = [(group, _cause(run, group)) for group in unusual[:MOST_NAMED]]
+    blamed = next(((group, cause) for group, cause in causes if cause), None)
     if blamed:
-        one, cause = blamed
-        text += f" Score {cause['score']} differs by {one['kind']}: {_figures(cause)}."
-        command = _remedy(run, cause["score"], one["kind"])
-    elif any(one["step"] in _BY_SCORES for one in unusual):
+        group, cause = blamed
+        text += f" Score {cause['score']} differs by {group['kind']}: {_figures(cause)}."
+        command = _remedy(run, cause["score"], group["kind"])
+    elif any(group["step"] in _BY_SCORES for group in unusual):
         text += " No score explains this; the diversity term does."
         command = _limits(run, unusual)
     more = " and others" if len(unusual) > MOST_NAMED else ""
@@ -174,11 +173,11 @@ def explained(run: Run) -> Iterator[Finding]:
             if row["score"] == score.name and (grade := _grade(row, unusual))
         ]
         # A warning goes before a caution; the strongest of either goes first.
-        for grade, row in sorted(judged, key=lambda one: one[0] == "caution")[:1]:
+        for grade, row in sorted(judged, key=lambda graded: graded[0] == "caution")[:1]:
             has_findings = True
             kind = row["kind"]
             text = f"Score {score.name} differs by {kind}: {_figures(row)}."
-            if decided := [one for one in unusual if one["kind"] == kind]:
+            if decided := [group for group in unusual if group["kind"] == kind]:
                 text += f" What was kept: {_named(decided)}."
             if kind == "length":
                 text += " Use another score, or one from texts that you label."
@@ -198,7 +197,7 @@ def explained(run: Run) -> Iterator[Finding]:
 
 def _grade(row: Row, unusual: Sequence[Row]) -> Grade | None:
     """Grade a score and a kind of group; None if there is nothing to say."""
-    is_decided = any(one["kind"] == row["kind"] for one in unusual)
+    is_decided = any(group["kind"] == row["kind"] for group in unusual)
     if _is_group(row) or (_is_blind(row) and is_decided):
         return "warning"
     return "caution" if _is_blind(row) or (is_decided and _differs(row)) else None
@@ -257,10 +256,10 @@ def _limits(run: Run, unusual: Sequence[Row]) -> str:
     command = _accepted(run, "selection.limits", limits)
     try:
         limited = type(selection)(**selection.model_dump() | {"limits": limits})
-        check_limits(limited, total_units(limited, run.num_documents), there)
-    except (ValueError, SettingsError):
+    except ValueError:
         return ""
-    return command
+    problems = budget_problems(limited, Counts(run.num_documents, groups=there))
+    return "" if list(problems) else command
 
 
 def _accepted(run: Run, key: str, value: list[dict[str, Any]]) -> str:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from datamask.analysis.composition import query
-from datamask.analysis.summary import benchmarks, drift, funnel_of, repeats_of
+from datamask.analysis.summary import benchmarks, drift, funnel_of, query, repeats_of
 from datamask.report.page_data import TABS
 from datamask.report.rendering import render
 from datamask.runs.run import Run

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from datamask.analysis import summary
-from datamask.analysis.composition import open_composition, query
+from datamask.analysis.summary import open_composition, query
 from datamask.config.compute import Compute
 from datamask.embedding.embed import encoder_name
 from datamask.embedding.pinning import PIN
@@ -25,7 +25,6 @@ from datamask.quality.examples import example_figures
 from datamask.report import chart_data, page_data
 from datamask.report.answer import Answer, answer
 from datamask.report.charts import Chart, write_captions, write_pictures
-from datamask.report.curves import curve_charts
 from datamask.report.evaluation import findings, write_evaluation_page
 from datamask.report.findings import learned_from
 from datamask.report.markdown import moved_groups
@@ -64,7 +63,7 @@ def write_report(run: Run, compute: Compute) -> None:
         charts = chart_data.training_windows(run)
         if run.settings.has_vectors:
             charts = [chart_data.tradeoff(run), chart_data.embedding_map(run), *charts]
-        trained, curves = write_evaluation_page(run), curve_charts({"": run})
+        trained, curves = write_evaluation_page(run), chart_data.curve_charts({"": run})
         write_pictures(run.storage, "pictures", [*charts, *trained, *curves])
         write_captions(run, [*charts, *trained, *curves])
         answered = answer(run)

@@ -13,8 +13,7 @@ import json
 from collections import Counter
 from typing import Any
 
-from datamask.analysis.composition import KINDS, query, rows_of
-from datamask.analysis.query import open_run_database
+from datamask.analysis.summary import KINDS, open_run_database, query, rows_of
 from datamask.report.finding import LEAST_EXPECTED
 from datamask.report.group_findings import RETENTION
 from datamask.report.redundancy import NEAR_COPY, NEAR_DUPLICATE_COSINE
@@ -98,13 +97,13 @@ def first_documents(rows: list[list[Any]]) -> dict[str, list[tuple[str, str, str
         "Kept": (kept, "kept, highest logit", "random", "kept, near the threshold"),
         "Not kept": (others, alike and alike[2], "left out, best quality", "pruned"),
     }
-    found = {}
+    by_title = {}
     for title, (known, *kinds) in wanted.items():
         firsts = [next((row for row in known if row[2] == kind), None) for kind in kinds]
         chosen = {row[0]: row for row in [*firsts, *known] if row}
         shown = [*chosen.values()][:3]
-        found[title] = [(" ".join(row[8].split())[:300], row[0], _reason(row)) for row in shown]
-    return found
+        by_title[title] = [(" ".join(row[8].split())[:300], row[0], _reason(row)) for row in shown]
+    return by_title
 
 
 def _reason(row: list[Any]) -> str:

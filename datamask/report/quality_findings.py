@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from datamask.analysis.composition import query
-from datamask.analysis.summary import benchmarks
+from datamask.analysis.summary import benchmarks, query
 from datamask.config.recipe import wanted_share
 from datamask.config.selection import Selection
 from datamask.quality.examples import example_figures

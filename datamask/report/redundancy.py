@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from datamask.analysis.composition import rows_of
-from datamask.analysis.query import open_run_database
+from datamask.analysis.summary import open_run_database, rows_of
 from datamask.runs.run import Run
 
 NEAR_DUPLICATE_COSINE = 0.95

@@ -1,4 +1,7 @@
-"""Count the documents to keep in the corpus, in each shard and in each published file.
+"""Count the documents to keep in corpus, shards and published files, and say if there are so many.
+
+`budget_problems` is the only place that compares what the settings ask for with the documents that
+there are: planning, stages and `datamask.select` give it what they have counted.
 
 This is pure integer arithmetic, so that the same corpus gives the same numbers on every machine and
 however its files are split. A budget of documents is met exactly; `datamask.selection.threshold`
@@ -7,33 +10,24 @@ meets a budget of tokens within one document.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from datamask.config.selection import Selection
-from datamask.errors import SettingsError
+from datamask.config.selection import NO_GROUP, Selection
+from datamask.errors import SettingsError, together
 
 
 def total_budget(selection: Selection, num_documents: int) -> int:
-    """Return the number of documents to keep of *num_documents*: at least 1, rounded half up.
-
-    Raises:
-        SettingsError: `selection.documents` exceeds the source.
-    """
-    wanted = selection.documents
-    if wanted is None:
-        return max(1, int(Fraction(str(selection.ratio)) * num_documents + Fraction(1, 2)))
-    if wanted > num_documents:
-        raise SettingsError(
-            f"selection.documents: {wanted:,} set, but the source has only {num_documents:,}"
-        )
-    return wanted
+    """Return the number of documents to keep of *num_documents*: at least 1, rounded half up."""
+    if selection.documents is not None:
+        return selection.documents
+    return max(1, int(Fraction(str(selection.ratio)) * num_documents + Fraction(1, 2)))
 
 
-def setting_of_documents(selection: Selection) -> str:
-    """Name the setting that says how many documents are kept; for messages."""
-    return "selection.ratio" if selection.documents is None else "selection.documents"
+def unit_of(selection: Selection) -> str:
+    """Return the unit of the budget: documents or tokens."""
+    return "documents" if selection.tokens is None else "tokens"
 
 
 def total_units(selection: Selection, num_documents: int) -> int:
@@ -41,23 +35,145 @@ def total_units(selection: Selection, num_documents: int) -> int:
     return selection.tokens or total_budget(selection, num_documents)
 
 
-def check_training(selection: Selection, least: int, most: int) -> None:
-    """Check that training can see what the settings ask for, with documents repeated if necessary.
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What is known of the documents when it is asked if the budget can be met.
 
-    An epoch sees every selected document once. It has from *least* to *most* documents or tokens,
-    in the same unit as the total that training sees.
-
-    Raises:
-        SettingsError: the total is less than any epoch, or more than `max_repeat` epochs.
+    Args:
+        documents: in the source.
+        left: those that can be selected, at most; None: all.
+        reason: why the others cannot.
+        tokens: of the documents that can be selected; None: not counted.
+        groups: documents or tokens of each group, like the budget, without documents that exceed
+            the group's cap; None: not counted.
+        epoch: least and most documents or tokens of a selection, like the training's total; None:
+            not known, or the budget says it.
     """
-    total, repeated = selection.training, selection.max_repeat * most
-    if total is not None and not least <= total <= repeated:
+
+    documents: int
+    left: int | None = None
+    reason: str = ""
+    tokens: int | None = None
+    groups: Mapping[str, int] | None = None
+    epoch: tuple[int, int] | None = None
+
+
+def budget_problems(
+    selection: Selection, counts: Counts, setting: str = ""
+) -> Iterator[SettingsError]:
+    """Yield an error for each thing that the settings ask for and these documents cannot give.
+
+    *setting* names the setting of the budget in messages. Nothing is asked of a run that a mask
+    model judges: its threshold decides.
+    """
+    if selection.mask_model:
+        return
+    total = total_units(selection, counts.documents)
+    if problem := too_few(selection, counts, setting):
+        yield problem
+    elif selection.limits and counts.groups is not None:
+        yield from limit_problems(selection, total, counts.groups)
+    yield from _training_problems(selection, total, counts.epoch)
+
+
+def too_few(selection: Selection, counts: Counts, setting: str = "") -> SettingsError | None:
+    """Return the error that fewer documents or tokens are there than the budget needs, or None."""
+    total, unit = total_units(selection, counts.documents), unit_of(selection)
+    there: int | None = counts.documents if counts.left is None else counts.left
+    those = f"there are only {there:,} documents"
+    if counts.left is not None:
+        those = f"of {counts.documents:,} documents {there:,} are left ({counts.reason})"
+    if selection.tokens is not None:
+        there, those = counts.tokens, f"{those} with {counts.tokens or 0:,} tokens"
+    if there is None or total <= there:
+        return None
+    if not setting:
+        is_ratio = selection.tokens is None and selection.documents is None
+        setting = f"selection.{'ratio' if is_ratio else unit}"
+    also = "" if counts.left is None else ", or quality.prune_fraction"
+    return SettingsError(f"{setting}: {total:,} {unit} are to be kept, but {those}; lower it{also}")
+
+
+def check_budget(selection: Selection, counts: Counts) -> None:
+    """Raise what `budget_problems` yields, as one SettingsError."""
+    if problems := list(budget_problems(selection, counts)):
+        raise together(problems)
+
+
+def _training_problems(
+    selection: Selection, total: int, epoch: tuple[int, int] | None
+) -> Iterator[SettingsError]:
+    """Yield an error if training cannot see what the settings ask for, with documents repeated.
+
+    An epoch sees every selected document once.
+    """
+    if epoch is None and (selection.tokens is None) == (selection.training_tokens is None):
+        epoch = (total, total)
+    if selection.training is None or epoch is None:
+        return
+    least, most = epoch
+    repeated = selection.max_repeat * most
+    if not least <= selection.training <= repeated:
         name = "training_documents" if selection.training_documents else "training_tokens"
-        epoch = f"{most:,}" if least == most else f"from {least:,} to {most:,}"
-        raise SettingsError(
-            f"selection.{name}: {total:,}, but the subset has {epoch}, or {repeated:,} with "
-            f"repeats (selection.max_repeat); set a number from {least} to {repeated}"
+        there = f"{most:,}" if least == most else f"from {least:,} to {most:,}"
+        yield SettingsError(
+            f"selection.{name}: {selection.training:,}, but the subset has {there}, or "
+            f"{repeated:,} with repeats (selection.max_repeat); set a number from {least} to "
+            f"{repeated}"
         )
+
+
+def group_bounds(
+    selection: Selection, total: int, names: Iterable[str]
+) -> dict[str, tuple[int, int]]:
+    """Return floor and cap of the groups that have limits; documents or tokens, as *total*."""
+    own = {
+        limit.value: (round(limit.floor * total), round(limit.cap * total))
+        for limit in selection.limits
+    }
+    bounds_of = {name: own.get(name, own.get(None)) for name in names}
+    return {name: bounds for name, bounds in bounds_of.items() if bounds is not None}
+
+
+def limit_problems(
+    selection: Selection, total: int, groups: Mapping[str, int]
+) -> Iterator[SettingsError]:
+    """Yield an error for each floor that a group cannot meet, and if floors or caps do not add up.
+
+    Floors of small budgets may exceed the budget by rounding.
+    """
+    column, unit = selection.limits[0].column, unit_of(selection)
+    named = (limit.value for limit in selection.limits if limit.value is not None)
+    bounds = group_bounds(selection, total, {*groups, *named})
+    for name, (floor, _) in sorted(bounds.items()):
+        if (there := groups.get(name, 0)) < floor:
+            yield SettingsError(
+                f"selection.limits: the floor of {column} {name} asks for {floor:,} {unit}, but "
+                f"only {there:,} are left; lower the floor"
+            )
+    floors = sum(floor for floor, _ in bounds.values())
+    if floors > total:
+        yield SettingsError(
+            f"selection.limits: the floors add up to {floors:,} {unit}, but only {total:,} are to "
+            "be kept; lower them"
+        )
+    caps = {name: cap for name, (_, cap) in bounds.items()}
+    most = sum(min(there, caps.get(name, there)) for name, there in groups.items())
+    if most < total:
+        yield too_little(selection, most, total, caps)
+
+
+def too_little(
+    selection: Selection, most: int, total: int, limited: Iterable[str]
+) -> SettingsError:
+    """Return the error that the caps leave less than the budget."""
+    column, remedy = selection.limits[0].column, f"raise them, or keep {most:,}"
+    if NO_GROUP in limited:
+        remedy += f"; documents without a {column} form the group {NO_GROUP}, which has its own cap"
+    return SettingsError(
+        f"selection.limits: the caps leave {most:,} {unit_of(selection)}, but {total:,} are to be "
+        f"kept; {remedy}"
+    )
 
 
 BYTES_PER_TOKEN = 4
@@ -98,15 +214,10 @@ def corpus_units(selection: Selection, num_documents: int, left: Survivors) -> i
     Raises:
         SettingsError: fewer documents (or tokens) survive than the budget needs.
     """
-    total = total_units(selection, num_documents)
-    in_tokens = selection.tokens is not None
-    there = left.tokens_total if in_tokens else left.kept_total
-    if total > there:
-        raise SettingsError(
-            f"selection: {total:,} {'tokens' if in_tokens else 'documents'} are to be kept, but "
-            f"pruning (quality.prune_fraction) and dropped documents leave {there:,}"
-        )
-    return total
+    kept, tokens, why = left.kept_total, left.tokens_total, "others are dropped"
+    if problem := too_few(selection, Counts(num_documents, kept, why, tokens)):
+        raise problem
+    return total_units(selection, num_documents)
 
 
 def shard_units(selection: Selection, num_documents: int, left: Survivors) -> int:

@@ -73,7 +73,7 @@ def load_epoch(connection: Any, run: Run) -> int:
     selection = run.settings.selection
     # A budget of tokens is exceeded by a part of a document, and then an epoch is as well.
     least = min(epoch, selection.tokens) if selection.tokens is not None and in_tokens else epoch
-    budget.check_training(selection, least, least)
+    budget.check_budget(selection, budget.Counts(run.num_documents, epoch=(least, least)))
     return int(epoch)
 
 

@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from datamask.config.compute import Compute
-from datamask.config.selection import Selection
+from datamask.config.selection import NO_GROUP, Selection
 from datamask.errors import together
 from datamask.runs import budget, schemas
 from datamask.runs.files import read_columns
@@ -34,7 +34,6 @@ from datamask.runs.in_progress import each_in_turn
 from datamask.runs.output import write_output
 from datamask.runs.run import Run
 from datamask.selection.documents import ShardDocuments, read_groups, read_ranked, read_survivors
-from datamask.selection.limits import make_bounds, too_little
 from datamask.selection.order import NOTHING, ORDER, Key, is_kept, last_within, midway, not_after
 from datamask.storage.duckdb_scratch import execute, execute_with, temporary_duckdb
 
@@ -123,6 +122,36 @@ def candidates_of(run: Run, documents: ShardDocuments) -> pa.Table:
     return ranked.append_column("name", name).append_column("shard", shards)
 
 
+def group_column(column: str, table: str) -> str:
+    """Return SQL for the name of a document's group."""
+    return f"coalesce({table}.\"{column}\", '{NO_GROUP}')"
+
+
+def make_bounds(connection: Any, selection: Selection, total: int, table: str) -> dict[str, int]:
+    """Make the table `bounds` (name, floor, cap) of the limited groups; return caps by name.
+
+    *table* names the groups: it has the columns name and units.
+
+    Raises:
+        SettingsError: the limits cannot be met.
+    """
+    names = [name for (name,) in execute(connection, f"SELECT DISTINCT name FROM {table}")]
+    bounds_of = budget.group_bounds(selection, total, names)
+    rows = [{"name": name, "floor": floor, "cap": cap} for name, (floor, cap) in bounds_of.items()]
+    schema = pa.schema([("name", pa.string()), ("floor", pa.int64()), ("cap", pa.int64())])
+    given = pa.Table.from_pylist(rows, schema=schema)
+    execute_with(connection, given, "CREATE TEMP TABLE bounds AS FROM arriving")
+    units = execute(
+        connection,
+        f"SELECT name, sum(units)::BIGINT FROM {table} LEFT JOIN bounds USING (name) "
+        "WHERE cap IS NULL OR units <= cap GROUP BY name",
+    )
+    groups = dict.fromkeys(names, 0) | dict(units)
+    if selection.limits and (problems := list(budget.limit_problems(selection, total, groups))):
+        raise together(problems)
+    return {name: cap for name, (_, cap) in bounds_of.items()}
+
+
 def cut_table(connection: Any, selection: Selection, total: int) -> list[dict[str, Any]]:
     """Apply budget and limits to `candidates`.
 
@@ -181,7 +210,7 @@ def cut_table(connection: Any, selection: Selection, total: int) -> list[dict[st
         and kept < total
         and total - kept >= (execute(connection, skipped)[0][0] or 0)
     ):
-        raise too_little(selection, kept, total, caps)
+        raise budget.too_little(selection, kept, total, caps)
     return table
 
 

@@ -106,9 +106,9 @@ def unify_schemas(schemas: Iterable[tuple[str, pa.Schema]], union: bool = False)
         for schema, paths in groups:
             if name in schema.names:
                 kinds.setdefault(schema.field(name).type, []).extend(paths)
-        kind, found = _type_of_all(name, kinds)
+        kind, of_column = _type_of_all(name, kinds)
         fields.append(pa.field(name, kind))
-        problems += found
+        problems += of_column
     if problems:
         raise together(problems)
     return pa.schema(fields)

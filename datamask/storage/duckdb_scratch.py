@@ -151,7 +151,7 @@ def read_only_duckdb(path: Path) -> Any:
     """Open a connection to a database file; it loads no extension.
 
     It opens no other files but those in `documents/` and `tokens/` next to the database. COPY, even
-    inside a WITH, may still write the open file (DuckDB 2.0), so `analysis.query` accepts only a
+    inside a WITH, may still write the open file (DuckDB 2.0), so `analysis.summary` accepts only a
     SELECT. All connections of a process to one file must be made here: DuckDB refuses a second one
     with another configuration.
     """

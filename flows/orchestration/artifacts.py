@@ -9,10 +9,11 @@ from pathlib import Path
 from prefect.artifacts import create_image_artifact, create_link_artifact, create_markdown_artifact
 from prefect.assets import Asset, AssetProperties, add_asset_metadata, materialize
 
+from datamask.execution.sweep import Row
 from datamask.report.answer import answer_markdown
 from datamask.report.evaluation import evaluation_markdown
 from datamask.report.markdown import report_markdown
-from datamask.report.sweep_page import Row, sweep_markdown
+from datamask.report.rendering import render
 from datamask.runs.run import Run
 from flows.orchestration.events import tell
 from flows.orchestration.progress import titled
@@ -29,7 +30,7 @@ def show_report(run: Run) -> None:
 
 def show_sweep(run: Run, rows: list[Row], page: Path) -> None:
     """Show the table of a sweep, a link to its page, and its pictures."""
-    text = f"{sweep_markdown(rows)}\n\nThe page: `{page}`"
+    text = f"{render('sweep.md', rows=rows)}\n\nThe page: `{page}`"
     create_markdown_artifact(text, **titled(run, "sweep"))
     for path in sorted(page.parent.glob("*.png")):
         _show_picture(run, path)

@@ -12,8 +12,7 @@ from typing import Any
 
 from prefect.events import emit_event
 
-from datamask.analysis.composition import query
-from datamask.analysis.summary import totals_of
+from datamask.analysis.summary import query, totals_of
 from datamask.runs.run import Run, digest
 
 MOST_SHARDS = 100

@@ -10,8 +10,9 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 
-from datamask.analysis.composition import READABLE_FROM, compose, query
+from datamask.analysis.composition import READABLE_FROM, compose
 from datamask.analysis.documents import tabulate
+from datamask.analysis.summary import query
 from datamask.config.compute import Compute
 from datamask.config.settings import Settings
 from datamask.errors import CorruptFileError, RunError

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from datamask.analysis.composition import documents_of, query
 from datamask.analysis.explained import explained as computed
+from datamask.analysis.summary import documents_of, query
 from datamask.config.loading import load_settings
 from datamask.report.findings import findings_of
 from datamask.report.group_findings import MOST_AUC

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 from click.testing import CliRunner
 
-from datamask.analysis.query import relations, run_query
+from datamask.analysis.summary import relations, run_query
 from datamask.cli.main import cli
 from datamask.config.loading import load_settings
 from datamask.errors import RunError

@@ -32,7 +32,7 @@ ROOT = Path(datamask.__file__).parents[1]
 HERE = "tests/cli/test_printed_commands.py"
 
 PRINTED = {
-    ("datamask/analysis/composition.py", "rebuild"): "test_what_is_missing_names_the_launch",
+    ("datamask/analysis/summary.py", "rebuild"): "test_what_is_missing_names_the_launch",
     ("datamask/cli/inspection.py", "rebuild"): "test_damage_names_the_launch",
     ("datamask/cli/inspection.py", "verify"): "test_damage_names_the_launch",
     ("datamask/cli/labelling.py", "settings"): "test_keys_are_explained",

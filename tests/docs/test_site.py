@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 import datamask
-from datamask.analysis.query import relations
+from datamask.analysis.summary import relations
 from datamask.cli.main import cli
 from datamask.config.reference import descriptions
 from tests.docs.pages import PAGES, ROOT, blocks, command_lines, words_of

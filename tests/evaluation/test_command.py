@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from datamask.analysis.query import run_query
+from datamask.analysis.summary import run_query
 from datamask.publishing.card import _settings
 from datamask.runs.opening import open_run
 from tests.cli.commands import here

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from datamask.analysis.composition import query
+from datamask.analysis.summary import query
 from datamask.cli.main import cli
+from datamask.execution import sweep
 from datamask.execution.pipeline import rebuild
 from datamask.planning.plan import plan_run
-from datamask.report import sweep_page
 from datamask.runs.opening import open_run
 from tests.cli.commands import here
 from tests.faults.comparison import contents
@@ -85,13 +85,13 @@ def test_the_table_has_the_numbers_of_the_reports(home):
 def test_the_chart_has_a_line_for_each_choice_of_the_second_setting(home):
     """Along the first setting, in the order that was asked for, with its values as labels."""
     runs = {name: open_run(home / "run-sweep" / name) for name in NAMES}
-    rows = sweep_page.sweep_rows(runs, None)
+    rows = sweep.sweep_rows(runs, None)
     values = {
         f"quality_weight-{weight}+steps-{steps}": {"quality_weight": weight, "steps": steps}
         for weight in WEIGHTS
         for steps in STEPS
     }
-    series = sweep_page.tradeoff(rows, values).series
+    series = sweep.tradeoff(rows, values).series
     assert [one.name for one in series] == ["steps=5", "steps=10", "random"]
     for line, steps in zip(series, STEPS, strict=False):
         of_line = [row for row in rows if row["variant"].endswith(f"steps-{steps}")]

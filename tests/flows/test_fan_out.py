@@ -258,7 +258,7 @@ def test_a_form_fills_in_nothing():
             assert "$ref" not in schema and "allOf" not in schema, (flow.name, name)
 
 
-@pytest.mark.usefixtures("prefect")
+@pytest.mark.usefixtures("prefect", "undrawn")
 def test_a_finished_run_is_published_whatever_its_source_has_become(tmp_path, corpus):
     """Its folder has grown, or is gone: other settings of publication concern neither."""
     from datamask.config.outputs import Publication

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from datamask.analysis.composition import query
+from datamask.analysis.summary import query
 from datamask.errors import DatamaskError
 from datamask.planning.plan import plan_run
 from tests.finished import finish, publish_locally, settings

@@ -4,7 +4,9 @@ import pyarrow as pa
 import pytest
 
 from datamask.config.loading import parse_settings
-from datamask.planning.preflight_schema import budget_problems, column_problems
+from datamask.planning.preflight_schema import column_problems
+from datamask.planning.preview import counts_of_footers
+from datamask.runs.budget import budget_problems
 
 
 def test_the_setting_of_a_score_is_named_by_its_place():
@@ -39,5 +41,7 @@ def test_a_budget_is_refused_only_if_so_much_is_pruned_in_any_case():
     refused = []
     for quality in ({}, {"prune_fraction": 0.5}):
         chosen = {"quality": {"scores": [score], **quality}, "selection": {"ratio": 0.6}}
-        refused.append(len(list(budget_problems(parse_settings(chosen), 100))))
+        given = parse_settings(chosen)
+        counts = counts_of_footers(given, 100)
+        refused.append(len(list(budget_problems(given.selection, counts))))
     assert refused == [0, 1]

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from datamask.analysis.composition import query
+from datamask.analysis.summary import query
 from datamask.report.findings import findings_of
 from datamask.runs.run import Run
 from tests import windows

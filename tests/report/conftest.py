@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from datamask.analysis.compare import compare
+from datamask.execution.sweep import sweep_rows, tradeoff, write_sweep
 from datamask.report import sample
 from datamask.report.compare_page import compare_page
-from datamask.report.sweep_page import sweep_rows, tradeoff, write_sweep
 from datamask.runs.run import Run
 from tests.conftest import leave_out_charts, measure_roughly
 from tests.finished import corpus, finish, settings, word_tokenizer

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from datamask.analysis.composition import query
+from datamask.analysis.summary import query
 from datamask.report.redundancy import sample_path
 from datamask.report.rendering import explanations
 from tests.conftest import mostly_nightly

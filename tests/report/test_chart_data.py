@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from datamask.analysis import summary
+from datamask.execution.sweep import tradeoff
 from datamask.report import chart_data, group_findings, redundancy
 from datamask.report.answer import answer
 from datamask.report.charts import (
@@ -23,7 +24,6 @@ from datamask.report.charts import (
 )
 from datamask.report.redundancy import neighbours_path, sample_path
 from datamask.report.rendering import number
-from datamask.report.sweep_page import tradeoff
 from datamask.runs.opening import run_storage
 from datamask.showing import figure
 from tests.report.figures import by_place, candidates

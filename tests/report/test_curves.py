@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from datamask.analysis.compare import compare
-from datamask.analysis.composition import query
-from datamask.report import curves
+from datamask.analysis.summary import query
+from datamask.report import chart_data
+from datamask.report.chart_data import curve_charts, read_curves
 from datamask.report.compare_page import compare_page
-from datamask.report.curves import curve_charts, read_curves
 from datamask.runs.run import Run
 from datamask.selection.per_shard import MOST_POINTS
 from tests.finished import corpus, finish, settings
@@ -99,7 +99,7 @@ def test_a_run_has_a_line_for_each_shard_or_quantiles(runs, monkeypatch):
             end = metrics["curve"][line.name][-1] - own["random"]
             gains.append(end / (own["best"] - own["random"]))
         assert line.y[-1] == pytest.approx(np.median(gains), rel=1e-4)
-    monkeypatch.setattr(curves, "MOST_LINES", 2)
+    monkeypatch.setattr(chart_data, "MOST_LINES", 2)
     low, middle, high = curve_charts({"": run})[0].series
     values = [run.receipt("selection", n).metrics["curve"]["objective"][-1] for n in range(3)]
     assert middle.y[-1] == pytest.approx(np.median(values), rel=1e-5)

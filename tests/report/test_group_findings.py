@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from datamask.analysis.composition import query
+from datamask.analysis.summary import query
 from datamask.config.loading import load_settings
 from datamask.report.finding import Finding
 from datamask.report.findings import findings_of

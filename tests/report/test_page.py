@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from datamask.analysis.composition import query
+from datamask.analysis.summary import query
 from datamask.config.compute import Compute
 from datamask.errors import InputError, RunError
 from datamask.report import page as report_page

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from datamask.analysis.composition import query
+from datamask.analysis.summary import query
 from datamask.config.loading import parse_settings
 from datamask.embedding.vectors import to_columns
 from datamask.runs import schemas

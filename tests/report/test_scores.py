@@ -5,7 +5,7 @@ from collections import Counter
 import pyarrow.parquet as pq
 import pytest
 
-from datamask.analysis.composition import query
+from datamask.analysis.summary import query
 from datamask.report.markdown import moved_groups, report_markdown, score_coverage
 from datamask.runs.run import Run
 from tests.finished import corpus, finish, settings

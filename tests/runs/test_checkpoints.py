@@ -16,7 +16,7 @@ from datamask.runs.run import Run
 from datamask.selection.per_shard import make_mask
 from tests import finished
 
-pytestmark = pytest.mark.usefixtures("undrawn")
+pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
 
 @pytest.fixture(scope="module", autouse=True)

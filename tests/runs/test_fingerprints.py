@@ -112,7 +112,7 @@ UNREAD = {
 
 CHECKED = (
     *("selection.ratio", "selection.documents", "selection.tokens", "selection.limits"),
-    *("selection.training_documents", "selection.training_tokens"),
+    *("selection.training_documents", "selection.training_tokens", "selection.max_repeat"),
 )
 """Settings that `quality` compares with its counts, as every launch does (test_impossible.py)."""
 

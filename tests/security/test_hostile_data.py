@@ -9,8 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from datamask.analysis.composition import open_composition
-from datamask.analysis.query import run_query
+from datamask.analysis.summary import open_composition, run_query
 from datamask.config.loading import parse_settings
 from datamask.config.settings import Settings
 from datamask.errors import DatamaskError, RunError

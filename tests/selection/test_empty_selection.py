@@ -2,9 +2,9 @@
 
 import pytest
 
-from datamask.analysis.composition import query
+from datamask.analysis.summary import query
+from datamask.execution.sweep import sweep_rows
 from datamask.report.answer import answer
-from datamask.report.sweep_page import sweep_rows
 from datamask.selection import threshold
 from datamask.selection.order import NOTHING
 from tests.cli.commands import here

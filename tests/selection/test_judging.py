@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from datamask.analysis.composition import query
+from datamask.analysis.summary import query
 from datamask.cli.main import cli
 from datamask.config.compute import Compute
 from datamask.errors import DatamaskError, SettingsError

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from datamask.analysis.composition import query
+from datamask.analysis.summary import query
 from datamask.config.compute import Compute
 from datamask.embedding import embed
 from datamask.execution.pipeline import rebuild, run_stage

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from datamask.analysis.composition import query
+from datamask.analysis.summary import query
 from datamask.config.loading import parse_settings
 from datamask.errors import DatamaskError, SettingsError
 from datamask.planning.plan import plan_run

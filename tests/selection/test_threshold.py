@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from datamask.config.selection import NO_GROUP, Limit, Selection
 from datamask.errors import SettingsError
 from datamask.runs import schemas
-from datamask.selection.limits import check_limits, group_bounds
+from datamask.runs.budget import Counts, budget_problems, group_bounds
 from datamask.selection.threshold import apply_cut, cut_table
 from tests import oracle
 
@@ -140,11 +140,14 @@ def test_a_budget_that_caps_do_not_fill_is_refused_with_what_they_leave():
 def test_floors_that_rounding_makes_too_many_are_refused():
     """Two halves of three documents would be four."""
     limits = tuple(Limit(column="language", value=name, floor=0.5) for name in ("de", "en"))
-    with pytest.raises(
-        SettingsError, match="floors add up to 4 documents, but only 3 are to be kept"
-    ):
-        check_limits(Selection(limits=limits), 3, {"de": 9, "en": 9})
-    check_limits(Selection(limits=limits), 4, {"de": 9, "en": 9})
+    groups = {"de": 9, "en": 9}
+    counts = {number: Counts(18, groups=groups) for number in (3, 4)}
+    problems = {
+        number: list(budget_problems(Selection(documents=number, limits=limits), counts[number]))
+        for number in counts
+    }
+    assert [len(problems[number]) for number in (3, 4)] == [1, 0]
+    assert "floors add up to 4 documents, but only 3" in str(problems[3][0])
 
 
 def test_a_named_group_goes_before_each_group():

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from datamask.analysis.composition import query
+from datamask.analysis.summary import query
 from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
 from datamask.config.selection import Topics

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from datamask.analysis.composition import query
+from datamask.analysis.summary import query
 from datamask.config.loading import parse_settings
 from datamask.execution.pipeline import rebuild
 from datamask.execution.verification import verify

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 from tokenizers import Tokenizer, models
 
-from datamask.analysis import query
+from datamask.analysis import summary
 from datamask.cli.main import cli
 from datamask.config.compute import Compute
 from datamask.errors import InputError, RunError, SettingsError
@@ -140,7 +140,7 @@ def test_nothing_is_selected(tmp_path, source, monkeypatch):
 def test_a_range_of_tokens_has_a_first_and_a_last(tokens):
     """In this order, from 0."""
     with pytest.raises(SettingsError, match=f"--tokens {tokens}: "):
-        query.seen(tokens, "")
+        summary.seen(tokens, "")
 
 
 def test_a_run_without_tokens_has_seen_none(tmp_path, source):
