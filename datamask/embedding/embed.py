@@ -77,7 +77,7 @@ def _embedded(
     """Yield ids, vectors (float16) and `text_read` of the wanted documents, chunk by chunk."""
     if not is_wanted.any():
         return
-    if run.settings.vector_files:
+    if run.settings.vector_column and run.settings.vector_files:
         rows = np.flatnonzero(is_wanted)
         matrix = read_placed(run, shard, ids, rows)
         for start in range(0, len(rows), ROWS_PER_GROUP):

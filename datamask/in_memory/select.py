@@ -189,6 +189,7 @@ def _learned(given: Documents, selection: Selection, seed: int, compute: Compute
     is_greedy = selection.method == "greedy"
     metric = recipe.CORPUS_METRIC if is_greedy else recipe.METRIC
     selection = selection.filled_in(metric=metric)
+    assert isinstance(given.content, np.ndarray)
     number = len(given.content)
     values = np.zeros(number) if given.quality is None else given.quality
     assert isinstance(given.content, np.ndarray)
