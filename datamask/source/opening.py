@@ -184,9 +184,8 @@ class PinnedParquet(pq.ParquetFile):  # type: ignore[misc]  # pyarrow has no typ
     ) -> None:
         self.path, self.shard, self._state, self._is_compared = path, shard, state, False
         self.size, footer = _read_footer(raw, path, shard)
-        whole = hashlib.sha256(f"{self.size}/".encode() + footer[:-8])
-        if folders := partitions(path):
-            whole.update(repr(sorted(folders.items())).encode())
+        folders = repr(sorted(partitions(path).items())).encode() if partitions(path) else b""
+        whole = hashlib.sha256(f"{self.size}/".encode() + footer[:-8] + folders)
         self.digest = whole.hexdigest()[:DIGITS]
         # Arrow itself reads the footer of a local file in half the time.
         is_needed = text or state is None
