@@ -143,7 +143,7 @@ def _facts(
         if run.settings.compares_texts:
             facts["content"] = content_hashes(text)
         is_given = columns.token_count in batch.schema.names
-        is_counted = run.settings.counts_for_trainer or (source.tokenizer and not is_given)
+        is_counted = run.settings.counts_for_trainer or (not is_given and source.tokenizer)
         if is_counted:
             facts["tokens"] = _counted(run, text)
         if is_counted or is_given:
