@@ -42,7 +42,7 @@ def test_a_pair_in_words(row, told):
 
 def test_intervals_lie_along_their_bars():
     """Bars are horizontal: the ends of an interval are numbers, not names of bars."""
-    found = Findings([], [pair(-0.05, 0.01, "better")], {}, {}, "")
+    found = Findings([], [pair(-0.05, 0.01, "better")], {}, {}, "", [])
     layers = specification(difference_chart(found), 560, is_picture=True)["layer"]
     rules = [
         one for part in layers for one in part.get("layer", ()) if one["mark"]["type"] == "rule"
@@ -66,7 +66,7 @@ def test_the_grade_is_that_of_the_runs_own_selection(arms, verdict, grade, monke
     """Wherever its arm is in the list."""
     settings = parse_settings({"source": {"path": "x"}, "evaluation": {"arms": arms}})
     row = {"arm": arms[0], "other": arms[1], "verdict": verdict, "sentence": "said", "against": []}
-    found = Findings([], [row], {}, {}, "")
+    found = Findings([], [row], {}, {}, "", [])
     monkeypatch.setattr(evaluation, "findings", lambda run: found)
     (finding,) = trained(SimpleNamespace(settings=settings))  # type: ignore[arg-type]
     assert (finding.grade, finding.text) == (grade, "said")
