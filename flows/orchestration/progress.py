@@ -50,12 +50,12 @@ class Progress:
         self.sent = time.monotonic()
         self.show(0)
 
-    def show(self, done: int) -> None:
-        """Show that this many units are done."""
+    def show(self, done: int, is_last: bool = False) -> None:
+        """Show that this many units are done; the artifact at once if *is_last*."""
         if stages := _stages.get():
             stages.advance(self.name, done, self.total)
         percent = 100 * done // self.total
-        is_due = done == self.total or time.monotonic() - self.sent >= SECONDS_BETWEEN_LINES
+        is_due = is_last or time.monotonic() - self.sent >= SECONDS_BETWEEN_LINES
         if percent > self.shown and is_due:
             self.shown, self.sent = percent, time.monotonic()
             update_progress_artifact(self.artifact, 100.0 * done / self.total)

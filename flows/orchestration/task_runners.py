@@ -85,6 +85,7 @@ def failures(
             continue
         done += len(units)
         progress.show(done)
+    progress.show(done, is_last=True)
     return reasons
 
 
