@@ -6,7 +6,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Tag, ValidationInfo, field_validator
 
 from datamask.errors import did_you_mean
 from datamask.showing import without_secrets
@@ -110,10 +110,17 @@ class SourceGroup(Group):
     """the group's domain, language or dump"""
 
 
-def group_in(annotation: Any) -> type[BaseModel] | None:
-    """Return the settings group in a field's annotation, alone or in a tuple or union, or None."""
-    kinds = (annotation, *typing.get_args(annotation))
-    return next((k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel)), None)
+def groups_in(annotation: Any, tag: str = "") -> dict[str, type[BaseModel]]:
+    """Return the settings groups in a field's annotation, alone or in a tuple or union.
+
+    The groups of a union that a tag distinguishes have their tags as keys; any other group has the
+    key *tag*.
+    """
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return {tag: annotation}
+    parts = typing.get_args(annotation)
+    [tag] = [part.tag for part in parts if isinstance(part, Tag)] or [tag]
+    return {key: group for part in parts for key, group in groups_in(part, tag).items()}
 
 
 def known_or_own(kind: str, known: Sequence[str]) -> AfterValidator:

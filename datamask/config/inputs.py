@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from datamask.config import recipe
-from datamask.config.group import Group, Model, Place, SourceGroup, known_or_own
+from datamask.config.group import Group, Model, Place, known_or_own
+from datamask.config.scores import Score
 from datamask.config.screening import Contamination, NearDuplicates
 
 WINDOWS, MOST_WINDOWS = 3, 1000
@@ -88,140 +89,6 @@ class Plan(Group):
     """most documents in a shard"""
     bytes_per_shard: int = Field(8 * 2**30, ge=1)
     """most uncompressed bytes in a shard"""
-
-
-ScoreKind = Literal["heuristic", "column", "file", "examples", "classifier", "fasttext"]
-
-LARGEST = 1e30
-"""Largest magnitude of quality: the learner computes in float32, which ends at 3.4e38."""
-
-
-class Score(Group):
-    """A quality score, its normalisation and its weight."""
-
-    name: str = Field("heuristic", pattern=r"^[a-z][a-z0-9_]*$")
-    """its column in the run's files (lower-case letters, digits and _)"""
-    kind: ScoreKind = "heuristic"
-    """`heuristic`: from the form of the text; `column` of the source; `file`: files of scores;
-    `examples`: a linear model of words, fitted to texts of the wanted kind; `classifier`: a
-    transformers model; `fasttext`: a fastText model"""
-    column: str = "score"
-    """column of the score or label; kind `examples` with `path`: of the texts (default `text`)"""
-    path: Place = ""
-    """file, folder, glob or URL: kind `file`: scores (Parquet, CSV, JSONL); `examples`: texts
-    (Parquet, JSONL, .txt); `fasttext`: a .bin file"""
-    labels: Place = ""
-    """kind `examples`, instead of `path`: Parquet, CSV or JSONL of ids and numbers"""
-    where: SourceGroup | None = None
-    """kind `examples`, instead of `path`: a group of the source's documents"""
-    group_column: str = ""
-    """kind `examples` with `path`: the column that says of which text an example is a piece, where
-    several are pieces of one"""
-    id_column: str = "id"
-    """kinds `file` and `examples`: the column of ids, compared as text"""
-    model: Model = ""
-    """kind `classifier`: sequence-classification model on the Hub or local folder"""
-    revision: str | None = None
-    """kind `classifier`: branch, tag or commit; pinned when planned"""
-    label: str = ""
-    """the label whose probability is the score. Kind `fasttext`: such as `__label__hq`. Kind
-    `classifier`: name or number of a class; `expected_value` is the mean class number, and an empty
-    label the model's only output"""
-    normalisation: Literal["rank", "z-score", "min-max", "none"] = "z-score"
-    """over the whole corpus"""
-    least_correlation: float = Field(0.3, ge=-1, le=1)
-    """kind `examples`: minimum of Spearman's correlation of labels and cross-validated
-    predictions (of two kinds of text 2 AUC - 1); below it, the run fails. With `path` 0.1"""
-    normalise_within: Literal["none", "domain", "language", "dump", "source"] = "none"
-    """normalise within groups (`source`: the file's folder), small ones less so"""
-    weight: float = Field(1.0, gt=-1e6, lt=1e6)
-    """weight in the combined quality"""
-    missing: Literal["error", "drop"] | Annotated[float, Field(ge=-LARGEST, le=LARGEST)] = "error"
-    """documents whose score is absent, null, NaN or infinite: `error` refuses the run, `drop`
-    leaves them out, a number is their raw score"""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_texts(cls, data: Any) -> Any:
-        """Fill in the defaults of scores from files of examples (`OF_TEXTS`)."""
-        is_texts = isinstance(data, dict) and data.get("kind") == "examples" and data.get("path")
-        return OF_TEXTS | data if is_texts else data
-
-    def without_defaults(self) -> dict[str, Any]:
-        """Return the score as plain data, without settings that have the default of its kind."""
-        data = self.model_dump(mode="json", exclude_defaults=True)
-        of_texts = OF_TEXTS if self.kind == "examples" and self.path else {}
-        return data | {name: getattr(self, name) for name in of_texts}
-
-    @property
-    def filled(self) -> float | None:
-        """The number that replaces a missing score, or None."""
-        return None if isinstance(self.missing, str) else self.missing
-
-    @property
-    def reads_text(self) -> bool:
-        """True if the score is computed from the documents' texts."""
-        return self.kind in ("heuristic", "examples", "classifier", "fasttext")
-
-    @model_validator(mode="after")
-    def _check(self) -> Score:
-        for key in NEEDED_BY_KIND.get(self.kind, ()):
-            if not getattr(self, key):
-                raise ValueError(f"kind `{self.kind}` needs `{key}`")
-        for key in sorted(OF_KINDS.keys() & self.model_fields_set):
-            # A recorded score has every key; keys of other kinds have their defaults.
-            is_default = getattr(self, key) == type(self).model_fields[key].default
-            kinds = OF_KINDS[key]
-            if self.kind not in kinds and not ("kind" in self.model_fields_set and is_default):
-                raise ValueError(
-                    f"`{key}` belongs to kind {' or '.join(kinds)}, not to `{self.kind}`"
-                )
-        if self.kind == "examples" and bool(self.path) + bool(self.labels) + bool(self.where) != 1:
-            raise ValueError("kind `examples` needs one of `path`, `labels` and `where`")
-        if self.group_column and not self.path:
-            raise ValueError("`group_column` is a column of the texts in `path`")
-        if self.normalise_within != "none" and self.normalisation == "none":
-            raise ValueError("normalise_within needs a normalisation: rank, z-score or min-max")
-        if self.name in RESERVED_SCORE_NAMES:
-            raise ValueError(f"name `{self.name}` is reserved for a column of the run's files")
-        return self
-
-
-OF_TEXTS = {"column": "text", "least_correlation": 0.1}
-"""Defaults of kind `examples` with `path`."""
-
-NEEDED_BY_KIND = {
-    "file": ("path",),
-    "classifier": ("model",),
-    "fasttext": ("path", "label"),
-}
-"""Required settings of a score, by kind."""
-
-OF_KINDS = {
-    "column": ("column", "file", "examples"),
-    "id_column": ("file", "examples"),
-    "group_column": ("examples",),
-    "path": ("file", "fasttext", "examples"),
-    "labels": ("examples",),
-    "where": ("examples",),
-    "model": ("classifier",),
-    "revision": ("classifier",),
-    "label": ("classifier", "fasttext"),
-    "least_correlation": ("examples",),
-}
-"""The kinds of score that use a setting."""
-
-RESERVED_SCORE_NAMES = frozenset(
-    {
-        *("id", "row", "shard", "characters", "tokens", "dump", "language", "domain", "text_read"),
-        *("quality", "dropped", "selected", "logit", "content", "source", "tokenizer"),
-        *("top_quality", "filename", "repeat", "file_row_number"),
-        *("near_duplicate_of", "near_duplicate_similarity"),
-        *("reason", "whole_quality", "drawn", "sampled", "topic", "copy", "hash"),
-        *("kind", "fate", "known_topic", "octave", "length", "fold"),
-        *("contaminated_by", "contaminated_at", "contaminated_ngram", "contaminated_share"),
-    }
-)
 
 
 class Quality(Group):

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, Field, ValidationError
 
 from datamask.config.compute import Compute
-from datamask.config.group import Group, group_in
+from datamask.config.group import Group, groups_in
 from datamask.config.plain_yaml import read_yaml
 from datamask.config.reference import describe
 from datamask.config.rubric import Rubric
@@ -38,25 +38,43 @@ def parse_settings(data: dict[str, Any], model: type[Group] = Settings) -> Any:
         raise together(problems) from None
 
 
-def _walk(model: type[BaseModel], keys: tuple[int | str, ...]) -> tuple[type[BaseModel], str]:
-    """Return the group that a key belongs to, and the key's meaning; numbers are list positions."""
-    group, text = model, ""
-    for part in keys:
-        field = model.model_fields.get(str(part))
+def _walk(
+    model: type[BaseModel], place: tuple[int | str, ...]
+) -> tuple[list[str], type[BaseModel], str]:
+    """Return the keys of a place in the settings, the group of the last one, and its meaning."""
+    keys: list[str] = []
+    group, groups, text = model, dict[str, type[BaseModel]](), ""
+    for part in place:
+        if part in groups:  # The kind of a group in a union is not a key.
+            group = model = groups[str(part)]
+            continue
+        keys.append(str(part))
         if isinstance(part, str):
             group, text = model, ""
-        if field is not None:
-            text = field.description or ""
-            model = group_in(field.annotation) or model
-    return group, text
+        if field := model.model_fields.get(str(part)):
+            text, groups = field.description or "", groups_in(field.annotation)
+            model = groups.get("", model)
+    return keys, group, text
 
 
 def _describe(problem: Any, model: type[BaseModel]) -> str:
-    parts, is_unknown = map(str, problem["loc"]), problem["type"] == "extra_forbidden"
-    # Kinds in a union, such as "constrained-float", are not keys.
-    keys = [part for part in parts if is_unknown or re.fullmatch(r"\w+", part)]
+    keys, group, meaning = _walk(model, problem["loc"])
+    is_unknown, message, shown = (
+        problem["type"] == "extra_forbidden",
+        problem["msg"],
+        problem["input"],
+    )
+    # Types in a union, such as "constrained-float", are not keys.
+    keys = [key for key in keys if is_unknown or re.fullmatch(r"\w+", key)]
+    choices = problem.get("ctx", {}).get("expected", "")
+    if problem["type"] == "union_tag_invalid":
+        keys, shown, choices = (
+            [*keys, "kind"],
+            problem["ctx"]["tag"],
+            problem["ctx"]["expected_tags"],
+        )
+        message = f"Input should be {choices}"
     path = ".".join(keys) or "settings"
-    group, meaning = _walk(model, problem["loc"])
     if is_unknown:
         name = keys[-1]
         # The name may belong to another group.
@@ -64,17 +82,18 @@ def _describe(problem: Any, model: type[BaseModel]) -> str:
         others = [key for key in known if key.rpartition(".")[2] == name]
         meant = did_you_mean(name, group.model_fields)
         meant = meant or "".join(f"; did you mean `{key}`?" for key in others[:1])
-        parent = ".".join(part for part in problem["loc"][:-1] if isinstance(part, str))
+        parent = ".".join(key for key in keys[:-1] if not key.isdecimal())
         command = f"datamask settings {parent}".strip()
         return f"{path}: unknown key{meant or f'; `{command}` lists them all'}"
-    message = problem["msg"].removeprefix("Value error, ").replace("valid tuple", "list")
-    shown = problem["input"]
+    if problem["type"] == "missing":
+        return f"{path}: required: {meaning}"
+    message = message.removeprefix("Value error, ").replace("valid tuple", "list")
     if isinstance(shown, dict | list | tuple | BaseModel):
         return f"{path}: {message}"
     if problem["type"] == "string_pattern_mismatch":
         return f"{path}: {shortened(shown)} does not fit; needed: {meaning}"
-    choices = re.findall("'([^']+)'", problem.get("ctx", {}).get("expected", ""))
-    return f"{path}: {message}, got {shortened(shown)}{did_you_mean(str(shown), choices)}"
+    known = re.findall("'([^']+)'", choices)
+    return f"{path}: {message}, got {shortened(shown)}{did_you_mean(str(shown), known)}"
 
 
 def load_settings(

@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from datamask.config.compute import Compute
-from datamask.config.group import group_in
+from datamask.config.group import groups_in
 from datamask.config.rubric import Rubric
 from datamask.config.settings import Settings
 from datamask.errors import SettingsError, did_you_mean
@@ -30,14 +30,26 @@ def describe(model: type[BaseModel], prefix: str = "") -> dict[str, str]:
     """Describe each setting and each inner group: key, default, type and meaning, by key."""
     texts = {}
     for name, field in model.model_fields.items():
-        group, is_list = group_in(field.annotation), typing.get_origin(field.annotation) is tuple
+        groups, is_list = groups_in(field.annotation), typing.get_origin(field.annotation) is tuple
         key = f"{prefix}{name}"
-        if group is None or is_list:
+        if not groups or is_list:
             texts[key] = f"{key} = {_default(field)}  ({_kind(field)})\n    {field.description}"
-        if group is not None:
-            if not is_list:
-                texts[key] = f"{key}:  {field.description}"
-            texts |= describe(group, f"{key}{'[]' if is_list else ''}.")
+        else:
+            texts[key] = f"{key}:  {field.description}"
+        texts |= _of_kinds(groups, f"{key}{'[]' if is_list else ''}.")
+    return texts
+
+
+def _of_kinds(groups: dict[str, type[BaseModel]], prefix: str) -> dict[str, str]:
+    """Describe the settings of groups that are kinds of one thing; of one group, as `describe`."""
+    kinds_of: dict[tuple[str, str], list[str]] = {}
+    for kind, group in groups.items():
+        for pair in describe(group, prefix).items():
+            kinds_of.setdefault(pair, []).append(kind)
+    texts = {}
+    for (key, text), kinds in kinds_of.items():
+        of = "" if len(kinds) == len(groups) else f" (kind {', '.join(kinds)})"
+        texts[f"{key}{of}"] = f"{text}{of}"
     return texts
 
 
@@ -53,7 +65,7 @@ def described(key: str) -> list[str]:
         SettingsError: there is no such key; the message has the nearest ones.
     """
     lines = descriptions()
-    parts = tuple(f"{key}{end}" for end in (".", "[]."))
+    parts = tuple(f"{key}{end}" for end in (".", "[].", " ("))
     texts = [lines[name] for name in lines if not key or name == key or name.startswith(parts)]
     if texts:
         return texts
@@ -87,7 +99,7 @@ def _type(annotation: Any) -> str:
     if origin is typing.Annotated:
         return _type(parts[0])
     if origin is tuple:
-        return f"list of {'groups' if group_in(annotation) else _type(parts[0])}"
+        return f"list of {'groups' if groups_in(annotation) else _type(parts[0])}"
     if origin in (typing.Union, types.UnionType):
         return " or ".join(_type(part) for part in parts if part is not type(None))
     return KINDS.get(origin or annotation, "")

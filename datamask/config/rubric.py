@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field, model_validator
 
 from datamask.config.group import Group
-from datamask.config.inputs import RESERVED_SCORE_NAMES
+from datamask.config.scores import RESERVED_SCORE_NAMES
 
 
 class Axis(Group):

@@ -10,18 +10,21 @@ from pydantic import Field, model_validator
 from datamask.config import recipe
 from datamask.config.evaluation import Evaluation
 from datamask.config.group import Group
-from datamask.config.inputs import OWN_VECTORS, Embedding, Plan, Quality, Score, Source
+from datamask.config.inputs import OWN_VECTORS, Embedding, Plan, Quality, Source
 from datamask.config.outputs import Publication, Subset
+from datamask.config.scores import ColumnScore, ExamplesScore, HeuristicScore, Score
 from datamask.config.selection import FROM_RECIPE, WITHOUT_VECTORS, Selection, Topics
 from datamask.config.tokens import Tokens
 
 SMALL_RATIO = 0.25
 """Budgets up to this fraction of the source fit, whatever AUC and hygiene usually remove."""
 
-DEFAULT_SCORES = {
-    "documents": (Score(),),
+DEFAULT_SCORES: dict[str, tuple[Score, ...]] = {
+    "documents": (HeuristicScore(),),
     "features": (
-        Score(name="quality_score", kind="column", column="quality_score", normalisation="none"),
+        ColumnScore(
+            name="quality_score", kind="column", column="quality_score", normalisation="none"
+        ),
     ),
 }
 """The scores of a source's layout, if none are set."""
@@ -179,7 +182,7 @@ class Settings(Group):
     @property
     def has_heuristic_alone(self) -> bool:
         """True if the built-in heuristic of form is the only score."""
-        return all(score.kind == "heuristic" for score in self.scores)
+        return all(isinstance(score, HeuristicScore) for score in self.scores)
 
     @property
     def scores(self) -> tuple[Score, ...]:
@@ -195,7 +198,7 @@ class Settings(Group):
         `prune_fraction` is the largest fraction that may be pruned.
         """
         score, *others = self.scores
-        is_told = score.kind == "examples" and bool(score.path) and score.weight > 0
+        is_told = isinstance(score, ExamplesScore) and bool(score.path) and score.weight > 0
         is_told &= score.normalise_within == "none" and not others
         return is_told and self.quality.prune_fraction is None
 

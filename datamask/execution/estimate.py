@@ -24,8 +24,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datamask.config.compute import Compute
-from datamask.config.inputs import Score
 from datamask.config.outputs import SAMPLED_DOCUMENTS
+from datamask.config.scores import ExamplesScore, Score
 from datamask.config.settings import Settings
 from datamask.errors import SettingsError
 from datamask.execution.pipeline import run_stage
@@ -74,7 +74,7 @@ def estimate(plan: PlanPreview, compute: Compute, most: int) -> tuple[list[Stage
     with tempfile.TemporaryDirectory(prefix="datamask-estimate-") as folder:
         tables = _sample(plan, most)
         first = tables[:1] if len(tables) > 1 else [tables[0].slice(0, -(-len(tables[0]) // 2))]
-        is_fitted = any(score.kind == "examples" for score in plan.settings.scores)
+        is_fitted = any(score.is_fitted for score in plan.settings.scores)
         if is_fitted and len(first[0]) < LEAST_LABELS:
             raise SettingsError(
                 f"the estimate begins with {len(first[0]):,} documents, but a score of kind "
@@ -147,7 +147,7 @@ def _settings(plan: PlanPreview, tables: list[pa.Table], source: Path) -> Settin
 
 def _score(score: Score, ids: pa.ChunkedArray, folder: Path) -> Score:
     """Make up labels for a score where these documents may have none, or lack its group."""
-    if score.kind != "examples":
+    if not isinstance(score, ExamplesScore):
         return score
     changes: dict[str, Any] = {"least_correlation": -1.0}
     if not score.path:

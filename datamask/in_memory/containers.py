@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from datamask.config.inputs import LARGEST
+from datamask.config.scores import LARGEST
 from datamask.errors import InputError, one_line
 from datamask.learning.norms import NORM_ROWS, NORM_TOLERANCE, row_norms
 from datamask.source.columns import INEXACT, first_inexact, is_numeric, is_text

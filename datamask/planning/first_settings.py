@@ -21,8 +21,9 @@ import pyarrow.parquet as pq
 import yaml
 
 from datamask import __version__
-from datamask.config.inputs import RESERVED_SCORE_NAMES, Columns, Embedding, Source
+from datamask.config.inputs import Columns, Embedding, Source
 from datamask.config.loading import parse_settings
+from datamask.config.scores import RESERVED_SCORE_NAMES
 from datamask.config.settings import Settings
 from datamask.errors import DatamaskError, InputError, one_line, together
 from datamask.planning.preflight_schema import column_problems

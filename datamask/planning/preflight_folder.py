@@ -37,8 +37,8 @@ def folder_problems(storage: Storage, settings: Settings) -> Iterator[RunError]:
     """Yield an error if the next launch would find the run's own files as its input."""
     paths = {"source.path": settings.source.path}
     for index, score in enumerate(settings.quality.scores):
-        if score.kind in ("file", "examples"):
-            paths[f"quality.scores.{index}.path"] = score.path or score.labels
+        for name, path in score.places.items():
+            paths[f"quality.scores.{index}.{name}"] = path
     address = storage.address
     home = address if is_remote(address) else str(storage.root.resolve())
     for key, path in paths.items():

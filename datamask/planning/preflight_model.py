@@ -51,7 +51,7 @@ def _differences(
             name = "source.windows" if key == "windows" else f"embedding.{key}"
             yield differ(name, _shown(theirs, key), _shown(ours, key))
     for score in settings.scores:
-        if score.kind == "examples":
+        if score.is_fitted:
             yield SettingsError(
                 f"selection.mask_model: score {score.name} is fitted to each run's own source, so "
                 "a mask model of another run does not fit; learn a mask of its own"

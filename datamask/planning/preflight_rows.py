@@ -22,7 +22,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from datamask.config.compute import Compute
-from datamask.config.inputs import Score
 from datamask.config.selection import NO_GROUP
 from datamask.config.settings import Settings
 from datamask.embedding.vector_files import PIN as VECTORS_PIN
@@ -30,6 +29,7 @@ from datamask.errors import DatamaskError, InputError, gathering, shortened
 from datamask.planning.preflight_vectors import check_vectors, missing_vectors
 from datamask.quality.counts import COUNTS, counts_of_source
 from datamask.runs.budget import budget_problems
+from datamask.quality.kinds import KINDS
 from datamask.runs.in_progress import each_in_turn
 from datamask.runs.schemas import Piece
 from datamask.source.columns import (
@@ -49,7 +49,6 @@ from datamask.source.long_texts import remedy, surely_long
 from datamask.source.opening import is_remote, naming, open_parquet
 from datamask.source.originals import original
 from datamask.source.reading import invalid_text, joined
-from datamask.source.rows import read_all_scores
 from datamask.storage.duckdb_scratch import ROWS_AT_ONCE, execute, execute_with, temporary_duckdb
 
 logger = logging.getLogger(__name__)
@@ -59,8 +58,6 @@ FIRST_VECTORS = 256
 
 MOST_FILES_AT_ONCE = 1024
 """Number of files whose rows go to DuckDB in one transaction."""
-
-_GIVEN = pa.schema([("id", pa.string()), ("usable", pa.bool_())])
 
 _Missing = tuple[str, int, str, int]
 """A column, how many documents of a batch lack its score, and the file and row of the first."""
@@ -105,8 +102,9 @@ def check_rows(
         if VECTORS_PIN in pinned_revisions and not problems:
             problems += missing_vectors(connection, rows.paths, rows.id_at, settings)
         for score in settings.scores:
-            if planned := pinned_revisions.get(f"file_scores:{score.name}"):
-                problems += _unmatched(connection, rows, score, planned)
+            check, planned = KINDS[type(score)].row_problems, pinned_revisions.get(score.pin_key)
+            if check and planned:
+                problems += check(connection, rows.paths, rows.id_at, score, planned)
         shards = pieces[-1].shard + 1 if rows.has_dumps else 0
         return problems, dumps_by_shard(connection, shards)
 
@@ -120,9 +118,7 @@ class _SourceRows:
         self.files = {piece.path: piece.digest for piece in pieces}
         self.paths, self.settings = [*self.files], settings
         self.scores = [
-            score
-            for score in settings.scores
-            if score.kind == "column" and score.missing == "error"
+            score for score in settings.scores if score.source_column and score.missing == "error"
         ]
         self.missing: list[_Missing] = []
         self.counted = self._counted(columns)
@@ -194,7 +190,7 @@ class _SourceRows:
             if self.settings.source.layout == "documents":
                 self._check_lengths(path, file.metadata)
             # Absent columns, and columns of other types, were reported from the footers.
-            wanted = sorted({score.column for score in self.scores})
+            wanted = sorted({score.source_column for score in self.scores})
             kinds = {name: type_within(file.schema_arrow, name) for name in wanted}
             scores = [name for name, kind in kinds.items() if kind is None or is_numeric(kind)]
             columns = self.read | {f"{_SCORE}{name}": name for name in scores}
@@ -296,7 +292,7 @@ class _SourceRows:
     def missing_scores(self) -> Iterator[InputError]:
         """Yield a problem for each score that is a column of the source and must not be missing."""
         for score in self.scores:
-            here = [missing for missing in self.missing if missing[0] == score.column]
+            here = [missing for missing in self.missing if missing[0] == score.source_column]
             if here:
                 _, _, path, row = here[0]
                 yield missing_score(score, sum(count for _, count, _, _ in here), path, row)
@@ -324,60 +320,3 @@ def _repeated_ids(connection: Any, rows: _SourceRows) -> Iterator[InputError]:
         f"{total:,} ids are not unique ({shown}); make every id occur once",
         column=rows.settings.source.id_column,
     )
-
-
-def _unmatched(
-    connection: Any, rows: _SourceRows, score: Score, planned: str
-) -> Iterator[DatamaskError]:
-    """Yield problems of a score's files, and add the documents that have no score in them."""
-    failures: list[DatamaskError] = []
-    first: list[str] = []
-
-    def given() -> Iterator[pa.RecordBatch]:
-        for keys, values in read_all_scores(score, failures, planned):
-            first.extend(map(str, keys[: 0 if first else 1].to_pylist()))
-            yield pa.RecordBatch.from_arrays([keys, usable(values)], schema=_GIVEN)
-
-    execute_with(
-        connection,
-        pa.RecordBatchReader.from_batches(_GIVEN, given()),
-        "CREATE OR REPLACE TEMP TABLE given AS SELECT md5_number(id) AS key, usable FROM arriving",
-    )
-    if failures:
-        yield from failures
-        return
-    twice = execute(
-        connection,
-        "SELECT file, ids.row, n FROM ids JOIN (SELECT key, count(*) AS n FROM given "
-        "SEMI JOIN ids USING (key) GROUP BY key HAVING n > 1) USING (key) ORDER BY ALL LIMIT 1",
-    )
-    for file, row, count in twice:
-        yield InputError(
-            f"ids occur more than once, {shortened(rows.id_at(file, row))} {count:,} times; "
-            "keep one score of each",
-            path=score.path,
-            column=score.id_column,
-        )
-        return
-    _warn_of_few(connection, rows, score, first)
-    if score.missing != "error":
-        return
-    lacking = "FROM ids i LEFT JOIN given g USING (key) WHERE NOT coalesce(g.usable, false)"
-    count = execute(connection, f"SELECT count(*) {lacking}")[0][0]
-    for file, row in execute(connection, f"SELECT file, i.row {lacking} ORDER BY ALL LIMIT 1"):
-        yield missing_score(score, count, rows.paths[file], row)
-
-
-def _warn_of_few(connection: Any, rows: _SourceRows, score: Score, first: list[str]) -> None:
-    """Log a warning if most documents have no score in the files, whatever `missing` says."""
-    [(matched, total)] = execute(
-        connection,
-        "SELECT (SELECT count(*) FROM ids SEMI JOIN given USING (key)), count(*) FROM ids",
-    )
-    if 2 * matched < total:
-        [ours] = execute(connection, "SELECT file, row FROM ids ORDER BY ALL LIMIT 1")
-        logger.warning(
-            "score %s: %s has the ids of only %d of %d documents; its first id is %r, that of the "
-            "source %r",
-            *(score.name, score.path, matched, total, "".join(first)[:80], rows.id_at(*ours)[:80]),
-        )

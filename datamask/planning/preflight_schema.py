@@ -65,11 +65,11 @@ def column_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskE
             if getattr(settings.quality, key) is not None:
                 yield SettingsError(f"quality.{key}: needs text; layout `features` has none")
     for index, score in enumerate(settings.scores):
-        if score.kind == "column":
+        if score.source_column:
             key = f"quality.scores.{index}.column"
-            yield from check(score.column, key, _must_be(is_numeric, "a number"))
-        if score.where:
-            column = {"domain": "url"}.get(score.where.column, score.where.column)
+            yield from check(score.source_column, key, _must_be(is_numeric, "a number"))
+        if group := score.source_group:
+            column = {"domain": "url"}.get(group.column, group.column)
             yield from check(
                 getattr(columns, column), f"source.columns.{column}", _must_be(has_text, "text")
             )

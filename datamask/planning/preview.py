@@ -13,7 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from datamask.config.inputs import Embedding, Score, Source
+from datamask.config.inputs import Embedding, Source
+from datamask.config.scores import Score
 from datamask.config.settings import Settings
 from datamask.embedding.pinning import pin_model
 from datamask.embedding.vector_files import PIN as VECTORS_PIN
@@ -29,15 +30,13 @@ from datamask.planning.preflight_schema import (
     token_problems,
 )
 from datamask.publishing.access import check_access
-from datamask.quality.classifier import pin_classifier
-from datamask.quality.examples import check_examples
-from datamask.quality.fasttext_model import pin_fasttext
+from datamask.quality.kinds import KINDS
 from datamask.runs import budget
 from datamask.runs.run import Run
 from datamask.runs.schemas import SIGNATURE_BYTES, SKETCH_BYTES, Piece
 from datamask.source.completed import makes_ids, with_fields, with_folders
 from datamask.source.convert import not_converted, source_files
-from datamask.source.opening import SOURCE_PIN, digest_file, digest_files, opening, resolve_path
+from datamask.source.opening import SOURCE_PIN, digest_file, opening, resolve_path
 from datamask.source.originals import FOLDER
 from datamask.source.reading import SourceFile, read_footers
 from datamask.source.token_counts import tokenizer_digest
@@ -268,11 +267,7 @@ def _other_pins(
             pins |= dict.fromkeys((VECTORS_PIN, "embeddings:files"), digest)
     elif settings.has_vectors and not settings.vector_column:
         with gathering(problems):
-            model, kept = settings.embedding, dict[str, str]()
-            if before is not None and model.has_model:
-                was = [before.settings.embedding]
-                kept = _kept_pins(before, "embeddings:", model, was, "method")
-            pins |= kept or pin_model(model)
+            pins |= _kept_pin(settings.embedding, before) or pin_model(settings.embedding)
     for path in filter(None, (term.path for term in settings.selection.more_terms)):
         with gathering(problems):
             pins |= dict.fromkeys([f"{stage}:{path}" for stage in _LEARNERS], digest_file(path))
@@ -298,39 +293,21 @@ def _resolve_model(model: str) -> str:
     return resolve_path(model) if model and Path(model).exists() else model
 
 
-def _kept_pins(
-    before: Run, begin: str, now: Embedding | Score, was: Iterable[Embedding | Score], *keys: str
-) -> dict[str, str]:
-    """Return the pins of a planned run that begin so, if the model on the Hub is the same."""
-    same = attrgetter("model", "revision", *keys)
-    if Path(now.model).exists() or same(now) not in map(same, was):
+def _kept_pin(now: Embedding, before: Run | None) -> dict[str, str]:
+    """Return the pin of a planned run if it has the same model on the Hub."""
+    same = attrgetter("model", "revision", "method")
+    is_same = before is not None and same(now) == same(before.settings.embedding)
+    if before is None or not is_same or not now.has_model or Path(now.model).exists():
         return {}
-    return {key: of for key, of in before.pinned_revisions.items() if key.startswith(begin)}
+    return {key: of for key, of in before.pinned_revisions.items() if key.startswith("embeddings:")}
 
 
 def _score_pin(score: Score, settings: Settings, before: Run | None) -> dict[str, str]:
-    """Identify the files or the model of a score; empty if it has none.
-
-    A model on the Hub keeps the commit that was planned.
-    """
-    if score.kind == "file":
-        return {f"file_scores:{score.name}": digest_files(score.path)}
-    if settings.source.layout == "features":
+    """Identify the files or the model of a score; empty if it has none."""
+    if score.reads_text and settings.source.layout == "features":
         return {}
-    if score.kind == "examples":
-        if score.where:
-            return {}
-        return {f"example_models:{score.name}": check_examples(score)}
-    if score.kind == "fasttext":
-        return {f"scores:{score.name}": pin_fasttext(score)}
-    if score.kind != "classifier":
-        return {}
-    key = f"classifier_scores:{score.name}"
-    if before is not None:
-        was = [other for other in before.settings.scores if other.name == score.name]
-        if planned := _kept_pins(before, key, score, was, "label"):
-            return planned
-    return {key: pin_classifier(score)}
+    pin = KINDS[type(score)].pin(score, before)
+    return {score.pin_key: pin} if pin else {}
 
 
 def counts_of_footers(settings: Settings, documents: int) -> budget.Counts:
@@ -345,10 +322,10 @@ def _disk_needed(settings: Settings, documents: int, size: int) -> dict[str, int
     """Estimate the bytes on disk by folder of the run, from bytes per document."""
     survivors = counts_of_footers(settings, documents).left or documents
     total = budget.expected_documents(settings.selection, documents, size)
-    kinds = [score.kind for score in settings.scores]
+    stages = [score.stage for score in settings.scores]
     needed = {
-        "classifier_scores": 20 * kinds.count("classifier") * documents,
-        "file_scores": 10 * kinds.count("file") * documents,
+        "classifier_scores": 20 * stages.count("classifier_scores") * documents,
+        "file_scores": 10 * stages.count("file_scores") * documents,
         "vector_places": 12 * documents * bool(settings.has_vectors and settings.vector_files),
         "scores": 100 * documents,
         "screening": (SIGNATURE_BYTES + SKETCH_BYTES + 40)

@@ -19,6 +19,7 @@ from huggingface_hub import DatasetCard, DatasetCardData
 from datamask.analysis.summary import near_duplicates, open_composition, query, tokens_of
 from datamask.config.evaluation import Evaluation
 from datamask.config.outputs import MOST_DUMPS, Publication
+from datamask.config.scores import HeuristicScore
 from datamask.config.selection import FROM_RECIPE, NO_GROUP, Selection
 from datamask.config.settings import Settings
 from datamask.hygiene.screening import WORDS
@@ -124,7 +125,7 @@ def card_text(
             version=_versions(run).get("datamask-pipeline", ""),
             settings=_settings(run),
             lexical=is_text and settings.embedding.method == "lexical",
-            heuristic=any(score.kind == "heuristic" for score in settings.scores),
+            heuristic=any(isinstance(score, HeuristicScore) for score in settings.scores),
             judging=_judging(settings),
         )
 

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from datamask.config.compute import Compute
-from datamask.config.inputs import Score
+from datamask.config.scores import ClassifierScore
 from datamask.embedding import forward
 from datamask.embedding.chunked import computed_chunks
 from datamask.embedding.pinning import loading, model_revision, planned_folder
@@ -53,7 +53,7 @@ def classify_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     Raises:
         InputError: a value is not finite, the source cannot be read, or a local model has changed.
     """
-    scores = [score for score in run.settings.scores if score.kind == "classifier"]
+    scores = _scores(run)
     keys = {score.name: _key(run, shard, score) for score in scores}
     columns = _finished_columns(run, shard, keys)
     how = [compute.device_kind, compute.embedding_batch]
@@ -90,13 +90,17 @@ def read_classified(
     return values, read
 
 
-def _model_key(run: Run, score: Score) -> str:
+def _scores(run: Run) -> list[ClassifierScore]:
+    return [score for score in run.settings.scores if isinstance(score, ClassifierScore)]
+
+
+def _model_key(run: Run, score: ClassifierScore) -> str:
     """Return a key of all that determines a score's model's outputs, except the texts."""
-    pin = run.pinned_revisions[f"classifier_scores:{score.name}"]
+    pin = run.pinned_revisions[score.pin_key]
     return digest(score.model, pin, run.settings.embedding.dtype, run.settings.source.windows)
 
 
-def _key(run: Run, shard: int, score: Score) -> str:
+def _key(run: Run, shard: int, score: ClassifierScore) -> str:
     """Return a key of what determines a score's values: a stale column with this key is valid."""
     source = run.settings.source
     rows = [[p.digest, p.first_row_group, p.skip_rows, p.rows] for p in run.shard_pieces[shard]]
@@ -122,13 +126,16 @@ def _finished_columns(run: Run, shard: int, keys: dict[str, str]) -> dict[str, n
 
 
 def _classified(
-    run: Run, shard: int, scores: Sequence[Score], compute: Compute, checkpoints: Checkpoints
+    run: Run,
+    shard: int,
+    scores: Sequence[ClassifierScore],
+    compute: Compute,
+    checkpoints: Checkpoints,
 ) -> dict[str, np.ndarray]:
     """Compute values and fractions read, for scores that share a model; float, shape N."""
     first, windows = scores[0], run.settings.source.windows
-    every = [s for s in run.settings.scores if s.kind == "classifier"]
-    every = [s for s in every if _model_key(run, s) == _model_key(run, first)]
-    revision = run.pinned_revisions[f"classifier_scores:{first.name}"]
+    every = [s for s in _scores(run) if _model_key(run, s) == _model_key(run, first)]
+    revision = run.pinned_revisions[first.pin_key]
     dtype, reads = run.settings.embedding.dtype, schemas.READ_BY.format
     model, tokenizer, most = load_classifier(first, revision, dtype, compute)
 
@@ -169,7 +176,9 @@ def _classified(
     return {name: np.concatenate([[], *parts]) for name, parts in parts_of.items()}
 
 
-def load_classifier(score: Score, revision: str, dtype: str, compute: Compute) -> Classifier:
+def load_classifier(
+    score: ClassifierScore, revision: str, dtype: str, compute: Compute
+) -> Classifier:
     """Put the model on its device, from the process's cache if it was loaded before.
 
     *revision* is the commit, or the digest of the local folder, from planning.
@@ -184,7 +193,7 @@ def load_classifier(score: Score, revision: str, dtype: str, compute: Compute) -
     return classifier
 
 
-def _load(score: Score, revision: str, dtype: str, device: str) -> Classifier:
+def _load(score: ClassifierScore, revision: str, dtype: str, device: str) -> Classifier:
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -213,7 +222,7 @@ def labels_of(config: Any) -> tuple[list[str], bool]:
     return labels, is_exclusive
 
 
-def head_values(score: Score, config: Any, outputs: np.ndarray) -> np.ndarray:
+def head_values(score: ClassifierScore, config: Any, outputs: np.ndarray) -> np.ndarray:
     """Compute a score from a model's outputs (logits, N x outputs): float64, shape N.
 
     Without a label: the only output, unchanged. With a class: its probability (softmax, or the
@@ -233,7 +242,7 @@ def head_values(score: Score, config: Any, outputs: np.ndarray) -> np.ndarray:
     return probabilities[:, index]
 
 
-def check_head(score: Score, config: Any) -> None:
+def check_head(score: ClassifierScore, config: Any) -> None:
     """Raise SettingsError unless a model has the output that a score names."""
     labels, is_exclusive = labels_of(config)
     known = f"its classes are {', '.join(labels[:10])}{', …' if labels[10:] else ''}"
@@ -251,12 +260,19 @@ def check_head(score: Score, config: Any) -> None:
         raise SettingsError(f"score {score.name}: {problem}; {known}")
 
 
-def pin_classifier(score: Score) -> str:
+def pin_classifier(score: ClassifierScore, before: Run | None = None) -> str:
     """Return the commit of a classifier, or its folder's digest; its configuration is checked.
+
+    A model on the Hub keeps the commit that was planned *before*.
 
     Raises:
         SettingsError: the model does not exist, is not a classifier, or lacks the label.
     """
+    same = ("name", "model", "revision", "label")
+    for was in _scores(before) if before and not Path(score.model).exists() else ():
+        planned = before.pinned_revisions.get(score.pin_key) if before else None
+        if planned and all(getattr(was, name) == getattr(score, name) for name in same):
+            return planned
     from transformers import AutoConfig
 
     revision = model_revision(score.model, score.revision, f"model of score {score.name}")
@@ -270,7 +286,7 @@ def pin_classifier(score: Score) -> str:
     return revision
 
 
-def _without_head(score: Score, why: str) -> SettingsError:
+def _without_head(score: ClassifierScore, why: str) -> SettingsError:
     return SettingsError(
         f"score {score.name}: {score.model} has no trained head for sequence classification "
         f"({why}); name a classifier"

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from datamask.config.compute import Compute
-from datamask.config.inputs import Score
+from datamask.config.scores import Score
 from datamask.hygiene.contamination import find_contaminated
 from datamask.quality.grouping import create_groups, group_columns, group_kinds, mixed_with_groups
 from datamask.quality.held_out import is_drawn

@@ -8,11 +8,12 @@ before anything is embedded.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,12 +21,18 @@ import pyarrow.compute as pc
 
 from datamask.config.compute import Compute
 from datamask.config.group import SourceGroup
-from datamask.config.inputs import LARGEST, Score
 from datamask.config.recipe import following, wanted_share
+from datamask.config.scores import LARGEST, ExamplesScore
 from datamask.errors import InputError
 from datamask.quality.held_out import are_drawn
 from datamask.quality.resemblance import alike, resemblance
-from datamask.quality.word_model import FOLDS, WordModel, features_of, fit_words
+from datamask.quality.word_model import (
+    FOLDS,
+    WordModel,
+    example_scores,
+    features_of,
+    fit_words,
+)
 from datamask.runs import schemas
 from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
@@ -34,6 +41,9 @@ from datamask.source.columns import domains, usable
 from datamask.source.opening import PlannedFiles
 from datamask.source.reading import read_ids, read_shard
 from datamask.source.rows import ROW_SUFFIXES, read_rows, read_scores
+
+if TYPE_CHECKING:
+    from datamask.quality.kinds import Scorer
 
 logger = logging.getLogger(__name__)
 
@@ -50,16 +60,18 @@ MOST_SHARDS = 16
 (docs/log.md#examples)."""
 
 
-def check_examples(score: Score) -> str:
-    """Return the digest of a score's files.
+def pin_examples(score: ExamplesScore, before: Run | None = None) -> str:
+    """Return the digest of a score's files; empty if a group of the source is the examples.
 
     Raises:
         InputError: as in `read_examples` and `read_labels`.
     """
+    if score.where:
+        return ""
     return (read_labels(score) if score.labels else read_examples(score))[1]
 
 
-def read_examples(score: Score, planned: str | None = None) -> tuple[dict[str, str], str]:
+def read_examples(score: ExamplesScore, planned: str | None = None) -> tuple[dict[str, str], str]:
     """Read the distinct texts of a score's examples in the order of their files, and a digest.
 
     With `group_column`, each text has its first group. A text without one is a group of its own.
@@ -85,7 +97,7 @@ def read_examples(score: Score, planned: str | None = None) -> tuple[dict[str, s
     return texts, files.digest()
 
 
-def read_labels(score: Score, planned: str | None = None) -> tuple[dict[str, float], str]:
+def read_labels(score: ExamplesScore, planned: str | None = None) -> tuple[dict[str, float], str]:
     """Read a score's labels by id, without missing and non-finite ones, and the files' digest.
 
     Raises:
@@ -122,14 +134,18 @@ def _check_number(texts: int, path: str, column: str | None = None) -> None:
         raise InputError(problem, path=path, column=column)
 
 
-def _planned(run: Run, score: Score) -> str:
+def _planned(run: Run, score: ExamplesScore) -> str:
     """Return the digest of the score's files that planning recorded."""
-    return run.pinned_revisions[f"example_models:{score.name}"]
+    return run.pinned_revisions[score.pin_key]
+
+
+def _scores(run: Run) -> list[ExamplesScore]:
+    return [score for score in run.settings.scores if isinstance(score, ExamplesScore)]
 
 
 def example_texts(run: Run) -> set[str]:
     """Read the texts of the files of examples. Errors are as in `read_examples`."""
-    scores = [score for score in run.settings.scores if score.kind == "examples" and score.path]
+    scores = [score for score in _scores(run) if score.path]
     return {text for score in scores for text in read_examples(score, _planned(run, score))[0]}
 
 
@@ -146,9 +162,7 @@ def fit_examples(run: Run, compute: Compute) -> None:
         InputError: there are too few texts, or they cannot be separated.
     """
     rows, metrics = [], {}
-    for score in run.settings.scores:
-        if score.kind != "examples":
-            continue
+    for score in _scores(run):
         of_labels = score.labels != ""
         features, targets, groups, copies = (_labelled if of_labels else _contrasted)(run, score)
         model, figures = fit_words(features, targets, groups)
@@ -180,7 +194,7 @@ def fit_examples(run: Run, compute: Compute) -> None:
     write_output(run, "example_models", 0, schemas.EXAMPLE_MODELS, [table], metrics)
 
 
-def _contrasted(run: Run, score: Score) -> tuple[Any, np.ndarray, list[str], int]:
+def _contrasted(run: Run, score: ExamplesScore) -> tuple[Any, np.ndarray, list[str], int]:
     """Return features of examples (target 1) and random documents (0), and the number left out.
 
     Third is the group of each example. Without `group_column`, examples are in the order of the
@@ -265,7 +279,7 @@ def read_texts(run: Run, shard: int, rows: np.ndarray) -> Iterator[str]:
         yield from (text or "" for text in texts.to_pylist())
 
 
-def _labelled(run: Run, score: Score) -> tuple[Any, np.ndarray, list[str], int]:
+def _labelled(run: Run, score: ExamplesScore) -> tuple[Any, np.ndarray, list[str], int]:
     """Return features and labels of the documents with a label; no groups, and none is left out."""
     labels, _ = read_labels(score, _planned(run, score))
     held_out = are_drawn(run.settings, labels)
@@ -287,24 +301,21 @@ def _labelled(run: Run, score: Score) -> tuple[Any, np.ndarray, list[str], int]:
     return features, np.asarray(targets), [], 0
 
 
-def read_models(run: Run) -> dict[str, WordModel]:
-    """Read the model of each score of kind `examples`, by the score's name."""
-    if all(score.kind != "examples" for score in run.settings.scores):
-        return {}
+def example_scorer(run: Run, score: ExamplesScore) -> Scorer:
+    """Return the function that scores texts by the model that was fitted for a score."""
     run.receipt("example_models")
-    return {
-        row["score"]: WordModel(
-            np.array(row["weights"]),
-            np.array(row["log_ratios"]),
-            row["intercept"],
-            np.array(row["predicted"]),
-            np.array(row["expected"]),
-        )
-        for row in read_columns(run.path("example_models")).to_pylist()
-    }
+    rows = read_columns(run.path("example_models")).to_pylist()
+    [row] = [row for row in rows if row["score"] == score.name]
+    model = WordModel(
+        np.array(row["weights"]),
+        np.array(row["log_ratios"]),
+        row["intercept"],
+        np.array(row["predicted"]),
+        np.array(row["expected"]),
+    )
+    return functools.partial(example_scores, model=model, most=run.settings.source.windows)
 
 
 def example_figures(run: Run) -> dict[str, Any]:
     """Read the metrics of `fit_examples`, by score; none without such scores."""
-    is_fitted = any(score.kind == "examples" for score in run.settings.scores)
-    return run.receipt("example_models").metrics if is_fitted else {}
+    return run.receipt("example_models").metrics if _scores(run) else {}

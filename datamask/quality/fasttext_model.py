@@ -5,16 +5,19 @@ fastText is trained on one document per line, so line breaks become spaces.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from datamask.config.inputs import Score
+from datamask.config.scores import FastTextScore
 from datamask.errors import SettingsError, one_line
+from datamask.runs.run import Run
 from datamask.storage.unchanged import pinned, sha256_at
+
+if TYPE_CHECKING:
+    from datamask.quality.kinds import Scorer
 
 
 @lru_cache(maxsize=4)
@@ -32,7 +35,7 @@ def _load(path: str, digest: str) -> Any:
         raise SettingsError(f"{path}: not a fastText model ({reason})") from None
 
 
-def _model(score: Score, planned: str | None = None) -> tuple[Any, str]:
+def _model(score: FastTextScore, planned: str | None = None) -> tuple[Any, str]:
     """Return the model of a score and the SHA-256 of its file, which is compared with *planned*."""
     if not Path(score.path).is_file():
         raise SettingsError(f"path of score {score.name}: no file {score.path} on this machine")
@@ -40,7 +43,7 @@ def _model(score: Score, planned: str | None = None) -> tuple[Any, str]:
         return _load(score.path, digest), digest
 
 
-def pin_fasttext(score: Score) -> str:
+def pin_fasttext(score: FastTextScore, before: Run | None = None) -> str:
     """Return the SHA-256 of a model's file.
 
     Raises:
@@ -54,13 +57,13 @@ def pin_fasttext(score: Score) -> str:
     return digest
 
 
-def fasttext_scores(score: Score, texts: Iterable[str | None], planned: str) -> np.ndarray:
-    """Compute the probability of the label for each of N texts; float64, 0 without known words.
+def fasttext_scorer(run: Run, score: FastTextScore) -> Scorer:
+    """Return the function that scores texts by the probability of a label, 0 without known words.
 
     Raises:
-        InputError: the SHA-256 of the model's file is not *planned*.
+        InputError: the SHA-256 of the model's file is not the planned one.
     """
-    model, _ = _model(score, planned)
+    model, _ = _model(score, run.pinned_revisions[score.pin_key])
 
     def probability(text: str) -> float:
         labels, probabilities = model.predict(text.replace("\n", " "), k=-1)
@@ -68,4 +71,8 @@ def fasttext_scores(score: Score, texts: Iterable[str | None], planned: str) -> 
         # Single precision can round to slightly above 1.
         return min(float(by_label.get(score.label, 0.0)), 1.0)
 
-    return np.asarray([probability(text or "") for text in texts], dtype=np.float64)
+    def scores(texts: list[str | None]) -> tuple[np.ndarray, np.ndarray]:
+        values = [probability(text or "") for text in texts]
+        return np.asarray(values, np.float64), np.ones(len(texts), np.float32)
+
+    return scores

@@ -9,25 +9,34 @@ files: planning refuses it, because either score could be wrong.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from datamask.config.compute import Compute
-from datamask.config.inputs import Score
-from datamask.errors import CorruptFileError, DatamaskError, together
+from datamask.config.scores import FileScore
+from datamask.errors import CorruptFileError, DatamaskError, InputError, shortened, together
 from datamask.runs import schemas
 from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
 from datamask.runs.run import Run
+from datamask.source.columns import missing_score, usable
 from datamask.source.joining import digest_of_ids, load_ids
+from datamask.source.opening import digest_files
 from datamask.source.rows import read_all_scores
-from datamask.storage.duckdb_scratch import execute_with, temporary_duckdb
+from datamask.storage.duckdb_scratch import execute, execute_with, temporary_duckdb
 
 logger = logging.getLogger(__name__)
 
 _GIVEN = pa.schema([("id", pa.string()), ("value", pa.float64())])
+_USABLE = pa.schema([("id", pa.string()), ("usable", pa.bool_())])
+
+
+def pin_files(score: FileScore, before: Run | None = None) -> str:
+    """Return the digest of a score's files."""
+    return digest_files(score.path)
 
 
 def join_scores(run: Run, compute: Compute) -> None:
@@ -37,7 +46,7 @@ def join_scores(run: Run, compute: Compute) -> None:
     unreadable or not as planned.
     """
     remaining = run.remaining("file_scores")
-    scores = [score for score in run.settings.scores if score.kind == "file"]
+    scores = [score for score in run.settings.scores if isinstance(score, FileScore)]
     schema = schemas.file_scores(score.name for score in scores)
     with temporary_duckdb(run.root, compute) as connection:
         digests = load_ids(connection, run, remaining)
@@ -49,21 +58,23 @@ def join_scores(run: Run, compute: Compute) -> None:
             write_output(run, "file_scores", shard, schema, [table], {"ids": digests[shard]})
 
 
-def read_joined(run: Run, shard: int, name: str, ids: pa.ChunkedArray) -> pa.Array:
-    """Read a score of the documents *ids* of a shard, null where missing.
+def read_joined(
+    run: Run, shard: int, name: str, ids: pa.ChunkedArray
+) -> tuple[pa.Array, pa.Array | None]:
+    """Read a score of the documents *ids* of a shard, null where missing; no texts were read.
 
     Errors are as in `read_classified`.
     """
     receipt, path = run.receipt("file_scores", shard), run.path("file_scores", shard)
     if receipt.metrics["ids"] != digest_of_ids(ids):
         raise CorruptFileError(f"{path}: its ids differ from the source's; delete it and relaunch")
-    return read_columns(path, [name])[name].combine_chunks()
+    return read_columns(path, [name])[name].combine_chunks(), None
 
 
-def _join(connection: Any, run: Run, index: int, score: Score) -> None:
+def _join(connection: Any, run: Run, index: int, score: FileScore) -> None:
     """Make table `joined<index>`: shard, row and value of file rows with a known id."""
     failures: list[DatamaskError] = []
-    planned = run.pinned_revisions[f"file_scores:{score.name}"]
+    planned = run.pinned_revisions[score.pin_key]
     batches = (
         pa.RecordBatch.from_arrays([*both], schema=_GIVEN)
         for both in read_all_scores(score, failures, planned)
@@ -89,3 +100,70 @@ def _column(connection: Any, run: Run, shard: int, index: int) -> pa.Array:
     values = np.full(run.shard_rows(shard), np.nan)
     values[joined["row"]] = joined["value"]
     return pa.array(values, from_pandas=True)
+
+
+def row_problems(
+    connection: Any,
+    paths: Sequence[str],
+    id_at: Callable[[int, int], str],
+    score: FileScore,
+    planned: str,
+) -> Iterator[DatamaskError]:
+    """Yield problems of a score's files: unreadable, ids that repeat, documents without a score.
+
+    The connection has table `ids` of the source: key, file, row. *paths* are the source's files,
+    and *id_at* returns the id at file and row.
+    """
+    failures: list[DatamaskError] = []
+    first: list[str] = []
+
+    def given() -> Iterator[pa.RecordBatch]:
+        for keys, values in read_all_scores(score, failures, planned):
+            first.extend(map(str, keys[: 0 if first else 1].to_pylist()))
+            yield pa.RecordBatch.from_arrays([keys, usable(values)], schema=_USABLE)
+
+    execute_with(
+        connection,
+        pa.RecordBatchReader.from_batches(_USABLE, given()),
+        "CREATE OR REPLACE TEMP TABLE given AS SELECT md5_number(id) AS key, usable FROM arriving",
+    )
+    if failures:
+        yield from failures
+        return
+    twice = execute(
+        connection,
+        "SELECT file, ids.row, n FROM ids JOIN (SELECT key, count(*) AS n FROM given "
+        "SEMI JOIN ids USING (key) GROUP BY key HAVING n > 1) USING (key) ORDER BY ALL LIMIT 1",
+    )
+    for file, row, count in twice:
+        yield InputError(
+            f"ids occur more than once, {shortened(id_at(file, row))} {count:,} times; "
+            "keep one score of each",
+            path=score.path,
+            column=score.id_column,
+        )
+        return
+    _warn_of_few(connection, id_at, score, first)
+    if score.missing != "error":
+        return
+    lacking = "FROM ids i LEFT JOIN given g USING (key) WHERE NOT coalesce(g.usable, false)"
+    count = execute(connection, f"SELECT count(*) {lacking}")[0][0]
+    for file, row in execute(connection, f"SELECT file, i.row {lacking} ORDER BY ALL LIMIT 1"):
+        yield missing_score(score, count, paths[file], row)
+
+
+def _warn_of_few(
+    connection: Any, id_at: Callable[[int, int], str], score: FileScore, first: list[str]
+) -> None:
+    """Log a warning if most documents have no score in the files, whatever `missing` says."""
+    [(matched, total)] = execute(
+        connection,
+        "SELECT (SELECT count(*) FROM ids SEMI JOIN given USING (key)), count(*) FROM ids",
+    )
+    if 2 * matched < total:
+        [ours] = execute(connection, "SELECT file, row FROM ids ORDER BY ALL LIMIT 1")
+        logger.warning(
+            "score %s: %s has the ids of only %d of %d documents; its first id is %r, that of the "
+            "source %r",
+            *(score.name, score.path, matched, total, "".join(first)[:80], id_at(*ours)[:80]),
+        )

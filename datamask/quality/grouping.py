@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from datamask.config.inputs import Score
+from datamask.config.scores import Score
 from datamask.runs.run import Run
 from datamask.selection.threshold import group_column
 from datamask.storage.duckdb_scratch import execute, execute_with, value_at

@@ -7,14 +7,21 @@ in [0, 1] for every text, equal for equal texts.
 
 from __future__ import annotations
 
+import functools
 import string
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from datamask.config.inputs import WINDOWS
+from datamask.config.scores import HeuristicScore
+from datamask.runs.run import Run
 from datamask.source.windows import cut
+
+if TYPE_CHECKING:
+    from datamask.quality.kinds import Scorer
 
 READ_CHARACTERS = 20_000
 """Characters of a window of a text, so that one huge document cannot stall a shard
@@ -29,6 +36,11 @@ who will with would you your
 STOP_WORDS = frozenset(_ENGLISH.split())
 _DIGITS = string.digits.encode()
 _SYMBOLS = string.punctuation.encode()
+
+
+def heuristic_scorer(run: Run, score: HeuristicScore) -> Scorer:
+    """Return the function that scores texts by form."""
+    return functools.partial(heuristic_scores, windows=run.settings.source.windows)
 
 
 def heuristic_scores(

@@ -15,14 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datamask.config.compute import Compute
+from datamask.config.scores import Score
 from datamask.errors import InputError, one_line
-from datamask.quality.classifier import read_classified
-from datamask.quality.examples import read_models
-from datamask.quality.fasttext_model import fasttext_scores
-from datamask.quality.file_scores import read_joined
-from datamask.quality.heuristic import heuristic_scores
+from datamask.quality.kinds import KINDS, Scorer
 from datamask.quality.moments import moments
-from datamask.quality.word_model import WordModel, example_scores
 from datamask.runs import schemas
 from datamask.runs.in_progress import advance
 from datamask.runs.output import write_output
@@ -48,20 +44,18 @@ def import_scores(run: Run, shard: int, compute: Compute) -> Receipt:
     wanted = _wanted_columns(run)
     batches: list[pa.RecordBatch] = []
     long: dict[int, int] = {}
-    models = read_models(run)
+    scorers = _scorers(run)
     for batch in read_shard(run, shard, wanted, long=long):
         done = sum(len(earlier) for earlier in batches)
-        batches.append(_facts(run, shard, done, batch, models))
+        batches.append(_facts(run, shard, done, batch, scorers))
         advance(done + batch.num_rows, run.shard_rows(shard))
     table = pa.Table.from_batches(batches)
     scores: dict[str, pa.Array] = {}
     read = [table["text_read"].combine_chunks()]
     for score in settings.scores:
-        if score.kind == "file":
-            values = read_joined(run, shard, score.name, table["id"])
-        elif score.kind == "classifier":
-            values, share = read_classified(run, shard, score.name, table["id"])
-            read.append(share)
+        if read_values := KINDS[type(score)].read:
+            values, share = read_values(run, shard, score.name, table["id"])
+            read += [] if share is None else [share]
         else:
             values = table[f"score:{score.name}"].combine_chunks()
         scores[score.name] = _finite(values)
@@ -94,8 +88,14 @@ def _wanted_columns(run: Run) -> list[str]:
         names.append(columns.text)
     optional = (columns.token_count, columns.dump, columns.language, columns.url)
     names += [name for name in optional if name in known]
-    names += [score.column for score in run.settings.scores if score.kind == "column"]
+    names += [score.source_column for score in run.settings.scores if score.source_column]
     return list(dict.fromkeys(names))
+
+
+def _scorers(run: Run) -> dict[str, Scorer]:
+    """Return the functions that score texts in this stage, by name of the score."""
+    made = [(score, KINDS[type(score)].scorer) for score in run.settings.scores]
+    return {score.name: scorer(run, score) for score, scorer in made if scorer}
 
 
 def _facts(
@@ -103,7 +103,7 @@ def _facts(
     shard: int,
     first: int,
     batch: pa.RecordBatch,
-    models: dict[str, WordModel],
+    scorers: dict[str, Scorer],
 ) -> pa.RecordBatch:
     """Return the facts of one batch, and the scores that the batch itself gives."""
     source = run.settings.source
@@ -150,26 +150,31 @@ def _facts(
             # A null, spaces and an empty text have other counts, depending on who counts.
             is_empty = pc.equal(facts["characters"], 0)
             facts["tokens"] = pc.if_else(is_empty, pa.scalar(0, pa.int64()), facts["tokens"])
-        if any(score.reads_text for score in run.settings.scores):
-            texts = text.to_pylist()
+        texts = text.to_pylist() if scorers else []
     for score in run.settings.scores:
         name = f"score:{score.name}"
-        if score.kind == "column":
-            facts[name] = column(score.column, pa.float64())
-        elif score.kind == "fasttext":
-            planned = run.pinned_revisions[f"scores:{score.name}"]
-            facts[name] = pa.array(fasttext_scores(score, texts, planned))
-            read.append(pa.array(np.ones(len(texts), np.float32)))
-        elif score.kind in ("heuristic", "examples"):
-            values, share = (
-                heuristic_scores(texts, source.windows)
-                if score.kind == "heuristic"
-                else example_scores(texts, models[score.name], source.windows)
-            )
+        if score.source_column:
+            facts[name] = column(score.source_column, pa.float64())
+        elif scorer := scorers.get(score.name):
+            values, share = scorer(texts)
+            _check_values(run, shard, first, score, values, len(texts))
             facts[name] = pa.array(values)
             read.append(pa.array(share))
     facts["text_read"] = pc.min_element_wise(*read)
     return pa.RecordBatch.from_pydict(facts)
+
+
+def _check_values(
+    run: Run, shard: int, first: int, score: Score, values: np.ndarray, texts: int
+) -> None:
+    """Refuse values that are not one number for each text; *first* is the row of the first text."""
+    problem, at = "", 0
+    if values.shape != (texts,):
+        problem = f"kind {score.kind} made {values.shape} of {texts} texts, needed one number each"
+    elif score.missing == "error" and not (is_finite := np.isfinite(values)).all():
+        problem, at = "NaN or infinite; correct its class, or set `missing`", is_finite.argmin()
+    if problem:
+        raise row_error(run, shard, first + int(at), score.name, problem)
 
 
 def _counted(run: Run, text: pa.Array) -> pa.Array:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from datamask.config.inputs import LARGEST, Score
+from datamask.config.scores import LARGEST, Score
 from datamask.errors import InputError
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run

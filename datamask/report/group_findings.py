@@ -182,7 +182,7 @@ def explained(run: Run) -> Iterator[Finding]:
             if kind == "length":
                 text += " Use another score, or one from texts that you label."
             # Examples have the wanted kind of text, which can be the kind of a group.
-            is_wanted = score.kind == "examples"
+            is_wanted = score.is_fitted
             command = _remedy(run, score.name, kind)
             short = f"score {score.name} {'repeats the' if _is_group(row) else 'differs by'} {kind}"
             grade = "caution" if is_wanted else grade

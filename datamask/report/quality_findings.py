@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from datamask.analysis.summary import benchmarks, query
 from datamask.config.recipe import wanted_share
+from datamask.config.scores import ExamplesScore
 from datamask.config.selection import Selection
 from datamask.quality.examples import example_figures
 from datamask.quality.resemblance import alike
@@ -37,7 +38,7 @@ def _examples(run: Run) -> Iterator[Finding]:
     """Report what scores of examples imply if they are right, and whether the examples suffice."""
     figures = example_figures(run)
     for score in run.settings.scores:
-        if score.kind == "examples" and score.path:
+        if isinstance(score, ExamplesScore) and score.path:
             auc = figures[score.name]["auc"]
             short = f"at most {min(1.0, 2 - 2 * auc):.0%} of the source can be wanted: is that so?"
             text = f"Score {score.name}: {wanted_share(auc)}"
@@ -56,7 +57,7 @@ def scores(run: Run) -> Iterator[Finding]:
     settings = run.settings
     kinds = {score.name: score.kind for score in settings.scores}
     role = role_of_score(run)
-    if set(kinds.values()) <= {"heuristic"}:
+    if settings.has_heuristic_alone:
         text = "Quality is a heuristic of a text's form (length, symbols, repetition, stop words), "
         text += f"not a judgement of its content; {role}. Label texts for a score of your own."
         short = "quality is a heuristic of form, not of content"
@@ -65,7 +66,7 @@ def scores(run: Run) -> Iterator[Finding]:
         names = ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
         text = f"Quality combines {names}; {role}."
         has_effect = prefers_quality(run) or run.in_force.prune_fraction > 0
-        is_tested = {*kinds.values()} == {"examples"} and has_effect
+        is_tested = all(score.is_fitted for score in settings.scores) and has_effect
         if is_tested:
             figures = example_figures(run)
             told = ", ".join(f"{name} {figures[name]['correlation']:.2f}" for name in kinds)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from datamask.config.scores import RECORDED, ExamplesScore
 from datamask.config.selection import Selection
 from datamask.config.settings import Settings
 
@@ -41,22 +42,22 @@ def reads_texts(*paths: str) -> Callable[[Settings], list[Any]]:
     return lambda settings: [*reads(*paths)(settings), texts(settings)]
 
 
-def _of_kind(settings: Settings, kind: str, *names: str) -> list[Any]:
-    scores = [score for score in settings.scores if score.kind == kind]
+def _of_stage(settings: Settings, stage: str, *names: str) -> list[Any]:
+    scores = [score for score in settings.scores if score.stage == stage]
     return [[getattr(score, name) for name in names] for score in scores]
 
 
 def classifiers(settings: Settings) -> list[Any]:
     """Settings of the scores that classifiers give."""
     of_source = [settings.source.id_column, texts(settings), settings.source.windows]
-    scores = _of_kind(settings, "classifier", "name", "label")
+    scores = _of_stage(settings, "classifier_scores", "name", "label")
     return [*of_source, scores, settings.embedding.dtype]
 
 
 def file_scores(settings: Settings) -> list[Any]:
     """Settings of scores from separate files."""
-    scores = _of_kind(settings, "file", "name", "path", "column", "id_column")
-    return [settings.source.id_column, scores]
+    names = ("name", "path", "column", "id_column")
+    return [settings.source.id_column, _of_stage(settings, "file_scores", *names)]
 
 
 def vector_places(settings: Settings) -> list[Any]:
@@ -70,7 +71,7 @@ def example_models(settings: Settings) -> list[Any]:
     chosen: list[Any] = [settings.source.id_column, texts(settings), held_out]
     chosen.append(settings.source.windows)
     for score in settings.scores:
-        if score.kind == "examples":
+        if isinstance(score, ExamplesScore):
             read: list[Any] = [score.column, score.id_column if score.labels else settings.seed]
             if score.where:
                 columns = settings.source.columns
@@ -86,12 +87,17 @@ def raw_scores(settings: Settings) -> list[Any]:
     columns = ("token_count", "dump", "language", "url")
     of_source = [f"source.columns.{name}" for name in columns]
     scores = reads("source.id_column", *of_source, "scores.name", "scores.kind")
-    of_kind = [_of_kind(settings, "column", "column"), _of_kind(settings, "fasttext", "label")]
+    # Without such scores, the lists of these two kinds are empty in the fingerprint.
+    of_kind: dict[str, list[Any]] = {"column": [], "fasttext": []}
+    for score in settings.scores:
+        if score.own_settings:
+            values = [getattr(score, name) for name in score.own_settings]
+            of_kind.setdefault(score.kind, []).append(values)
     counted = ["with end of document"] if settings.counts_for_trainer else []
-    in_windows = any(score.kind in ("heuristic", "examples") for score in settings.scores)
+    in_windows = any(score.reads_windows for score in settings.scores)
     windows = [settings.source.windows] if in_windows else []
     text = [texts(settings), settings.compares_texts]
-    return [*scores(settings), *text, *of_kind, *counted, windows]
+    return [*scores(settings), *text, *of_kind.values(), *counted, windows]
 
 
 def screening(settings: Settings) -> list[Any]:
@@ -221,12 +227,19 @@ def budget(selection: Selection) -> list[Any]:
 def held_out(settings: Settings) -> list[Any]:
     """Settings of the texts that score trained models; examples are left out of these texts."""
     sets = settings.evaluation.model_dump(mode="json", include={"hold_out_by", "sets"})
-    return [sets, _of_kind(settings, "examples", "path", "column")]
+    return [sets, _of_stage(settings, "example_models", "path", "column")]
 
 
-def has_score(kind: str) -> Callable[[Settings], bool]:
-    """Return a function: True if a score has this kind."""
-    return lambda settings: any(score.kind == kind for score in settings.scores)
+def report(settings: Settings) -> dict[str, Any]:
+    """All settings that a report shows; each score has the keys that every kind once had."""
+    data = settings.model_dump(mode="json", exclude={"subset", "publication"})
+    data["quality"]["scores"] = [RECORDED | score for score in data["quality"]["scores"]]
+    return data
+
+
+def has_scores(stage: str) -> Callable[[Settings], bool]:
+    """Return a function: True if a stage before `scores` makes values or a model of a score."""
+    return lambda settings: any(score.stage == stage for score in settings.scores)
 
 
 def makes_tokens(settings: Settings) -> bool:

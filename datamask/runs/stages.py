@@ -94,11 +94,11 @@ class Unit:
 _STAGES = (
     # Scores, and documents dropped by them.
     Stage("classifier_scores", 2, "datamask.quality.classifier:classify_shard", "shard",
-          of.classifiers, of.has_score("classifier"), reads_source=True, on_device=True),
+          of.classifiers, of.has_scores("classifier_scores"), reads_source=True, on_device=True),
     Stage("file_scores", 1, "datamask.quality.file_scores:join_scores", "run",
-          of.file_scores, of.has_score("file"), reads_source=True),
+          of.file_scores, of.has_scores("file_scores"), reads_source=True),
     Stage("example_models", 4, "datamask.quality.examples:fit_examples", "run",
-          of.example_models, of.has_score("examples"), reads_source=True,
+          of.example_models, of.has_scores("example_models"), reads_source=True,
           file="example_models.parquet"),
     Stage("scores", 9, "datamask.quality.importing:import_scores", "shard",
           of.raw_scores, after=("classifier_scores", "file_scores"),
@@ -218,7 +218,7 @@ _STAGES = (
           of.evaluates, after_all=("arms", "training"), file="evaluation.parquet"),
     # The report and the publication.
     Stage("report", 21, "datamask.report.page:write_report", "run",
-          lambda s: s.model_dump(mode="json", exclude={"subset", "publication"}),
+          of.report,
           after_all=("composition", "evaluation", "order"), file="report.html",
           beside=("report/*.parquet", "report/*.json", "pictures/*.png")),
     Stage("publication", 7, "datamask.publishing.publish:publish", "run",

@@ -214,15 +214,12 @@ def about_scores(settings: Settings, pinned_revisions: Mapping[str, str]) -> dic
     compared = {"name", "weight", "normalisation", "missing"}
     scores = []
     for score in settings.scores:
-        keys = (f"classifier_scores:{score.name}", f"scores:{score.name}")
-        of_model = score.kind in ("classifier", "fasttext")
-        revision = next((pinned_revisions[k] for k in keys if k in pinned_revisions), "")
         facts = score.model_dump(mode="json", include=compared)
         facts["fill_value"] = score.filled or 0.0
-        facts["head"] = score.label if score.kind == "classifier" else ""
-        facts["label"] = score.label if score.kind == "fasttext" else ""
+        facts |= {"head": "", "label": ""} | score.model_facts
         facts["windows"] = settings.source.windows if score.reads_text else 1
-        scores.append(facts | {"revision": revision if of_model else ""})
+        pin = pinned_revisions[score.pin_key] if score.model_facts else ""
+        scores.append(facts | {"revision": pin})
     return {"scores": scores, "indicators": list(indicator_names(settings.selection))}
 
 

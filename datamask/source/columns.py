@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from datamask.config.inputs import Score
+from datamask.config.scores import Score
 from datamask.errors import InputError
 from datamask.source.reading import plain_type
 
@@ -82,7 +82,7 @@ def missing_score(score: Score, count: int, path: str, row: int) -> InputError:
         f"{score.name} to `drop` or to a number",
         path=path,
         row=row,
-        column=score.column if score.kind == "column" else score.name,
+        column=score.source_column or score.name,
     )
 
 

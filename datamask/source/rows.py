@@ -19,11 +19,14 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.json
 
-from datamask.config.inputs import Score
+from datamask.config.scores import ExamplesScore, FileScore
 from datamask.errors import DatamaskError, InputError, gathering, one_line, together
 from datamask.runs.in_progress import advance
 from datamask.source.columns import INEXACT, first_inexact, is_id, is_numeric
 from datamask.source.opening import SCORE_SUFFIXES, PlannedFiles, naming, open_text
+
+JoinedScore = FileScore | ExamplesScore
+"""A score whose files have ids and numbers."""
 
 ROW_SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".txt")
 """Kinds of files: Parquet, JSON lines and plain text."""
@@ -47,7 +50,7 @@ LINES_LOOKED_AT = 1000
 
 
 def read_all_scores(
-    score: Score, failures: list[DatamaskError], planned: str
+    score: FileScore, failures: list[DatamaskError], planned: str
 ) -> Iterator[tuple[pa.Array, pa.Array]]:
     """Yield ids and scores of all files of a score, as `read_scores`; *failures* gets the errors.
 
@@ -76,7 +79,7 @@ def read_all_scores(
 
 
 def read_scores(
-    path: str, score: Score, files: PlannedFiles | None = None
+    path: str, score: JoinedScore, files: PlannedFiles | None = None
 ) -> Iterator[tuple[pa.Array, pa.Array]]:
     """Yield ids as text and scores as float64 of one file, in batches; *files* record its digest.
 
@@ -104,7 +107,7 @@ def read_scores(
         raise refuse(f"cannot be read as {what}: {one_line(error)}; fix the file") from None
 
 
-def _batches(path: str, score: Score, files: PlannedFiles) -> Iterator[pa.RecordBatch]:
+def _batches(path: str, score: JoinedScore, files: PlannedFiles) -> Iterator[pa.RecordBatch]:
     names = [score.id_column, score.column]
     remedy = f"set column and id_column of score {score.name} to two of"
     check = functools.partial(check_columns, path, names, remedy)
@@ -128,7 +131,7 @@ def _batches(path: str, score: Score, files: PlannedFiles) -> Iterator[pa.Record
         raise InputError(f"unknown kind of file; use {', '.join(SCORE_SUFFIXES)}", path=path)
 
 
-def _csv_batches(path: str, score: Score, files: PlannedFiles) -> Iterator[pa.RecordBatch]:
+def _csv_batches(path: str, score: JoinedScore, files: PlannedFiles) -> Iterator[pa.RecordBatch]:
     # Ids are read as text: a number would lose its leading zeros.
     types = {score.id_column: pa.string(), score.column: pa.float64()}
     convert = pa.csv.ConvertOptions(column_types=types, include_columns=[*types])
@@ -155,7 +158,7 @@ def check_columns(path: str, names: Iterable[str], remedy: str, known: Iterable[
             raise InputError(twice if name in known else absent, path=path, column=name)
 
 
-def _json_batches(path: str, score: Score, files: PlannedFiles) -> Iterator[pa.RecordBatch]:
+def _json_batches(path: str, score: JoinedScore, files: PlannedFiles) -> Iterator[pa.RecordBatch]:
     """Read lines of JSON by fast Arrow until an id is not a string or a line is long."""
     schema = pa.schema([(score.id_column, pa.string()), (score.column, pa.float64())])
     parsing = pa.json.ParseOptions(schema, unexpected_field_behavior="ignore")

@@ -6,7 +6,6 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from datamask.config.inputs import Score
 from datamask.config.loading import load_settings, parse_settings
 from datamask.config.reference import describe, descriptions
 from datamask.config.settings import Settings
@@ -23,7 +22,7 @@ WRONG = [
         {"selection": {"final_lr": 11, "initial_lr": 10}},
         "selection: final_lr 11.0 is above initial_lr 10.0",
     ),
-    ({"quality": {"scores": [{"kind": "file"}]}}, "quality.scores.0: kind `file` needs `path`"),
+    ({"quality": {"scores": [{"kind": "file"}]}}, "quality.scores.0.path: required: file,"),
     ({"quality": {"scores": [{"column": "score"}]}}, "quality.scores.0: `column` belongs to kind"),
     (
         {"quality": {"scores": [{"kind": "column", "model": "m"}]}},
@@ -202,8 +201,10 @@ def test_a_lambda_that_follows_from_examples_is_not_one_that_is_set():
 def test_a_score_without_defaults_is_the_same_score(own):
     """Also if it sets what is the default of scores of other kinds."""
     for path in ({"path": "good.jsonl"}, {"labels": "grades.csv"}):
-        score = parse_settings({"name": "a", "kind": "examples", **path, **own}, Score)
-        assert parse_settings(score.without_defaults(), Score) == score
+        given = {"name": "a", "kind": "examples", **path, **own}
+        [score] = parse_settings({"quality": {"scores": [given]}}).scores
+        again = parse_settings({"quality": {"scores": [score.without_defaults()]}})
+        assert again.scores == (score,)
 
 
 def test_what_was_filled_in_follows_other_settings_later():

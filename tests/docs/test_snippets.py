@@ -59,7 +59,7 @@ NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 PARAMETERS = parameter_schema(rebuild).model_dump_for_openapi()
 """With it, the server checks the parameters of a flow run of deployment `rebuild`."""
 
-RUN_ELSEWHERE = ("docs/own-objective.md", "docs/publish.md", "docs/python.md")
+RUN_ELSEWHERE = (*("docs/own-objective.md", "docs/publish.md", "docs/python.md", "docs/scores.md"),)
 OTHERS = (
     "export",
     "mkdir",

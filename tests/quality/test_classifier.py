@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.models import random_bert
 from datamask.config.compute import Compute
-from datamask.config.inputs import Score
+from datamask.config.scores import ClassifierScore
 from datamask.embedding import chunked, forward
 from datamask.errors import SettingsError
 from datamask.execution.attempts import ShardsFailedError
@@ -222,7 +222,7 @@ def test_another_score_computes_no_more_than_itself(source, models, tmp_path, mo
     loaded: list[str] = []
     real = classifier.load_classifier
 
-    def noted(one: Score, *arguments: Any) -> Any:
+    def noted(one: ClassifierScore, *arguments: Any) -> Any:
         loaded.append(one.name)
         return real(one, *arguments)
 

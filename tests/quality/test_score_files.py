@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from datamask.config.compute import Compute
-from datamask.config.inputs import Score
+from datamask.config.scores import FileScore
 from datamask.errors import CorruptFileError, InputError
 from datamask.quality.file_scores import join_scores
 from datamask.quality.importing import import_scores
@@ -21,9 +21,9 @@ from tests.finished import table_of
 from tests.quality.runs import COMPUTE, column, make_run, write_scores
 
 
-def parse_score(path: Path) -> Score:
+def parse_score(path: Path) -> FileScore:
     """A score of this file."""
-    return Score(name="mark", kind="file", path=str(path), id_column="key", column="mark")
+    return FileScore(name="mark", kind="file", path=str(path), id_column="key", column="mark")
 
 
 def rows_of_file(path: Path) -> list[tuple[str, float]]:

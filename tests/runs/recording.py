@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from datamask.config.group import Group, group_in
+from datamask.config.group import Group, groups_in
 from datamask.config.settings import Settings
 
 IN_TABLE = {"datamask.runs.run"}
@@ -21,8 +21,7 @@ def prefixes(kind: type[Group] = Settings, before: str = "") -> Iterator[tuple[t
     """The groups of settings, and with what the paths of their fields begin."""
     yield kind, before
     for name, field in kind.model_fields.items():
-        inner = group_in(field.annotation)
-        if inner is not None and issubclass(inner, Group):
+        for inner in groups_in(field.annotation).values():
             yield from prefixes(inner, f"{before}{name}.")
 
 
@@ -65,12 +64,12 @@ def recording(driver: set[str] = DRIVER) -> Iterator[set[str]]:
 
 
 def _all(path: str, kind: type[Group], name: str) -> Iterator[str]:
-    inner = group_in(kind.model_fields[name].annotation)
-    if inner is None:
+    groups = groups_in(kind.model_fields[name].annotation).values()
+    if not groups:
         yield path
-        return
-    for field in inner.model_fields:
-        yield from _all(f"{path}.{field}", inner, field)
+    for inner in groups:
+        for field in inner.model_fields:
+            yield from _all(f"{path}.{field}", inner, field)
 
 
 def _is_of(modules: set[str]) -> bool:

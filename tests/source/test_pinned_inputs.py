@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from datamask.config.compute import Compute
-from datamask.config.inputs import Score
+from datamask.config.scores import FileScore
 from datamask.config.settings import Settings
 from datamask.errors import InputError, exit_status
 from datamask.execution.attempts import run_unit
@@ -255,7 +255,7 @@ def content_of(kind: str, start: int) -> bytes:
 
 def read_all(path: Path, planned: str, meanwhile: Callable[[int], object]) -> list[float]:
     """The scores of a file, as stages read them; *meanwhile* is called after each batch."""
-    score = Score(name="mark", kind="file", path=str(path), id_column="id", column="mark")
+    score = FileScore(name="mark", kind="file", path=str(path), id_column="id", column="mark")
     rows: list[float] = []
     files = PlannedFiles(str(path))
     with files.compared(planned):

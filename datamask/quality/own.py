@@ -1,0 +1,124 @@
+"""Scores by a class of the user's own: texts in, numbers out.
+
+A run records the digest of the class's module, so that other code is not taken for the planned one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from datamask.config.scores import OwnScore
+from datamask.embedding.pinning import folder_digest
+from datamask.embedding.protocol import TRIAL
+from datamask.errors import DatamaskError, SettingsError, one_line
+from datamask.runs.run import Run, digest
+from datamask.storage.unchanged import content_digest, not_as_planned, pinned
+
+if TYPE_CHECKING:
+    from datamask.quality.kinds import Scorer
+
+
+class TextScore(ABC):
+    """Scores texts by their content alone; made once per process and used by several threads.
+
+    The class gets `path` and `options` of the score's settings as keyword arguments.
+    """
+
+    @abstractmethod
+    def score(self, texts: Sequence[str]) -> Sequence[float] | np.ndarray:
+        """Return one number for each text; NaN where there is none (see setting `missing`)."""
+
+
+@lru_cache(maxsize=64)
+def _imported(kind: str) -> tuple[type[TextScore], str, str]:
+    """Import a class, once per process; return it, its module's file, and the file's digest.
+
+    The digest is of the code that this process runs, even if the file changes later.
+    """
+    module, _, name = kind.partition(":")
+    try:
+        made = getattr(importlib.import_module(module), name)
+        path = importlib.import_module(made.__module__).__file__
+    except Exception as error:  # A user's module may raise anything.
+        reason = one_line(f"{type(error).__name__}: {error}")
+        raise SettingsError(f"score of kind `{kind}`: cannot be imported ({reason})") from error
+    # Settings may come from others: call only what was written as a score.
+    if not (isinstance(made, type) and issubclass(made, TextScore) and path):
+        needed = "a subclass of datamask.quality.own.TextScore; see docs/scores.md"
+        raise SettingsError(f"score of kind `{kind}`: needs {needed}")
+    return made, path, content_digest(path)
+
+
+@lru_cache(maxsize=4)
+def _made(kind: str, path: str, options: str, content: str) -> TextScore:
+    """Make an object of a class, once per process for equal arguments and content of *path*."""
+    given = {"path": path} if path else {}
+    return _imported(kind)[0](**given, **json.loads(options))
+
+
+def _load(score: OwnScore, planned: str | None = None) -> tuple[TextScore, str]:
+    """Return the object that scores, and a digest of its code and of what is at `path`."""
+    _, module, code = _imported(score.kind)
+    path = score.path or module
+    if not Path(path).exists():
+        raise SettingsError(f"path of score {score.name}: no file {path} on this machine")
+    with pinned(path, None, _content) as content, _one_line(score):
+        if planned not in (None, pin := digest(code, content)):
+            raise not_as_planned(path)
+        return _made(score.kind, score.path, json.dumps(score.options), content), pin
+
+
+def _content(path: str) -> str:
+    return folder_digest(path) if Path(path).is_dir() else content_digest(path)
+
+
+@contextlib.contextmanager
+def _one_line(score: OwnScore) -> Iterator[None]:
+    """Turn whatever a user's class raises into a `SettingsError` of one line."""
+    try:
+        yield
+    except DatamaskError:
+        raise
+    except Exception as error:
+        reason = one_line(f"{type(error).__name__}: {error}")
+        raise SettingsError(f"score {score.name}: `{score.kind}` failed ({reason})") from error
+
+
+def pin_own(score: OwnScore, before: Run | None = None) -> str:
+    """Try a class on a few texts and return a digest of its code and of what is at `path`.
+
+    Raises:
+        SettingsError: it cannot be imported or made, fails, or does not give a number per text.
+    """
+    own, pin = _load(score)
+    with _one_line(score):
+        shape = np.asarray(own.score(TRIAL), np.float64).shape
+    if shape != (len(TRIAL),):
+        problem = f"made {shape} of {len(TRIAL)} texts, needed one number for each"
+        raise SettingsError(f"score {score.name}: `{score.kind}` {problem}")
+    return pin
+
+
+def own_scorer(run: Run, score: OwnScore) -> Scorer:
+    """Return the function that scores texts by the user's class, which reads them as a whole.
+
+    Raises:
+        InputError: the code, or what is at `path`, is not as planned.
+    """
+    own, _ = _load(score, run.pinned_revisions[score.pin_key])
+
+    def scores(texts: list[str | None]) -> tuple[np.ndarray, np.ndarray]:
+        with _one_line(score):
+            values = np.asarray(own.score([text or "" for text in texts]), np.float64)
+        return values, np.ones(len(texts), np.float32)
+
+    return scores
