@@ -13,7 +13,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -41,9 +41,7 @@ from datamask.source.columns import domains, usable
 from datamask.source.opening import PlannedFiles
 from datamask.source.reading import read_ids, read_shard
 from datamask.source.rows import ROW_SUFFIXES, read_rows, read_scores
-
-if TYPE_CHECKING:
-    from datamask.quality.kinds import Scorer
+from datamask.source.windows import Scorer
 
 logger = logging.getLogger(__name__)
 

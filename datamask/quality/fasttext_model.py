@@ -7,17 +7,15 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from datamask.config.scores import FastTextScore
 from datamask.errors import SettingsError, one_line
 from datamask.runs.run import Run
+from datamask.source.windows import Scorer
 from datamask.storage.unchanged import pinned, sha256_at
-
-if TYPE_CHECKING:
-    from datamask.quality.kinds import Scorer
 
 
 @lru_cache(maxsize=4)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import string
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +17,7 @@ import numpy.typing as npt
 from datamask.config.inputs import WINDOWS
 from datamask.config.scores import HeuristicScore
 from datamask.runs.run import Run
-from datamask.source.windows import cut
-
-if TYPE_CHECKING:
-    from datamask.quality.kinds import Scorer
+from datamask.source.windows import Scorer, cut
 
 READ_CHARACTERS = 20_000
 """Characters of a window of a text, so that one huge document cannot stall a shard

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from datamask.config.compute import Compute
 from datamask.config.scores import Score
 from datamask.errors import InputError, one_line
-from datamask.quality.kinds import KINDS, Scorer
+from datamask.quality.kinds import KINDS
 from datamask.quality.moments import moments
 from datamask.runs import schemas
 from datamask.runs.in_progress import advance
@@ -27,6 +27,7 @@ from datamask.runs.run import Run
 from datamask.source.columns import domains, named, whole_tokens
 from datamask.source.reading import check_text, locate, read_shard, row_error, source_schema
 from datamask.source.token_counts import count_tokens, load_tokenizer
+from datamask.source.windows import Scorer
 
 
 def import_scores(run: Run, shard: int, compute: Compute) -> Receipt:

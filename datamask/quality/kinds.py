@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from datamask.config import scores as of
@@ -21,9 +20,7 @@ from datamask.quality.file_scores import pin_files, read_joined, row_problems
 from datamask.quality.heuristic import heuristic_scorer
 from datamask.quality.own import own_scorer, pin_own
 from datamask.runs.run import Run
-
-Scorer = Callable[[list[str | None]], tuple[np.ndarray, np.ndarray]]
-"""Scores N texts: values, float64, and the fraction of each text that was read, float32."""
+from datamask.source.windows import Scorer
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,10 +20,8 @@ from datamask.embedding.pinning import folder_digest
 from datamask.embedding.protocol import TRIAL
 from datamask.errors import DatamaskError, SettingsError, one_line
 from datamask.runs.run import Run, digest
+from datamask.source.windows import Scorer
 from datamask.storage.unchanged import content_digest, not_as_planned, pinned
-
-if TYPE_CHECKING:
-    from datamask.quality.kinds import Scorer
 
 
 class TextScore(ABC):

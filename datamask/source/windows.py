@@ -9,11 +9,14 @@ document is the mean over its windows, each weighted by the fraction of the text
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+Scorer = Callable[[list[str | None]], tuple[np.ndarray, np.ndarray]]
+"""Scores N texts: values, float64, and the fraction of each text that was read, float32."""
 
 REACH = 64
 """Maximum characters by which a border between windows moves back to the start of a word."""
