@@ -92,8 +92,8 @@ def _describe(problem: Any, model: type[BaseModel]) -> str:
         return f"{path}: {message}"
     if problem["type"] == "string_pattern_mismatch":
         return f"{path}: {shortened(shown)} does not fit; needed: {meaning}"
-    known = re.findall("'([^']+)'", choices)
-    return f"{path}: {message}, got {shortened(shown)}{did_you_mean(str(shown), known)}"
+    names = re.findall("'([^']+)'", choices)
+    return f"{path}: {message}, got {shortened(shown)}{did_you_mean(str(shown), names)}"
 
 
 def load_settings(

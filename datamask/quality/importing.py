@@ -137,7 +137,8 @@ def _facts(
         "domain": named(domains(column(columns.url, pa.string()))),
         "content": pa.nulls(batch.num_rows, pa.binary(16)),
     }
-    text, texts, read = None, [], [pa.nulls(batch.num_rows, pa.float32())]
+    texts: list[str | None] = []
+    read = [pa.nulls(batch.num_rows, pa.float32())]
     if source.layout == "documents":
         text = column(columns.text, pa.large_string())
         facts["characters"] = count_characters(text)

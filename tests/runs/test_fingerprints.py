@@ -104,6 +104,7 @@ BY_UNIT = {"arms": ("selection", "embeddings"), "tokenised": ("subset",)}
 UNREAD = {
     "publication": ("publication.private",),  # a dry run does not need it
     "arms": ("evaluation.arms.name",),  # the name of the file
+    "scores": ("quality.scores.kind",),  # the class of a score is its kind
     "mask_model": ("selection.estimator",),  # facility location has no model with any
     # Empty where there are labels.
     "example_models": ("quality.scores.path", "quality.scores.where"),
