@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datamask.config.inputs import Embedding, Score
+from datamask.config.inputs import Embedding
 from datamask.config.loading import parse_settings
+from datamask.config.scores import HeuristicScore
 from datamask.config.selection import Selection
 from datamask.config.settings import Settings
 from datamask.source.opening import resolve_path
@@ -79,7 +80,7 @@ class Documents:
             score = {"name": GIVEN, "kind": "column", "column": GIVEN}
             scores.append(score if is_text else score | {"normalisation": "none"})
         if self.scores:
-            scores = scores or [Score().model_dump()]
+            scores = scores or [HeuristicScore().model_dump()]
             unweighted = {"kind": "column", "weight": 0.0, "normalisation": "none"}
             for name in self.scores:
                 scores.append({"name": name, "column": f"score {name}", **unweighted})

@@ -236,7 +236,7 @@ def examine(
 
 def _named_columns(settings: Settings) -> list[str]:
     """List the columns of the source that settings name."""
-    scores = [score.column for score in settings.scores if score.kind == "column"]
+    scores = [score.source_column for score in settings.scores]
     vectors = [settings.vector_column] if not settings.vector_files else []
     return [name for name in (*dict(settings.source.columns).values(), *scores, *vectors) if name]
 
