@@ -28,8 +28,8 @@ from datamask.embedding.vector_files import PIN as VECTORS_PIN
 from datamask.errors import DatamaskError, InputError, gathering, shortened
 from datamask.planning.preflight_vectors import check_vectors, missing_vectors
 from datamask.quality.counts import COUNTS, counts_of_source
-from datamask.runs.budget import budget_problems
 from datamask.quality.kinds import KINDS
+from datamask.runs.budget import budget_problems
 from datamask.runs.in_progress import each_in_turn
 from datamask.runs.schemas import Piece
 from datamask.source.columns import (
