@@ -302,6 +302,8 @@ def _about_columns(schema: pa.Schema, columns: dict[str, str], first: pa.Table) 
                 if not FITS[key][0](plain_type(schema.field(name).type)):
                     why = f"has type {schema.field(name).type}, needed are {FITS[key][1]}"
                     lines.append(f"not taken as {key}: {name} {why}")
+        if columns["id"] not in schema.names:
+            lines.append("no ids: they are made from file and row")
         if absent := [key for key in NAMES if key not in columns]:
             lines.append(f"not found: {', '.join(absent)}")
     if "text" in columns:

@@ -18,11 +18,12 @@ import yaml
 from huggingface_hub import constants
 
 from datamask.cli.main import cli
-from datamask.config.loading import load_settings
+from datamask.config.loading import load_settings, parse_settings
 from datamask.config.reference import descriptions
 from datamask.errors import InputError
 from datamask.execution import machine
 from datamask.planning.first_settings import look, settings_text
+from datamask.planning.plan import plan_run
 from tests.hub.server import Hub
 from tests.malformed.commands import run_main
 
@@ -133,19 +134,23 @@ def test_the_command_that_init_prints_can_be_pasted(tmp_path, monkeypatch, capsy
 
 
 def test_init_says_what_is_missing(tmp_path):
-    """A source without ids cannot be used as it is; the file and the output say so."""
-    found = look(str(write(tmp_path / "source", text=["a", "a"], score=[0.1, 0.2])))
+    """A source without texts cannot be used as it is; the file and the output say so."""
+    found = look(str(write(tmp_path / "source", id=["a", "b"], score=[0.1, 0.2])))
     (problem,) = found.problems
-    assert "column id: absent" in str(problem)
+    assert "column text: absent" in str(problem)
     assert f"# TO DO: {problem}" in settings_text(found, "my.yaml")
     assert yaml.safe_load(settings_text(found, "my.yaml")) == found.settings
 
 
 def test_init_copes_with_a_missing_vector_and_equal_names(tmp_path):
-    """The first document without an embedding is named; scores get names of their own."""
+    """Planning names a document without an embedding; scores get names of their own."""
     given = {"chunk_id": ["a", "b"], "quality_score": [0.5, 0.1], "feature_arr": [None, [0.6, 0.8]]}
+    found = look(str(write(tmp_path / "vectors", **given)))
+    assert found.settings["embedding"] == {"dimension": 2}
     with pytest.raises(InputError, match=r"row 0.*feature_arr|feature_arr.*row 0"):
-        look(str(write(tmp_path / "vectors", **given)))
+        plan_run(tmp_path / "run", parse_settings(found.settings))
+    found = look(str(write(tmp_path / "s", text=["a", "a"], score=[0.1, 0.2])))
+    assert not found.problems and any("file and row" in line for line in found.lines)
     columns = {"id": ["a", "b"], "text": ["one", "two"], "a-score": [0.1, 0.2], "a_score": [1.0, 2]}
     found = look(str(write(tmp_path / "scores", **columns)))
     scores = found.settings["quality"]["scores"]
