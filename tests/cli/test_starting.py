@@ -135,7 +135,7 @@ def test_the_command_that_init_prints_can_be_pasted(tmp_path, monkeypatch, capsy
 
 def test_init_says_what_is_missing(tmp_path):
     """A source without texts cannot be used as it is; the file and the output say so."""
-    found = look(str(write(tmp_path / "source", id=["a", "b"], score=[0.1, 0.2])))
+    found = look(str(write(tmp_path / "source", id=[1, 2], score=[0.1, 0.2])))
     (problem,) = found.problems
     assert "column text: absent" in str(problem)
     assert f"# TO DO: {problem}" in settings_text(found, "my.yaml")
