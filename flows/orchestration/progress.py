@@ -39,8 +39,7 @@ def titled(run: Run, name: str, about: str = "") -> dict[str, Any]:
 class Progress:
     """A progress artifact, `RUN-NAME-progress`.
 
-    The server receives whole percents, at most one each SECONDS_BETWEEN_LINES and the last: each
-    is a write, and SQLite has one writer at a time.
+    The server receives whole percents, at most one each SECONDS_BETWEEN_LINES and the last.
     """
 
     def __init__(self, run: Run, name: str, total: int) -> None:
