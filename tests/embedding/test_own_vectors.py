@@ -181,3 +181,26 @@ def test_settings_of_vectors_that_do_not_fit_are_refused():
     chosen = parse_settings({"embedding": {"method": "column"}}).embedding
     with pytest.raises(SettingsError):
         embed_texts(["a text"], chosen, Compute())
+
+
+@pytest.mark.slow
+def test_held_out_documents_have_the_topics_of_their_own_vectors(files, source, tmp_path):
+    """From a column and from files, as from the embedder that made them."""
+    folder, _ = files
+    trained = {"hold_out": 0.4, "hold_out_by": "topic", "arms": ["ours", "random"], "tokens": 1000}
+    more = {"topics": {"number": 2}, "evaluation": {**trained, "model": "tiny", "seeds": 2}}
+    chosen = {
+        "made": settings(source, **more),
+        "column": settings(
+            tmp_path / "with", embedding={"method": "column", "column": "vec"}, **more
+        ),
+        "files": settings(
+            source, embedding={"method": "files", "path": str(folder), "id_column": "doc"}, **more
+        ),
+    }
+    runs = [finish(tmp_path / name, one, "held_out") for name, one in chosen.items()]
+    made, *own = [pq.read_table(run.path("held_out")).to_pylist() for run in runs]
+    topics = {row["id"]: row["group"] for row in made}
+    assert len({*topics.values()}) > 1
+    for rows in own:
+        assert {row["id"]: row["group"] for row in rows} == topics
