@@ -58,7 +58,7 @@ WRONG = [
             ({"arms": ["ours"]}, ": one arm"),
             ({"arms": ["ours", "magic"]}, ".arms.1: unknown arm magic"),
             ({"arms": ["ours", "ours"]}, ": names of arms must differ"),
-            ({"arms": ["ours", LISTED]}, ".arms.1: kinds `run` and `ids` need `path`"),
+            ({"arms": ["ours", LISTED]}, ".arms.1: kinds `run`, `ids` and `texts` need `path`"),
             ({"arms": ["ours", CHANGED]}, ".arms.1: `change` is for kind `selection`"),
             ({"learning_rates": [0.001, 1]}, ": learning_rates must be in (0, 1)"),
             ({"sets": [{"name": "a", "path": "x"}] * 2}, ": names of sets must differ"),
@@ -159,7 +159,7 @@ MODEL = {"license": "mit", "dry_run": True, "include": ["mask_model"]}
         ({"selection": {"quality_weight": 0.3}}, ("facility_location", 0.3, 0.4), []),
         ({"quality": {"scores": SCORE}}, ("facility_location", 0.3, 0.5), ["filter, then cover"]),
         ({"quality": {"scores": SCORE, "prune_fraction": 0}}, ("facility_location", 0.5, 0.0), []),
-        ({"source": {"layout": "features"}}, ("facility_location", 0.5, 0.0), []),
+        ({"source": {"layout": "features"}}, ("facility_location", 0.5, 0.0), ["Vectors"]),
         ({"selection": {"scope": "corpus"}}, ("disf", 0.0, 0.4), ["heuristic", "sums"]),
         (
             {"selection": {"scope": "corpus", "metric": "pairwise", "quality_weight": 0.5}},
