@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -30,14 +30,15 @@ from datamask.config.settings import Settings
 from datamask.errors import SettingsError
 from datamask.execution.pipeline import rebuild as rebuild_run
 from datamask.execution.pipeline import rewrite_report
-from datamask.execution.sweep import Variant, plan_sweep, read_over, run_sweep
 from datamask.planning.applying import check_applied, settings_to_apply
 from datamask.planning.plan import Change
 from datamask.report.answer import Answer, answer
-from datamask.report.evaluation import evaluation_markdown
 from datamask.runs.opening import open_run
 from datamask.runs.run import Run
 from datamask.storage.location import Root
+
+if TYPE_CHECKING:
+    from datamask.execution.sweep import Variant
 
 Result = TypeVar("Result")
 
@@ -103,6 +104,8 @@ def evaluate(root: Root, exported: Path | None, overrides: tuple[str, ...]) -> N
     datamask evaluate runs/mine --set evaluation.hold_out=0.01 --set evaluation.seeds=5
     datamask evaluate runs/mine --export models
     """  # noqa: D301 - click wants the character itself
+    from datamask.report.evaluation import evaluation_markdown
+
     accept_only(("evaluation.", "compute."), overrides)
     if exported is not None and exported.exists():
         raise SettingsError(f"--export {exported}: exists; name a new folder")
@@ -157,6 +160,8 @@ def sweep(
     datamask sweep runs/mine --over selection.metric=disf,pairwise --over selection.ratio=0.05,0.1
     datamask sweep runs/mine --over selection.steps=100,400 --shards 0,7
     """  # noqa: D301 - click wants the character itself
+    from datamask.execution.sweep import plan_sweep, read_over, run_sweep
+
     accept_only(("compute.",), overrides)
     run = open_run(root)
     _, compute = load_settings(None, overrides, run.settings)

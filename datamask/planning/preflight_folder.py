@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from fsspec.utils import glob_translate
 
 from datamask.config.settings import Settings
 from datamask.errors import RunError, StorageError
@@ -35,6 +34,8 @@ def check_folder(storage: Storage) -> None:
 
 def folder_problems(storage: Storage, settings: Settings) -> Iterator[RunError]:
     """Yield an error if the next launch would find the run's own files as its input."""
+    from fsspec.utils import glob_translate  # This imports asyncio.
+
     paths = {"source.path": settings.source.path}
     for index, score in enumerate(settings.quality.scores):
         for name, path in score.places.items():
