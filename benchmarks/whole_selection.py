@@ -38,17 +38,19 @@ from datamask.objectives.disf import DIVISOR
 from datamask.objectives.weighted import build_terms
 
 CASES = [
-    ("disf", 0.5, 0.1, "text"),
-    ("disf", 0.0, 0.1, "text"),
+    ("facility_location", 0.3, 0.1, "text"),  # The default.
     *(
         ("facility_location", weight, ratio, "text")
         for ratio in (0.1, 0.5)
         for weight in (0.0, 0.1, 0.5)
     ),
-    ("facility_location", 0.5, 0.1, "exact"),
-    ("facility_location", 0.0, 0.1, "exact"),
-    ("facility_location", 0.5, 0.1, "near"),
-    ("facility_location", 0.0, 0.1, "near"),
+    ("disf", 0.5, 0.1, "text"),
+    ("disf", 0.0, 0.1, "text"),
+    *(
+        ("facility_location", weight, 0.1, kind)
+        for kind in ("exact", "near")
+        for weight in (0.5, 0)
+    ),
 ]
 NOISE = 0.1
 SUBSETS = 8
@@ -86,7 +88,7 @@ def select(
     metric, weight, ratio, kind = case
     torch.set_num_threads(1)
     vectors, score = corpus(folder, rows, draw, kind)
-    with timed(learner, "_scaled") as scales_took:
+    with timed(learner, "references") as scales_took:
         start = time.process_time()
         ours = datamask.select(vectors, score, ratio=ratio, metric=metric, quality_weight=weight)
         seconds = time.process_time() - start

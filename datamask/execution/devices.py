@@ -56,10 +56,10 @@ def check_device(compute: Compute) -> None:
 def _check_bfloat16(compute: Compute) -> None:
     import torch
 
-    from datamask.learning.learner import precision_of
+    from datamask.learning.data import multiplies_bfloat16
 
     kind = "cuda" if compute.device_kind != "cpu" and visible_gpus() else "cpu"
-    if precision_of(Compute(matmul="auto"), torch.device(kind)) != "bfloat16":
+    if not multiplies_bfloat16(torch.device(kind)):
         raise SettingsError(
             "compute.matmul: bfloat16 is set, but this machine's device only emulates it, which "
             "takes far longer than float32 (about 70 times on a CPU); use auto or float32"

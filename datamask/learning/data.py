@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from datamask.config.compute import Compute
 from datamask.errors import SettingsError
 from datamask.objectives.facility_location import (
     FacilityLocation,
@@ -33,6 +34,22 @@ TRIANGLE = 128
 """Columns of a block of a symmetric product (docs/log.md#memory)."""
 
 
+def precision_of(compute: Compute, device: torch.device) -> str:
+    """Return the precision of products that steer learning; `auto` asks the hardware."""
+    if compute.matmul != "auto":
+        return compute.matmul
+    # Without its matrix unit (AMX), a CPU takes longer for bfloat16 than for float32.
+    is_fast = device.type != "cpu" or torch.cpu._is_amx_tile_supported()
+    return "bfloat16" if is_fast and multiplies_bfloat16(device) else "float32"
+
+
+def multiplies_bfloat16(device: torch.device) -> bool:
+    """Return True if the device has instructions for products in bfloat16."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.cpu._is_avx512_bf16_supported()
+
+
 @dataclass(frozen=True, slots=True)
 class ShardData:
     """The documents of a shard.
@@ -49,6 +66,8 @@ class ShardData:
         probes_PN: cosines of the probes of facility location with all documents, if known.
         by_document: if True, second moments are the weights w of the documents in Σ w x xᵀ, a
             number for each row of *features*, in place of that matrix.
+        covers: results of `cover_of_probes` by number of probes and mask, because learning, the
+            scales and the judge ask about the same masks.
     """
 
     features: np.ndarray
@@ -61,6 +80,7 @@ class ShardData:
     level: Level = NATURAL
     probes_PN: Tensor | None = None
     by_document: bool = False
+    covers: dict[tuple[int, bytes], Tensor] = field(default_factory=dict)
 
     def product(self, left: Tensor, right: Tensor) -> Tensor:
         """Multiply two matrices in the precision of `matmul`; float32. Only to steer learning."""
@@ -113,25 +133,32 @@ class ShardData:
         starts = range(0, self.dimension, size)
         return [(start, min(start + size, self.dimension)) for start in starts]
 
-    def rows(self, rows: Tensor | slice, order: int = 1) -> Tensor:
-        """Embeddings of some documents, float32, B x D; B x 0 for moments of order 0."""
-        taken = self.quality_N.new_empty(len(self.quality_N[rows]), self.dimension * (order >= 1))
-        for part, features in self.blocks(rows, order):
-            taken[part] = features
+    def rows(self, rows: Tensor | slice, order: int = 1, memory: Tensor | None = None) -> Tensor:
+        """Embeddings of some documents, float32, B x D; B x 0 for moments of order 0.
+
+        *memory*, if given, has at least as many rows and becomes the result.
+        """
+        positions, size = self._places(rows), self.cached_rows
+        if memory is None:
+            memory = self.quality_N.new_empty(len(positions), self.dimension * (order >= 1))
+        taken = memory[: len(positions)]
+        for start in range(0, len(positions) if order >= 1 else 0, size):
+            part = slice(start, start + size)
+            taken[part] = torch.from_numpy(self.features[positions[part]]).to(self.device)
         return taken
 
     def blocks(
         self, rows: Tensor | slice = slice(None), order: int = 1
     ) -> Iterator[tuple[slice, Tensor]]:
         """Yield parts of some documents, in order, and their embeddings, valid until the next."""
-        positions, size = self._places(rows), self.cached_rows
-        block = self.quality_N.new_empty(min(size, len(positions)), self.dimension * (order >= 1))
-        for start in range(0, len(positions), size):
-            part = slice(start, min(start + size, len(positions)))
-            if order >= 1:
-                stored = torch.from_numpy(self.features[positions[part]])
-                block[: len(stored)] = stored.to(self.device)
-            yield part, block[: part.stop - start]
+        if isinstance(rows, slice):
+            rows = torch.arange(*rows.indices(self.num_documents))
+        size, memory = min(self.cached_rows, len(rows)), None
+        for start in range(0, len(rows), size or 1):
+            part = slice(start, min(start + size, len(rows)))
+            block = self.rows(rows[part], order, memory)
+            memory = block if memory is None else memory
+            yield part, block
 
     def feature_rows(self, rows: Tensor | slice) -> Tensor:
         """Return the rows of `features` that hold some documents, on the device."""
@@ -153,7 +180,9 @@ class ShardData:
         scores = {name: score[rows] for name, score in self.scores.items()}
         places = self._places(rows)
         quality = self.quality_N[rows]
-        return replace(self, quality_N=quality, scores=scores, places=places, probes_PN=None)
+        return replace(
+            self, quality_N=quality, scores=scores, places=places, probes_PN=None, covers={}
+        )
 
     def joined(self, others: ShardData) -> ShardData:
         """Copy these documents, followed by the documents of another shard."""
@@ -169,6 +198,7 @@ class ShardData:
             scores={name: both(score, others.scores[name]) for name, score in self.scores.items()},
             places=None,
             probes_PN=None,
+            covers={},
         )
 
     def batch(self, rows: Tensor) -> Batch:
@@ -325,12 +355,15 @@ def cover_of_probes(objective: FacilityLocation, data: ShardData, mask_N: Tensor
     """
     if data.probes_PN is not None:
         return data.probes_PN[:, mask_N].amax(1)
-    probes = data.rows(objective.probe_rows(data.num_documents))
-    best = torch.full((len(probes),), -torch.inf, device=data.device)
-    size = max(1, min(data.chunk_rows, data.working_set_bytes // (8 * len(probes))))
-    for rows in torch.split(mask_N.nonzero()[:, 0], size):
-        best = torch.maximum(best, (probes @ data.rows(rows).T).amax(1))
-    return best
+    key = objective.probes, np.packbits(mask_N.cpu().numpy()).tobytes()
+    if key not in data.covers:
+        probes = data.rows(objective.probe_rows(data.num_documents))
+        best = torch.full((len(probes),), -torch.inf, device=data.device)
+        size = max(1, min(data.cached_rows, data.working_set_bytes // (8 * len(probes))))
+        for rows in torch.split(mask_N.nonzero()[:, 0], size):
+            best = torch.maximum(best, (probes @ data.rows(rows).T).amax(1))
+        data.covers[key] = best
+    return data.covers[key]
 
 
 def sampled_rows(data: ShardData) -> Tensor:

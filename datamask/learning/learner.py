@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
@@ -26,6 +28,7 @@ from datamask.learning.data import (
     cover_of_probes,
     highest_order,
     moments_of,
+    precision_of,
     raw_values,
 )
 from datamask.learning.moment_gradient import marginal_gains
@@ -137,7 +140,8 @@ def scale(
     data = shard_data(features, values, scores, compute, Level.of(values))
     id_order = np.arange(len(features))
     if ids is not None:
-        id_order = np.argsort(np.argsort(np.asarray(ids, object), kind="stable"), kind="stable")
+        known = ids if isinstance(ids, pa.ChunkedArray) else pa.array(ids)
+        id_order = pc.rank(known).to_numpy().astype(np.int64)
     terms = with_unit(build_terms(selection) if terms is None else terms, 1 / data.level.unit)
     neighbours = None
     if ranges is None and selection.method not in WEIGHING:
@@ -268,17 +272,6 @@ def shard_data(
     working_set, matmul = compute.working_set_bytes, precision_of(compute, device)
     learned = put(level.learned(quality))
     return ShardData(features, learned, named, device, working_set, matmul, level=level)
-
-
-def precision_of(compute: Compute, device: torch.device) -> str:
-    """Return the precision of products that steer learning; `auto` asks the hardware."""
-    if compute.matmul != "auto":
-        return compute.matmul
-    if device.type == "cuda":
-        native = torch.cuda.is_bf16_supported(including_emulation=False)
-    else:
-        native = torch.cpu._is_avx512_bf16_supported()
-    return "bfloat16" if native else "float32"
 
 
 def _check(

@@ -22,7 +22,7 @@ from torch import Tensor
 from datamask.learning.data import ShardData
 from datamask.learning.partition import centres, projected, similar_blocks
 
-WHOLE, BLOCK = 12_288, 1024
+WHOLE, BLOCK = 20_480, 1024
 """Documents of a shard that is one block; blocks of a larger shard have about BLOCK documents
 (docs/log.md#coverage)."""
 
@@ -47,7 +47,7 @@ PLACES = 16
 TILE = 1024
 """Rows and columns of a tile of all cosines (docs/log.md#coverage)."""
 
-ROWS_AT_ONCE = 512
+ROWS_AT_ONCE = 128
 """Maximum number of documents whose cosines are computed at once (docs/log.md#coverage)."""
 
 with warnings.catch_warnings():
@@ -102,12 +102,13 @@ class Blocks:
         """
         # A large matrix can take longer to allocate than to compute.
         memory = data.quality_N.new_empty(0)
+        held = data.quality_N.new_empty(min(self.most, int(among_N.sum())), data.dimension)
         for block, own in enumerate(self.rows):
             inside, near = own[of_N[own]], self.columns(block)
             columns = near[among_N[near]]
             if not len(inside) or not len(columns):
                 continue
-            features = data.rows(columns).T
+            features = data.rows(columns, memory=held).T
             # Products take at most an eighth of the working set.
             most = max(1, min(ROWS_AT_ONCE, data.working_set_bytes // (32 * len(columns))))
             for rows in torch.split(inside, most):
@@ -120,15 +121,19 @@ class Blocks:
     def lists(self, length: int) -> Iterator[tuple[np.ndarray | slice, Tensor, Tensor]]:
         """Yield rows of some documents, and cosines and rows of the *length* nearest to each."""
         everything = torch.ones_like(self.data.quality_N, dtype=torch.bool)
-        read = -1
+        # Near blocks overlap, so each document would be read again for about twenty blocks.
+        is_small = 2 * 4 * len(everything) * self.data.dimension <= self.data.working_set_bytes
+        read, memory = -1, self.data.rows(slice(None) if is_small else slice(0, self.most))
+        features = memory
         for block, rows, others, products in self.similarities(self.shadow, everything, everything):
-            if block > read:
-                read, features = block, self.data.rows(others)
+            if block > read and not is_small:
+                read, features = block, self.data.rows(others, memory=memory)
             # Along these directions, another document can be more similar than the document itself.
             own = torch.searchsorted(self.rows[block], rows)
             products[torch.arange(len(rows), device=rows.device), own] = torch.inf
             columns = _highest(products, min(CANDIDATES * length, len(others)))
-            cosines = _some_products(self.data.rows(rows), features, columns)
+            places = others[columns] if is_small else columns
+            cosines = _some_products(self.data.rows(rows), features, places)
             values, best = cosines.topk(length, dim=1)
             yield rows.cpu().numpy(), values, others[columns.gather(1, best)]
 

@@ -55,7 +55,7 @@ def projected(data: ShardData, number: int) -> ShardData:
     features = np.empty((data.num_documents, directions.shape[1]), np.float16)
     for rows, x in data.blocks():
         features[rows] = (x @ directions).cpu().numpy()
-    return replace(data, features=features, places=None)
+    return replace(data, features=features, places=None, covers={})
 
 
 def _orthonormal(directions: Tensor) -> Tensor:

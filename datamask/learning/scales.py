@@ -40,12 +40,12 @@ from datamask.learning.swap_refinement import refine_by_swaps
 from datamask.objectives.facility_location import FacilityLocation, stratified_mean
 from datamask.objectives.protocol import MomentObjective, Moments, Objective
 from datamask.objectives.trial import tried
-from datamask.objectives.weighted import WeightedObjective, WeightedTerm
+from datamask.objectives.weighted import WeightedObjective, WeightedTerm, is_linear
 
 SAMPLE, SAMPLE_OF_VALUES = 32_768, 512
 """Most documents from which the best selection by one term is learned (docs/log.md#scales)."""
 
-ENOUGH_SELECTED, FEWEST_SUBSETS, MOST_SUBSETS = 16_384, 4, 32
+ENOUGH_SELECTED, FEWEST_SUBSETS, MOST_SUBSETS = 16_384, 2, 32
 """Random subsets are drawn until they hold ENOUGH_SELECTED documents together
 (docs/log.md#scales)."""
 
@@ -101,14 +101,12 @@ def references(
     known = {}
     for term in terms:
         objective, name = term.objective, term.objective.name
-        is_linear = isinstance(objective, MomentObjective) and objective.linear
+        random = means.get(name, 0.0)
         if isinstance(objective, MomentObjective):
-            random = _mean_of_all(objective, means[name], totals, data, num_selected, size)
-        else:
-            random = means[name]
+            random = _mean_of_all(objective, random, totals, data, num_selected, size)
         gain = None if ranges is None else ranges.get(name)
-        if ranges is None or is_linear:
-            drawn = random if is_linear else means[name]
+        if ranges is None or is_linear([term]):
+            drawn = means.get(name, random)
             gain = _range_of(objective, data, size, seed, drawn, neighbours)
         sign = 1 if objective.maximise else -1
         best = None if gain is None else random + sign * gain
@@ -162,10 +160,18 @@ def _random_masks(data: ShardData, size: int, generator: np.random.Generator) ->
 def _mean_values(
     terms: Sequence[WeightedTerm], data: ShardData, masks: Sequence[Tensor]
 ) -> tuple[dict[str, float], dict[str, Tensor]]:
-    """The mean raw value over masks, and of each probe of facility location; by name."""
-    others = [term for term in terms if not isinstance(term.objective, FacilityLocation)]
-    values = [raw_values(others, data, mask) for mask in masks]
-    means = {name: float(np.mean([each[name] for each in values])) for name in values[0]}
+    """The mean raw value over masks, and of each probe of facility location; by name.
+
+    The mean of a linear term is known exactly (`_mean_of_all`), and not drawn.
+    """
+    drawn = [
+        term
+        for term in terms
+        if not isinstance(term.objective, FacilityLocation) and not is_linear([term])
+    ]
+    values = [raw_values(drawn, data, mask) for mask in masks if drawn]
+    names = [term.objective.name for term in drawn]
+    means = {name: float(np.mean([each[name] for each in values])) for name in names}
     covers = {}
     for objective in (term.objective for term in terms):
         if isinstance(objective, FacilityLocation):

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-
 from datamask.config.settings import Settings
 from datamask.errors import RunError, StorageError
 from datamask.runs.stages import STAGES

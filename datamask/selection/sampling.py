@@ -21,8 +21,8 @@ import torch
 
 from datamask.config.compute import Compute
 from datamask.learning import exchange
-from datamask.learning.data import ShardData
-from datamask.learning.learner import precision_of, shard_data
+from datamask.learning.data import ShardData, precision_of
+from datamask.learning.learner import shard_data
 from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import WeightedTerm, is_linear
 from datamask.runs import budget

@@ -44,7 +44,8 @@ class Windows:
         from scipy import sparse
 
         shape = (len(self.lengths), len(self.texts))
-        rows_and_columns = (self.owners, np.arange(len(self.texts)))
+        # Indices of 32 bits, which solvers of regressions need.
+        rows_and_columns = self.owners.astype(np.int32), np.arange(len(self.texts), dtype=np.int32)
         return sparse.csr_array((self.weights, rows_and_columns), shape=shape) @ values
 
     def direction(self, unit: np.ndarray) -> np.ndarray:

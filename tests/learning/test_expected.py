@@ -65,8 +65,9 @@ def test_bfloat16_products_change_little(make_shard, metric):
 
 @pytest.mark.parametrize(("native", "expected_matmul"), [(True, "bfloat16"), (False, "float32")])
 def test_auto_is_the_fastest_precision_of_the_cpu(make_shard, monkeypatch, native, expected_matmul):
-    """bfloat16 only where the CPU multiplies it; scales and the value of random are exact."""
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: native)
+    """bfloat16 only where the CPU has AMX; scales and the value of random are exact."""
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: native)
     compute = Compute(device="cpu", matmul="auto")
     shard = make_shard(300, 16, 6)
     assert shard_data(*shard, {}, compute).matmul == expected_matmul
