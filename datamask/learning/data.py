@@ -47,7 +47,7 @@ def multiplies_bfloat16(device: torch.device) -> bool:
     """Return True if the device has instructions for products in bfloat16."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    return torch.cpu._is_avx512_bf16_supported()
+    return bool(torch.cpu._is_avx512_bf16_supported())
 
 
 @dataclass(frozen=True, slots=True)
