@@ -123,7 +123,7 @@ def test_a_phase_without_enough_tokens(tmp_path, source):
         ([{"share": 0.1, "where": "edu > 0"}, {"share": 0.9, "where": "edu > 1"}], "phase"),
     ):
         chosen = settings(source, tokens={"tokenizer": good, "phases": phases})
-        with pytest.raises(SettingsError, match=rf"tokens\.phases: \d+ tokens are for {what}"):
+        with pytest.raises(SettingsError, match=rf"tokens\.phases: [\d,]+ tokens are for {what}"):
             finish(tmp_path / "run", chosen, "order")
 
 
