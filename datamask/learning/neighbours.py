@@ -22,7 +22,7 @@ from torch import Tensor
 from datamask.learning.data import ShardData
 from datamask.learning.partition import centres, projected, similar_blocks
 
-WHOLE, BLOCK = 20_480, 1024
+WHOLE, BLOCK = 12_288, 1024
 """Documents of a shard that is one block; blocks of a larger shard have about BLOCK documents
 (docs/log.md#coverage)."""
 
