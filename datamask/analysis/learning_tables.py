@@ -102,7 +102,7 @@ def curves(run: Run, shards: Iterable[int]) -> pa.Table:
     Shards that learned nothing by themselves have no rows.
     """
     selection = run.settings.selection
-    if selection.scope == "corpus":
+    if selection.scope == "corpus" or selection.mask_model:
         return CURVES.empty_table()
     stage, parts = "learning" if selection.has_cut else "selection", [CURVES.empty_table()]
     for shard in shards:

@@ -9,6 +9,7 @@ import pytest
 
 from datamask.config.group import Group, groups_in
 from datamask.config.settings import Settings
+from datamask.learning.scales import ALONE, ALONE_BY_VALUES
 
 IN_TABLE = {"datamask.runs.run"}
 """Modules that ask which files there are and whether they are due: no stage reads through them."""
@@ -36,9 +37,11 @@ def recording(driver: set[str] = DRIVER) -> Iterator[set[str]]:
     """
     keys: set[str] = set()
     own = Group.__getattribute__
+    constants = (ALONE, ALONE_BY_VALUES)  # Settings of no run.
 
     def read(group: Group, name: str) -> Any:
-        prefix = PREFIX.get(type(group))
+        is_constant = any(group is constant for constant in constants)
+        prefix = None if is_constant else PREFIX.get(type(group))
         if prefix is not None and name in type(group).model_fields:
             key = prefix + name
             # Which module reads is looked up once: that takes longer than to read.
