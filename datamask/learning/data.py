@@ -46,7 +46,7 @@ def precision_of(compute: Compute, device: torch.device) -> str:
 def multiplies_bfloat16(device: torch.device) -> bool:
     """Return True if the device has instructions for products in bfloat16."""
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return bool(torch.cpu._is_avx512_bf16_supported())
 
 

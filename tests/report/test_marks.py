@@ -112,7 +112,9 @@ def score_and_groups(patch: Patch, auc: float, variance: float, constant: int) -
 def trained(patch: Patch, verdict: str, against: list[str], model: str) -> Finding:
     """The verdict on ours and random, and sets that decide otherwise."""
     row = {"arm": "ours", "other": "random", "verdict": verdict, "sentence": "", "against": against}
-    patch.setattr(evaluation, "findings", lambda run: evaluation.Findings([], [row], {}, {}, ""))
+    patch.setattr(
+        evaluation, "findings", lambda run: evaluation.Findings([], [row], {}, {}, "", [])
+    )
     run = run_of(evaluation={"arms": ["ours", "random"], "model": model})
     return only([*findings.trained(run)], "trained models")
 
