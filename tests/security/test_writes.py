@@ -81,6 +81,9 @@ def watching(patch: pytest.MonkeyPatch) -> Iterator[set[str]]:
         yield checked
     finally:
         _is_watching = False
+        for module in list(sys.modules.values()):
+            if module.__dict__.get("inside") is noted:  # Also one that was imported meanwhile.
+                module.__dict__["inside"] = real
 
 
 def is_checked(path: str, run: Path, checked: set[str]) -> bool:
