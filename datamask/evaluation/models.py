@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.filesize import decimal
+
 from datamask.config.evaluation import Evaluation
 from datamask.errors import SettingsError, one_line
 
@@ -39,6 +41,12 @@ class Preset:
     learning_rates: tuple[float, ...]
     per_second: float
 
+    @property
+    def weight_bytes(self) -> int:
+        """Size of a model's file, in float32; input and output share their embeddings."""
+        of_layer = self.width * (4 * self.width + 3 * (self.width * 8 // 3) + 2)
+        return 4 * ((self.vocabulary + 2) * self.width + self.layers * of_layer)
+
 
 PRESETS = {
     "tiny": Preset(2, 64, 2, 2048, 64, 8, 400_000, (4e-3, 8e-3), 16_000),
@@ -62,18 +70,32 @@ def learning_rates(evaluation: Evaluation) -> tuple[float, ...]:
     return evaluation.learning_rates or preset(evaluation).learning_rates
 
 
+def num_models(evaluation: Evaluation) -> int:
+    """Return the number of models that are trained: for each arm, seed and learning rate."""
+    return len(evaluation.arms) * evaluation.seeds * len(learning_rates(evaluation))
+
+
+def weight_bytes(evaluation: Evaluation) -> int:
+    """Return the size of all trained models' files; 0 for a configuration of the user's own."""
+    own = PRESETS.get(evaluation.model)
+    return num_models(evaluation) * own.weight_bytes if own else 0
+
+
 def training_explained(evaluation: Evaluation) -> list[str]:
-    """Say to people how much is trained, and how long that takes without a GPU."""
+    """Say to people how much is trained and kept, and how long that takes without a GPU."""
     if not evaluation.arms:
         return []
     arms, seeds, rates = len(evaluation.arms), evaluation.seeds, len(learning_rates(evaluation))
+    size, models = preset(evaluation), num_models(evaluation)
+    of_all = weight_bytes(evaluation)
+    kept = f"{decimal(of_all // models)} each, {decimal(of_all)} in all"
+    kept = kept if of_all else "4 bytes for each parameter"
     times = f", {evaluation.epochs} times" if evaluation.epochs > 1 else ""
     lines = [
-        f"Evaluation trains {arms * seeds * rates} models ({arms} arms, {seeds} seeds, {rates} "
+        f"Evaluation trains {models} models ({arms} arms, {seeds} seeds, {rates} "
         f"learning rates) on {budget_tokens(evaluation):,d} tokens each{times}; compute.workers "
-        "says how many at once."
+        f"says how many at once. Their weights are kept in RUN/evaluation: {kept}."
     ]
-    size, models = preset(evaluation), arms * seeds * rates
     seconds = models * budget_tokens(evaluation) * evaluation.epochs / size.per_second
     text = f"On one core without a GPU, that is about {duration(seconds)}."
     if evaluation.model != "tiny":

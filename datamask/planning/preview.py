@@ -20,6 +20,7 @@ from datamask.embedding.pinning import pin_model
 from datamask.embedding.vector_files import PIN as VECTORS_PIN
 from datamask.embedding.vector_files import digest_of_files, open_files
 from datamask.errors import DatamaskError, InputError, SettingsError, gathering, together
+from datamask.evaluation.models import weight_bytes
 from datamask.evaluation.pinning import pin_evaluation
 from datamask.evaluation.questions import check_questions
 from datamask.evaluation.sizes import size_problems
@@ -335,10 +336,9 @@ def _disk_needed(settings: Settings, documents: int, size: int) -> dict[str, int
         "selection": 40 * survivors,
         "documents": 100 * documents,
         "subset": size * total // documents,
+        "evaluation": weight_bytes(settings.evaluation),
     }
-    return {
-        name: of for name, of in needed.items() if of or not name.endswith(("_scores", "_places"))
-    }
+    return {name: of for name, of in needed.items() if of}
 
 
 def pin_source(source: Source) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Settings of an evaluation: short names of arms, and what is refused."""
 
 import re
+from typing import Any
 
 import pytest
 
@@ -8,7 +9,7 @@ from datamask.config.evaluation import METHODS, Arm, Evaluation
 from datamask.config.loading import parse_settings
 from datamask.config.settings import Settings
 from datamask.errors import InputError, SettingsError
-from datamask.evaluation.models import training_explained
+from datamask.evaluation.models import PRESETS, make_model, training_explained, weight_bytes
 from datamask.evaluation.pinning import changed_selection, pin_evaluation
 
 
@@ -46,6 +47,9 @@ def test_the_amount_of_training_is_told():
     assert "10 minutes" in takes
     assert "8 models" in amount and "400,000 tokens each, 3 times" in amount
     assert training_explained(Evaluation()) == []
+    assert weight_bytes(small) == 8 * PRESETS["tiny"].weight_bytes
+    tiny: Any = make_model(small, PRESETS["tiny"].vocabulary + 1, seed=0)
+    assert PRESETS["tiny"].weight_bytes == 4 * tiny.num_parameters()
 
 
 @pytest.mark.parametrize(
