@@ -47,10 +47,10 @@ SETTLED, LEAST_UNSETTLED = 0.01, 256
 """A document is settled if its p, or 1 − p, is below this fraction of the mean. A pass visits all
 documents if fewer than LEAST_UNSETTLED are unsettled (docs/log.md#sampled-start)."""
 
-LONGEST_MOVE, GROWTH = 3.0, 3.0
-"""Longest move of the first pass, in standard deviations of the gradient, and its growth per pass:
-p must approach 0 or 1 in the end, but not before the moments have settled
-(docs/log.md#ascent-moves)."""
+LONGEST_MOVE, GROWTH, LAST_LONGEST_MOVE = 3.0, 3.0, 1e7
+"""Longest move of the first pass, in standard deviations of the gradient, its growth per pass, and
+its maximum: p must approach 0 or 1 in the end, but not before the moments have settled, and logits
+must stay numbers in float32 however many passes there are (docs/log.md#ascent-moves)."""
 
 MOST_CHANGE = 2.0
 """Maximum factor by which a move grows or shrinks from step to step (docs/log.md#ascent-moves)."""
@@ -227,7 +227,8 @@ class Ascent:
 
     def end_pass(self) -> None:
         """Allow longer moves, after every document has been in a batch."""
-        self.step_size = replace(self.step_size, longest=self.step_size.longest * GROWTH)
+        longest = min(self.step_size.longest * GROWTH, LAST_LONGEST_MOVE)
+        self.step_size = replace(self.step_size, longest=longest)
 
     def unsettled(self) -> Tensor:
         """Return the rows whose p may still change much; all rows if these are few."""

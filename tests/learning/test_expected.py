@@ -125,6 +125,14 @@ def test_a_sampled_start_ends_as_high(make_shard, monkeypatch, more_terms):
     assert sum(entered) == (0 if more_terms else 8000)
 
 
+def test_the_objective_does_not_fall_in_a_hundred_passes(make_shard):
+    """The logits stay numbers, so the last mask is as good as the best one on the way."""
+    chosen = Selection(metric="disf", tolerance=0, steps=300, swap_refinement=0)
+    curve = learn_mask(*make_shard(5000, 16, 6), chosen, 625, seed=0).curve["objective"]
+    assert len(curve) >= 100
+    assert curve[-2] == pytest.approx(max(curve), abs=0.01 * (max(curve) - min(curve)))
+
+
 def test_a_shard_smaller_than_its_embeddings_are_wide_stops_too(make_shard):
     """Its masks are worse than its moments promise; that must not keep it going for ever."""
     features, quality = make_shard(120, 96, 3)
