@@ -234,7 +234,7 @@ def embed_command(
     """Embed TEXTS and write VECTORS (.npy), for the objective `target`.
 
     TEXTS is a file, folder, glob or URL of Parquet, JSON lines or plain text (one text per file).
-    The settings choose the encoder, so the vectors are comparable with those of such a run.
+    The settings choose the encoder, so the vectors are comparable with such a run's.
 
     \b
     datamask embed benchmark.jsonl target.npy --config my.yaml

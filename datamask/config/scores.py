@@ -107,7 +107,7 @@ class AnyScore(Group):
 
     @property
     def model_facts(self) -> dict[str, str]:
-        """What identifies the output of a pinned model that is the score; empty without a model."""
+        """The identity of a pinned model whose output is the score; empty without a model."""
         return {}
 
     @property

@@ -233,11 +233,11 @@ def locate_vectors(run: Run, compute: Compute) -> None:
 def read_placed(run: Run, shard: int, ids: pa.Array, rows: np.ndarray) -> np.ndarray:
     """Read the unit vectors of some rows of a shard from their files; float16, N x D.
 
-    *ids* are those of all documents of the shard.
+    *ids* names all documents of the shard.
 
     Raises:
         InputError: a document has no vector, or a bad one, or a file is not as planned.
-        CorruptFileError: the places are those of other documents.
+        CorruptFileError: the places belong to other documents.
     """
     receipt, path = run.receipt("vector_places", shard), run.path("vector_places", shard)
     if receipt.metrics["ids"] != digest_of_ids(pa.chunked_array([ids])):

@@ -69,7 +69,7 @@ def select(
             Dataset). Embeddings that are not of unit length are divided by their norm.
         quality: a number per document, or the name of a column; higher is better. None: for texts
             the examples or else a heuristic of their form, for embeddings diversity alone.
-        examples: some hundred texts of the wanted kind, to which a score is fitted; for texts.
+        examples: some hundred texts of the wanted kind; a score is fitted to them; for texts.
         ratio: share to select, in (0, 1]; at least one document, rounded half up; by default 0.1.
         num_selected: how many to select, in place of *ratio*.
         tokens: how many tokens to select, in place of *ratio*; needs *lengths*.
@@ -118,7 +118,7 @@ def select(
     is_text = isinstance(given.content, list)
     if given.quality is None and not is_text:
         if quality_weight or selection.method == "top_quality" or prune_fraction:
-            raise SettingsError("quality: there is no quality to weigh, rank or prune by; give one")
+            raise SettingsError("quality: nothing to weigh, rank or prune by; give one")
         selection = selection.filled_in(quality_weight=0.0)
     filtered = {"prune_fraction": prune_fraction, "near_duplicates": near_duplicates or None}
     filtered |= {"near_duplicates": {}} if near_duplicates is True else {}
@@ -179,7 +179,7 @@ def _texts(examples: Any) -> list[str]:
 
 
 def _learned(given: Documents, selection: Selection, seed: int, compute: Compute) -> Selected:
-    """Learn the mask of embeddings, of which none is dropped."""
+    """Learn the mask of embeddings without dropping any."""
     from datamask.in_memory.direct_judge import DirectJudge
     from datamask.learning.learner import learn_mask  # This imports torch.
 

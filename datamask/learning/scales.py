@@ -82,7 +82,7 @@ def references(
             documents and are left out of the result otherwise.
         num_selected: S, in [0, N].
         seed: of the subsets.
-        neighbours: by which facility location is learned, if they are known.
+        neighbours: lists that facility location is learned from, if they are known.
         ranges: known ranges of terms that are not linear, by name; without one, a term has no best
             selection, and nothing is learned. None measures all.
 
