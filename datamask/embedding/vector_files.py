@@ -122,6 +122,12 @@ def _npy_header(raw: Any, path: str) -> tuple[tuple[int, int], np.dtype[Any]]:
         )
         problem += "float64 or int8 in C order; write it again"
         raise InputError(problem, path=path)
+    start = raw.tell()
+    size, needed = raw.seek(0, 2), start + shape[0] * shape[1] * kind.itemsize
+    if size != needed:
+        problem = f"{size:,} bytes, but its header announces {needed:,}; write it again"
+        raise InputError(problem, path=path)
+    raw.seek(start)
     return shape, kind
 
 

@@ -11,15 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datamask.config.inputs import Embedding
 from datamask.config.loading import parse_settings
 from datamask.config.scores import HeuristicScore
-from datamask.config.selection import Selection
 from datamask.config.settings import Settings
 from datamask.source.opening import resolve_path
 
-GIVEN = "given"
-"""Column and name of a quality that is given."""
+GIVEN, EXAMPLES = "given", "examples.parquet"
+"""Column and name of a quality that is given, and the file of examples."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,6 +30,7 @@ class Documents:
         scores: further numbers by name, float64, shape N.
         lengths: tokens, shape N, or None.
         groups: a name for each document, or None.
+        examples: texts of the wanted kind, or None.
     """
 
     content: list[str] | np.ndarray
@@ -39,9 +38,15 @@ class Documents:
     scores: Mapping[str, np.ndarray] | None = None
     lengths: np.ndarray | None = None
     groups: list[str | None] | None = None
+    examples: list[str] | None = None
 
-    def write(self, folder: Path) -> None:
-        """Write the source of a run."""
+    @property
+    def are_texts(self) -> bool:
+        """True for texts, False for embeddings."""
+        return isinstance(self.content, list)
+
+    def write(self, folder: Path) -> Path:
+        """Write source and examples of a run below a folder; return the source's path."""
         rows = len(self.content)
         width = len(str(rows - 1))
         columns: dict[str, Any] = {"id": [f"{row:0{width}d}" for row in range(rows)]}
@@ -51,51 +56,44 @@ class Documents:
             flat = pa.array(np.ascontiguousarray(self.content).reshape(-1))
             columns["feature_arr"] = pa.FixedSizeListArray.from_arrays(flat, self.content.shape[1])
         quality = self.quality
-        if quality is None and not isinstance(self.content, list):
+        if quality is None and not self.are_texts:
             quality = np.zeros(rows)
         columns |= {} if quality is None else {GIVEN: quality}
         columns |= {f"score {name}": values for name, values in (self.scores or {}).items()}
         columns |= {} if self.lengths is None else {"token_count": self.lengths}
         columns |= {} if self.groups is None else {"dump": pa.array(self.groups, pa.string())}
-        folder.mkdir()
-        pq.write_table(pa.table(columns), folder / "documents.parquet")
+        source = folder / "source"
+        source.mkdir()
+        pq.write_table(pa.table(columns), source / "documents.parquet")
+        if self.examples is not None:
+            examples = pa.table({"text": pa.array(self.examples, pa.string())})
+            pq.write_table(examples, folder / EXAMPLES)
+        return source
 
-    def settings(
-        self,
-        folder: Path,
-        selection: Selection,
-        embedding: Embedding,
-        examples: list[str] | None,
-        quality: Mapping[str, Any],
-        seed: int,
-    ) -> Settings:
-        """Return the settings of a run on these documents, in one shard."""
+    def settings(self, folder: Path, sections: Mapping[str, Any]) -> Settings:
+        """Return the settings of a run on these documents, in one shard.
+
+        *sections* have the seed and what the user sets of quality, embedding and selection.
+        """
         scores: list[dict[str, Any]] = []
-        if examples is not None:
-            path = folder / "examples.parquet"
-            pq.write_table(pa.table({"text": pa.array(examples, pa.string())}), path)
-            scores.append({"name": "examples", "kind": "examples", "path": resolve_path(str(path))})
-        is_text = isinstance(self.content, list)
-        if self.quality is not None or not is_text:
+        if self.examples is not None:
+            path = resolve_path(str(folder / EXAMPLES))
+            scores.append({"name": "examples", "kind": "examples", "path": path})
+        if self.quality is not None or not self.are_texts:
             score = {"name": GIVEN, "kind": "column", "column": GIVEN}
-            scores.append(score if is_text else score | {"normalisation": "none"})
+            scores.append(score if self.are_texts else score | {"normalisation": "none"})
         if self.scores:
             scores = scores or [HeuristicScore().model_dump()]
             unweighted = {"kind": "column", "weight": 0.0, "normalisation": "none"}
             for name in self.scores:
                 scores.append({"name": name, "column": f"score {name}", **unweighted})
         source: dict[str, Any] = {"path": str(folder / "source")}
-        if not is_text:
+        if not self.are_texts:
             source |= {"layout": "features", "columns": {"id": "id"}}
-        rows = len(self.content)
-        settings: Settings = parse_settings(
-            {
-                "seed": seed,
-                "source": source,
-                "plan": {"rows_per_shard": rows, "bytes_per_shard": 2**62},
-                "quality": {"scores": scores, **quality},
-                "embedding": embedding,
-                "selection": selection,
-            }
-        )
+        own = {
+            "source": source,
+            "plan": {"rows_per_shard": len(self.content), "bytes_per_shard": 2**62},
+            "quality": {"scores": scores, **sections["quality"]},
+        }
+        settings: Settings = parse_settings({**sections, **own})
         return settings

@@ -18,8 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from datamask.config.compute import Compute
-from datamask.config.inputs import Embedding, Source
-from datamask.config.selection import Selection
+from datamask.config.inputs import Source
 from datamask.config.settings import Settings
 from datamask.execution.pipeline import run_stage
 from datamask.in_memory.documents import Documents
@@ -31,34 +30,29 @@ from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
 
 
-def select_by_run(
-    documents: Documents,
-    selection: Selection,
-    embedding: Embedding,
-    examples: list[str] | None,
-    quality: Mapping[str, Any],
-    seed: int,
-    compute: Compute,
-) -> Selected:
-    """Select by a run on the documents up to its selection. Errors are as in `rebuild`."""
+def select_by_run(documents: Documents, sections: Mapping[str, Any], compute: Compute) -> Selected:
+    """Select by a run on the documents up to its selection; errors are as in `rebuild`.
+
+    *sections* are for `Documents.settings`.
+    """
     home = Path(tempfile.mkdtemp(prefix="datamask-"))
     judge = None
     try:
-        documents.write(home / "source")
-        settings = documents.settings(home, selection, embedding, examples, quality, seed)
+        documents.write(home)
+        settings = documents.settings(home, sections)
         run = run_up_to(home / "run", settings, compute, "selection")
         mask, logits, dropped, values = result_of(run)
         metrics, chosen = run.receipt("selection", 0).metrics, run.in_force.selection
         note = _note(run, dropped)
-        if examples is None and not documents.scores and "mask_model" in stages_of(settings):
-            judge = RunJudge(home, run, compute, isinstance(documents.content, list))
+        is_alone = documents.examples is None and not documents.scores
+        if is_alone and "mask_model" in stages_of(settings):
+            judge = RunJudge(home, run, compute)
     finally:
         if judge is None:
             shutil.rmtree(home, ignore_errors=True)
-    quality_N = values if isinstance(documents.content, list) else None
-    if documents.quality is not None:
-        quality_N = documents.quality
-    return Selected(mask, logits, quality_N, chosen, seed, metrics, note, dropped, judge)
+    quality = values if documents.are_texts and documents.quality is None else documents.quality
+    outcome = (mask, logits, quality, chosen, settings.seed, metrics)
+    return Selected(*outcome, note, dropped, documents.are_texts, judge)
 
 
 def run_up_to(root: Path, settings: Settings, compute: Compute, last: str) -> Run:
@@ -107,8 +101,8 @@ def _note(run: Run, dropped: np.ndarray) -> str:
 class RunJudge:
     """Judges new documents by the mask model of a run, whose folder lives as long as this does."""
 
-    def __init__(self, home: Path, run: Run, compute: Compute, of_texts: bool) -> None:
-        self.home, self.run, self.compute, self.of_texts = home, run, compute, of_texts
+    def __init__(self, home: Path, run: Run, compute: Compute) -> None:
+        self.home, self.run, self.compute = home, run, compute
         weakref.finalize(self, shutil.rmtree, home, ignore_errors=True)
 
     def __call__(self, documents: Documents) -> np.ndarray:
@@ -116,7 +110,7 @@ class RunJudge:
         for stage in stages_of(self.run.settings, last="mask_model"):
             run_stage(self.run, stage, self.compute)
         with tempfile.TemporaryDirectory(dir=self.home) as folder:
-            documents.write(Path(folder) / "source")
-            settings = settings_to_apply(self.run, Source(path=str(Path(folder) / "source")))
+            source = documents.write(Path(folder))
+            settings = settings_to_apply(self.run, Source(path=str(source)))
             run = run_up_to(Path(folder) / "run", settings, self.compute, "selection")
             return result_of(run)[1]

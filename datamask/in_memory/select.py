@@ -102,7 +102,7 @@ def select(
             raise SettingsError(f"{name}: the argument is called {HINTS[name]}")
         if name in OF_RUNS:
             raise SettingsError(f"{name}: for runs only; use datamask.rebuild")
-    given, groups = _given(data, column, quality, scores, lengths, limits)
+    given, groups = _given(data, column, quality, scores, lengths, limits, examples)
     budget = {"documents": _number(num_selected, given), "tokens": tokens, "ratio": ratio}
     budget = {name: value for name, value in budget.items() if value is not None}
     if len(budget) > 1:
@@ -115,19 +115,21 @@ def select(
         metric = f"{metric.__module__}:{metric.__qualname__}"
     settings |= {**budget, "limits": groups, "metric": metric, "quality_weight": quality_weight}
     selection: Selection = parse_settings(settings, Selection)
-    is_text = isinstance(given.content, list)
-    if given.quality is None and not is_text:
+    if given.quality is None and not given.are_texts:
         if quality_weight or selection.method == "top_quality" or prune_fraction:
             raise SettingsError("quality: nothing to weigh, rank or prune by; give one")
         selection = selection.filled_in(quality_weight=0.0)
     filtered = {"prune_fraction": prune_fraction, "near_duplicates": near_duplicates or None}
     filtered |= {"near_duplicates": {}} if near_duplicates is True else {}
-    if not is_text and (examples is not None or near_duplicates):
+    if not given.are_texts and (examples is not None or near_duplicates):
         raise SettingsError("examples and near_duplicates: compare texts, and these are embeddings")
-    if is_text or prune_fraction or groups or tokens:
-        texts = None if examples is None else _texts(examples)
-        encoder = _embedding(embedding, compute) if is_text else _width(given)
-        return select_by_run(given, selection, encoder, texts, filtered, int(seed), compute)
+    if given.are_texts or prune_fraction or groups or tokens:
+        sections = {"quality": filtered, "selection": selection}
+        if given.are_texts:
+            sections["embedding"] = _embedding(embedding, compute)
+        else:
+            sections["embedding"] = {"dimension": np.shape(given.content)[1]}
+        return select_by_run(given, {"seed": int(seed), **sections}, compute)
     return _learned(given, selection, seed, compute)
 
 
@@ -138,6 +140,7 @@ def _given(
     scores: Mapping[str, Any] | None,
     lengths: Any,
     limits: Sequence[Mapping[str, Any]],
+    examples: Any,
 ) -> tuple[Documents, list[dict[str, Any]]]:
     """Return the documents, and the limits as a run has them: of the documents' groups."""
     content = texts_or_matrix(column_of(data, column))
@@ -158,6 +161,7 @@ def _given(
         {name: named(values, name) for name, values in (scores or {}).items()},
         None if lengths is None else named(lengths, "lengths"),
         names_of(column_of(data, of_groups.pop())) if limits else None,
+        None if examples is None else _texts(examples),
     ), [{**limit, "column": "dump"} for limit in limits]
 
 
@@ -180,7 +184,7 @@ def _texts(examples: Any) -> list[str]:
 
 def _learned(given: Documents, selection: Selection, seed: int, compute: Compute) -> Selected:
     """Learn the mask of embeddings without dropping any."""
-    from datamask.in_memory.direct_judge import DirectJudge
+    from datamask.in_memory.direct_judge import direct_judge
     from datamask.learning.learner import learn_mask  # This imports torch.
 
     if {*indicator_names(selection)} - {*(given.scores or ())}:
@@ -191,24 +195,18 @@ def _learned(given: Documents, selection: Selection, seed: int, compute: Compute
     selection = selection.filled_in(metric=metric)
     assert isinstance(given.content, np.ndarray)
     number = len(given.content)
-    values = np.zeros(number) if given.quality is None else given.quality
-    assert isinstance(given.content, np.ndarray)
     learned = learn_mask(
         given.content,
-        values,
+        np.zeros(number) if given.quality is None else given.quality,
         selection,
         total_budget(selection, number),
         seed=seed,
         scores=given.scores,
         compute=compute,
     )
-    judge = DirectJudge.of(given, selection, learned, compute)
+    judge = direct_judge(given, selection, learned, compute)
     outcome = (learned.selected, learned.logits, given.quality, selection, seed, learned.metrics)
     return Selected(*outcome, note="", judge=judge)
-
-
-def _width(given: Documents) -> Embedding:
-    return Embedding(dimension=np.shape(given.content)[1])
 
 
 def _embedding(embedding: str | Embedding, compute: Compute) -> Embedding:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from math import isnan, nan
-from typing import Any, Protocol, overload
+from typing import Any, overload
 
 import numpy as np
 
@@ -16,19 +16,6 @@ from datamask.in_memory.containers import column_of, numbers, texts_or_matrix
 from datamask.in_memory.documents import Documents
 from datamask.report.chart_data import LOOKS, NAMES
 from datamask.report.charts import Chart, Series
-
-
-class Judge(Protocol):
-    """Returns the logits of new documents, which are texts or embeddings."""
-
-    @property
-    def of_texts(self) -> bool:
-        """True if documents are texts."""
-        ...
-
-    def __call__(self, documents: Documents) -> np.ndarray:
-        """Return logits, float32, shape N; NaN if a document is dropped."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +62,8 @@ class Selected(Sequence[int]):
         note: a caveat, or empty.
         dropped: shape N: why a document was dropped before the selection (`low_quality`,
             `duplicate`, ...), or None; empty if none could be.
+        of_texts: True if the documents are texts.
+        judge: returns the logits of new documents, NaN if dropped; None if `apply` cannot judge.
     """
 
     mask: np.ndarray
@@ -85,18 +74,19 @@ class Selected(Sequence[int]):
     metrics: Mapping[str, Any]
     note: str
     dropped: np.ndarray = field(default_factory=lambda: np.empty(0, object))
-    judge: Judge | None = None
+    of_texts: bool = False
+    judge: Callable[[Documents], np.ndarray] | None = None
 
     def __len__(self) -> int:
         return int(self.mask.sum())
 
     @overload
-    def __getitem__(self, place: int) -> int: ...
+    def __getitem__(self, index: int) -> int: ...
     @overload
-    def __getitem__(self, place: slice) -> Sequence[int]: ...
-    def __getitem__(self, place: int | slice) -> int | Sequence[int]:
-        rows = self.indices[place]
-        return rows.tolist() if isinstance(place, slice) else int(rows)
+    def __getitem__(self, index: slice) -> Sequence[int]: ...
+    def __getitem__(self, index: int | slice) -> int | Sequence[int]:
+        rows: int | Sequence[int] = self.indices[index].tolist()
+        return rows
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.indices.tolist())
@@ -124,7 +114,7 @@ class Selected(Sequence[int]):
             problem = "the mask is no function of a document; use metric disf or pairwise"
             raise SettingsError(f"metric: {problem}, without examples")
         content = texts_or_matrix(column_of(data, column))
-        if isinstance(content, list) != self.judge.of_texts:
+        if isinstance(content, list) != self.of_texts:
             raise InputError("texts in place of embeddings, or the reverse; give the same kind")
         values = column_of(data, quality) if isinstance(quality, str) else quality
         if values is not None:

@@ -35,7 +35,7 @@ from datamask.quality.kinds import KINDS
 from datamask.runs import budget
 from datamask.runs.run import Run
 from datamask.runs.schemas import SIGNATURE_BYTES, SKETCH_BYTES, Piece
-from datamask.source.completed import makes_ids, with_fields, with_folders
+from datamask.source.completed import lacking_ids, makes_ids, with_fields, with_folders
 from datamask.source.convert import not_converted, source_files
 from datamask.source.opening import SOURCE_PIN, digest_file, opening, resolve_path
 from datamask.source.originals import FOLDER
@@ -207,6 +207,8 @@ def examine(
         schema = full[0][1]
         with gathering(problems):
             schema = unify_schemas(full, source.union)
+            if "scores:made_ids" not in pins:  # as for converted copies
+                problems += lacking_ids(full, schema, source)
         if makes_ids(schema, source):
             logger.warning("%s: no column %s; file and row are the ids", path, source.id_column)
             pins["scores:made_ids"] = "file and row"

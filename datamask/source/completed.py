@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datamask.config.inputs import Columns, Source
+from datamask.errors import InputError
 from datamask.source.opening import PinnedParquet
 from datamask.source.originals import FOLDER, base_of
 from datamask.storage.names import partitions
@@ -40,6 +41,18 @@ def folders_of(path: str, source: Source) -> dict[str, str | None]:
 def makes_ids(schema: pa.Schema, source: Source) -> bool:
     """Return True if ids are made, because no column is called `id` and no setting names one."""
     return source.id_column == Columns().id and source.id_column not in schema.names
+
+
+def lacking_ids(
+    schemas: Iterable[tuple[str, pa.Schema]], schema: pa.Schema, source: Source
+) -> Iterator[InputError]:
+    """Yield an error for each file without the ids that others have, from path and schema."""
+    column = source.id_column
+    if type_within(schema, column) is not None:
+        for path, of_file in schemas:
+            if type_within(of_file, column) is None:
+                problem = "absent, but other files have ids; give all files ids, or none"
+                yield InputError(problem, path=path, column=column)
 
 
 def type_within(schema: pa.Schema, name: str) -> pa.DataType | None:

@@ -146,8 +146,10 @@ def test_documents_without_a_vector_are_refused_when_planned(source, files, tmp_
     write(folder, known, some)
     np.save(folder / "b.npy", np.ones((70, 33), np.float32))
     assert str(refused().path) == str(folder / "b.npy")
-    np.save(folder / "b.npy", np.ones((69, 32), np.float32))
-    assert str(refused().path) == str(folder / "b.npy")
+    for rows, kept in ((69, None), (70, -20), (70, -128)):  # another number, and a file cut off
+        np.save(folder / "b.npy", np.ones((rows, 32), np.float32))
+        (folder / "b.npy").write_bytes((folder / "b.npy").read_bytes()[:kept])
+        assert str(refused().path) == str(folder / "b.npy")
     (folder / "b.parquet").unlink()
     assert str(refused().path) == str(folder / "b.parquet")
 

@@ -17,23 +17,29 @@ from tests.finished import finish, selected_ids
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
-GENERATOR = np.random.default_rng(4)
 COMMON = [f"common{number}" for number in range(40)]
 KINDS = {kind: [f"{kind}{number}" for number in range(30)] for kind in ("mill", "star", "news")}
 
 
-def text(kind: str) -> str:
-    """A text of a kind: some of its words among common ones."""
-    words = [*GENERATOR.choice(KINDS[kind], 12), *GENERATOR.choice(COMMON, 18)]
-    return " ".join(GENERATOR.permutation(words))
+def texts(kinds: list[str], seed: int) -> list[str]:
+    """A text of each kind: some of its words among common ones."""
+    generator = np.random.default_rng(seed)
+    return [
+        " ".join(
+            generator.permutation(
+                [*generator.choice(KINDS[kind], 12), *generator.choice(COMMON, 18)]
+            )
+        )
+        for kind in kinds
+    ]
 
 
 NAMES = [[*KINDS][row % 3] for row in range(240)]
-TEXTS = [text(kind) for kind in NAMES]
+TEXTS = texts(NAMES, 4)
 TEXTS[7] = TEXTS[4]
 TEXTS[13] = f"{TEXTS[10]} more"
-EXAMPLES = [text("mill") for _ in range(120)]
-TABLE = pd.DataFrame({"text": TEXTS, "site": NAMES, "size": [len(one.split()) for one in TEXTS]})
+EXAMPLES = texts(["mill"] * 120, 5)
+TABLE = pd.DataFrame({"text": TEXTS, "site": NAMES, "size": [len(text.split()) for text in TEXTS]})
 GIVEN: dict[str, Any] = {"embedding": datamask.Embedding(method="lexical", dimension=32), "seed": 3}
 
 
@@ -96,10 +102,10 @@ def test_a_selection_is_an_index_of_every_container(chosen):
 
 def test_embeddings_can_be_pruned_too():
     """The worst by quality are not candidates."""
-    vectors, quality = GENERATOR.standard_normal((90, 8)), np.arange(90) / 90
-    found = datamask.select(vectors, quality, prune_fraction=0.5, num_selected=9)
-    assert min(found) >= 45 and len(found) == 9
-    assert [*found.dropped[:45]] == ["pruned"] * 45 and not any(found.dropped[45:])
+    vectors, quality = np.random.default_rng(6).standard_normal((90, 8)), np.arange(90) / 90
+    selected = datamask.select(vectors, quality, prune_fraction=0.5, num_selected=9)
+    assert min(selected) >= 45 and len(selected) == 9
+    assert [*selected.dropped[:45]] == ["pruned"] * 45 and not any(selected.dropped[45:])
     with pytest.raises(DatamaskError):
         datamask.select(vectors, quality, prune_fraction=0.5, num_selected=60)
 
@@ -130,7 +136,7 @@ def test_new_texts_are_judged_by_a_selection():
     """As `datamask apply` does: texts of the pruned kind are dropped, others have a logit."""
     quality = [["news", "star", "mill"].index(kind) + row / 1e3 for row, kind in enumerate(NAMES)]
     chosen = datamask.select(TEXTS, quality, metric="disf", ratio=0.2, **GIVEN)
-    new = [text("star") for _ in range(20)] + [text("news") for _ in range(20)]
+    new = texts(["star"] * 20 + ["news"] * 20, 7)
     logits = chosen.apply(new, [2.0] * 20 + [0.0] * 20)
     assert np.isfinite(logits[:20]).all() and np.isnan(logits[20:]).all()
     assert len([*chosen.judge.home.iterdir()]) == 2  # the documents and their run

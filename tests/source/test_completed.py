@@ -85,7 +85,6 @@ def test_uuids_records_and_other_columns_are_read(tmp_path):
     documents = table_of(run, "documents").to_pylist()
     assert [row["id"] for row in documents] == [str(one) for one in ids]
     assert [row["domain"] for row in documents] == [f"{row % 3}.org" for row in range(24)]
-    assert np.allclose([row["edu"] for row in documents if row["edu"] is not None], 0) is False
     scores = table_of(run, "scores")
     assert np.allclose(scores["edu"].to_numpy(), np.arange(24) / 9)
     for row in table_of(run, "subset").to_pylist():
@@ -100,6 +99,17 @@ def test_a_wrong_name_of_ids_is_not_replaced(tmp_path):
     with pytest.raises(InputError) as caught:
         plan_run(tmp_path / "run", settings(tmp_path / "s", {"columns": {"id": "key"}}))
     assert caught.value.column == "key"
+
+
+@pytest.mark.parametrize(("name", "columns"), [("id", {}), ("key", {"columns": {"id": "key"}})])
+def test_ids_are_made_for_all_files_or_none(tmp_path, name, columns):
+    """A file without the ids that another has is refused by name, with `union` too."""
+    write(tmp_path / "s" / "a.parquet", slice(0, 12), **{name: range(12)})
+    write(tmp_path / "s" / "b.parquet", slice(12, 24))
+    with pytest.raises(InputError) as caught:
+        plan_run(tmp_path / "run", settings(tmp_path / "s", {"union": True, **columns}))
+    assert str(caught.value.path) == str(tmp_path / "s" / "b.parquet")
+    assert caught.value.column == name
 
 
 @pytest.mark.parametrize("name", ["000.tar", "shard.00000.mds", "data/0.lance"])
