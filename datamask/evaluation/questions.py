@@ -1,7 +1,7 @@
-"""Multiple choice: read questions, and say how often models give the right answer the best chance.
+"""Multiple choice: read questions, and count how often models choose the right answer.
 
 A model chooses the answer that needs the fewest bits per byte: the length-normalised log-likelihood
-of the field. Its bits per byte for the right answer move before its accuracy does.
+of the field. The model's bits per byte for the right answer move before its accuracy does.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ def check_questions(evaluation: Evaluation, key: str) -> None:
     Raises:
         InputError: as in `answers_of`; or texts are lists, and no column says which is right.
     """
-    for own_set in (one for one in evaluation.sets if key == f"held_out:{one.name}"):
+    for own_set in evaluation.sets:
+        if key != f"held_out:{own_set.name}":
+            continue
         most = MOST_DOCUMENTS if own_set.gold else 1
         for number, row in enumerate(first_rows(own_set.path, own_set.columns, most)):
             if own_set.gold:
@@ -59,9 +61,9 @@ def answers_of(own_set: HeldOutSet, number: int, row: dict[str, Any]) -> Iterato
         problem = f"{shortened(gold)}, needed the number of the right answer, from 0 to"
         raise InputError(f"{problem} {len(texts) - 1}; correct it", column=own_set.gold, **refuse)
     prompt = str(row.get(own_set.prompt or "") or "")
-    for place, text in enumerate(texts):
+    for choice, text in enumerate(texts):
         is_apart = not prompt or prompt[-1].isspace() or text[0].isspace()
-        yield {"text": text if is_apart else f" {text}", "right": place == gold}
+        yield {"text": text if is_apart else f" {text}", "right": choice == gold}
 
 
 def is_scored(held_out: pa.Table) -> npt.NDArray[np.bool_]:
@@ -82,7 +84,7 @@ def accuracies(
     sets = np.asarray(held_out["set"].to_pylist(), object)
     right = np.asarray(held_out["right"].to_pylist(), object)
     sizes, ids = held_out["bytes"].to_numpy(), np.asarray(held_out["id"].to_pylist(), object)
-    found: dict[tuple[str, str, str | None], dict[str, Any]] = {}
+    columns: dict[tuple[str, str, str | None], dict[str, Any]] = {}
     for name in dict.fromkeys(sets[right != None]):  # noqa: E711 - element by element
         rows = np.flatnonzero(sets == name)
         starts = np.flatnonzero(np.append(True, ids[rows][1:] != ids[rows][:-1]))
@@ -93,14 +95,13 @@ def accuracies(
         chance = float(np.mean(1 / np.diff(np.append(starts, len(rows)))))
         for arm, of_arm in zip(names, missed, strict=True):
             mean, width = _interval(1 - of_arm.mean(axis=1))
-            found[name, arm, None] = _accuracy(mean, mean - width, mean + width) | {
-                "chance": chance
-            }
+            shown = _accuracy(mean, mean - width, mean + width)
+            columns[name, arm, None] = shown | {"chance": chance}
         for pair in verdict.compare(missed, np.ones(len(starts), np.int64)):
             apart = _accuracy(-pair.difference, -pair.high, -pair.low)
             apart |= {"chance": chance, "accuracy_verdict": pair.verdict}
-            found[name, names[pair.arm], names[pair.other]] = apart
-    return found
+            columns[name, names[pair.arm], names[pair.other]] = apart
+    return columns
 
 
 def _accuracy(value: float, low: float, high: float) -> dict[str, Any]:

@@ -1,6 +1,7 @@
-"""Settings of an evaluation: short names of arms, and what is refused."""
+"""Settings of an evaluation: short names of arms, what is refused, and what is trained anew."""
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,10 @@ from datamask.config.settings import Settings
 from datamask.errors import InputError, SettingsError
 from datamask.evaluation.models import PRESETS, make_model, training_explained, weight_bytes
 from datamask.evaluation.pinning import changed_selection, pin_evaluation
+from datamask.runs.opening import open_run
+from datamask.runs.stages import evaluation_stages, stages_of
+from tests import finished
+from tests.evaluation import small
 
 
 def parsed(arms: list, **others: object) -> Settings:
@@ -39,16 +44,16 @@ def test_the_amount_of_training_is_told():
     arms = ["ours", "random", "top_quality"]
     amount, without_gpu = training_explained(parsed(arms).evaluation)
     assert "18 models" in amount and "300,000,000 tokens each;" in amount and "tiny" in without_gpu
-    small = parsed(["ours", "random"]).evaluation.model_copy(
+    cheap = parsed(["ours", "random"]).evaluation.model_copy(
         update={"model": "tiny", "seeds": 2, "epochs": 3}
     )
     assert f"{18 * 300e6 / 550 / 86400:,.0f} days" in without_gpu
-    amount, takes = training_explained(small)
+    amount, takes = training_explained(cheap)
     assert "10 minutes" in takes
     assert "8 models" in amount and "400,000 tokens each, 3 times" in amount
     assert training_explained(Evaluation()) == []
-    assert weight_bytes(small) == 8 * PRESETS["tiny"].weight_bytes
-    tiny: Any = make_model(small, PRESETS["tiny"].vocabulary + 1, seed=0)
+    assert weight_bytes(cheap) == 8 * PRESETS["tiny"].weight_bytes
+    tiny: Any = make_model(cheap, PRESETS["tiny"].vocabulary + 1, seed=0)
     assert PRESETS["tiny"].weight_bytes == 4 * tiny.num_parameters()
 
 
@@ -97,3 +102,36 @@ def test_a_list_that_cannot_be_read_is_refused_when_the_run_is_planned(name, tmp
     settings = parsed(["ours", {"name": "mine", "kind": "ids", "path": str(path)}])
     with pytest.raises(InputError, match=re.escape(str(path))):
         pin_evaluation(settings)
+
+
+def test_more_arms_rates_and_seeds_train_only_what_is_new(source, selected_run):
+    """The fingerprints of models that exist stay, and so does that of the selection."""
+    run = open_run(selected_run)
+
+    def fingerprints(**evaluation: Any) -> dict[str, str]:
+        changed = replace(run, settings=small.settings(source, **evaluation))
+        assert changed.fingerprint_all("selection") == run.fingerprint_all("selection")
+        units = range(changed.num_units("training"))
+        return {
+            changed.unit_label("training", u): changed.fingerprint("training", u) for u in units
+        }
+
+    known, more = fingerprints(), dict[str, Any]()
+    assert len(known) == 4
+    for change, added in (
+        ({"arms": ["ours", "random", "top_quality"]}, 2),
+        ({"learning_rates": [0.008, 0.004]}, 6),
+        ({"seeds": 3}, 6),
+        ({"sets": []}, 0),
+    ):
+        more |= change
+        trained = fingerprints(**more)
+        assert known.items() <= trained.items() and len(trained) == len(known) + added, change
+        known = trained
+
+
+def test_nothing_held_out_and_no_arms_change_nothing(source):
+    """The settings are those without an evaluation, which has no stages."""
+    chosen = finished.settings(source, evaluation={"hold_out": 0, "arms": []})
+    assert chosen == finished.settings(source) and evaluation_stages(chosen) == []
+    assert not {"tokenizer", "held_out", "arms", "training"} & {*stages_of(chosen)}

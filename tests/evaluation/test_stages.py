@@ -1,9 +1,8 @@
-"""Held-out texts, the content of arms, and that trained models are computed once and exactly."""
+"""A whole evaluation: held-out texts, the content of arms, trained models and their results."""
 
 import json
 import math
 import re
-from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -14,7 +13,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import torch
-from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from datamask.config.compute import Compute
@@ -23,12 +21,10 @@ from datamask.evaluation.arms import drawn_tokens
 from datamask.evaluation.export import export_models
 from datamask.evaluation.ngram import Trigrams, bits_by_text
 from datamask.evaluation.results import read_results
-from datamask.evaluation.units import sets_of
 from datamask.execution.pipeline import run_stage
 from datamask.report.evaluation import evaluation_markdown
 from datamask.runs.opening import open_run
 from datamask.runs.run import Run
-from datamask.runs.stages import evaluation_stages, stages_of
 from tests import finished
 from tests.evaluation import small
 
@@ -98,6 +94,12 @@ def arm_rows(run: Run, name: str) -> list[dict[str, Any]]:
     return rows
 
 
+def bits_of(run: Run, arm: str) -> np.ndarray:
+    """The bits of both seeds' models of an arm, by seed and held-out text."""
+    names = [f"evaluation/training/{arm}-seed{seed}-rate0.004.parquet" for seed in "01"]
+    return np.stack([pq.read_table(run.root / name)["bits"].to_numpy() for name in names])
+
+
 def ids(run: Run, name: str) -> set[str]:
     """The ids in an arm."""
     return {row["id"] for row in arm_rows(run, name)}
@@ -108,14 +110,14 @@ def near_copies(run: Run, source: Path) -> set[str]:
     texts = {name: row["text"].split() for name, row in small.source_table(source).items()}
     ngrams = {n: {tuple(t[i : i + 5]) for i in range(len(t) - 4)} for n, t in texts.items()}
     held_out = {row["id"] for row in small.quality(run) if row["dropped"] == "held_out"}
-    found = set()
-    for one, other in product({*texts} - held_out, held_out):
-        union = len(ngrams[one] | ngrams[other])
-        alike = len(ngrams[one] & ngrams[other]) / union if union else 0
+    copies = set()
+    for name, other in product({*texts} - held_out, held_out):
+        union = len(ngrams[name] | ngrams[other])
+        alike = len(ngrams[name] & ngrams[other]) / union if union else 0
         assert alike < 0.5 or alike > 0.9, "nothing in this corpus is in doubt"
         if alike > 0.9:
-            found.add(one)
-    return found
+            copies.add(name)
+    return copies
 
 
 def test_held_out_are_those_that_the_rule_draws_and_their_equals(source, run):
@@ -134,35 +136,6 @@ def test_held_out_are_those_that_the_rule_draws_and_their_equals(source, run):
     assert {row["id"] for row in scored if row["set"] == "(other groups)"} == german
     for name in ARMS:
         assert not ids(run, name) & expected, name
-
-
-def test_a_group_named_all_is_a_set_of_its_own(source, tmp_path):
-    """Beside the sample of all documents, which has that name."""
-    folder = tmp_path / "source"
-    folder.mkdir()
-    for path in source.glob("*.parquet"):
-        table = pq.read_table(path)
-        names = ["all" if name == "en" else name for name in table["language"].to_pylist()]
-        place = table.column_names.index("language")
-        pq.write_table(table.set_column(place, "language", [names]), folder / path.name)
-    chosen = small.settings(folder, hold_out=0.4, hold_out_by="language")
-    run = finished.finish(tmp_path / "run", chosen, "held_out")
-    rows = pq.read_table(run.path("held_out")).to_pylist()
-    held_out = pq.read_table(run.path("held_out"))
-    members = {
-        name: int(is_member.sum()) for name, is_member in sets_of(held_out, chosen.evaluation)
-    }
-    of_all = sum(row["set"] == "language all" for row in rows)
-    assert 0 < of_all < members["all"] == sum(row["in_all"] for row in rows)
-    assert members["language all"] == of_all
-
-
-def test_few_held_out_documents_are_one_set(source, tmp_path):
-    """A set of other groups, with the same documents, would say everything twice."""
-    chosen = small.settings(source, hold_out=0.05)
-    few = finished.finish(tmp_path / "few", chosen, "held_out")
-    sets = pq.read_table(few.path("held_out"))["set"].to_pylist()
-    assert 0 < len(sets) < 30 and {*sets} == {"all"}
 
 
 def test_seeds_are_trained_on_different_text(run):
@@ -219,18 +192,14 @@ def test_arms_are_the_documents_that_they_are_named_after(source, folder, run):
 
 def test_tokens_are_those_of_the_texts(source, run):
     """Decoded, they are the documents, and what is held out and short enough."""
-    known = small.source_table(source)
-    definition = pq.read_table(run.path("tokenizer"))["definition"][0].as_py()
-    tokenizer = Tokenizer.from_str(definition)
+    known, tokenizer = small.source_table(source), texts.read_tokenizer(run)
     for name in ARMS[:-1]:
         for row in arm_rows(run, name):
             assert tokenizer.decode(row["tokens"]) == known[row["id"]]["text"]
     for row in pq.read_table(run.path("held_out")).to_pylist():
         text = tokenizer.decode(row["tokens"][row["prefix"] :])
-        assert (
-            len(text.lstrip().encode() if row["set"] == "choices" else text.encode())
-            == (row["bytes"])
-        )
+        text = text.lstrip() if row["set"] == "choices" else text
+        assert len(text.encode()) == row["bytes"]
         if row["set"] == "questions":
             assert 0 < row["prefix"] <= 32
         elif row["set"] != "choices":
@@ -252,10 +221,7 @@ def test_the_results_are_means_over_the_trained_models(run):
     for name, is_member in members.items():
         means = {}
         for arm in ARMS:
-            paths = [
-                run.root / f"evaluation/training/{arm}-seed{s}-rate0.004.parquet" for s in "01"
-            ]
-            bits = np.mean([pq.read_table(path)["bits"].to_numpy() for path in paths], axis=0)
+            bits = bits_of(run, arm).mean(axis=0)
             means[arm] = bits[is_member].sum() / sizes[is_member].sum()
         for row in (row for row in rows if row["set"] == name):
             assert (row["documents"], row["seeds"]) == (sum(is_member), 2)
@@ -270,8 +236,7 @@ def test_the_results_are_means_over_the_trained_models(run):
 def test_an_arm_of_texts_has_the_texts_of_its_files(source, folder, run):
     """Those with words and without copies of held-out text, by the common tokenizer."""
     known = [row["text"] for row in small.source_table(source).values()]
-    definition = pq.read_table(run.path("tokenizer"))["definition"][0].as_py()
-    decode, rows = Tokenizer.from_str(definition).decode, arm_rows(run, "rewritten")
+    decode, rows = texts.read_tokenizer(run).decode, arm_rows(run, "rewritten")
     expected = sorted(" ".join(reversed(text.split())) for text in known[:60] if text.strip())
     assert sorted(decode(row["tokens"]) for row in rows) == expected
     assert {row["shard"] for row in rows} == {-1}
@@ -284,33 +249,25 @@ def test_the_accuracy_of_multiple_choice(run, folder):
     """From the bits of the models alone: the answer with the fewest bits per byte is chosen."""
     questions = [json.loads(line) for line in (folder / "choices.jsonl").read_text().splitlines()]
     rows = pq.read_table(run.path("held_out")).to_pylist()
-    places = [place for place, row in enumerate(rows) if row["set"] == "choices"]
-    tokenizer, at = texts.read_tokenizer(run), iter(places)
+    at = iter([number for number, row in enumerate(rows) if row["set"] == "choices"])
+    tokenizer = texts.read_tokenizer(run)
     numbers = [[next(at) for _ in question["choices"]] for question in questions]
     assert next(at, None) is None
     for question, of_question in zip(questions, numbers, strict=True):
-        for place, (number, text) in enumerate(zip(of_question, question["choices"], strict=True)):
+        for choice, (number, text) in enumerate(zip(of_question, question["choices"], strict=True)):
             tokens = rows[number]["tokens"][rows[number]["prefix"] :]
             assert tokenizer.decode(tokens) == f" {text}"
             assert rows[number]["bytes"] == len(text)
-            assert rows[number]["right"] == (place == int(question["gold"]))
-    found = {}
+            assert rows[number]["right"] == (choice == int(question["gold"]))
+    sizes, right = np.array([row["bytes"] for row in rows]), [int(q["gold"]) for q in questions]
+    accuracy = {}
     for arm in ARMS:
-        shares = []
-        for seed in "01":
-            path = run.root / f"evaluation/training/{arm}-seed{seed}-rate0.004.parquet"
-            bits = pq.read_table(path)["bits"].to_pylist()
-            chosen = [
-                min(range(len(some)), key=lambda n, s=some, b=bits: b[s[n]] / rows[s[n]]["bytes"])
-                for some in numbers
-            ]
-            right = [int(question["gold"]) for question in questions]
-            shares.append(np.mean(np.array(chosen) == right))
-        found[arm] = np.mean(shares)
-    of_set = [row for row in read_results(run) if row["set"] == "choices"]
-    for row in of_set:
+        per_byte = bits_of(run, arm) / sizes
+        chosen = np.stack([per_byte[:, answers].argmin(axis=1) for answers in numbers], axis=1)
+        accuracy[arm] = np.mean(chosen == right)
+    for row in (row for row in read_results(run) if row["set"] == "choices"):
         assert row["chance"] == pytest.approx((1 / 3 + 1 / 4) / 2)
-        expected = found[row["arm"]] - (found[row["other"]] if row["other"] else 0)
+        expected = accuracy[row["arm"]] - (accuracy[row["other"]] if row["other"] else 0)
         assert row["accuracy"] == pytest.approx(expected)
         assert row["accuracy_low"] <= row["accuracy"] <= row["accuracy_high"]
         assert row["accuracy_verdict"] in (
@@ -320,7 +277,7 @@ def test_the_accuracy_of_multiple_choice(run, folder):
     (text,) = (line for line in lines if line.startswith("Multiple choice"))
     for arm in ARMS:
         shown = re.search(rf" {arm} ([\d.]+) \(", text)
-        assert shown and float(shown[1]) == pytest.approx(100 * found[arm], abs=0.051)
+        assert shown and float(shown[1]) == pytest.approx(100 * accuracy[arm], abs=0.051)
     assert {row["accuracy"] for row in read_results(run) if row["set"] == "all"} == {None}
 
 
@@ -348,10 +305,7 @@ def test_groups_of_a_set_count_once(run):
     assert min(subjects.count(name) for name in ("s0", "s1")) > 30 and None in subjects
     sizes = np.array([row["bytes"] for row in held_out])
     for arm in read_results(run)[: len(ARMS)]:
-        paths = [
-            run.root / f"evaluation/training/{arm['arm']}-seed{s}-rate0.004.parquet" for s in "01"
-        ]
-        bits = np.mean([pq.read_table(path)["bits"].to_numpy() for path in paths], axis=0)
+        bits = bits_of(run, arm["arm"]).mean(axis=0)
         members = [np.array([row["group"] == name for row in held_out]) for name in ("s0", "s1")]
         means = [bits[rows].sum() / sizes[rows].sum() for rows in members]
         assert (arm["set"], arm["groups"], arm["few"]) == ("questions", 2, 2)
@@ -419,39 +373,6 @@ def test_training_gives_the_same_bytes_with_two_workers(folder, run):
     assert len(trained) == 4
     assert trained.items() <= small.contents(run).items()
     assert len(small.contents(run)) == 2 * len(ARMS)
-
-
-def test_more_arms_rates_and_seeds_train_only_what_is_new(source, selected_run):
-    """The fingerprints of models that exist stay, and so does that of the selection."""
-    run = open_run(selected_run)
-
-    def fingerprints(**evaluation: Any) -> dict[str, str]:
-        changed = replace(run, settings=small.settings(source, **evaluation))
-        assert changed.fingerprint_all("selection") == run.fingerprint_all("selection")
-        units = range(changed.num_units("training"))
-        return {
-            changed.unit_label("training", u): changed.fingerprint("training", u) for u in units
-        }
-
-    known, more = fingerprints(), dict[str, Any]()
-    assert len(known) == 4
-    for change, added in (
-        ({"arms": ["ours", "random", "top_quality"]}, 2),
-        ({"learning_rates": [0.008, 0.004]}, 6),
-        ({"seeds": 3}, 6),
-        ({"sets": []}, 0),
-    ):
-        more |= change
-        trained = fingerprints(**more)
-        assert known.items() <= trained.items() and len(trained) == len(known) + added, change
-        known = trained
-
-
-def test_nothing_held_out_and_no_arms_change_nothing(source):
-    """The settings are those without an evaluation, which has no stages."""
-    chosen = finished.settings(source, evaluation={"hold_out": 0, "arms": []})
-    assert chosen == finished.settings(source) and evaluation_stages(chosen) == []
-    assert not {"tokenizer", "held_out", "arms", "training"} & {*stages_of(chosen)}
 
 
 def test_the_ngram_figure_is_the_mean_over_what_seeds_draw(run):
