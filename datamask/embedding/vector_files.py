@@ -221,11 +221,11 @@ def locate_vectors(run: Run, compute: Compute) -> None:
         query = "SELECT shard, row, file, place FROM given JOIN ids USING (key) ORDER BY shard"
         connection.execute(f"CREATE TABLE places AS {query}")
         for shard in remaining:
-            found = connection.execute(
+            located = connection.execute(
                 "SELECT row, file, place FROM places WHERE shard = ?", [shard]
             ).fetchnumpy()
             places = np.full((2, run.shard_rows(shard)), -1)
-            places[:, found["row"]] = found["file"], found["place"]
+            places[:, located["row"]] = located["file"], located["place"]
             is_absent = places[0] < 0
             columns = [
                 pa.array(values, field.type, mask=is_absent)
@@ -262,8 +262,8 @@ def read_placed(run: Run, shard: int, ids: pa.Array, rows: np.ndarray) -> np.nda
             continue
         file = _unchanged(VectorFile(*facts), run.settings)
         for given in file.read(run.settings.vector_column, at[order]):
-            part = order[done : done + len(given)]
-            matrix[part] = unit_rows(given, run.settings, file.path, at[part])
+            batch = order[done : done + len(given)]
+            matrix[batch] = unit_rows(given, run.settings, file.path, at[batch])
             done += len(given)
     return matrix
 

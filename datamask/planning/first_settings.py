@@ -112,8 +112,8 @@ def _look_at(path: str, paths: Sequence[str]) -> Look:
     files, unreadable = read_footers(paths)
     if unreadable:
         raise together(unreadable)
-    place = Source(path=path)
-    full = [(file.path, with_folders(file.schema, file.path, place)) for file in files]
+    source_of_files = Source(path=path)
+    full = [(file.path, with_folders(file.schema, file.path, source_of_files)) for file in files]
     schema = unify_schemas(full, union=True)
     differs = any({*of.names} != {*schema.names} for _, of in full)
     rows = sum(count for file in files for count, _ in file.groups)
@@ -125,7 +125,7 @@ def _look_at(path: str, paths: Sequence[str]) -> Look:
     with open_parquet(filled.path) as file:
         names = [name for name in schema.names if not pa.types.is_nested(schema.field(name).type)]
         # Without a group, all groups of a remote file may be fetched.
-        batch = next(batches_of(file, names, place, [group], ROWS))
+        batch = next(batches_of(file, names, source_of_files, [group], ROWS))
         first = pa.Table.from_batches([batch])
         known = [schema.field(f.name) if pa.types.is_null(f.type) else f for f in first.schema]
         first = first.cast(plain_schema(pa.schema(known)))
@@ -186,8 +186,8 @@ def _widths(file: pq.ParquetFile, group: int) -> dict[str, int]:
     if not names:
         return {}
     first = next(file.iter_batches(FIRST_VECTORS, row_groups=[group], columns=names))
-    found = {name: pc.unique(pc.list_value_length(first[name])).drop_null() for name in names}
-    of = {name: widths[0].as_py() for name, widths in found.items() if len(widths) == 1}
+    all_widths = {name: pc.unique(pc.list_value_length(first[name])).drop_null() for name in names}
+    of = {name: widths[0].as_py() for name, widths in all_widths.items() if len(widths) == 1}
     return {
         name: width for name, width in of.items() if width >= LEAST_WIDTH or name == "feature_arr"
     }

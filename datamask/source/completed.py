@@ -88,9 +88,9 @@ def with_fields(schema: pa.Schema, source: Source, wanted: Sequence[str]) -> pa.
             schema = schema.append(pa.field(name, kind))
     if makes_ids(schema, source):
         return schema.append(pa.field(source.id_column, pa.string()))
-    place = schema.get_field_index(source.id_column)
-    if place >= 0 and schema.field(place).type == UUID:
-        schema = schema.set(place, pa.field(source.id_column, pa.string()))
+    index = schema.get_field_index(source.id_column)
+    if index >= 0 and schema.field(index).type == UUID:
+        schema = schema.set(index, pa.field(source.id_column, pa.string()))
     return schema
 
 

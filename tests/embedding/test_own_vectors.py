@@ -67,7 +67,7 @@ def test_a_column_of_vectors_selects_what_the_embedder_selects(composed, tmp_pat
     chosen = own(tmp_path / "source", method="column", column="vec")
     run = finish(tmp_path / "run", chosen, "selection")
     for shard in range(run.num_shards):
-        paths = [one.path("embeddings", shard) for one in (composed, run)]
+        paths = [each.path("embeddings", shard) for each in (composed, run)]
         (ids, vectors), (same, given) = (embedded(path, 32) for path in paths)
         assert ids == same
         assert np.abs(vectors.astype(float) - given.astype(float)).max() < 1e-3
@@ -95,9 +95,9 @@ def test_files_of_vectors_are_joined_by_id(composed, source, files, tmp_path):
 def test_int8_vectors_are_read_and_recognised(tmp_path):
     """`init` proposes a column of int8, and its directions are the vectors."""
     known = with_vectors(tmp_path / "source", pa.list_(pa.int8(), 32), scale=100)
-    found = look(str(tmp_path / "source"))
-    assert found.settings["embedding"] == {"method": "column", "column": "vec", "dimension": 32}
-    assert not found.problems
+    proposed = look(str(tmp_path / "source"))
+    assert proposed.settings["embedding"] == {"method": "column", "column": "vec", "dimension": 32}
+    assert not proposed.problems
     chosen = own(tmp_path / "source", method="column", column="vec")
     run = finish(tmp_path / "run", chosen, "embeddings")
     ids, vectors = embedded(run.path("embeddings", 0), 32)
@@ -116,9 +116,8 @@ def test_a_bad_vector_is_refused_when_planned(bad, source, files, tmp_path):
         table = pq.read_table(path)
         vectors = table[name].to_pylist()
         vectors[25] = bad
-        place = table.schema.get_field_index(name)
         column = pa.array(vectors, pa.list_(pa.float32()))
-        pq.write_table(table.set_column(place, name, column), path)
+        pq.write_table(table.set_column(table.schema.get_field_index(name), name, column), path)
         chosen = own(tmp_path / "with", id_column="doc", **embedding)
         with pytest.raises(InputError) as caught:
             plan_run(tmp_path / "run", chosen)
@@ -167,10 +166,10 @@ def test_names_of_layout_features_can_be_set(tmp_path):
         "embedding": {"dimension": 4, "column": "vec"},
     }
     run = finish(tmp_path / "run", parse_settings(data), "embeddings")
-    ids, found = embedded(run.path("embeddings", 0), 4)
+    ids, imported = embedded(run.path("embeddings", 0), 4)
     assert ids == [f"{row}" for row in range(10)]
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    assert np.abs(found.astype(float) - unit).max() < 1e-3
+    assert np.abs(imported.astype(float) - unit).max() < 1e-3
 
 
 def test_settings_of_vectors_that_do_not_fit_are_refused():
@@ -200,7 +199,7 @@ def test_held_out_documents_have_the_topics_of_their_own_vectors(files, source, 
             source, embedding={"method": "files", "path": str(folder), "id_column": "doc"}, **more
         ),
     }
-    runs = [finish(tmp_path / name, one, "held_out") for name, one in chosen.items()]
+    runs = [finish(tmp_path / name, its, "held_out") for name, its in chosen.items()]
     made, *own = [pq.read_table(run.path("held_out")).to_pylist() for run in runs]
     topics = {row["id"]: row["group"] for row in made}
     assert len({*topics.values()}) > 1

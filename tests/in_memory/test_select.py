@@ -154,7 +154,7 @@ def test_without_quality_only_diversity_counts():
         found
     )[:99]
     assert len(found.plot().series) == 1
-    with pytest.raises(SettingsError, match="there is no quality"):
+    with pytest.raises(SettingsError, match="quality: "):
         datamask.select(X, quality_weight=0.5)
 
 
@@ -287,7 +287,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: learn(X.astype("f4"), X),
         r"column quality: shape \(120, 8\); needed",
     ),
-    "no quality": (lambda: datamask.select(X, method="top_quality"), "there is no quality"),
+    "no quality": (lambda: datamask.select(X, method="top_quality"), "quality: nothing"),
     "examples": (lambda: datamask.select(X, examples=["a"]), "compare texts"),
     "tokens": (lambda: datamask.select(X, tokens=9), "tokens: give lengths"),
     "two groups": (

@@ -71,9 +71,9 @@ def test_uuids_records_and_other_columns_are_read(tmp_path):
     """Ids of 16 bytes are spelled, values within records have dotted names, absent are null."""
     ids = [uuid.UUID(int=row) for row in range(24)]
     records = [{"url": f"https://{row % 3}.org/", "rated": {"edu": row / 9}} for row in range(24)]
-    plain = pa.array([one.bytes for one in ids[:12]], pa.binary(16))
+    plain = pa.array([key.bytes for key in ids[:12]], pa.binary(16))
     write(tmp_path / "s" / "a.parquet", slice(0, 12), id=plain, meta=records[:12])
-    typed = pa.array([one.bytes for one in ids[12:]], pa.uuid())
+    typed = pa.array([key.bytes for key in ids[12:]], pa.uuid())
     write(tmp_path / "s" / "b.parquet", slice(12, 24), id=typed, meta=records[12:], more=range(12))
     within = {"columns": {"url": "meta.url"}}
     with pytest.raises(InputError) as caught:
@@ -83,7 +83,7 @@ def test_uuids_records_and_other_columns_are_read(tmp_path):
     chosen = settings(tmp_path / "s", within | {"union": True}, column="meta.rated.edu")
     run = finish(tmp_path / "run", chosen, "subset")
     documents = table_of(run, "documents").to_pylist()
-    assert [row["id"] for row in documents] == [str(one) for one in ids]
+    assert [row["id"] for row in documents] == [str(key) for key in ids]
     assert [row["domain"] for row in documents] == [f"{row % 3}.org" for row in range(24)]
     scores = table_of(run, "scores")
     assert np.allclose(scores["edu"].to_numpy(), np.arange(24) / 9)
