@@ -101,7 +101,9 @@ def groups(run: Run) -> Iterator[Finding]:
         text += " No score explains this; the diversity term does."
         command = _limits(run, unusual)
     more = " and others" if len(unusual) > MOST_NAMED else ""
-    short = f"{len(unusual):,} groups keep far more or far less than their share"
+    short = "1 group keeps far more or far less than its share"
+    if len(unusual) > 1:
+        short = f"{len(unusual):,} groups keep far more or far less than their share"
     text = f"{text} They are: {_named(unusual)}{more}."
     yield Finding("caution", "groups", short, text, command)
 
