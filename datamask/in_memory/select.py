@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from datamask.config import recipe
 from datamask.config.compute import Compute
-from datamask.config.inputs import EMBEDDERS, Embedding
+from datamask.config.inputs import EMBEDDERS, OWN_VECTORS, Embedding
 from datamask.config.loading import parse_settings
 from datamask.config.selection import TRAINING, Selection
 from datamask.errors import InputError, SettingsError
@@ -23,6 +24,7 @@ from datamask.in_memory.recipe_run import select_by_run
 from datamask.in_memory.selected import Selected
 from datamask.runs.budget import total_budget
 from datamask.selection.terms import indicator_names
+from datamask.source.columns import whole_tokens
 
 OF_RUNS = ("scope", "rounds", "mask_model", "documents", *TRAINING)
 """Settings of the selection that only a run has."""
@@ -153,13 +155,18 @@ def _given(
         return numbers(values, len(content), name, index)
 
     of_groups = {str(limit.get("column", "")) for limit in limits}
-    if len(of_groups) > 1:
-        raise SettingsError("limits: all must be of one column")
+    if len(of_groups) > 1 or "" in of_groups:
+        raise SettingsError("limits: all must name the same column")
+    if lengths is not None:
+        lengths = named(lengths, "lengths")
+        if (row := whole_tokens(pa.array(lengths))[1]) >= 0:
+            problem = f"{lengths[row]:g}, needed a whole number of tokens"
+            raise InputError(problem, row=row, column="lengths")
     return Documents(
         content,
         None if quality is None else named(quality, "quality"),
         {name: named(values, name) for name, values in (scores or {}).items()},
-        None if lengths is None else named(lengths, "lengths"),
+        lengths,
         names_of(column_of(data, of_groups.pop())) if limits else None,
         None if examples is None else _texts(examples),
     ), [{**limit, "column": "dump"} for limit in limits]
@@ -211,6 +218,10 @@ def _learned(given: Documents, selection: Selection, seed: int, compute: Compute
 
 def _embedding(embedding: str | Embedding, compute: Compute) -> Embedding:
     """Return the settings of an embedder: a named model gets its width, e5 its prefix."""
+    method = embedding.method if isinstance(embedding, Embedding) else embedding
+    if method in OWN_VECTORS:
+        problem = "is for runs; select from the vectors in place of the texts"
+        raise SettingsError(f"embedding: method `{method}` {problem}")
     if isinstance(embedding, Embedding):
         return embedding
     if embedding in EMBEDDERS or ":" in embedding:

@@ -292,7 +292,16 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "tokens": (lambda: datamask.select(X, tokens=9), "tokens: give lengths"),
     "two groups": (
         lambda: datamask.select(HF, column="text", limits=[{"column": "a"}, {"column": "b"}]),
-        "limits: all must be of one column",
+        "limits: all must name the same column",
+    ),
+    "no group": (lambda: datamask.select(X, limits=[{"cap": 0.3}]), "limits: all must name"),
+    "part of a token": (
+        lambda: datamask.select(TEXTS, tokens=9, lengths=[1.0, 1.5] * 20),
+        "row 1, column lengths",
+    ),
+    "own vectors": (
+        lambda: datamask.select(TEXTS, embedding=datamask.Embedding(method="column")),
+        "embedding: method `column`",
     ),
     "another name": (lambda: datamask.select(X, random_state=1), "argument is called seed"),
     "none": (lambda: datamask.select(X, num_selected=0), "num_selected: 0 of 120"),
