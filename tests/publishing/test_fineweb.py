@@ -46,7 +46,7 @@ def test_fineweb_from_the_hub_to_the_hub(hub, tmp_path, monkeypatch):
     hub.add(SOURCE, {f"sample/10BT/{path.name}": path.read_bytes() for path in files})
     monkeypatch.chdir(tmp_path)
     settings = ("embedding.method=lexical", f"publication.repository={NAME}", "publication.tag=v1")
-    given = [part for one in settings for part in ("--set", one)]
+    given = [word for setting in settings for word in ("--set", setting)]
     config, begun = ROOT / "deployments/fineweb.yaml", time.monotonic()
     command = ("-m", "datamask.cli.main", "rebuild", "run", "--config", config, *given)
     printed, _ = finished(start(hub, tmp_path / "home", *command))
