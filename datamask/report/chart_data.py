@@ -188,15 +188,19 @@ QUANTILES = {"lowest tenth": 0.1, "median of the shards": 0.5, "highest tenth": 
 Line = tuple[str, np.ndarray, np.ndarray]
 """Name, steps and values of a drawn curve."""
 
-Lines = dict[str, list[tuple[int, np.ndarray, np.ndarray]]]
-"""By term: shard, steps and values of each curve."""
+Curves = list[tuple[int, np.ndarray, np.ndarray]]
+"""Shard, steps and values of each curve."""
+
+Lines = dict[str, Curves]
+"""The curves of each term."""
 
 
 def curve_charts(runs: Mapping[str, Run], shards: Sequence[int] | None = None) -> list[Chart]:
     """Chart the objective over steps, and the gains of the terms; none if no run learned in shards.
 
-    A run alone has a line per shard, or quantiles; several runs have a line each, the median of
-    their shards. *shards* selects the shards to draw, for runs that are not finished; None: all.
+    Of a run alone, the objective has a line per shard, or quantiles; all else is the mean of the
+    shards, weighted by selected documents as in table `terms`, so its end is the gain that the
+    report shows. *shards* selects the shards to draw, for runs that are not finished; None: all.
     """
     lines = {name: read_curves(run, shards) for name, run in runs.items()}
     lines = {name: curves for name, curves in lines.items() if curves}
@@ -205,22 +209,19 @@ def curve_charts(runs: Mapping[str, Run], shards: Sequence[int] | None = None) -
     objective, terms = [], []
     for name, curves in lines.items():
         joint = curves.pop("objective")
-        # Shards differ in what random documents have, so each has units of its own.
-        units = {shard: units_of(terms_of(runs[name], [shard])) for shard, *_ in joint}
+        drawn = [shard for shard, *_ in joint]
+        selected = [runs[name].receipt("selection", n).metrics["num_selected"] for n in drawn]
+        units = units_of(terms_of(runs[name], drawn))
         if len(runs) > 1:
-            objective.append((name, *quantile(joint, 0.5)))
+            objective.append((name, *mean(joint, selected)))
         elif len(joint) <= MOST_LINES:
             objective += [(f"shard {shard}", steps, values) for shard, steps, values in joint]
         else:
             objective += [(text, *quantile(joint, share)) for text, share in QUANTILES.items()]
-        for term, of_shards in curves.items():
-            gained = [
-                (shard, steps, (values - units[shard][term][0]) / units[shard][term][1])
-                for shard, steps, values in of_shards
-                if term in units[shard]
-            ]
+        for term, (random, most) in units.items():
+            steps, values = mean(curves[term], selected)
             text = f"{name}: {term}" if len(runs) > 1 else term
-            terms += [(text, *quantile(gained, 0.5))] if gained else []
+            terms.append((text, steps, (values - random) / most))
     several = len(runs) > 1
     return [
         _curve_chart(
@@ -229,15 +230,15 @@ def curve_charts(runs: Mapping[str, Run], shards: Sequence[int] | None = None) -
             "joint objective",
             objective,
             "The last point is the final mask, after swaps."
-            + " The median of the shards; its unit depends on metric, λ and budget." * several,
+            + " The mean of the shards; its unit depends on metric, λ and budget." * several,
         ),
         _curve_chart(
             "terms",
             "the terms while they were learned",
             "share of the best possible gain",
             sorted(terms, key=lambda line: line[0]),
-            "The median of the shards: 0 is the mean of a shard's random selections, 1 its best "
-            "selection by this term alone, also for terms to minimise.",
+            "The mean of the shards: 0 is the mean of random selections, 1 the best selection by "
+            "this term alone, also for terms to minimise.",
         ),
     ]
 
@@ -282,10 +283,19 @@ def _by_term(table: pa.Table) -> Lines:
     }
 
 
-def quantile(
-    curves: Sequence[tuple[int, np.ndarray, np.ndarray]], share: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return steps, and a quantile over curves there; an ended curve keeps its last value."""
-    steps = np.unique(np.concatenate([steps for _, steps, _ in curves]))
-    values = [np.interp(steps, own, values) for _, own, values in curves]
+def quantile(curves: Curves, share: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return steps, and a quantile over curves there."""
+    steps, values = _at_common_steps(curves)
     return steps, np.quantile(values, share, axis=0)
+
+
+def mean(curves: Curves, weights: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Return steps, and the weighted mean of curves there."""
+    steps, values = _at_common_steps(curves)
+    return steps, np.average(values, axis=0, weights=weights)
+
+
+def _at_common_steps(curves: Curves) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Return all steps, and each curve there; an ended curve keeps its last value."""
+    steps = np.unique(np.concatenate([steps for _, steps, _ in curves]))
+    return steps, [np.interp(steps, own, values) for _, own, values in curves]

@@ -115,7 +115,13 @@ def trained(run: Run) -> Iterator[Finding]:
     if "worse" in verdicts or (verdicts == {"better"} and not is_contested):
         grade = "warning" if "worse" in verdicts else "good"
     better, worse = judged.count("better"), judged.count("worse")
-    short = f"ours trains better models than {better} other arms, worse than {worse}"
+    if better and worse:
+        short = f"ours trains better models than {better} of the arms, worse than {worse}"
+    elif better or worse:
+        how, number = ("better", better) if better else ("worse", worse)
+        short = f"ours trains {how} models than {number} of {len(judged)} other arms"
+    else:
+        short = "which arm trains better models is undecided"
     yield Finding(grade, "trained models", short, " ".join(pair["sentence"] for pair in pairs))
 
 
