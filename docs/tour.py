@@ -50,7 +50,7 @@ WIDTH = 1000
 def main() -> None:
     """Take all pictures."""
     os.chdir(ROOT)
-    Path("runs/tour.yaml").unlink(missing_ok=True)  # `init` changes no file that is there.
+    Path("runs/tour.yaml").unlink(missing_ok=True)  # `init` does not overwrite a file.
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
@@ -81,7 +81,7 @@ def _terminal(browser: Browser, name: str, command: str, most: int) -> None:
         text=True,
         check=True,
     )
-    # The pictures show nobody's folders.
+    # Paths in the pictures are relative to the repository.
     lines = done.stdout.replace(f"{ROOT}/", "").rstrip().splitlines()
     if len(lines) > most:
         lines = [*lines[: most - 1], "…"]

@@ -143,8 +143,8 @@ class ShardData:
             memory = self.quality_N.new_empty(len(positions), self.dimension * (order >= 1))
         taken = memory[: len(positions)]
         for start in range(0, len(positions) if order >= 1 else 0, size):
-            part = slice(start, start + size)
-            taken[part] = torch.from_numpy(self.features[positions[part]]).to(self.device)
+            chunk = slice(start, start + size)
+            taken[chunk] = torch.from_numpy(self.features[positions[chunk]]).to(self.device)
         return taken
 
     def blocks(
@@ -155,10 +155,10 @@ class ShardData:
             rows = torch.arange(*rows.indices(self.num_documents))
         size, memory = min(self.cached_rows, len(rows)), None
         for start in range(0, len(rows), size or 1):
-            part = slice(start, min(start + size, len(rows)))
-            block = self.rows(rows[part], order, memory)
+            chunk = slice(start, min(start + size, len(rows)))
+            block = self.rows(rows[chunk], order, memory)
             memory = block if memory is None else memory
-            yield part, block
+            yield chunk, block
 
     def feature_rows(self, rows: Tensor | slice) -> Tensor:
         """Return the rows of `features` that hold some documents, on the device."""
@@ -271,10 +271,10 @@ def add_moments(
         return (wide * values_N[rows].to(torch.float64)).sum()
 
     if len(first):
-        for part, features in data.blocks(rows):
-            first += times_vector(features.T, weights_B[part])
+        for chunk, features in data.blocks(rows):
+            first += times_vector(features.T, weights_B[chunk])
             if is_matrix:
-                _add_squares(second, data, features, weights_B[part])
+                _add_squares(second, data, features, weights_B[chunk])
     if is_matrix:
         second = second.triu_().add_(second.triu(1).T)
     second = second.to(torch.float64)

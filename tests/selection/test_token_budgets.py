@@ -40,7 +40,7 @@ def test_tokens_are_counted_where_the_source_has_none(tmp_path):
 
 @pytest.mark.parametrize("counted_by", ["column", "source.tokenizer", "tokens.tokenizer"])
 def test_an_empty_document_has_no_tokens(tmp_path, counted_by):
-    """Whoever counts them, and whether it is null, an empty text or white space."""
+    """Null, empty text and white space count as 0 tokens, whatever counts the tokens."""
     folder = corpus(tmp_path / "source")
     empty, names = [None, "", "  \n"], ["0-03", "0-04", "2-07"]
     for path in folder.glob("*.parquet"):
