@@ -16,11 +16,11 @@ from datamask.errors import SettingsError
 @click.option("--server", metavar="URL", help="The server; default: as in Prefect's settings.")
 @click.option("--image", metavar="NAME:TAG", help="The image, for pools with containers.")
 def deploy(pool: str | None, server: str | None, image: str | None) -> None:
-    """Register pools, deployments and automations with a Prefect server.
+    """Register the flows with a Prefect server.
 
-    Workers run the flows in the folder of this command. Pools that are absent are
-    created as process pools. Schedules, limits and automations that were changed on the server
-    stay as they are.
+    Registers pools, deployments and automations. Workers run the flows in the folder of this
+    command. Pools that are absent are created as process pools. Schedules, limits and automations
+    that were changed on the server stay as they are.
 
     \b
     datamask deploy --server http://127.0.0.1:4200

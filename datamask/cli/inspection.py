@@ -42,7 +42,7 @@ from datamask.storage.location import Root
 @root_argument
 @click.option("--shards", is_flag=True, help="One line per shard, unfinished shards first.")
 def status(root: Root, shards: bool) -> None:
-    """Show which parts of RUN are done, stale or missing, by stage and shard.
+    """Show which parts of RUN are done, stale or missing.
 
     For a finished run, also show how many documents remained after each step, and where the report
     is.
@@ -135,7 +135,7 @@ def verify(root: Root) -> None:
 @click.argument("roots", metavar="RUN...", nargs=-1, type=RunPlace())
 @output_option(help="The page to write. Without it: comparison.html in the first RUN.")
 def compare(roots: tuple[Root, ...], output: Path | None) -> None:
-    """Compare two or more runs of one source: overlap, differences, terms."""
+    """Compare runs of one source: overlap, differences, terms."""
     from datamask.report.compare_page import compare_page, term_rows
 
     runs = [open_run(root) for root in roots]
@@ -164,7 +164,10 @@ def compare(roots: tuple[Root, ...], output: Path | None) -> None:
 @click.argument("sql", required=False)
 @format_option
 def query(root: Root, sql: str | None, form: str) -> None:
-    """Run read-only SQL on RUN. Without SQL, list the tables."""
+    """Run read-only SQL on RUN.
+
+    Without SQL, list the tables.
+    """
     if sql is None:
         for name, meaning in relations().items():
             click.echo(f"{name:14s} {meaning}")
@@ -179,7 +182,7 @@ def query(root: Root, sql: str | None, form: str) -> None:
 @click.option("--id", "document", metavar="ID", default="", help="The id of a document.")
 @format_option
 def seen(root: Root, tokens: str, document: str, form: str) -> None:
-    """List the documents that training on the tokens of RUN saw.
+    """List the documents that training on tokens of RUN saw.
 
     \b
     datamask seen runs/mine --tokens 1.2e9:1.3e9    the documents behind a spike of the loss
@@ -197,7 +200,9 @@ def seen(root: Root, tokens: str, document: str, form: str) -> None:
 @click.command()
 @click.argument("key", default="", shell_complete=complete_setting)
 def settings(key: str) -> None:
-    """List settings with default, type, range and meaning: all, a group, or the one named KEY.
+    """List settings with default, type, range and meaning.
+
+    KEY names one setting or a group; without it, all are listed.
 
     \b
     datamask settings selection.metric
@@ -209,9 +214,10 @@ def settings(key: str) -> None:
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path), default=Path())
 def doctor(folder: Path) -> None:
-    """Check this machine: device, disk of FOLDER, Hub, Prefect server.
+    """Check this machine: device, disk, Hub, Prefect server.
 
-    The exit status is 1 if something must be fixed before a run.
+    The disk is the one that holds FOLDER. The exit status is 1 if something must be fixed before a
+    run.
     """
     failed = False
     for check in checks(folder):
@@ -231,7 +237,7 @@ def doctor(folder: Path) -> None:
 def embed_command(
     texts: str, vectors: Path, column: str, config: Path | None, overrides: tuple[str, ...]
 ) -> None:
-    """Embed TEXTS and write VECTORS (.npy), for the objective `target`.
+    """Embed TEXTS and write VECTORS, for the objective `target`.
 
     TEXTS is a file, folder, glob or URL of Parquet, JSON lines or plain text (one text per file).
     The settings choose the encoder, so the vectors are comparable with such a run's.

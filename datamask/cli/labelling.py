@@ -70,10 +70,10 @@ def label(
     texts: int | None,
     output: Path | None,
 ) -> None:
-    """Label texts of RUN for a score of your own: by a model, or by you in this terminal.
+    """Label texts of RUN for a score of your own.
 
-    The texts are spread over the present quality and the domains. Prints the settings that make a
-    score of the labels. The same command resumes.
+    A model labels them, or you do in this terminal. The texts are spread over the present quality
+    and the domains. Prints the settings that make a score of the labels. The same command resumes.
 
     \b
     datamask label runs/mine --rubric rubric.yaml --endpoint http://localhost:8000/v1

@@ -35,7 +35,7 @@ PAGE = re.compile(r"(?!.*\.\.)[\w-][\w./=-]*\.(html|png|log)")
     help="--serve: port; 0 takes any free one.",
 )
 def open_pages(root: Root, serve: bool, port: int) -> None:
-    """Open the report of RUN in a browser, or serve its pages on this machine.
+    """Open the report of RUN in a browser, or serve it.
 
     The pages have no password, so they are served on 127.0.0.1 only. To read them from another
     machine, forward the port: ssh -L 8000:127.0.0.1:8000 MACHINE.

@@ -79,10 +79,10 @@ def init(source: str, output: Path) -> None:
 @config_option
 @set_option
 def ingest(source: str, folder: Root, config: Path | None, overrides: tuple[str, ...]) -> None:
-    """Convert the JSON lines, CSV and Arrow files of SOURCE to Parquet in FOLDER.
+    """Convert the files of SOURCE to Parquet in FOLDER.
 
-    A launch does the same in its own run; FOLDER serves any number of runs. The same command goes
-    on after an interruption, and adds files that are new.
+    SOURCE has JSON lines, CSV or Arrow files. A launch does the same in its own run; FOLDER serves
+    any number of runs. The same command goes on after an interruption, and adds files that are new.
 
     \b
     datamask ingest /data/dolma pool --set compute.workers=8
@@ -137,7 +137,9 @@ def plan(
     documents: int,
     form: str,
 ) -> None:
-    """Check the input and divide it into shards. --set changes the settings of an existing RUN.
+    """Check the input, divide it into shards, estimate the time.
+
+    --set changes the settings of an existing RUN.
 
     \b
     datamask plan runs/mine --config my.yaml --estimate

@@ -57,8 +57,9 @@ Result = TypeVar("Result")
 def rebuild(
     root: Root, config: Path | None, overrides: tuple[str, ...], origin: Root | None
 ) -> None:
-    """Run every stage: plan, quality, embeddings, selection, subset, report, publication.
+    """Run every stage: text in, selected subset out.
 
+    Stages: plan, quality, embeddings, selection, subset, report, publication.
     --set changes the settings of an existing RUN; settings not in --config have their defaults.
 
     \b
@@ -73,9 +74,9 @@ def rebuild(
 @root_argument
 @set_option
 def rerun_failed(root: Root, overrides: tuple[str, ...]) -> None:
-    """Resume RUN with its own settings: unfinished shards, subset, report and publication.
+    """Resume RUN with its own settings.
 
-    Accepts only compute.* in --set.
+    Does unfinished shards, subset, report and publication. Accepts only compute.* in --set.
     """
     accept_only(("compute.",), overrides)
     settings, compute = asked_for(root, None, overrides)
@@ -93,7 +94,7 @@ def rerun_failed(root: Root, overrides: tuple[str, ...]) -> None:
 )
 @set_option
 def evaluate(root: Root, exported: Path | None, overrides: tuple[str, ...]) -> None:
-    """Train small language models on selections of RUN, and say which trains a better one.
+    """Train small language models on selections of RUN.
 
     Compares ours, random, top_quality, filtered_random (of what pruning leaves) and semdedup unless
     evaluation.arms is set. --set accepts evaluation.* and compute.*. Models are scored on
@@ -149,11 +150,12 @@ def sweep(
     output: Path | None,
     overrides: tuple[str, ...],
 ) -> None:
-    """Make a run for each combination of other settings of RUN, and compare what they reach.
+    """Make a run for each value of a setting, and compare them.
 
-    Each is the run of `datamask rebuild NEW --from RUN --set …`, in the folder RUN-sweep: it shares
-    scores and embeddings, resumes, and has its own report and subset. Prints quality, diversity and
-    objective of each, and draws the trade-off. Accepts only compute.* in --set.
+    Several --over make a run for each combination. Each is the run of `datamask rebuild NEW --from
+    RUN --set …`, in the folder RUN-sweep: it shares scores and embeddings, resumes, and has its own
+    report and subset. Prints quality, diversity and objective of each, and draws the trade-off.
+    Accepts only compute.* in --set.
 
     \b
     datamask sweep runs/mine --over selection.quality_weight=0.1,0.3,0.5
@@ -190,11 +192,12 @@ def _rounded(value: Any) -> Any:
 @click.argument("new", metavar="NEW", type=RunPlace())
 @set_option
 def apply(root: Root, new: Root, overrides: tuple[str, ...]) -> None:
-    """Judge new documents by the mask model of RUN, without learning; NEW is their run.
+    """Judge new documents by the mask model of RUN.
 
-    NEW has the settings of RUN, with its mask model instead of a budget. Documents are kept if they
-    are worth as much as those that RUN kept, however many they are. RUN needs a metric that is a
-    function of sums, such as disf: a run with the default metric has no mask model.
+    NEW is their run. Nothing is learned. NEW has the settings of RUN, with its mask model instead
+    of a budget. Documents are kept if they are worth as much as those that RUN kept, however many
+    they are. RUN needs a metric that is a function of sums, such as disf: a run with the default
+    metric has no mask model.
 
     \b
     datamask apply runs/mine runs/march --set source.path=/data/march
@@ -213,7 +216,7 @@ def apply(root: Root, new: Root, overrides: tuple[str, ...]) -> None:
 @root_argument
 @set_option
 def extend(root: Root, overrides: tuple[str, ...]) -> None:
-    """Select again, from all documents, after files were added to the source of RUN.
+    """Select again, from all documents, after files were added.
 
     The files that RUN was planned with must be as they were. Their documents keep their shards and
     embeddings, and the added files become further shards. Selection, subset, report and
@@ -230,9 +233,9 @@ def extend(root: Root, overrides: tuple[str, ...]) -> None:
 @root_argument
 @set_option
 def report(root: Root, overrides: tuple[str, ...]) -> None:
-    """Write report and pictures of RUN again: report.html, pictures/*.png.
+    """Write report and pictures of RUN again.
 
-    Accepts compute.* in --set.
+    Writes report.html and pictures/*.png. Accepts compute.* in --set.
     """
     accept_only(("compute.",), overrides)
     run = rewrite_report(root, asked_for(root, None, overrides)[1])

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from datamask.cli.main import cli
+from datamask.cli.main import Later, cli
 from datamask.config.loading import parse_settings
 from datamask.errors import RunError
 from datamask.planning.applying import settings_to_apply
@@ -38,6 +38,14 @@ def test_help_answers_at_once():
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.splitlines()[-2:] == ["[]", "[]"]
+
+
+def test_the_help_of_all_commands_has_the_first_line_of_each():
+    """That help is written without importing the commands."""
+    later = [command for command in cli.commands.values() if isinstance(command, Later)]
+    lines = {command.name: command.short_help for command in later}
+    assert len(lines) > 15
+    assert lines == {each.name: each.loaded().help.splitlines()[0] for each in later}
 
 
 def test_what_needs_no_learner_does_not_import_it(finished):

@@ -135,25 +135,25 @@ def test_the_command_that_init_prints_can_be_pasted(tmp_path, monkeypatch, capsy
 
 def test_init_says_what_is_missing(tmp_path):
     """A source without texts cannot be used as it is; the file and the output say so."""
-    found = look(str(write(tmp_path / "source", id=[1, 2], score=[0.1, 0.2])))
-    (problem,) = found.problems
+    proposal = look(str(write(tmp_path / "source", id=[1, 2], score=[0.1, 0.2])))
+    (problem,) = proposal.problems
     assert "column text: absent" in str(problem)
-    assert f"# TO DO: {problem}" in settings_text(found, "my.yaml")
-    assert yaml.safe_load(settings_text(found, "my.yaml")) == found.settings
+    assert f"# TO DO: {problem}" in settings_text(proposal, "my.yaml")
+    assert yaml.safe_load(settings_text(proposal, "my.yaml")) == proposal.settings
 
 
 def test_init_copes_with_a_missing_vector_and_equal_names(tmp_path):
     """Planning names a document without an embedding; scores get names of their own."""
     given = {"chunk_id": ["a", "b"], "quality_score": [0.5, 0.1], "feature_arr": [None, [0.6, 0.8]]}
-    found = look(str(write(tmp_path / "vectors", **given)))
-    assert found.settings["embedding"] == {"dimension": 2}
+    proposal = look(str(write(tmp_path / "vectors", **given)))
+    assert proposal.settings["embedding"] == {"dimension": 2}
     with pytest.raises(InputError, match=r"row 0.*feature_arr|feature_arr.*row 0"):
-        plan_run(tmp_path / "run", parse_settings(found.settings))
-    found = look(str(write(tmp_path / "s", text=["a", "a"], score=[0.1, 0.2])))
-    assert not found.problems and any("file and row" in line for line in found.lines)
+        plan_run(tmp_path / "run", parse_settings(proposal.settings))
+    proposal = look(str(write(tmp_path / "s", text=["a", "a"], score=[0.1, 0.2])))
+    assert not proposal.problems and any("file and row" in line for line in proposal.lines)
     columns = {"id": ["a", "b"], "text": ["one", "two"], "a-score": [0.1, 0.2], "a_score": [1.0, 2]}
-    found = look(str(write(tmp_path / "scores", **columns)))
-    scores = found.settings["quality"]["scores"]
+    proposal = look(str(write(tmp_path / "scores", **columns)))
+    scores = proposal.settings["quality"]["scores"]
     assert [score["column"] for score in scores] == ["a-score", "a_score"]
     assert len({score["name"] for score in scores}) == 2
 
@@ -161,12 +161,12 @@ def test_init_copes_with_a_missing_vector_and_equal_names(tmp_path):
 def test_init_knows_published_features(tmp_path):
     """Layout and width are found."""
     source = write(tmp_path / "s", chunk_id=["a"], quality_score=[0.5], feature_arr=[[0.6, 0.8]])
-    found = look(str(source))
-    assert not found.problems
-    assert found.settings["source"] == {"path": str(source), "layout": "features"}
-    assert found.settings["embedding"] == {"dimension": 2}
-    text = settings_text(found, "my.yaml")
-    assert all(found.lines) and "embedded" not in text and "model" not in text
+    proposal = look(str(source))
+    assert not proposal.problems
+    assert proposal.settings["source"] == {"path": str(source), "layout": "features"}
+    assert proposal.settings["embedding"] == {"dimension": 2}
+    text = settings_text(proposal, "my.yaml")
+    assert all(proposal.lines) and "embedded" not in text and "model" not in text
     numbers = write(tmp_path / "n", chunk_id=["a"], quality_score=[0.5], feature_arr=[0.6])
     (problem,) = look(str(numbers)).problems
     assert "column feature_arr: type double, needed a list of floats" in str(problem)
