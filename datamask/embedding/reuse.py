@@ -21,6 +21,7 @@ from datamask.errors import CorruptFileError
 from datamask.runs.files import read_columns, reading
 from datamask.runs.receipt import Receipt, read_receipt
 from datamask.runs.run import Run, digest
+from datamask.runs.schemas import identify_rows
 from datamask.runs.stages import STAGES
 
 logger = logging.getLogger(__name__)
@@ -37,8 +38,7 @@ def content_column(settings: Settings) -> str:
 def vectors_of(run: Run, shard: int) -> str:
     """Return a digest of what determines a shard's vectors, whichever documents survive."""
     stage, source = STAGES["embeddings"], run.settings.source
-    pieces = run.shard_pieces[shard]
-    rows = [[p.digest, p.first_row_group, p.skip_rows, p.rows] for p in pieces]
+    rows = identify_rows(run.shard_pieces[shard], run.settings, run.pinned_revisions)
     how = [stage.version, stage.settings(run.settings), run.pinned(stage)]
     return digest(how, source.layout, source.id_column, content_column(run.settings), rows)
 

@@ -34,7 +34,7 @@ from datamask.publishing.access import check_access
 from datamask.quality.kinds import KINDS
 from datamask.runs import budget
 from datamask.runs.run import Run
-from datamask.runs.schemas import SIGNATURE_BYTES, SKETCH_BYTES, Piece
+from datamask.runs.schemas import MADE_IDS, OF_PARQUET, SIGNATURE_BYTES, SKETCH_BYTES, Piece
 from datamask.source.completed import lacking_ids, makes_ids, with_fields, with_folders
 from datamask.source.convert import not_converted, source_files
 from datamask.source.opening import SOURCE_PIN, digest_file, opening, resolve_path
@@ -207,11 +207,11 @@ def examine(
         schema = full[0][1]
         with gathering(problems):
             schema = unify_schemas(full, source.union)
-            if "scores:made_ids" not in pins:  # as for converted copies
+            if MADE_IDS not in pins:  # as for converted copies
                 problems += lacking_ids(full, schema, source)
         if makes_ids(schema, source):
             logger.warning("%s: no column %s; file and row are the ids", path, source.id_column)
-            pins["scores:made_ids"] = "file and row"
+            pins[MADE_IDS] = OF_PARQUET
         schema = with_fields(schema, source, _named_columns(settings))
         named = {getattr(problem, "column", None) for problem in problems}
         in_columns = column_problems(settings, schema)

@@ -103,7 +103,7 @@ def _model_key(run: Run, score: ClassifierScore) -> str:
 def _key(run: Run, shard: int, score: ClassifierScore) -> str:
     """Return a key of what determines a score's values: a stale column with this key is valid."""
     source = run.settings.source
-    rows = [[p.digest, p.first_row_group, p.skip_rows, p.rows] for p in run.shard_pieces[shard]]
+    rows = schemas.identify_rows(run.shard_pieces[shard], run.settings, run.pinned_revisions)
     read = [source.id_column, source.columns.text, rows]
     # Columns that were computed before these settings existed are valid with their defaults.
     bound = source.model_dump(include={"most_characters", "longer"}, exclude_defaults=True)

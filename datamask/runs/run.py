@@ -289,7 +289,7 @@ class Run:
         inputs: list[Any] = self._input_fingerprints(stage, unit)
         if stage.reads_source:
             pieces = self.pieces if stage.file else self.shard_pieces[unit]
-            inputs += [[p.digest, p.first_row_group, p.skip_rows, p.rows] for p in pieces]
+            inputs += schemas.identify_rows(pieces, self.settings, self.pinned_revisions)
         if stage.name == "subset":
             inputs += [*astuple(self.subset_files[unit]), len(self.subset_files)]
         return digest(stage.name, stage.version, unit, *self._chosen[stage.name], inputs)

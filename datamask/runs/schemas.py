@@ -5,8 +5,10 @@ Ids are text everywhere inside a run, whatever the source's type.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -40,6 +42,23 @@ class Piece:
     rows: int
     bytes: int
     digest: str
+
+
+MADE_IDS, OF_PARQUET = "scores:made_ids", "file and row of Parquet"
+"""Key of the pin of a run whose ids are made, and its value if no converted copy has them."""
+
+
+def identify_rows(
+    pieces: Iterable[Piece], settings: Settings, pins: Mapping[str, str]
+) -> list[list[Any]]:
+    """List what identifies the rows of pieces; also the names of files that ids are made of."""
+    rows: list[list[Any]] = []
+    for piece in pieces:
+        rows.append([piece.digest, piece.first_row_group, piece.skip_rows, piece.rows])
+        if pins.get(MADE_IDS) == OF_PARQUET:
+            path = re.sub("^(hf://[^@]*)@[^/]*", r"\1", piece.path)  # without the commit
+            rows[-1].append(path.removeprefix(f"{settings.source.path}/"))
+    return rows
 
 
 LOGITS = pa.schema(_never_null(logit=_FLOAT))

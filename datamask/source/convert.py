@@ -27,6 +27,7 @@ from datamask.config.inputs import Source
 from datamask.errors import InputError
 from datamask.runs.files import link_file, parquet_output, write_parquet, write_text_file
 from datamask.runs.in_progress import each_in_turn
+from datamask.runs.schemas import MADE_IDS
 from datamask.source import formats
 from datamask.source.opening import (
     check_regular,
@@ -165,7 +166,7 @@ def convert(
     pins = {"scores:bad_lines": str(bad)} if bad else {}
     if note.made_ids == source.columns.id:
         logger.warning("%s: no column %s; file and row are the ids", path, note.made_ids)
-        pins["scores:made_ids"] = "file and row"
+        pins[MADE_IDS] = "file and row"
     return [f"{resolve_path(storage.address)}/{copies[file]}" for file in files], pins
 
 

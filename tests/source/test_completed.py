@@ -11,6 +11,7 @@ import pytest
 
 from datamask.config.loading import parse_settings
 from datamask.errors import DatamaskError, InputError
+from datamask.execution.sharing import share
 from datamask.planning.first_settings import look
 from datamask.planning.plan import plan_run
 from tests.finished import finish, table_of
@@ -62,7 +63,14 @@ def test_folders_are_columns_and_file_and_row_are_ids(tmp_path):
     assert len(subset) == 6 and "at" not in subset[0]
     for row in subset:
         assert (row["text"], row["dump"], row["kind"]) == known[row["id"]]
-    write(folder / "dump=2024-18" / "kind=c" / "x.parquet", slice(11, 24), kind=["own"] * 13)
+    last = folder / "dump=2024-18" / "kind=c"
+    (last / "x.parquet").rename(last / "y.parquet")
+    renamed = plan_run(tmp_path / "renamed", settings(folder))
+    share(run, renamed)
+    finish(renamed.root, renamed.settings, "subset")
+    new = {key.replace("kind=c/x", "kind=c/y") for key in known}
+    assert {row["id"] for row in table_of(renamed, "documents").to_pylist()} == new
+    write(last / "x.parquet", slice(11, 24), kind=["own"] * 13)
     with pytest.raises(DatamaskError):
         plan_run(tmp_path / "run", settings(folder))  # Planned files have changed.
 
