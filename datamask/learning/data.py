@@ -7,7 +7,7 @@ chunks are cast to float32 on the device. Sums over the shard are accumulated in
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -32,6 +32,9 @@ LARGEST_CHUNK = 8192
 (docs/log.md#memory)."""
 TRIANGLE = 128
 """Columns of a block of a symmetric product (docs/log.md#memory)."""
+
+Progress = Callable[[int, int, str], None]
+"""Called with how much is done, the most that there can be, and what is counted."""
 
 
 def precision_of(compute: Compute, device: torch.device) -> str:

@@ -8,7 +8,7 @@ machine: all random numbers come from generators seeded here, and no result depe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from datamask.config.selection import Selection
 from datamask.errors import InputError, SettingsError
 from datamask.learning import coverage, expected, policy_gradient, published
 from datamask.learning.data import (
+    Progress,
     Reference,
     ShardData,
     cover_of_probes,
@@ -83,7 +84,7 @@ def learn_mask(
     scores: Mapping[str, np.ndarray] | None = None,
     terms: Sequence[WeightedTerm] | None = None,
     compute: Compute | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     keeper: Keeper | None = None,
 ) -> LearnedMask:
     """Select `num_selected` of N documents by the objective and method of the settings.
@@ -98,7 +99,7 @@ def learn_mask(
         scores: further scores of shape N by name, for terms that read them.
         terms: the unscaled terms of *selection*; None makes them.
         compute: device and memory.
-        progress: called with the steps done and the maximum.
+        progress: called while near documents are searched, and after each step.
         keeper: saves unfinished work, from which a later call resumes.
 
     Raises:
@@ -109,7 +110,7 @@ def learn_mask(
     compute, scores = compute or Compute(), scores or {}
     _check(features, quality, num_selected, ids, scores)
     inputs = (features, quality, selection, num_selected, seed, scores, compute)
-    problem = scale(*inputs, ids, terms)
+    problem = scale(*inputs, ids, terms, progress=progress)
     curve = Curve(problem.objective, selection.steps, progress, keeper, problem.data.level)
     ranking = learn(problem, curve)
     selected = refine(problem, ranking)
@@ -130,6 +131,7 @@ def scale(
     ids: Sequence[str] | np.ndarray | None = None,
     terms: Sequence[WeightedTerm] | None = None,
     ranges: Mapping[str, float] | None = None,
+    progress: Progress | None = None,
 ) -> Problem:
     """Put a shard on the device and divide each term by its range (`learning.scales`).
 
@@ -152,7 +154,7 @@ def scale(
         covers = [t.objective for t in unscaled.active if isinstance(t.objective, FacilityLocation)]
         if covers and estimator_of(selection, unscaled) == "expected":
             probes = covers[0].probe_rows(len(values)).to(data.device)
-            neighbours = Neighbours.of(data, num_selected, probes)
+            neighbours = Neighbours.of(data, num_selected, probes, progress)
             data = replace(data, probes_PN=neighbours.probes_PN)
     totals = moments_of(data, torch.ones_like(data.quality_N), max(highest_order(terms), 0))
     measured = references(

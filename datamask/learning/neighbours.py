@@ -19,7 +19,7 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from datamask.learning.data import ShardData
+from datamask.learning.data import Progress, ShardData
 from datamask.learning.partition import centres, projected, similar_blocks
 
 WHOLE, BLOCK = 12_288, 1024
@@ -184,7 +184,13 @@ class Neighbours:
     probes_PN: Tensor | None = None
 
     @classmethod
-    def of(cls, data: ShardData, num_selected: int, probes_P: Tensor | None = None) -> Neighbours:
+    def of(
+        cls,
+        data: ShardData,
+        num_selected: int,
+        probes_P: Tensor | None = None,
+        progress: Progress | None = None,
+    ) -> Neighbours:
         """Search neighbours for a selection of *num_selected* documents, at least one."""
         blocks, number = Blocks.of(data), data.num_documents
         fewest = min(len(blocks.columns(block)) for block in range(len(blocks.rows)))
@@ -199,8 +205,12 @@ class Neighbours:
             probes_P = torch.arange(0, device=data.device) if probes_P is None else probes_P
             probes_PN = data.quality_N.new_empty(len(probes_P), number)
             nearest_lists = blocks.exact_lists(length, probes_P, probes_PN)
+        done = 0
         for at, values, best in nearest_lists:
             similarity[at], columns[at] = values.cpu(), best.cpu()
+            done += len(values)
+            if progress is not None:
+                progress(done, number, "documents compared")
         starts = np.arange(0, similarity.size + 1, length)
         lists = sparse.csr_array((similarity.ravel(), columns.ravel(), starts), (number, number))
         last = torch.from_numpy(similarity[:, -1].copy()).to(data.device)

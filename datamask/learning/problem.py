@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from datamask.config.selection import Selection
-from datamask.learning.data import Reference, ShardData
+from datamask.learning.data import Progress, Reference, ShardData
 from datamask.learning.neighbours import Neighbours
 from datamask.learning.policy import top_s
 from datamask.objectives.level import NATURAL, Level
@@ -87,7 +87,7 @@ class Keeper(Protocol):
 class Curve:
     """The values of the terms step by step, saved together with the state of the estimator.
 
-    *progress* is called with the steps done and the maximum. The *keeper* saves the unfinished
+    *progress* is called with the steps done and their maximum. The *keeper* saves the unfinished
     curve and *state*, from which a later call resumes. The objective is reported on the scale of
     the *level* of quality.
     """
@@ -96,7 +96,7 @@ class Curve:
         self,
         objective: WeightedObjective,
         most_steps: int,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Progress | None = None,
         keeper: Keeper | None = None,
         level: Level = NATURAL,
     ) -> None:
@@ -127,7 +127,7 @@ class Curve:
         for name, value in {**columns, "objective": self.objective.join(raw), **raw}.items():
             self.columns[name].append(value)
         if self.progress is not None:
-            self.progress(int(step), self.most_steps)
+            self.progress(int(step), self.most_steps, "steps at most")
 
     def end(self, steps: int, raw: Mapping[str, float]) -> None:
         """Add the values of the final mask as reported, unless the last point has them."""

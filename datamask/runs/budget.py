@@ -1,7 +1,7 @@
 """Count the documents to keep in corpus, shards and published files, and say if there are so many.
 
 `budget_problems` is the only place that compares what the settings ask for with the documents that
-there are: planning, stages and `datamask.select` give it what they have counted.
+there are: planning and stages give it what they have counted.
 
 This is pure integer arithmetic, so that the same corpus gives the same numbers on every machine and
 however its files are split. A budget of documents is met exactly; `datamask.selection.threshold`
@@ -58,25 +58,22 @@ class Counts:
     epoch: tuple[int, int] | None = None
 
 
-def budget_problems(
-    selection: Selection, counts: Counts, setting: str = ""
-) -> Iterator[SettingsError]:
+def budget_problems(selection: Selection, counts: Counts) -> Iterator[SettingsError]:
     """Yield an error for each thing that the settings ask for and these documents cannot give.
 
-    *setting* names the setting of the budget in messages. Nothing is asked of a run that a mask
-    model judges: its threshold decides.
+    Nothing is asked of a run that a mask model judges: its threshold decides.
     """
     if selection.mask_model:
         return
     total = total_units(selection, counts.documents)
-    if problem := too_few(selection, counts, setting):
+    if problem := too_few(selection, counts):
         yield problem
     elif selection.limits and counts.groups is not None:
         yield from limit_problems(selection, total, counts.groups)
     yield from _training_problems(selection, total, counts.epoch)
 
 
-def too_few(selection: Selection, counts: Counts, setting: str = "") -> SettingsError | None:
+def too_few(selection: Selection, counts: Counts) -> SettingsError | None:
     """Return the error that fewer documents or tokens are there than the budget needs, or None."""
     total, unit = total_units(selection, counts.documents), unit_of(selection)
     there: int | None = counts.documents if counts.left is None else counts.left
@@ -87,9 +84,8 @@ def too_few(selection: Selection, counts: Counts, setting: str = "") -> Settings
         there, those = counts.tokens, f"{those} with {counts.tokens or 0:,} tokens"
     if there is None or total <= there:
         return None
-    if not setting:
-        is_ratio = selection.tokens is None and selection.documents is None
-        setting = f"selection.{'ratio' if is_ratio else unit}"
+    is_ratio = selection.tokens is None and selection.documents is None
+    setting = f"selection.{'ratio' if is_ratio else unit}"
     also = "" if counts.left is None else ", or quality.prune_fraction"
     return SettingsError(f"{setting}: {total:,} {unit} are to be kept, but {those}; lower it{also}")
 

@@ -7,6 +7,7 @@ applies the threshold to them. It does the same with the logits of a mask model 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -218,7 +219,7 @@ def _learn(
             scores=documents.scores,
             terms=terms_of(run),
             compute=compute,
-            progress=lambda step, steps: advance(step, steps, "steps at most", is_bound=True),
+            progress=partial(advance, is_bound=True),
             keeper=checkpoints,
         )
 

@@ -293,3 +293,16 @@ def test_terms_beside_coverage_are_heard(make_shard):
     assert joint["pairwise"]["selected"] < alone["pairwise"]["selected"]
     spread = [t["facility_location"]["selected"] for t in (alone, joint)]
     assert spread[0] >= spread[1] > joint["facility_location"]["random"]
+
+
+def test_progress_counts_the_documents_compared_and_the_steps(make_shard):
+    """A large shard shows more than the time that it has taken."""
+    told = []
+    shard, selection = make_shard(2500, 8, 2), Selection(metric="facility_location")
+    compute = Compute(device="cpu")
+    learn_mask(
+        *shard, selection, 250, seed=0, compute=compute, progress=lambda *of: told.append(of)
+    )
+    compared = [done for done, total, what in told if what == "documents compared"]
+    assert compared == [1024, 2048, 2500] and {total for _, total, _ in told[:3]} == {2500}
+    assert [done for done, _, _ in told[3:]] == list(range(1, len(told) - 2))
