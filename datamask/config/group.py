@@ -118,9 +118,9 @@ def groups_in(annotation: Any, tag: str = "") -> dict[str, type[BaseModel]]:
     """
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return {tag: annotation}
-    parts = typing.get_args(annotation)
-    [tag] = [part.tag for part in parts if isinstance(part, Tag)] or [tag]
-    return {key: group for part in parts for key, group in groups_in(part, tag).items()}
+    members = typing.get_args(annotation)
+    [tag] = [member.tag for member in members if isinstance(member, Tag)] or [tag]
+    return {key: group for member in members for key, group in groups_in(member, tag).items()}
 
 
 def known_or_own(kind: str, known: Sequence[str]) -> AfterValidator:

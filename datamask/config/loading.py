@@ -39,19 +39,19 @@ def parse_settings(data: dict[str, Any], model: type[Group] = Settings) -> Any:
 
 
 def _walk(
-    model: type[BaseModel], place: tuple[int | str, ...]
+    model: type[BaseModel], path: tuple[int | str, ...]
 ) -> tuple[list[str], type[BaseModel], str]:
-    """Return the keys of a place in the settings, the group of the last one, and its meaning."""
+    """Return the keys of a path in the settings, the group of the last one, and its meaning."""
     keys: list[str] = []
     group, groups, text = model, dict[str, type[BaseModel]](), ""
-    for part in place:
-        if part in groups:  # The kind of a group in a union is not a key.
-            group = model = groups[str(part)]
+    for key in path:
+        if key in groups:  # The kind of a group in a union is not a key.
+            group = model = groups[str(key)]
             continue
-        keys.append(str(part))
-        if isinstance(part, str):
+        keys.append(str(key))
+        if isinstance(key, str):
             group, text = model, ""
-        if field := model.model_fields.get(str(part)):
+        if field := model.model_fields.get(str(key)):
             text, groups = field.description or "", groups_in(field.annotation)
             model = groups.get("", model)
     return keys, group, text

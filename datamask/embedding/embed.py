@@ -81,9 +81,9 @@ def _embedded(
         rows = np.flatnonzero(is_wanted)
         matrix = read_placed(run, shard, ids, rows)
         for start in range(0, len(rows), ROWS_PER_GROUP):
-            part = slice(start, start + ROWS_PER_GROUP)
-            names = ids.take(pa.array(rows[part]))
-            yield names, matrix[part], pa.nulls(len(names), pa.float32())
+            group = slice(start, start + ROWS_PER_GROUP)
+            names = ids.take(pa.array(rows[group]))
+            yield names, matrix[group], pa.nulls(len(names), pa.float32())
         return
     prepare, embed = _embedder(run, shard, compute)
     batches = [compute.device_kind, compute.embedding_batch]

@@ -119,8 +119,8 @@ def _own_texts(run: Run, arm: Arm, enough: float, totals: dict[str, int]) -> Ite
         rows = chain.from_iterable(read_rows(name, arm.columns, files) for name in names)
         texts = filter(str.strip, (str(row.get(column) or "") for row in rows))
         while characters < enough and (some := list(islice(texts, TEXTS_AT_ONCE))):
-            places = totals["available"] + np.arange(len(some))
-            yield -1, places, [f"{arm.name}/{place}" for place in places.tolist()], some
+            numbers = totals["available"] + np.arange(len(some))
+            yield -1, numbers, [f"{arm.name}/{number}" for number in numbers.tolist()], some
             characters += sum(map(len, some))
             totals["available"] += len(some)
 

@@ -68,8 +68,8 @@ def _times(kind: pa.DataType) -> Iterator[pa.DataType]:
     """Yield the times within a nested type."""
     if _has_unit(kind):
         yield kind
-    for place in range(kind.num_fields):
-        yield from _times(kind.field(place).type)
+    for number in range(kind.num_fields):
+        yield from _times(kind.field(number).type)
 
 
 def _integer(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
@@ -192,4 +192,4 @@ def _is_within(chunk: pq.ColumnChunkMetaData, bound: int, is_time: bool) -> bool
     ends = (statistics.min, statistics.max)
     if is_time:
         ends = (statistics.min_raw, statistics.max_raw)
-    return all(not isinstance(one, int) or abs(one) <= bound for one in ends)
+    return all(not isinstance(end, int) or abs(end) <= bound for end in ends)

@@ -66,6 +66,6 @@ def partitions(path: str) -> dict[str, str | None]:
     """Return the values that folders `name=value` of a path give to columns, as text, by name."""
     _, is_copy, name = path.rpartition("/converted/")
     folders = unquote(name) if is_copy and "/" not in name else path
-    pairs = (part.partition("=") for part in folders.split("/")[:-1])
+    pairs = (folder.partition("=") for folder in folders.split("/")[:-1])
     values = {unquote(name): unquote(value) for name, equals, value in pairs if name and equals}
     return {name: None if value == NULL_FOLDER else value for name, value in values.items()}

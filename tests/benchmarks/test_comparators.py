@@ -78,9 +78,9 @@ def test_qurating_draws_by_temperature():
     for temperature in (0.5, 2.0):
         generator = np.random.default_rng(0)
         drawn = [qurating(quality, generator, temperature=temperature) for _ in range(20_000)]
-        found = np.bincount(np.argmax(drawn, axis=1), minlength=3) / 20_000
+        shares = np.bincount(np.argmax(drawn, axis=1), minlength=3) / 20_000
         expected = np.exp(z / temperature) / np.exp(z / temperature).sum()
-        assert found == pytest.approx(expected, abs=0.015)
+        assert shares == pytest.approx(expected, abs=0.015)
 
 
 def test_near_copies_are_those_of_all_pairs():

@@ -66,6 +66,6 @@ def test_the_questions_of_a_benchmark(name, tmp_path, monkeypatch):
     read = [json.loads(line) for line in Path(f"{path}.jsonl").read_text().splitlines()]
     assert len(read) == 3
     for number, question in enumerate(read):
-        found = [*answers_of(of_set, number, question)]
-        assert [answer["text"] for answer in found] == [f" {answer}" for answer in answers]
-        assert [answer["right"] for answer in found] == [n == right for n in range(len(answers))]
+        shown = [*answers_of(of_set, number, question)]
+        assert [answer["text"] for answer in shown] == [f" {answer}" for answer in answers]
+        assert [answer["right"] for answer in shown] == [n == right for n in range(len(answers))]

@@ -17,8 +17,8 @@ def test_a_group_named_all_is_a_set_of_its_own(source, tmp_path):
     for path in source.glob("*.parquet"):
         table = pq.read_table(path)
         names = ["all" if name == "en" else name for name in table["language"].to_pylist()]
-        place = table.column_names.index("language")
-        pq.write_table(table.set_column(place, "language", [names]), folder / path.name)
+        column = table.column_names.index("language")
+        pq.write_table(table.set_column(column, "language", [names]), folder / path.name)
     chosen = small.settings(folder, hold_out=0.4, hold_out_by="language")
     run = finished.finish(tmp_path / "run", chosen, "held_out")
     rows = pq.read_table(run.path("held_out")).to_pylist()

@@ -62,10 +62,10 @@ def folder(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     small.write_lines(home / "choices.jsonl", rows)
     (home / "rewritten").mkdir()
-    for part in range(2):
-        some = list(texts.values())[part * 30 :][:30]
+    for file in range(2):
+        some = list(texts.values())[file * 30 :][:30]
         rewritten = [{"text": " ".join(reversed(text.split()))} for text in some]
-        small.write_lines(home / f"rewritten/{part}.jsonl", [*rewritten, {"text": " "}])
+        small.write_lines(home / f"rewritten/{file}.jsonl", [*rewritten, {"text": " "}])
     copies = [{"text": text} for text in sorted(held_out)[:5]]
     small.write_lines(home / "rewritten/copies.jsonl", copies)
     return home
@@ -286,15 +286,15 @@ def test_exported_models_need_nothing_of_this_package(run, tmp_path):
     folders = export_models(run, tmp_path)
     assert len(folders) == run.num_units("training")
     rows = pq.read_table(run.path("held_out")).to_pylist()
-    place = next(n for n, row in enumerate(rows) if row["in_all"] and 30 < len(row["tokens"]) < 64)
+    number = next(n for n, row in enumerate(rows) if row["in_all"] and 30 < len(row["tokens"]) < 64)
     tokenizer = AutoTokenizer.from_pretrained(folders[3])
-    text = texts.read_tokenizer(run).decode(rows[place]["tokens"])
+    text = texts.read_tokenizer(run).decode(rows[number]["tokens"])
     tokens = tokenizer(text, return_tensors="pt").input_ids
-    assert tokens[0].tolist() == [tokenizer.bos_token_id, *rows[place]["tokens"]]
+    assert tokens[0].tolist() == [tokenizer.bos_token_id, *rows[number]["tokens"]]
     model = AutoModelForCausalLM.from_pretrained(folders[3])
     with torch.inference_mode():
         nats = float(model(tokens, labels=tokens).loss) * (tokens.shape[1] - 1)
-    bits = pq.read_table(run.path("training", 3))["bits"][place].as_py()
+    bits = pq.read_table(run.path("training", 3))["bits"][number].as_py()
     assert nats / math.log(2) == pytest.approx(bits, rel=1e-5)
 
 

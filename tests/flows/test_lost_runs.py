@@ -118,12 +118,14 @@ def test_the_server_ends_lost_flow_runs_and_no_others():
                     if way == "alive":
                         heard(flow_run)
                 time.sleep(1)
-        found = [(way, client.read_flow_run(flow_run.id).state_name) for way, flow_run in flow_runs]
+        states = [
+            (way, client.read_flow_run(flow_run.id).state_name) for way, flow_run in flow_runs
+        ]
         for automation in made:
             client.delete_automation(automation)
         for _, flow_run in flow_runs:
             client.delete_flow_run(flow_run.id)
-    assert Counter(found) == Counter({(way, WAYS[way]): EACH for way in WAYS})
+    assert Counter(states) == Counter({(way, WAYS[way]): EACH for way in WAYS})
 
 
 @contextmanager

@@ -188,9 +188,9 @@ def test_a_named_model_embeds_texts(tmp_path):
     given = {"num_selected": 4, "steps": 20, "compute": datamask.Compute(device="cpu")}
     texts = [f"{text} {'river ' * row}{'old ' * (row % 3)}" for row, text in enumerate(TEXTS)]
     given |= {"prune_fraction": 0.001}  # of 40 documents none
-    found = datamask.select(texts, np.arange(40), embedding=str(tmp_path / "model"), **given)
+    embedded = datamask.select(texts, np.arange(40), embedding=str(tmp_path / "model"), **given)
     vectors = datamask.select(model.encode(texts), np.arange(40), quality_weight=0.3, **given)
-    assert found.mask.tolist() == vectors.mask.tolist() and not found.note
+    assert embedded.mask.tolist() == vectors.mask.tolist() and not embedded.note
 
 
 def test_metrics_and_terms_of_ones_own():

@@ -39,9 +39,9 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def block(language: str) -> str:
     """The block of a language in the section."""
-    found = re.search(rf"```{language}\n(.*?)```", SECTION, re.DOTALL)
-    assert found
-    return found.group(1)
+    match = re.search(rf"```{language}\n(.*?)```", SECTION, re.DOTALL)
+    assert match
+    return match.group(1)
 
 
 def test_the_example_scores_normalised_texts(modules, binary):
@@ -57,8 +57,8 @@ def test_the_example_scores_normalised_texts(modules, binary):
     chosen = settings(modules / "three.parquet", quality={"scores": [score]})
     run = finish(modules / "run", chosen, "scores", ON_CPU)
     expected = [probability(text) for text in ("river stone market", "garden window", "")]
-    found = table_of(run, "scores")["ultra"].to_numpy()
-    assert np.abs(found - expected).max() < 2e-5 and np.ptp(expected) > 0.01
+    scores = table_of(run, "scores")["ultra"].to_numpy()
+    assert np.abs(scores - expected).max() < 2e-5 and np.ptp(expected) > 0.01
     word_tokenizer(modules / "models" / "tokenizer.json", more=1)
     assert plan_run(modules / "run", chosen).remaining("scores") == [0]
 
@@ -113,8 +113,8 @@ def test_numbers_that_are_missing_or_too_few_are_named_by_row(modules, source):
         run_stage(run, "scores", ON_CPU)
     run = planned(modules, source, method(NAN), missing="drop")
     run_stage(run, "scores", ON_CPU)
-    found = table_of(run, "scores")["mine"].to_pylist()
-    assert [value is None for value in found] == [number == 17 for number in words]
+    scores = table_of(run, "scores")["mine"].to_pylist()
+    assert [value is None for value in scores] == [number == 17 for number in words]
     own._imported.cache_clear()
     sys.modules.pop("theirs")
     (modules / "theirs.py").write_text((modules / "theirs.py").read_text() + "# another\n")

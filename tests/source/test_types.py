@@ -133,11 +133,11 @@ def test_numbers_and_times_of_two_files_are_one_column(tmp_path, large):
         "subset",
     )
     rows = pq.read_table(run.root / "subset").to_pylist()
-    found = {row["id"]: row["n"] for row in rows}
-    assert found["0-0"] == (str(first) if large else float(first))
+    numbers = {row["id"]: row["n"] for row in rows}
+    assert numbers["0-0"] == (str(first) if large else float(first))
     [time] = {row["t"] for row in rows if row["id"] < "1"}
     assert time == (f"{day}.000000" if large else day)
-    assert found["1-0"] is None and len(found) == 40
+    assert numbers["1-0"] is None and len(numbers) == 40
 
 
 @pytest.mark.parametrize(
