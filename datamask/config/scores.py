@@ -23,14 +23,6 @@ RESERVED_SCORE_NAMES = frozenset(
     }
 )
 
-RECORDED: dict[str, Any] = {
-    **{"column": "score", "id_column": "id", "least_correlation": 0.3, "where": None},
-    **dict.fromkeys(("path", "labels", "group_column", "model", "label"), ""),
-    "revision": None,
-}
-"""Settings of single kinds that older runs recorded for scores of every kind, at these values."""
-
-
 HEURISTIC = "heuristic"
 """The kind of a score whose settings name none."""
 
@@ -66,16 +58,13 @@ class AnyScore(Group):
     @model_validator(mode="before")
     @classmethod
     def _check_keys(cls, data: Any) -> Any:
-        """Refuse settings of other kinds, but leave out those that older runs recorded."""
-        if not isinstance(data, dict):
-            return data
-        for key in sorted(RECORDED.keys() & data.keys() - cls.model_fields.keys()):
-            if "kind" not in data or data[key] != RECORDED[key]:
-                every = groups_in(Score).items()
-                kinds = [tag for tag, kind in every if key in kind.model_fields]
+        """Refuse settings of other kinds by their name."""
+        for key in sorted(data.keys() - cls.model_fields.keys()) if isinstance(data, dict) else ():
+            every = groups_in(Score).items()
+            if kinds := [tag for tag, kind in every if key in kind.model_fields]:
                 kind = data.get("kind", HEURISTIC)
                 raise ValueError(f"`{key}` belongs to kind {' or '.join(kinds)}, not to `{kind}`")
-        return {k: v for k, v in data.items() if k in cls.model_fields or k not in RECORDED}
+        return data
 
     @model_validator(mode="after")
     def _check_names(self) -> AnyScore:

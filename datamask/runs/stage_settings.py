@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from datamask.config.scores import RECORDED, ExamplesScore
+from datamask.config.scores import ExamplesScore
 from datamask.config.selection import Selection
 from datamask.config.settings import Settings
 
@@ -231,10 +231,8 @@ def held_out(settings: Settings) -> list[Any]:
 
 
 def report(settings: Settings) -> dict[str, Any]:
-    """All settings that a report shows; each score has the keys that every kind once had."""
-    data = settings.model_dump(mode="json", exclude={"subset", "publication"})
-    data["quality"]["scores"] = [RECORDED | score for score in data["quality"]["scores"]]
-    return data
+    """All settings that a report shows."""
+    return settings.model_dump(mode="json", exclude={"subset", "publication"})
 
 
 def has_scores(stage: str) -> Callable[[Settings], bool]:

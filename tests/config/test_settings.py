@@ -3,6 +3,7 @@
 import json
 
 import hypothesis
+import jsonschema
 import pytest
 from hypothesis import strategies as st
 
@@ -261,3 +262,30 @@ def test_every_path_and_model_can_be_relocated():
     assert json.loads(found.model_dump_json()) == json.loads(text)
     applied = parse_settings({"selection": {"mask_model": "model"}})
     assert applied.relocated(str.upper, str).selection.mask_model == "MODEL"
+
+
+@pytest.mark.parametrize(
+    ("score", "is_valid"),
+    [
+        ({}, True),
+        ({"kind": "heuristic"}, True),
+        ({"kind": "column", "column": "edu", "missing": "drop"}, True),
+        ({"kind": "file", "path": "s.parquet"}, True),
+        ({"kind": "examples", "path": "e.jsonl", "group_column": "book"}, True),
+        ({"kind": "classifier", "model": "m", "label": "good"}, True),
+        ({"kind": "fasttext", "path": "m.bin", "label": "__label__hq"}, True),
+        ({"kind": "mine:It", "options": {"a": 1}}, True),
+        ({"kind": "file"}, False),
+        ({"kind": "fil", "path": "s.parquet"}, False),
+    ],
+)
+def test_forms_and_settings_accept_the_same_scores(score, is_valid):
+    """A form checks by the JSON schema, which pydantic's own validation does not use."""
+    data = {"quality": {"scores": [score]}}
+    validator = jsonschema.Draft202012Validator(Settings.model_json_schema())
+    assert validator.is_valid(data) == is_valid
+    if is_valid:
+        parse_settings({"source": {"path": "x"}, **data})
+        return
+    with pytest.raises(SettingsError):
+        parse_settings({"source": {"path": "x"}, **data})

@@ -104,7 +104,14 @@ def test_nothing_but_a_score_is_called(kind, modules, source):
     assert not (modules / "made").exists()
 
 
-def test_numbers_that_are_missing_or_too_few_are_named_by_row(modules, source):
+def test_too_few_numbers_after_planning_are_refused(modules, source):
+    """Three texts are tried when planning; the shard has more."""
+    run = planned(modules, source, method("return [1.0] * min(len(texts), 3)"))
+    with pytest.raises(ShardsFailedError, match=r"mine.*made \(3,\) of 30 texts"):
+        run_stage(run, "scores", ON_CPU)
+
+
+def test_numbers_that_are_missing_are_named_by_row(modules, source):
     """With shard and row, unless missing scores are allowed; changed code is refused."""
     words = [len(text.split()) for text in _texts(source)]
     row = words.index(17)
