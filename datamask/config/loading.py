@@ -47,6 +47,7 @@ def _walk(
     for key in path:
         if key in groups:  # The kind of a group in a union is not a key.
             group = model = groups[str(key)]
+            groups = {}
             continue
         keys.append(str(key))
         if isinstance(key, str):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
@@ -261,7 +262,8 @@ class OwnScore(AnyScore):
     @property
     def model_facts(self) -> dict[str, str]:
         """The class and its arguments."""
-        return {"label": f"{self.kind} {self.options}" if self.options else self.kind}
+        options = json.dumps(self.options, sort_keys=True)
+        return {"label": f"{self.kind} {options}" if self.options else self.kind}
 
 
 OWN = "package.module:Class"

@@ -121,9 +121,11 @@ def select(
         if quality_weight or selection.method == "top_quality" or prune_fraction:
             raise SettingsError("quality: nothing to weigh, rank or prune by; give one")
         selection = selection.filled_in(quality_weight=0.0)
-    filtered = {"prune_fraction": prune_fraction, "near_duplicates": near_duplicates or None}
-    filtered |= {"near_duplicates": {}} if near_duplicates is True else {}
-    if not given.are_texts and (examples is not None or near_duplicates):
+    copies: Any = near_duplicates
+    if isinstance(near_duplicates, bool):
+        copies = {} if near_duplicates else None
+    filtered = {"prune_fraction": prune_fraction, "near_duplicates": copies}
+    if not given.are_texts and (examples is not None or copies is not None):
         raise SettingsError("examples and near_duplicates: compare texts, and these are embeddings")
     if given.are_texts or prune_fraction or groups or tokens:
         sections = {"quality": filtered, "selection": selection}

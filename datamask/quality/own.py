@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -55,7 +56,10 @@ def _imported(kind: str) -> tuple[type[TextScore], str, str]:
     return made, path, content_digest(path)
 
 
-@lru_cache(maxsize=4)
+_making = threading.Lock()
+
+
+@lru_cache(maxsize=16)
 def _made(kind: str, path: str, options: str, content: str) -> TextScore:
     """Make an object of a class, once per process for equal arguments and content of *path*."""
     given = {"path": path} if path else {}
@@ -71,7 +75,9 @@ def _load(score: OwnScore, planned: str | None = None) -> tuple[TextScore, str]:
     with pinned(path, None, _content) as content, _one_line(score):
         if planned not in (None, pin := digest(code, content)):
             raise not_as_planned(path)
-        return _made(score.kind, score.path, json.dumps(score.options), content), pin
+        options = json.dumps(score.options, sort_keys=True)
+        with _making:  # Threads that begin together share the object.
+            return _made(score.kind, score.path, options, content), pin
 
 
 def _content(path: str) -> str:

@@ -66,6 +66,10 @@ WRONG = [
             ({"sets": [{"name": "all", "path": "x"}]}, ": set name `all` is taken"),
         )
     ),
+    (
+        {"quality": {"scores": [{"kind": "column", "column": 5}]}},
+        "quality.scores.0.column: Input should be",
+    ),
     ({"nonsense": 1}, "nonsense: unknown key; `datamask settings` lists"),
     (
         {"selection": {"limits": [{"column": "dump", "nonsense": 1}]}},

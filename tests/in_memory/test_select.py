@@ -289,6 +289,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "no quality": (lambda: datamask.select(X, method="top_quality"), "quality: nothing"),
     "examples": (lambda: datamask.select(X, examples=["a"]), "compare texts"),
+    "near copies": (lambda: datamask.select(X, near_duplicates={}), "compare texts"),
     "tokens": (lambda: datamask.select(X, tokens=9), "tokens: give lengths"),
     "two groups": (
         lambda: datamask.select(HF, column="text", limits=[{"column": "a"}, {"column": "b"}]),
