@@ -203,14 +203,13 @@ def curve_charts(runs: Mapping[str, Run], shards: Sequence[int] | None = None) -
     report shows. *shards* selects the shards to draw, for runs that are not finished; None: all.
     """
     lines = {name: read_curves(run, shards) for name, run in runs.items()}
-    lines = {name: curves for name, curves in lines.items() if curves}
-    if not lines:
-        return []
     objective, terms = [], []
     for name, curves in lines.items():
-        joint = curves.pop("objective")
+        joint = curves.pop("objective", [])
         drawn = [shard for shard, *_ in joint]
         selected = [runs[name].receipt("selection", n).metrics["num_selected"] for n in drawn]
+        if not any(selected):
+            continue
         units = units_of(terms_of(runs[name], drawn))
         if len(runs) > 1:
             objective.append((name, *mean(joint, selected)))
@@ -222,6 +221,8 @@ def curve_charts(runs: Mapping[str, Run], shards: Sequence[int] | None = None) -
             steps, values = mean(curves[term], selected)
             text = f"{name}: {term}" if len(runs) > 1 else term
             terms.append((text, steps, (values - random) / most))
+    if not objective:
+        return []
     several = len(runs) > 1
     return [
         _curve_chart(
