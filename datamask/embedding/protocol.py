@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
 
+from datamask.config.user_class import import_class, user_code
 from datamask.embedding.vectors import normalise
 from datamask.errors import InputError, SettingsError, one_line
 
@@ -41,16 +41,10 @@ def load_embedder(name: str) -> TextEmbedder:
     Raises:
         SettingsError: the import fails, or the module has no such subclass of `TextEmbedder`.
     """
-    module, _, attribute = BUILT_IN.get(name, name).partition(":")
-    try:
-        made = getattr(importlib.import_module(module), attribute)
+    with user_code(f"embedding.method `{name}`: cannot be made"):
+        made = import_class(BUILT_IN.get(name, name))
         if isinstance(made, type) and issubclass(made, TextEmbedder):
             return made()
-    except SettingsError:
-        raise
-    except Exception as error:  # A user's module may raise anything.
-        reason = one_line(f"{type(error).__name__}: {error}")
-        raise SettingsError(f"embedding.method `{name}`: cannot be made ({reason})") from error
     needed = "a subclass of datamask.embedding.protocol.TextEmbedder; see docs/own-objective.md"
     raise SettingsError(f"embedding.method `{name}`: needs {needed}")
 

@@ -11,7 +11,6 @@ different number. `selection.scale_terms: false` gives that sum: all r are 1.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +20,8 @@ import torch
 from torch import Tensor
 
 from datamask.config.selection import Selection
-from datamask.errors import DatamaskError, SettingsError, one_line
+from datamask.config.user_class import import_class, user_code
+from datamask.errors import SettingsError
 from datamask.objectives.disf import DiSF
 from datamask.objectives.facility_location import FacilityLocation
 from datamask.objectives.groups import GroupBalance, LengthBalance
@@ -61,27 +61,19 @@ def load_objective(
             is not an objective.
         InputError: the file is not the planned one.
     """
-    module, colon, attribute = name.partition(":")
-    if not colon and name not in BUILT_IN:
+    is_own = ":" in name
+    if not is_own and name not in BUILT_IN:
         raise SettingsError(f"objective `{name}`: unknown; known are {', '.join(BUILT_IN)}")
     unfit = SettingsError(
         f"objective `{name}`: needs a class with `name`, `maximise` and `values`; see "
         "docs/own-objective.md"
     )
-    try:
-        made = BUILT_IN[name] if not colon else getattr(importlib.import_module(module), attribute)
+    with user_code(f"objective `{name}`: cannot be made; check its name, options and module"):
+        made = import_class(name) if is_own else BUILT_IN[name]
         # Settings may come from others: call only what was written as an objective.
         if not (isinstance(made, type) and hasattr(made, "maximise") and hasattr(made, "values")):
             raise unfit
         objective = _made(made, options or {}, planned)
-    except DatamaskError:
-        raise
-    except Exception as error:  # A custom module may raise anything.
-        reason = one_line(f"{type(error).__name__}: {error}")
-        raise SettingsError(
-            f"objective `{name}`: cannot be made ({reason}); check the name, its options, and "
-            "that the module can be imported from here"
-        ) from error
     if not isinstance(objective, Objective):
         raise unfit
     return objective

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datamask.config.compute import Compute
-from datamask.config.scores import Score
+from datamask.config.scores import OwnScore, Score
 from datamask.errors import InputError, one_line
 from datamask.quality.kinds import KINDS
 from datamask.quality.moments import moments
@@ -174,7 +174,8 @@ def _check_values(
     if values.shape != (texts,):
         problem = f"kind {score.kind} made {values.shape} of {texts} texts, needed one number each"
     elif score.missing == "error" and not (is_finite := np.isfinite(values)).all():
-        problem, at = "NaN or infinite; correct its class, or set `missing`", is_finite.argmin()
+        remedy = "correct its class, or set" if isinstance(score, OwnScore) else "set"
+        problem, at = f"NaN or infinite; {remedy} `missing`", is_finite.argmin()
     if problem:
         raise row_error(run, shard, first + int(at), score.name, problem)
 

@@ -10,16 +10,17 @@ import importlib
 import json
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
 from datamask.config.scores import OwnScore
+from datamask.config.user_class import import_class, user_code
 from datamask.embedding.pinning import folder_digest
 from datamask.embedding.protocol import TRIAL
-from datamask.errors import DatamaskError, SettingsError, one_line
+from datamask.errors import SettingsError
 from datamask.runs.run import Run, digest
 from datamask.source.windows import Scorer
 from datamask.storage.unchanged import content_digest, not_as_planned, pinned
@@ -42,13 +43,9 @@ def _imported(kind: str) -> tuple[type[TextScore], str, str]:
 
     The digest is of the code that this process runs, even if the file changes later.
     """
-    module, _, name = kind.partition(":")
-    try:
-        made = getattr(importlib.import_module(module), name)
+    with user_code(f"score of kind `{kind}`: cannot be imported"):
+        made = import_class(kind)
         path = importlib.import_module(made.__module__).__file__
-    except Exception as error:  # A user's module may raise anything.
-        reason = one_line(f"{type(error).__name__}: {error}")
-        raise SettingsError(f"score of kind `{kind}`: cannot be imported ({reason})") from error
     # Settings may come from others: call only what was written as a score.
     if not (isinstance(made, type) and issubclass(made, TextScore) and path):
         needed = "a subclass of datamask.quality.own.TextScore; see docs/scores.md"
@@ -84,16 +81,8 @@ def _content(path: str) -> str:
     return folder_digest(path) if Path(path).is_dir() else content_digest(path)
 
 
-@contextlib.contextmanager
-def _one_line(score: OwnScore) -> Iterator[None]:
-    """Turn whatever a user's class raises into a `SettingsError` of one line."""
-    try:
-        yield
-    except DatamaskError:
-        raise
-    except Exception as error:
-        reason = one_line(f"{type(error).__name__}: {error}")
-        raise SettingsError(f"score {score.name}: `{score.kind}` failed ({reason})") from error
+def _one_line(score: OwnScore) -> contextlib.AbstractContextManager[None]:
+    return user_code(f"score {score.name}: `{score.kind}` failed")
 
 
 def pin_own(score: OwnScore, before: Run | None = None) -> str:
