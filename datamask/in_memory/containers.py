@@ -9,6 +9,7 @@ container is imported. The same values give the same result in every container.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -58,13 +59,20 @@ def column_of(data: Any, name: str | None = None) -> Any:
         fitting = lists or ["text"] * ("text" in texts) or texts
         if len(fitting) != 1:
             problem = f"{len(fitting)} columns of embeddings or texts; name one with column="
-            raise InputError(f"{problem}; there are {', '.join(names)}")
+            if all(map(is_numeric, kinds.values())):
+                problem += ", or give to_numpy() if all columns together are the embedding"
+            raise InputError(f"{problem}; there are {_shown(names)}")
         name = fitting[0]
     if name not in names:
-        raise InputError(f"absent; there are {', '.join(names)}", column=name)
+        raise InputError(f"absent; there are {_shown(names)}", column=name)
     if is_dataset:
         return data.select_columns([name]).with_format("arrow")[:][name]
     return data[names[name]]
+
+
+def _shown(names: Iterable[str], most: int = 20) -> str:
+    listed = list(names)
+    return ", ".join(listed[:most]) + (f" and {len(listed) - most} more" * (len(listed) > most))
 
 
 def texts_or_matrix(data: Any) -> list[str] | np.ndarray:

@@ -11,7 +11,7 @@ import torch
 from datamask.config.compute import Compute
 from datamask.config.selection import Selection
 from datamask.errors import SettingsError
-from datamask.in_memory.documents import Documents
+from datamask.in_memory.documents import QUALITY_AS_BEFORE, Documents
 from datamask.learning.data import ShardData, highest_order, moments_of
 from datamask.learning.exchange import check_scope
 from datamask.learning.learner import shard_data
@@ -22,14 +22,21 @@ from datamask.objectives.level import Level
 from datamask.objectives.weighted import build_terms, with_unit
 
 
+def is_function_of_document(selection: Selection) -> bool:
+    """Return True if the learned mask can be written as a function of one document."""
+    try:
+        check_scope(build_terms(selection))
+    except SettingsError:
+        return False
+    return True
+
+
 def direct_judge(
     given: Documents, selection: Selection, learned: LearnedMask, compute: Compute
 ) -> Callable[[Documents], np.ndarray] | None:
     """Return the learned mask as a function of embeddings, to logits; None if it is not one."""
     terms, number = build_terms(selection), int(learned.selected.sum())
-    try:
-        check_scope(terms)
-    except SettingsError:
+    if not is_function_of_document(selection):
         return None
     publishes_gains = selection.method == "mask" and selection.estimator != "policy_gradient"
     if not publishes_gains or given.scores or not 0 < number < len(learned.selected):
@@ -40,7 +47,7 @@ def direct_judge(
     def data_of(documents: Documents) -> ShardData:
         assert isinstance(documents.content, np.ndarray)
         if (documents.quality is not None) != has_quality:
-            raise SettingsError("quality: give it if, and only if, the selection had one")
+            raise SettingsError(QUALITY_AS_BEFORE)
         zeros = np.zeros(len(documents.content))
         values = zeros if documents.quality is None else documents.quality
         return shard_data(documents.content, values, {}, compute, level)

@@ -18,6 +18,8 @@ from datamask.source.opening import resolve_path
 
 GIVEN, EXAMPLES = "given", "examples.parquet"
 """Column and name of a quality that is given, and the file of examples."""
+QUALITY_AS_BEFORE = "quality: give it if, and only if, the selection had one"
+"""Problem of new documents that come with a quality where the selection had none, or without."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

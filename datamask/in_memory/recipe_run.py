@@ -6,11 +6,12 @@ document's id is its row, with leading zeros.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 import weakref
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,16 @@ import pyarrow as pa
 from datamask.config.compute import Compute
 from datamask.config.inputs import Source
 from datamask.config.settings import Settings
+from datamask.errors import InputError, SettingsError
 from datamask.execution.pipeline import run_stage
-from datamask.in_memory.documents import Documents
+from datamask.in_memory.documents import EXAMPLES, GIVEN, QUALITY_AS_BEFORE, Documents
 from datamask.in_memory.selected import Selected
 from datamask.planning.applying import settings_to_apply
 from datamask.planning.plan import plan_run
 from datamask.runs.files import read_columns
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
+from datamask.source.opening import resolve_path
 
 
 def select_by_run(documents: Documents, sections: Mapping[str, Any], compute: Compute) -> Selected:
@@ -35,17 +38,20 @@ def select_by_run(documents: Documents, sections: Mapping[str, Any], compute: Co
 
     *sections* are for `Documents.settings`.
     """
+    from datamask.in_memory.direct_judge import is_function_of_document  # This imports torch.
+
     home = Path(tempfile.mkdtemp(prefix="datamask-"))
     judge = None
     try:
         documents.write(home)
         settings = documents.settings(home, sections)
-        run = run_up_to(home / "run", settings, compute, "selection")
+        with naming_arguments(home):
+            run = run_up_to(home / "run", settings, compute, "selection")
         mask, logits, dropped, values = result_of(run)
         metrics, chosen = run.receipt("selection", 0).metrics, run.in_force.selection
         note = _note(run, dropped)
         is_alone = documents.examples is None and not documents.scores
-        if is_alone and "mask_model" in stages_of(settings):
+        if is_alone and "mask_model" in stages_of(settings) and is_function_of_document(chosen):
             judge = RunJudge(home, run, compute)
     finally:
         if judge is None:
@@ -53,6 +59,18 @@ def select_by_run(documents: Documents, sections: Mapping[str, Any], compute: Co
     quality = values if documents.are_texts and documents.quality is None else documents.quality
     outcome = (mask, logits, quality, chosen, settings.seed, metrics)
     return Selected(*outcome, note, dropped, documents.are_texts, judge)
+
+
+@contextlib.contextmanager
+def naming_arguments(home: Path) -> Iterator[None]:
+    """Name the arguments of `select` in errors, in place of the files that the run reads."""
+    try:
+        yield
+    except InputError as error:
+        for file, name in {EXAMPLES: "examples", "source/documents.parquet": "documents"}.items():
+            if str(error.path) == resolve_path(str(home / file)):
+                raise InputError(f"{name}: {error.problem}", row=error.row) from None
+        raise
 
 
 def run_up_to(root: Path, settings: Settings, compute: Compute, last: str) -> Run:
@@ -107,6 +125,8 @@ class RunJudge:
 
     def __call__(self, documents: Documents) -> np.ndarray:
         """Return the logits of documents; float32, NaN if dropped."""
+        if (documents.quality is not None) != (self.run.settings.scores[0].name == GIVEN):
+            raise SettingsError(QUALITY_AS_BEFORE)
         for stage in stages_of(self.run.settings, last="mask_model"):
             run_stage(self.run, stage, self.compute)
         with tempfile.TemporaryDirectory(dir=self.home) as folder:

@@ -185,7 +185,10 @@ def _number(num_selected: Any, given: Documents) -> int | None:
 
 
 def _texts(examples: Any) -> list[str]:
-    texts = texts_or_matrix(column_of(examples))
+    try:
+        texts = texts_or_matrix(column_of(examples))
+    except InputError as error:
+        raise InputError(f"examples: {error.problem}", row=error.row) from None
     if not isinstance(texts, list):
         raise InputError("examples: numbers; give texts")
     return texts

@@ -140,3 +140,12 @@ def test_new_texts_are_judged_by_a_selection():
     logits = chosen.apply(new, [2.0] * 20 + [0.0] * 20)
     assert np.isfinite(logits[:20]).all() and np.isnan(logits[20:]).all()
     assert len([*chosen.judge.home.iterdir()]) == 2  # the documents and their run
+    with pytest.raises(SettingsError, match="quality: give it"):
+        chosen.apply(new)
+
+
+def test_texts_selected_by_coverage_judge_no_others(chosen):
+    """Facility location compares documents with each other; the run's folder does not stay."""
+    assert chosen.judge is None
+    with pytest.raises(SettingsError, match="no function of a document"):
+        chosen.apply(TEXTS[:2])

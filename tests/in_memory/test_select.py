@@ -289,6 +289,12 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "no quality": (lambda: datamask.select(X, method="top_quality"), "quality: nothing"),
     "examples": (lambda: datamask.select(X, examples=["a"]), "compare texts"),
+    "wide frame": (lambda: datamask.select(pd.DataFrame(X)), r"to_numpy\(\)"),
+    "few examples": (
+        lambda: datamask.select(TEXTS, examples=TEXTS[:3]),
+        "^examples: only 3 different texts",
+    ),
+    "missing example": (lambda: datamask.select(TEXTS, examples=["a", None]), "row 1: examples"),
     "near copies": (lambda: datamask.select(X, near_duplicates={}), "compare texts"),
     "tokens": (lambda: datamask.select(X, tokens=9), "tokens: give lengths"),
     "two groups": (
