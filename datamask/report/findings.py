@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from datamask.analysis.summary import MOST_CHANGE, drift, gains, query, totals_of
+from datamask.analysis.summary import MOST_CHANGE, drift, gains, query
 from datamask.config import recipe
 from datamask.config.inputs import MOST_WINDOWS, Embedding
 from datamask.evaluation.models import duration
 from datamask.evaluation.sizes import proposed
 from datamask.report.finding import Finding, Grade
 from datamask.report.group_findings import copied_groups, explained, groups, prefers_quality
-from datamask.report.quality_findings import leaks, length_command, role_of_score, scores
+from datamask.report.quality_findings import leaks, lengths, role_of_score, scores
 from datamask.report.redundancy import NEAR_DUPLICATE_COSINE, redundancy, sample_path
 from datamask.runs.receipt import read_receipt
 from datamask.runs.run import Run
@@ -35,13 +35,6 @@ discriminate: most documents of any selection then have a copy in it."""
 MOST_COPIES = 0.05
 """Fraction of near-duplicates in the selection above which they are worth removing, whatever random
 selections have."""
-
-LENGTH_FACTOR = 2.0
-"""Ratio of the mean lengths of selection and source above which length dominates the selection: the
-same number of documents has twice or half the tokens."""
-
-NOTABLE_FACTOR = 1.5
-"""Smaller ratio, from which length asks for caution."""
 
 LEAST_MEAN_READ = 0.9
 """Mean fraction read below which documents were judged by a part."""
@@ -73,7 +66,7 @@ def findings_of(run: Run) -> Iterator[Finding]:
         RunError: the composition is missing.
     """
     checks = (
-        *(trained, _gains, _near_duplicates, _embeddings, scores, explained, _lengths),
+        *(trained, _gains, _near_duplicates, _embeddings, scores, explained, lengths),
         *(_source, _special_tokens, groups, _long_texts, _text_read, copied_groups, leaks),
         *(_drift, _by_sample),
     )
@@ -246,38 +239,6 @@ def _embeddings(run: Run) -> Iterator[Finding]:
         text = "The report's sample has too few documents to judge the embeddings."
         short = "too few documents to judge the embeddings"
         yield Finding("unknown", "embeddings", short, text)
-
-
-def _lengths(run: Run) -> Iterator[Finding]:
-    totals = totals_of(run)
-    unit = "tokens" if totals["source"]["mean_tokens"] else "characters"
-    means = {name: row[f"mean_{unit}"] for name, row in totals.items()}
-    if not means["selected"] or not means["source"]:
-        return
-    text = ", ".join(
-        f"{means[name]:,.0f} {shown}"
-        for name, shown in (
-            ("source", "in the source"),
-            ("candidates", "after pruning"),
-            ("selected", "in the selection"),
-            ("top_quality", "in top quality"),
-        )
-        if means[name]
-    )
-    ratio = means["selected"] / means["source"]
-    apart = max(ratio, 1 / ratio)
-    short = f"kept texts are {ratio:.2g} times as long as the source's"
-    if apart < NOTABLE_FACTOR:
-        yield Finding("good", "length", short, f"Mean {unit}: {text}.")
-        return
-    yield Finding(
-        "warning" if apart >= LENGTH_FACTOR else "caution",
-        "length",
-        short,
-        f"The selected documents are on average {ratio:.3g} times as long as those of the source: "
-        f"the scores or the embeddings favour a length. Mean {unit}: {text}.",
-        length_command(run.settings.selection),
-    )
 
 
 def _source(run: Run) -> Iterator[Finding]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import log2
 
-from datamask.analysis.summary import benchmarks, query
+from datamask.analysis.summary import benchmarks, query, totals_of
 from datamask.config.recipe import wanted_share
 from datamask.config.scores import ExamplesScore
 from datamask.config.selection import Selection
@@ -18,11 +19,82 @@ MOST_LACKING = 0.5
 """Fraction of documents without a score above which there is a warning."""
 
 
+LENGTH_FACTOR = 2.0
+"""Ratio of the mean lengths of selection and source above which length dominates the selection: the
+same number of documents has twice or half the tokens."""
+
+NOTABLE_FACTOR = 1.5
+"""Smaller ratio, from which length asks for caution."""
+
+
 def length_command(selection: Selection) -> str:
     """Return the command that keeps the source's lengths, if a mask is learned without terms."""
     if selection.more_terms or selection.method != "mask":
         return ""
     return "datamask rebuild RUN --set 'selection.more_terms=[{name: length, weight: 1}]'"
+
+
+def _median_characters(run: Run, when: str) -> float:
+    """Estimate the median characters of the source (*when* before) or the selection (after).
+
+    Counts are known by octave; within one, logarithms of lengths are taken as evenly spread.
+    """
+    rows = query(run, f"SELECT name, documents_{when} AS n FROM groups WHERE kind = 'length'")
+    octaves: dict[float, int] = {}
+    for row in rows:  # `below 64` counts as the octave before `64 to 127`.
+        first = row["name"].partition(" to ")[0].replace(",", "")
+        octaves[log2(int(first)) if first.isdigit() else 5.0] = row["n"]
+    left = sum(octaves.values()) / 2
+    for octave, number in sorted(octaves.items()):
+        if number >= left > 0:
+            return float(2 ** (octave + left / number))
+        left -= number
+    return 0.0
+
+
+def lengths(run: Run) -> Iterator[Finding]:
+    """Compare the lengths of the kept texts with those of the source."""
+    totals = totals_of(run)
+    unit = "tokens" if totals["source"]["mean_tokens"] else "characters"
+    means = {name: row[f"mean_{unit}"] for name, row in totals.items()}
+    if not means["selected"] or not means["source"]:
+        return
+    text = ", ".join(
+        f"{means[name]:,.0f} {shown}"
+        for name, shown in (
+            ("source", "in the source"),
+            ("candidates", "after pruning"),
+            ("selected", "in the selection"),
+            ("top_quality", "in top quality"),
+        )
+        if means[name]
+    )
+    ratio = means["selected"] / means["source"]
+    apart = max(ratio, 1 / ratio)
+    short = f"kept texts are {ratio:.2g} times as long as the source's"
+    if apart < NOTABLE_FACTOR:
+        yield Finding("good", "length", short, f"Mean {unit}: {text}.")
+        return
+    source, kept = _median_characters(run, "before"), _median_characters(run, "after")
+    if source < kept * NOTABLE_FACTOR and kept < source * NOTABLE_FACTOR:
+        many = "the source" if ratio < 1 else "the selection"
+        yield Finding(
+            "caution",
+            "length",
+            f"a few long texts move the mean length: {ratio:.2g} times the source's",
+            f"Half of the source's documents have less than about {source:,.0f} characters, and "
+            f"half of the selected ones less than about {kept:,.0f}, so neither scores nor "
+            f"embeddings favour a length: {many} has a few very long texts. Mean {unit}: {text}.",
+        )
+        return
+    yield Finding(
+        "warning" if apart >= LENGTH_FACTOR else "caution",
+        "length",
+        short,
+        f"The selected documents are on average {ratio:.3g} times as long as those of the source: "
+        f"the scores or the embeddings favour a length. Mean {unit}: {text}.",
+        length_command(run.settings.selection),
+    )
 
 
 def role_of_score(run: Run) -> str:

@@ -22,6 +22,7 @@ from datamask.report.charts import (
     svg,
     write_pictures,
 )
+from datamask.report.quality_findings import _median_characters
 from datamask.report.redundancy import neighbours_path, sample_path
 from datamask.report.rendering import number
 from datamask.runs.opening import run_storage
@@ -58,6 +59,9 @@ def test_gains_and_findings_are_those_of_the_documents(run, documents, monkeypat
     means = [np.mean([row["tokens"] for row in part]) for part in (documents, ours)]
     assert f"{means[0]:,.0f} in the source" in texts["length"].text
     assert f"{means[1]:,.0f} in the selection" in texts["length"].text
+    for when, part in (("before", documents), ("after", ours)):
+        median = np.median([row["characters"] for row in part])
+        assert _median_characters(run, when) == pytest.approx(median, rel=0.4)  # in an octave
     before, after = (
         Counter(row[kind] for row in part for kind in ("dump", "language", "domain"))
         for part in (documents, ours)

@@ -54,13 +54,20 @@ def embeddings(patch: Patch, copies: float, cosine: float, method: str) -> Findi
     return only([*findings._embeddings(run)], "embeddings")
 
 
-def length(patch: Patch, ratio: float) -> Finding:
-    """The selected documents are so many times as long."""
+def length(patch: Patch, ratio: float, kept: int) -> Finding:
+    """The selected documents are so many times as long on average, with these least characters."""
     names = ("source", "candidates", "selected", "top_quality")
     totals = {name: {"mean_tokens": None, "mean_characters": 100.0} for name in names}
     totals["selected"]["mean_characters"] = 100.0 * ratio
-    patch.setattr(findings, "totals_of", lambda run: totals)
-    return only([*findings._lengths(run_of())], "length")
+    patch.setattr(quality_findings, "totals_of", lambda run: totals)
+    least = {"before": 64, "after": kept}
+
+    def octaves(run: Any, sql: str) -> list[dict[str, Any]]:
+        [number] = [least[when] for when in least if f"documents_{when}" in sql]
+        return [{"name": f"{number:,d} to {2 * number - 1:,d}", "n": 9}]
+
+    patch.setattr(quality_findings, "query", octaves)
+    return only([*quality_findings.lengths(run_of())], "length")
 
 
 def text_read(patch: Patch, mean: float, below: int) -> Finding:
@@ -138,7 +145,7 @@ CASES: dict[str, tuple[Any, tuple[Any, ...], list[tuple[Any, ...]]]] = {
             (0.1, 0.5, "lexical"),
         ],
     ),
-    "length": (length, (1.1,), [(1.7,), (0.6,), (2.5,)]),
+    "length": (length, (1.1, 64), [(1.7, 128), (0.6, 32), (2.5, 1024), (0.4, 64)]),
     "text read": (text_read, (0.99, 2), [(0.99, 20), (0.6, 0)]),
     "drift": (drift, (0.05, 0.1), [(0.3, 0.1), (0.0, 0.8), (0.0, -0.8)]),
     "score": (
