@@ -99,8 +99,7 @@ by row; both are empty if no term reads them.
 """
 
 TOPIC_MODEL = pa.schema(_never_null(topic=_TEXT, direction=_FLOATS))
-"""`topic_model.parquet`: a row for each cluster of documents: the name of the topic that it belongs
-to, and the unit vector in its direction."""
+"""`topic_model.parquet`: a row for each topic: its name, and the unit vector in its direction."""
 
 TOPICS = pa.schema(_never_null(topic=_TEXT))
 """`topics/`: the topic of each document that survived pruning, in the source's order."""

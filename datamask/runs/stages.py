@@ -129,7 +129,7 @@ _STAGES = (
     Stage("embeddings", 2, "datamask.embedding.embed:embed_shard", "shard",
           of.embedding, lambda s: s.has_vectors, after=("quality", "vector_places"),
           on_device=True),
-    Stage("topic_model", 1, "datamask.selection.topics:fit_topics", "run",
+    Stage("topic_model", 2, "datamask.selection.topics:fit_topics", "run",
           of.reads("topics", "seed", "source.layout", "source.columns.text"),
           lambda s: s.topics is not None and not s.selection.mask_model,
           after_all=("embeddings",), reads_source=True, file="topic_model.parquet"),

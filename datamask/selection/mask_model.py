@@ -291,7 +291,7 @@ def read_model(folder: str, about: dict[str, Any]) -> MaskModel:
 
 
 def read_topics(folder: str, about: dict[str, Any]) -> tuple[list[str], np.ndarray]:
-    """Read the topic of each cluster, and its direction. Errors are as in `read_model`."""
+    """Read the names of the topics and their directions. Errors are as in `read_model`."""
     return about["topics"], _read_tensors(f"{folder.rstrip('/')}/{TENSORS}", about)["topics"]
 
 

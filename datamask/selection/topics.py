@@ -1,11 +1,12 @@
 """Stages `topic_model` and `topics`: topics of documents, from clusters of their vectors.
 
-Spherical k-means works on two levels. The vectors of a sample form `CLUSTERS` clusters, and the
-directions of these clusters, weighted by their documents, form `topics.number` topics. A document
-has the topic of the cluster whose direction is nearest to its vector. A topic is named by its most
-typical words (class-based TF-IDF): a word's value is the fraction of the topic's sampled documents
-that have it, times the logarithm of one over the fraction of all sampled documents that have it.
-Stop words have a logarithm near 0. Without text, topics are numbered.
+Spherical k-means works on two levels. Some vectors of a sample form clusters, and the directions of
+the clusters, weighted by their documents, form `topics.number` topics. Then the direction of each
+topic moves to the mean of the sampled vectors that are nearest to it, a few times. A document has
+the topic whose direction is nearest to its vector. A topic is named by its most typical words
+(class-based TF-IDF): a word's value is the fraction of the topic's sampled documents that have it,
+times the logarithm of one over the fraction of all sampled documents that have it. Stop words have
+a logarithm near 0. Without text, topics are numbered.
 
 New documents have the topics of the finished run, whose mask model holds the directions.
 """
@@ -33,21 +34,21 @@ from datamask.selection.mask_model import read_topics
 from datamask.selection.model_file import judged_by
 from datamask.source.texts import beginnings
 
-CLUSTERS, SAMPLED, LEAST_SAMPLED, MOST_SHARDS = 1000, 100, 10, 16
-"""Number of clusters, of sampled documents for each, the fewest of them in a small source, and the
-most shards that samples come from (docs/log.md#topics)."""
+CLUSTERS_OF_A_TOPIC, MOST_CLUSTERS, SAMPLED, LEAST_SAMPLED, MOST_SHARDS = 12, 1000, 50, 20, 16
+"""Number of clusters for each topic, and at most; of sampled documents for each cluster, and how
+many of them form clusters; and the most shards that samples come from (docs/log.md#topics)."""
 
-ATTEMPTS = 10
-"""Number of runs of k-means that merge clusters into topics; the best counts. Their points are few
-(docs/log.md#topics)."""
+ATTEMPTS, ROUNDS = 10, 5
+"""Number of runs of k-means that merge clusters into topics; the best counts. Number of times that
+directions move (docs/log.md#topics)."""
 
 NAMED_TEXTS, VOCABULARY, WORDS = 10_000, 50_000, 3
 """Maximum number of texts whose words are counted, of different words, and of words in a name
 (docs/log.md#topics)."""
 
 ROWS_AT_ONCE = 8192
-"""Maximum number of documents whose cosines with all directions are in memory (docs/log.md#topics).
-Maximum number of documents whose cosines with all directions are in memory (docs/log.md#topics)."""
+"""Maximum number of documents whose cosines with all directions are in memory
+(docs/log.md#topics)."""
 
 WORD = r"(?u)\b[^\W\d_]{3,}\b"
 """Words that can name a topic: three letters or more."""
@@ -61,17 +62,14 @@ def fit_topics(run: Run, compute: Compute) -> None:
     """
     settings = run.settings.topics
     assert settings is not None
-    features, _ = _sample(run, SAMPLED * CLUSTERS)
-    directions, topics = cluster(features, settings.number, run.settings.seed)
-    sizes = np.bincount(topics[nearest(features, directions)])
+    features, _ = _sample(run, SAMPLED * _most_clusters(settings.number))
+    directions = cluster(features, settings.number, run.settings.seed)
+    sizes = np.bincount(nearest(features, directions))
     vectors, rows = _sample(run, NAMED_TEXTS, is_scattered=False)
-    texts, labels = beginnings(run, rows), topics[nearest(vectors, directions)]
+    texts, labels = beginnings(run, rows), nearest(vectors, directions)
     known = [(texts[row], label) for row, label in zip(rows, labels, strict=True) if row in texts]
     names = name_topics(known, sizes)
-    table = pa.table(
-        {"topic": [names[topic] for topic in topics], "direction": directions.tolist()},
-        schema=schemas.TOPIC_MODEL,
-    )
+    table = pa.table({"topic": names, "direction": directions.tolist()}, schema=schemas.TOPIC_MODEL)
     write_output(run, "topic_model", 0, schemas.TOPIC_MODEL, [table], {"sampled": len(features)})
 
 
@@ -101,7 +99,11 @@ def _sample(
     return np.concatenate(vectors), sampled
 
 
-def cluster(features: np.ndarray, topics: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def _most_clusters(topics: int) -> int:
+    return min(MOST_CLUSTERS, CLUSTERS_OF_A_TOPIC * topics)
+
+
+def cluster(features: np.ndarray, topics: int, seed: int) -> np.ndarray:
     """Two levels of spherical k-means.
 
     Args:
@@ -110,28 +112,40 @@ def cluster(features: np.ndarray, topics: int, seed: int) -> tuple[np.ndarray, n
         seed: of the random choices.
 
     Returns:
-        The direction of each cluster (unit rows, float32) and its topic (from 0, without gaps).
+        The direction of each topic: unit rows, float32. Each is the nearest to some row.
     """
     from sklearn.exceptions import ConvergenceWarning
     from threadpoolctl import threadpool_limits
 
-    number = min(CLUSTERS, max(topics, len(features) // LEAST_SAMPLED), len(features))
-    # One thread gives sums a fixed order. Equal vectors make fewer clusters than asked for.
-    with threadpool_limits(1), warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        directions = _unit(k_means(features, number, seed)[1])
-        labels, sizes = np.unique(nearest(features, directions), return_counts=True)
-        directions = directions[labels]
-        topic_of = np.arange(len(directions))
-        if len(directions) > topics:
-            topic_of, _ = k_means(directions, topics, seed, sizes, ATTEMPTS)
-    return directions, np.unique(topic_of, return_inverse=True)[1]
+    most = max(topics, len(features) // LEAST_SAMPLED)
+    number = min(_most_clusters(topics), most, len(features))
+    order = np.random.default_rng(seed).permutation(len(features))
+    some = features[order[: LEAST_SAMPLED * number]]
+    directions = _moved(some, some[:number])
+    used, sizes = np.unique(nearest(some, directions), return_counts=True)
+    directions = directions[used]
+    if len(directions) > topics:
+        # One thread gives sums a fixed order. Equal vectors make fewer clusters than asked for.
+        with threadpool_limits(1), warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            directions = k_means(directions, topics, seed, sizes, ATTEMPTS)[1]
+    directions = _moved(features, directions)
+    return directions[np.unique(nearest(features, directions))]
 
 
-def _unit(vectors: np.ndarray) -> np.ndarray:
-    lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
-    unit: np.ndarray = (vectors / np.maximum(lengths, 1e-12)).astype(np.float32)
-    return unit
+def _moved(features: np.ndarray, directions: np.ndarray) -> np.ndarray:
+    """Move each direction to the mean of its nearest documents, `ROUNDS` times."""
+    blocks = torch.split(torch.from_numpy(features), ROWS_AT_ONCE)
+    columns = torch.eye(len(directions))
+    for _ in range(ROUNDS):
+        labels = torch.from_numpy(nearest(features, directions)).split(ROWS_AT_ONCE)
+        sums = torch.zeros(directions.shape)
+        for block, label in zip(blocks, labels, strict=True):
+            # A product has the same sums with any number of threads.
+            sums += columns[label].T @ block
+        means = torch.where(sums.any(1, keepdim=True), sums, torch.from_numpy(directions))
+        directions = torch.nn.functional.normalize(means, dim=1).numpy()
+    return directions
 
 
 def nearest(features: np.ndarray, directions: np.ndarray) -> np.ndarray:
@@ -183,7 +197,7 @@ def typical_words(texts: list[tuple[str, int]], topics: int) -> list[list[str]]:
 
 
 def read_topic_model(run: Run) -> tuple[list[str], np.ndarray]:
-    """Read the topic of each cluster, and the directions of the clusters (float32).
+    """Read the names of the topics and their directions (float32).
 
     A run that a mask model judges has the topics of that model.
     """
