@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datamask.analysis.summary import KINDS, documents_of, rows_of
+from datamask.analysis.summary import documents_of, kinds_of, rows_of
 from datamask.config.compute import Compute
 from datamask.errors import InputError, RunError
 from datamask.runs.run import Run
@@ -120,9 +120,10 @@ def compare(runs: Sequence[Run]) -> Comparisons:
 def _pair(
     connection: Any, runs: Sequence[Run], names: Sequence[str], left: int, right: int
 ) -> Pair:
+    kinds = ", ".join(f'a."{kind}"' for kind in kinds_of(runs[left].settings))
     connection.execute(
         "CREATE OR REPLACE TEMP TABLE matched AS SELECT a.id, a.shard, a.row, a.quality, "
-        f"a.characters, {', '.join(f'a.{kind}' for kind in KINDS)}, a.selected AS first, "
+        f"a.characters, {kinds}, a.selected AS first, "
         "b.selected AS second "
         f"FROM r{left} a JOIN r{right} b USING (id)"
     ).fetchall()
@@ -153,10 +154,10 @@ def _missing(connection: Any, run: Run, keeper: str, where: str) -> dict[str, An
     missing = rows_of(counted)[0] | {"keeper": keeper}
     groups = {
         kind: connection.execute(
-            f"SELECT {kind}, count(*) AS n FROM matched WHERE {where} GROUP BY {kind} "
-            f"ORDER BY n DESC, {kind} LIMIT {MOST_NAMES}"
+            f'SELECT "{kind}" AS name, count(*) AS n FROM matched WHERE {where} GROUP BY name '
+            f"ORDER BY n DESC, name LIMIT {MOST_NAMES}"
         ).fetchall()
-        for kind in KINDS
+        for kind in kinds_of(run.settings)
     }
     missing["groups"] = {kind: rows for kind, rows in groups.items() if len(rows) > 1}
     best = connection.execute(

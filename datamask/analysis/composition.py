@@ -70,7 +70,8 @@ def compose(run: Run, compute: Compute) -> None:
         _load(connection, run, totals)
         _funnel(connection)
         scores = [*(score.name for score in run.settings.scores), "quality"]
-        groups = explained(connection, documents_of(run), run.num_documents, scores)
+        kinds = run.settings.source.kinds
+        groups = explained(connection, documents_of(run), run.num_documents, scores, kinds)
         # Sums of floats depend on how threads divide the rows.
         connection.execute("SET threads = 1")
         _totals(connection, run.settings.selection.scope)

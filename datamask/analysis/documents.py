@@ -12,14 +12,15 @@ thread, so that equal runs give equal values.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from datamask.analysis.composition import SELECTIONS
-from datamask.analysis.summary import SOURCE_KINDS
 from datamask.config.compute import Compute
+from datamask.config.group import OF_SOURCE
 from datamask.config.selection import NO_GROUP
 from datamask.errors import CorruptFileError
 from datamask.runs import budget, schemas
@@ -37,7 +38,7 @@ _DOCUMENTS = """
 WITH joined AS (
     SELECT $shard::INTEGER AS shard, s.* EXCLUDE (content)
         REPLACE ({groups}, least(s.text_read, c.text_read) AS text_read),
-        coalesce(c.topic, '{none}') AS topic, q.quality, q.dropped, {added}, c.logit,
+        {own}coalesce(c.topic, '{none}') AS topic, q.quality, q.dropped, {added}, c.logit,
         coalesce(c.selected, false) AS selected
     FROM read_parquet($scores, hive_partitioning = false) s
     POSITIONAL JOIN read_parquet($quality, hive_partitioning = false) q
@@ -59,17 +60,18 @@ def tabulate(run: Run, shard: int, compute: Compute) -> Receipt:
     """
     run.receipt("selection", shard)
     names = [score.name for score in run.settings.scores]
-    schema = schemas.documents(names, run.settings.selection.max_repeat > 1)
+    schema = schemas.documents(run.settings)
     with temporary_duckdb(run.root, compute) as connection:
         # Sums of floats depend on how threads divide the rows.
         connection.execute("SET threads = 1")
-        documents = _join(connection, run, shard).cast(schema)
+        documents = _join(connection, run, shard).select(schema.names).cast(schema)
         metrics = {
             name: _totals(connection, where, ["quality", *names])
             for name, where in SELECTIONS.items()
         }
         path = run.root / run.beside("documents", shard)[0]
-        tallies = (batch.cast(schemas.TALLIES) for batch in stream(connection, _TALLIES))
+        counted = stream(connection, _tallies(run.settings.source.kinds))
+        tallies = (batch.cast(schemas.TALLIES) for batch in counted)
         write_parquet(path, schemas.TALLIES, tallies, storage=run.storage)
         rows = documents.to_batches(ROWS_AT_ONCE)
         return write_output(run, "documents", shard, schema, rows, {"totals": metrics})
@@ -98,7 +100,10 @@ def _join(connection: Any, run: Run, shard: int) -> pa.Table:
     least, last_id = last or (math.inf, "")
     query = _DOCUMENTS.format(
         none=NO_GROUP,
-        groups=", ".join(f"{group_column(kind, 's')} AS {kind}" for kind in SOURCE_KINDS),
+        groups=", ".join(f"{group_column(kind, 's')} AS {kind}" for kind in OF_SOURCE),
+        own="".join(
+            f'{group_column(kind, "c")} AS "{kind}", ' for kind in run.settings.source.groups
+        ),
         added=", ".join(
             f"q.{name}" for name in (*schemas.NEAR_DUPLICATE.names, *schemas.CONTAMINATION.names)
         ),
@@ -117,7 +122,10 @@ def _join(connection: Any, run: Run, shard: int) -> pa.Table:
 
 
 def _candidates(run: Run, shard: int) -> pa.Table:
-    """Return columns that only candidates have, with a row per document, null if dropped."""
+    """Return columns that are not facts, with a row per document.
+
+    Columns that only candidates have are null if a document is dropped.
+    """
     columns = {"selection": ["logit", "selected"]}
     columns |= {"topics": ["topic"]} if run.settings.topics else {}
     columns |= {"embeddings": ["text_read"]} if run.settings.has_vectors else {}
@@ -134,6 +142,8 @@ def _candidates(run: Run, shard: int) -> pa.Table:
                 f"{run.path('quality', shard)} has {number}; delete it and relaunch"
             )
         arrays |= {name: table[name].take(rows) for name in names}
+    if own := [*run.settings.source.groups]:
+        arrays |= {name: read_columns(run.path("groups", shard), [name])[name] for name in own}
     return pa.table(arrays)
 
 
@@ -148,23 +158,29 @@ def _expected(run: Run, shard: int) -> int:
     return budget.shard_units(selection, run.num_documents, survivors)
 
 
-_TALLIES = f"""
-SELECT CASE {" ".join(f"WHEN grouping({kind}) = 0 THEN '{kind}'" for kind in SOURCE_KINDS)}
+def _tallies(kinds: Sequence[str]) -> str:
+    """Return SQL that counts documents by kind and name of their group, and fate.
+
+    Documents without a topic are in no topic. Sums of whole numbers do not depend on their order,
+    unlike sums of floats.
+    """
+    quoted = [f'"{kind}"' for kind in kinds]
+    cases = " ".join(f"WHEN grouping(\"{kind}\") = 0 THEN '{kind}'" for kind in kinds)
+    return f"""
+SELECT CASE {cases}
         WHEN grouping(known_topic) = 0 THEN 'topic'
         WHEN grouping(octave) = 0 THEN 'length' ELSE 'all' END AS kind,
     CASE kind WHEN 'all' THEN 'all' WHEN 'length' THEN if(octave < 6, 'below 64',
         format('{{:,}} to {{:,}}', 1::BIGINT << octave, (2::BIGINT << octave) - 1))
-    ELSE coalesce({", ".join(SOURCE_KINDS)}, known_topic) END AS name, fate,
+    ELSE coalesce({", ".join(quoted)}, known_topic) END AS name, fate,
     count(*) AS documents, sum(characters)::BIGINT AS characters, sum(tokens)::BIGINT AS tokens,
     count(quality) AS scored, sum(round(1e6 * quality)::BIGINT)::BIGINT AS quality
 FROM (SELECT *, nullif(topic, '{NO_GROUP}') AS known_topic,
     if(characters < 64, 5, floor(log2(characters))::INT) AS octave,
     if(selected, 'selected', coalesce(dropped, 'left out')) AS fate FROM documents)
-GROUP BY fate, GROUPING SETS ((), {", ".join((*SOURCE_KINDS, "known_topic", "octave"))})
+GROUP BY fate, GROUPING SETS ((), {", ".join((*quoted, "known_topic", "octave"))})
 HAVING name IS NOT NULL ORDER BY kind, name, fate
 """
-"""Counts of documents by kind and name of their group, and fate; documents without a topic are in
-no topic. Sums of whole numbers do not depend on their order, unlike sums of floats."""
 
 
 def _totals(connection: Any, where: str, scores: list[str]) -> dict[str, Any]:

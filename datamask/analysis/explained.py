@@ -1,8 +1,8 @@
 """Measure how well the group of a document alone predicts a score, without its text.
 
 A score that only separates domains selects domains. For each score and each kind of group (dump,
-language, domain, topic, and length in half octaves of characters), over the documents that could be
-selected, or a sample of them:
+language, domain, `source.groups`, topic, and length in half octaves of characters), over the
+documents that could be selected, or a sample of them:
 
 - `auc`: how well the group separates the best tenth by the score from the others: 0.5 is chance, 1
   is certain. A group's prediction is the fraction of its documents in the best tenth,
@@ -34,8 +34,6 @@ MOST_DOCUMENTS = 2_000_000
 FOLDS, PRIOR, BEST_SHARE, STEPS = 5, 10, 10, 2**30
 """Number of folds; number of documents with which the fraction over all counts in a group's
 prediction; one tenth; steps of a score's range (docs/log.md#groups)."""
-
-_KINDS = ("dump", "language", "domain", "topic", "length")
 
 _CELLS = f"""
 CREATE TEMP TABLE cells AS WITH long AS (
@@ -90,31 +88,33 @@ ORDER BY auc DESC NULLS LAST, score, kind
 
 
 def explained(
-    connection: Any, documents: str, number: int, scores: Sequence[str]
+    connection: Any, documents: str, number: int, scores: Sequence[str], of_source: Sequence[str]
 ) -> list[dict[str, Any]]:
     """Return rows of table `score_explained`, largest `auc` first, of kinds with two groups.
 
-    *documents* is SQL for FROM, up to a condition in WHERE, and *number* counts them.
+    *documents* is SQL for FROM, up to a condition in WHERE, and *number* counts them; *of_source*
+    are the kinds of groups that the source knows.
     """
+    every = [*(f'"{kind}"' for kind in of_source), "topic", "length"]
     named = ", ".join(f'"{score}"' for score in scores)
     execute(
         connection,
-        f"CREATE TEMP VIEW compared AS SELECT {named}, dump, language, domain, "
+        f"CREATE TEMP VIEW compared AS SELECT {named}, {', '.join(every[:-2])}, "
         f"nullif(topic, '{NO_GROUP}') AS topic, "
         "floor(2 * log2(nullif(characters, 0)))::VARCHAR AS length, "
         # This half of the hash does not decide what is sampled.
         f"(md5_number(id) & {2**64 - 1}::UHUGEINT)::UBIGINT % {FOLDS} AS fold FROM {documents} "
         f"AND (dropped IS NULL OR dropped = 'pruned') AND {is_sampled(number, MOST_DOCUMENTS)}",
     )
-    several = ", ".join(f"min({kind}) < max({kind})" for kind in _KINDS)
+    several = ", ".join(f"min({kind}) < max({kind})" for kind in every)
     [has_several] = execute(connection, f"SELECT {several} FROM compared")
-    kinds = list(compress(_KINDS, has_several))
+    kinds = list(compress(every, has_several))
     ranges = [_range(connection, score) for score in scores] if kinds else []
     table = pa.Table.from_pylist([row for row in ranges if row])
     if not table.num_rows:
         return []
     execute_with(connection, table, "CREATE TEMP TABLE ranges AS FROM arriving")
-    cases = " ".join(f"WHEN grouping({kind}) = 0 THEN '{kind}'" for kind in kinds)
+    cases = " ".join(f"WHEN grouping({kind}) = 0 THEN '{kind.strip(chr(34))}'" for kind in kinds)
     execute(connection, _CELLS.format(scores=named, cases=cases, kinds=", ".join(kinds)))
     rows: list[dict[str, Any]] = connection.sql(_EXPLAINED).to_arrow_table().to_pylist()
     return rows

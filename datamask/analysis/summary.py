@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import yaml
 
 from datamask.analysis import learning_tables
+from datamask.config.settings import Settings
 from datamask.errors import RunError, SettingsError, one_line
 from datamask.runs import schemas
 from datamask.runs.files import read_columns
@@ -26,11 +27,17 @@ from datamask.runs.run import Run
 from datamask.storage.duckdb_scratch import read_only_duckdb
 from datamask.storage.names import inside
 
-SOURCE_KINDS = {"dump": "dumps", "language": "languages", "domain": "domains"}
-"""Kinds of groups that the source knows, with their plurals."""
+_PLURALS = {"dump": "dumps", "language": "languages", "domain": "domains", "topic": "topics"}
 
-KINDS = SOURCE_KINDS | {"topic": "topics"}
-"""Kinds of groups, with their plurals; documents without a group are in the group `NO_GROUP`."""
+
+def kinds_of(settings: Settings) -> dict[str, str]:
+    """Return the kinds of groups of a run, with their plurals; `NO_GROUP` is a group of each."""
+    return {kind: _PLURALS.get(kind, kind) for kind in (*settings.source.kinds, "topic")}
+
+
+def tabs_of(settings: Settings) -> dict[str, str]:
+    """Return the kinds of groups that pages list, with their names."""
+    return kinds_of(settings) | {"length": "length bands (characters)"}
 
 
 @functools.cache

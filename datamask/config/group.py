@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Tag, ValidationInfo, field_validator
 
@@ -101,13 +101,17 @@ class Group(BaseModel):
         return self.model_copy(update=update)
 
 
-class SourceGroup(Group):
-    """Documents of the source that share a domain, language or dump."""
+OF_SOURCE = ("dump", "language", "domain")
+"""Kinds of groups that every source may have; `source.groups` adds others."""
 
-    column: Literal["domain", "language", "dump"]
-    """what defines the group"""
+
+class SourceGroup(Group):
+    """Documents of the source that share a domain, language, dump or group of your own."""
+
+    column: str
+    """what defines the group: domain, language, dump, or a name in source.groups"""
     value: str
-    """the group's domain, language or dump"""
+    """the group's name"""
 
 
 def groups_in(annotation: Any, tag: str = "") -> dict[str, type[BaseModel]]:

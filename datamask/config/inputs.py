@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from datamask.config import recipe
-from datamask.config.group import Group, Model, Place, known_or_own
-from datamask.config.scores import Score
+from datamask.config.group import OF_SOURCE, Group, Model, Place, known_or_own
+from datamask.config.scores import RESERVED_SCORE_NAMES, Score
 from datamask.config.screening import Contamination, NearDuplicates
 
 WINDOWS, MOST_WINDOWS = 3, 1000
 """Default number of windows of a long text (beginning, middle and end), and the maximum."""
+
+
+RESERVED_GROUP_NAMES = {*RESERVED_SCORE_NAMES, "none", "all"}
+"""Names that groups of `source.groups` cannot have."""
+
+
+def group_name(name: str) -> str:
+    """Return a name for `source.groups` like *name*, which may be that of any column."""
+    own = re.sub(r"\W", "_", name)
+    is_own = re.fullmatch(r"[A-Za-z]\w*", own) and own.lower() not in RESERVED_GROUP_NAMES
+    return own if is_own else f"group_{own}"
 
 
 class Columns(Group):
@@ -37,6 +49,10 @@ class Columns(Group):
         names = (self.text, self.id, self.dump, self.url, self.language)
         return tuple(map(str.lower, names))
 
+    def of_group(self, kind: str) -> str:
+        """Return the column that holds the groups of a kind in `OF_SOURCE`."""
+        return str(getattr(self, "url" if kind == "domain" else kind))
+
 
 class Source(Group):
     """The documents: where they are, and how they are read."""
@@ -50,6 +66,9 @@ class Source(Group):
     `embedding.column` name others)"""
     columns: Columns = Field(default_factory=Columns)
     """names of the columns"""
+    groups: dict[str, str] = Field(default_factory=dict)
+    """groups of your own: a name, and a SQL expression of DuckDB over the source's columns, such as
+    {site: "split_part(url, '/', 3)"}; the name then serves wherever `domain` does"""
     most_characters: int = Field(10_000_000, ge=1)
     """most characters (code points) of one document"""
     longer: Literal["refuse", "cut", "drop"] = "refuse"
@@ -75,6 +94,23 @@ class Source(Group):
         if isinstance(given, Columns):
             given = given.model_dump(exclude_unset=True)
         return data | {"columns": {"id": "chunk_id"} | given if isinstance(given, dict) else given}
+
+    @model_validator(mode="after")
+    def _check_groups(self) -> Source:
+        for name, expression in self.groups.items():
+            if (other := group_name(name)) != name:
+                raise ValueError(f"groups: `{name}` cannot be a name; use another, as `{other}`")
+            if re.search(r"\w\s*\(\s*\)", expression):
+                raise ValueError(f"groups: `{name}` calls a function without columns: {expression}")
+        return self
+
+    def __hash__(self) -> int:
+        return hash(self.model_dump_json())  # A mapping has no hash of its own.
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Names of the kinds of groups that the source knows."""
+        return (*OF_SOURCE, *self.groups)
 
     @property
     def id_column(self) -> str:

@@ -48,8 +48,9 @@ class AnyScore(Group):
     """where the score comes from"""
     normalisation: Literal["rank", "z-score", "min-max", "none"] = "z-score"
     """over the whole corpus"""
-    normalise_within: Literal["none", "domain", "language", "dump", "source"] = "none"
-    """normalise within groups (`source`: the file's folder), small ones less so"""
+    normalise_within: str = "none"
+    """normalise within groups, small ones less so: domain, language, dump, a name in source.groups,
+    or `source`, the file's folder"""
     weight: float = Field(1.0, gt=-1e6, lt=1e6)
     """weight in the combined quality"""
     missing: Literal["error", "drop"] | Annotated[float, Field(ge=-LARGEST, le=LARGEST)] = "error"

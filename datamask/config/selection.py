@@ -46,8 +46,8 @@ WITHOUT_OBJECTIVE = ("random", "semdedup", "d4", "cluster_balanced")
 """Methods that optimise nothing."""
 
 NO_GROUP = "(none)"
-"""Name of the group of documents whose dump, language or domain is missing or blank, or that have
-no topic because they were not embedded."""
+"""Name of the group of documents whose group is missing or blank, or that have no topic because
+they were not embedded."""
 
 
 LENGTH_BINS = 10
@@ -64,8 +64,9 @@ class Topics(Group):
 class Limit(Group):
     """Minimum and maximum fraction of the selection that a group of documents may have."""
 
-    column: Literal["dump", "language", "domain", "topic"]
-    """what defines the groups; the same in all limits of a run"""
+    column: str
+    """what defines the groups: dump, language, domain, topic, or a name in source.groups; the same
+    in all limits of a run"""
     value: str | None = None
     """the group (`(none)`: documents without one); not set: each group without another limit"""
     floor: float = Field(0, ge=0, le=1)
@@ -229,12 +230,6 @@ class Selection(Group):
     def limits_of_source(self) -> tuple[Limit, ...]:
         """The limits of groups that are known before documents are embedded."""
         return tuple(limit for limit in self.limits if limit.column != "topic")
-
-    @property
-    def balances_topics(self) -> bool:
-        """True if the objective may read the documents' topics."""
-        options = [term.options.get("column") for term in self.more_terms]
-        return "topic" in options or self.has_custom_terms
 
     @property
     def needs_tokens(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
 from pydantic import Field, model_validator
@@ -15,6 +15,7 @@ from datamask.config.outputs import Publication, Subset
 from datamask.config.scores import ColumnScore, ExamplesScore, HeuristicScore, Score
 from datamask.config.selection import FROM_RECIPE, WITHOUT_VECTORS, Selection, Topics
 from datamask.config.tokens import Tokens
+from datamask.errors import did_you_mean
 
 SMALL_RATIO = 0.25
 """Budgets up to this fraction of the source fit, whatever AUC and hygiene usually remove."""
@@ -55,6 +56,30 @@ class Settings(Group):
     """training on selections, to compare them"""
     publication: Publication | None = None
     """repository and card; none: neither"""
+
+    @model_validator(mode="after")
+    def _check_groups(self) -> Self:
+        """Refuse names of groups that the run does not have, or that are names of scores."""
+        taken = [name.lower() for name in (*self.source.groups, *(s.name for s in self.scores))]
+        if clash := [name for name in taken if taken.count(name) > 1]:
+            raise ValueError(f"source.groups: `{clash[0]}` is the name of two groups or scores")
+        for key, name, others in self._group_names():
+            known = (*self.source.kinds, *others)
+            if name not in known:
+                hint = did_you_mean(name, known)
+                raise ValueError(f"{key}: no group `{name}`{hint}; known are {', '.join(known)}")
+        return self
+
+    def _group_names(self) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+        """Yield each setting that names a kind of groups, the name, and names only it may have."""
+        for number, limit in enumerate(self.selection.limits):
+            yield f"selection.limits.{number}.column", limit.column, ("topic",)
+        yield "evaluation.hold_out_by", self.evaluation.hold_out_by, ("topic", "none")
+        for number, score in enumerate(self.quality.scores):
+            key = f"quality.scores.{number}"
+            yield f"{key}.normalise_within", score.normalise_within, ("none", "source")
+            if group := score.source_group:
+                yield f"{key}.where.column", group.column, ()
 
     @model_validator(mode="after")
     def _fill_in(self) -> Self:

@@ -60,15 +60,22 @@ SOURCE_SET = "all"
 OTHER_GROUPS = "(other groups)"
 
 
-def load_documents(connection: Any, run: Run) -> None:
-    """Make table `documents`: shard, row, id, quality, dropped, characters, tokens, and groups."""
+def load_documents(connection: Any, run: Run, kind: str = "none") -> None:
+    """Make table `documents`: shard, row, id, quality, dropped, characters, tokens, and groups.
+
+    *kind* is in `source.groups` for its groups too.
+    """
     for shard in range(run.num_shards):
         run.receipt("quality", shard)
-    quality, scores = (combining.rows_of(connection, run, stage) for stage in ("quality", "scores"))
+    quality, scores = (
+        combining.rows_of(connection, run, "quality"),
+        combining.facts_of(connection, run, [kind]),
+    )
+    own = f', s."{kind}"' if kind in run.settings.source.groups else ""
     execute(
         connection,
         "CREATE TABLE documents AS SELECT q.shard, q.row, q.id, q.quality, q.dropped, "
-        "s.characters, s.tokens, s.dump, s.language, s.domain "
+        f"s.characters, s.tokens, s.dump, s.language, s.domain{own} "
         f"FROM {quality} q JOIN {scores} s USING (shard, row)",
     )
 
@@ -263,7 +270,7 @@ def _from_source(run: Run, compute: Compute) -> Iterator[dict[str, Any]]:
     least = LEAST_DOCUMENTS if by != "none" else 1
     most, order = MOST_DOCUMENTS, in_drawn_order(run, "held-out")
     with temporary_duckdb(run.root, compute) as connection:
-        load_documents(connection, run)
+        load_documents(connection, run, by)
         if by == "topic":
             _add_topics(connection, run, compute)
         rows = execute(

@@ -52,7 +52,7 @@ def arm_units(run: Run) -> list[Unit]:
             settings.append(of.learner(as_changed))
             is_followed = run.settings.weight_follows and "quality_weight" not in arm.change
             settings += ["follows"] if is_followed else []
-            settings += map(run.fingerprint_all, of.balanced_topics(as_changed))
+            settings += map(run.fingerprint_all, of.balanced_groups(as_changed))
             settings.append(run.fingerprint_all("embeddings"))
             settings.append(run.fingerprint_all("quality"))
         elif arm.kind == "top_quality":

@@ -31,7 +31,7 @@ class Documents:
         quality: float64, shape N, or None.
         scores: further numbers by name, float64, shape N.
         lengths: tokens, shape N, or None.
-        groups: a name for each document, or None.
+        groups: a name or None for each document, by the column that limits name.
         examples: texts of the wanted kind, or None.
     """
 
@@ -39,7 +39,7 @@ class Documents:
     quality: np.ndarray | None = None
     scores: Mapping[str, np.ndarray] | None = None
     lengths: np.ndarray | None = None
-    groups: list[str | None] | None = None
+    groups: Mapping[str, list[str | None]] | None = None
     examples: list[str] | None = None
 
     @property
@@ -63,7 +63,8 @@ class Documents:
         columns |= {} if quality is None else {GIVEN: quality}
         columns |= {f"score {name}": values for name, values in (self.scores or {}).items()}
         columns |= {} if self.lengths is None else {"token_count": self.lengths}
-        columns |= {} if self.groups is None else {"dump": pa.array(self.groups, pa.string())}
+        for name, values in (self.groups or {}).items():
+            columns[f"group {name}"] = pa.array(values, pa.string())
         source = folder / "source"
         source.mkdir()
         pq.write_table(pa.table(columns), source / "documents.parquet")
@@ -89,7 +90,8 @@ class Documents:
             unweighted = {"kind": "column", "weight": 0.0, "normalisation": "none"}
             for name in self.scores:
                 scores.append({"name": name, "column": f"score {name}", **unweighted})
-        source: dict[str, Any] = {"path": str(folder / "source")}
+        groups = {name: f'"group {name}"' for name in self.groups or ()}
+        source: dict[str, Any] = {"path": str(folder / "source"), "groups": groups}
         if not self.are_texts:
             source |= {"layout": "features", "columns": {"id": "id"}}
         own = {

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from datamask.config import recipe
 from datamask.config.compute import Compute
-from datamask.config.inputs import EMBEDDERS, OWN_VECTORS, Embedding
+from datamask.config.inputs import EMBEDDERS, OWN_VECTORS, Embedding, group_name
 from datamask.config.loading import parse_settings
 from datamask.config.selection import TRAINING, Selection
 from datamask.errors import InputError, SettingsError
@@ -159,6 +159,7 @@ def _given(
     of_groups = {str(limit.get("column", "")) for limit in limits}
     if len(of_groups) > 1 or "" in of_groups:
         raise SettingsError("limits: all must name the same column")
+    known = {name: group_name(name) for name in of_groups}
     if lengths is not None:
         lengths = named(lengths, "lengths")
         if (row := whole_tokens(pa.array(lengths))[1]) >= 0:
@@ -169,9 +170,9 @@ def _given(
         None if quality is None else named(quality, "quality"),
         {name: named(values, name) for name, values in (scores or {}).items()},
         lengths,
-        names_of(column_of(data, of_groups.pop())) if limits else None,
+        {own: names_of(column_of(data, name)) for name, own in known.items()} or None,
         None if examples is None else _texts(examples),
-    ), [{**limit, "column": "dump"} for limit in limits]
+    ), [{**limit, "column": known[str(limit["column"])]} for limit in limits]
 
 
 def _number(num_selected: Any, given: Documents) -> int | None:

@@ -34,17 +34,16 @@ from datamask.runs.in_progress import each_in_turn
 from datamask.runs.schemas import Piece
 from datamask.source.columns import (
     INEXACT,
-    domains,
     feature_problem,
     first_inexact,
     is_numeric,
     missing_score,
-    named,
     usable,
     whole_tokens,
 )
 from datamask.source.completed import batches_of, type_within
 from datamask.source.dumps import COUNT_DUMPS, create_dumps, dump_names, dumps_by_shard
+from datamask.source.groups import SourceGroups
 from datamask.source.long_texts import remedy, surely_long
 from datamask.source.opening import is_remote, naming, open_parquet
 from datamask.source.originals import original
@@ -62,8 +61,8 @@ MOST_FILES_AT_ONCE = 1024
 _Missing = tuple[str, int, str, int]
 """A column, how many documents of a batch lack its score, and the file and row of the first."""
 
-_SCORE = "score:"
-"""Begins the names of columns of scores in the rows of a file."""
+_SCORE, _GROUP = "score:", "group:"
+"""Begin the names of columns of scores, and of groups, in the rows of a file."""
 
 
 def check_rows(
@@ -121,27 +120,17 @@ class _SourceRows:
             score for score in settings.scores if score.source_column and score.missing == "error"
         ]
         self.missing: list[_Missing] = []
-        self.counted = self._counted(columns)
-        dump = settings.source.columns.dump
-        self.has_dumps = dump in columns
-        self.read = {"id": settings.source.id_column, **self.counted}
-        self.read |= {"dump": dump} if self.has_dumps else {}
-
-    def _counted(self, columns: Collection[str]) -> dict[str, str]:
-        """Return the columns to count: limited groups (`name`) and `tokens`, if they matter.
-
-        Returns none if the source lacks one: it is reported, or tokens are counted later.
-        """
-        if self.settings.counts_for_trainer:
-            return {}
-        source, selection = self.settings.source, self.settings.selection
-        counted = {}
-        if selection.limits_of_source:
-            kind = selection.limits[0].column
-            counted["name"] = getattr(source.columns, "url" if kind == "domain" else kind)
-        if selection.needs_tokens:
-            counted["tokens"] = source.columns.token_count
-        return counted if {*counted.values()} <= {*columns} else {}
+        source, selection = settings.source, settings.selection
+        kinds = dict.fromkeys(limit.column for limit in selection.limits_of_source)
+        self.groups = SourceGroups(source, kinds, columns)
+        counted = {f"{_GROUP}{name}": name for name in self.groups.columns} if kinds else {}
+        counted |= {"tokens": source.columns.token_count} if selection.needs_tokens else {}
+        # A missing column is reported from the schema, and a trainer's tokens are counted later.
+        can_count = {*counted.values()} <= {*columns} and not settings.counts_for_trainer
+        self.counted = counted if can_count else {}
+        self.has_dumps = source.columns.dump in columns
+        self.read = {"id": source.id_column, **self.counted}
+        self.read |= {"dump": source.columns.dump} if self.has_dumps else {}
 
     def load(self, connection: Any, threads: int) -> Iterator[DatamaskError]:
         """Fill the table `ids`; yield problems in the order of files. A problem ends its file."""
@@ -231,7 +220,7 @@ class _SourceRows:
             "id": ids,
             "file": pa.array(np.full(len(ids), file, np.int32)),
             "row": pa.array(np.arange(start, start + len(ids))),
-            **self._counts(read, refuse),
+            **self._counts(read, path, refuse),
         }
         if self.has_dumps:
             columns["dump"] = pa.nulls(len(ids), pa.string())
@@ -258,24 +247,22 @@ class _SourceRows:
             raise InputError(problem, path=path, row=first, column=source.columns.text)
 
     def _counts(
-        self, read: pa.RecordBatch, refuse: Callable[[str, int, str], NoReturn]
+        self, read: pa.RecordBatch, path: str, refuse: Callable[[str, int, str], NoReturn]
     ) -> dict[str, pa.Array]:
         """Return group and tokens of each document as in stage `scores`; unknown tokens are 0."""
         if not self.counted:
             return {}
         names = pa.array([NO_GROUP] * len(read), pa.string())
         tokens = pa.array(np.zeros(len(read), np.int64))
-        if "name" in self.counted:
-            names = read["name"].cast(pa.string())
-            if self.settings.selection.limits[0].column == "domain":
-                names = domains(names)
-            names = named(names).fill_null(NO_GROUP)
+        if self.groups.kinds:
+            columns = {name: read[f"{_GROUP}{name}"] for name in self.groups.columns}
+            [names] = self.groups.of(pa.RecordBatch.from_pydict(columns), path).values()
+            names = names.fill_null(NO_GROUP)
         if "tokens" in self.counted:
             known, at = whole_tokens(read["tokens"])
             if at >= 0:
-                refuse(
-                    f"{read['tokens'][at]} tokens in a document; fix it", at, self.counted["tokens"]
-                )
+                column = self.counted["tokens"]
+                refuse(f"{read['tokens'][at]} tokens in a document; fix it", at, column)
             tokens = known.fill_null(0)
         return {"name": names, "tokens": tokens}
 

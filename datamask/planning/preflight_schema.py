@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
+from datamask.config.group import OF_SOURCE
 from datamask.config.selection import GREEDY
 from datamask.config.settings import Settings
-from datamask.errors import DatamaskError, InputError, SettingsError
+from datamask.errors import DatamaskError, InputError, SettingsError, did_you_mean
 from datamask.runs.schemas import added_columns
 from datamask.runs.stage_settings import makes_model
 from datamask.source.columns import feature_problem, has_text, is_id, is_numeric, is_text
+from datamask.source.groups import group_problems
 
 _ProblemOf = Callable[[pa.DataType, str], str]
 """Return the problem of a column's type, which a setting may change; empty if there is none."""
@@ -60,6 +62,7 @@ def column_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskE
         is_vector: _ProblemOf = lambda kind, _: feature_problem(kind, width)  # noqa: E731
         yield from check(settings.vector_column, "embedding.column", is_vector)
     yield from _name_problems(settings, schema)
+    yield from group_problems(source, schema)
     if source.layout == "features":
         for key in ("near_duplicates", "contamination"):
             if getattr(settings.quality, key) is not None:
@@ -68,11 +71,10 @@ def column_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskE
         if score.source_column:
             key = f"quality.scores.{index}.column"
             yield from check(score.source_column, key, _must_be(is_numeric, "a number"))
-        if group := score.source_group:
-            column = {"domain": "url"}.get(group.column, group.column)
-            yield from check(
-                getattr(columns, column), f"source.columns.{column}", _must_be(has_text, "text")
-            )
+        if (group := score.source_group) and group.column in OF_SOURCE:
+            column = columns.of_group(group.column)
+            key = "url" if group.column == "domain" else group.column
+            yield from check(column, f"source.columns.{key}", _must_be(has_text, "text"))
         if score.reads_text and source.layout == "features":
             yield SettingsError(
                 f"quality.scores.{index}.kind: {score.kind} needs text; layout `features` has none"
@@ -118,9 +120,13 @@ def token_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskEr
                     f"selection.{setting}: the run has no topics; set `topics`, as 'topics={{}}'"
                 )
             continue
-        key = "url" if column == "domain" else column
-        name = getattr(source.columns, key)
-        if name not in schema.names:
+        if column not in source.kinds:
+            hint, known = did_you_mean(column, source.kinds), ", ".join((*source.kinds, "topic"))
+            yield SettingsError(
+                f"selection.{setting}: no group `{column}`{hint}; known are {known}"
+            )
+        elif column in OF_SOURCE and (name := source.columns.of_group(column)) not in schema.names:
+            key = "url" if column == "domain" else column
             yield SettingsError(
                 f"selection.{setting}: the source has no column `{name}`; set source.columns.{key}"
             )

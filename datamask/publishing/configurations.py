@@ -144,7 +144,7 @@ def _write_scores(run: Run, folder: Path) -> Configuration:
         *("id", "dump", *names, "quality", "dropped", *schemas.NEAR_DUPLICATE.names),
         *("contaminated_by", "logit", "selected", "shard"),
     )
-    documents = schemas.documents(names)
+    documents = schemas.documents(run.settings)
     schema = pa.schema([(name, documents.field(name).type) for name in columns])
 
     def batches() -> Iterator[pa.RecordBatch]:

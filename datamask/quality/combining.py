@@ -14,7 +14,7 @@ writes a part of it first, because only documents that are not dropped yet are c
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -111,10 +111,20 @@ def double(value: float) -> str:
 
 
 def load_documents(connection: Any, run: Run, kinds: list[str]) -> None:
-    """Make view `documents`: the `scores` of all shards, with shard and the groups g_<kind>."""
-    scores = rows_of(connection, run, "scores")
+    """Make view `documents`: the facts of all shards, with shard and the groups g_<kind>."""
+    scores = facts_of(connection, run, kinds)
     columns, joins = group_columns(connection, run, kinds)
     execute(connection, f"CREATE VIEW documents AS SELECT s.*{columns} FROM {scores} s {joins}")
+
+
+def facts_of(connection: Any, run: Run, kinds: Collection[str]) -> str:
+    """Return SQL for the `scores` of all shards, with groups of *kinds* that the user named."""
+    scores = rows_of(connection, run, "scores")
+    own = [f'g."{kind}"' for kind in run.settings.source.groups if kind in kinds]
+    if not own:
+        return scores
+    groups = rows_of(connection, run, "groups")
+    return f"(SELECT s.*, {', '.join(own)} FROM {scores} s JOIN {groups} g USING (shard, row))"
 
 
 def rows_of(connection: Any, run: Run, stage: str) -> str:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from datamask.config.compute import Compute
 from datamask.config.selection import Selection
 from datamask.errors import DatamaskError, InputError, gathering
-from datamask.quality.combining import load_documents, rows_of
+from datamask.quality.combining import facts_of, load_documents, rows_of
 from datamask.runs import schemas
 from datamask.runs.budget import Counts, budget_problems, check_budget, total_units, unit_of
 from datamask.runs.run import Run
@@ -82,7 +82,8 @@ def _counts_of_scores(connection: Any, run: Run) -> Counts:
     limits = run.settings.selection.limits_of_source
     name = group_column(limits[0].column, "s") if limits else "''"
     execute(connection, COUNTS)
-    counted = f"SELECT {name}, count(*), sum(tokens) FROM documents s GROUP BY ALL"
+    facts = facts_of(connection, run, [limit.column for limit in limits])
+    counted = f"SELECT {name}, count(*), sum(tokens) FROM {facts} s GROUP BY ALL"
     execute(connection, f"INSERT INTO counts {counted}")
     return counts_of_source(connection, run.settings.selection, run.num_documents)
 
@@ -136,13 +137,14 @@ def _check_limits(connection: Any, run: Run) -> None:
     tried, in order of quality alone.
     """
     selection = run.settings.selection
-    name = group_column(selection.limits[0].column, "documents")
+    name = group_column(selection.limits[0].column, "facts")
+    facts = facts_of(connection, run, [selection.limits[0].column])
     unit = "1" if selection.tokens is None else "result.tokens"
     execute(
         connection,
         f"CREATE VIEW candidates AS SELECT shard, {name} AS name, quality::FLOAT AS logit, "
-        f"quality, result.id AS id, {unit} AS units FROM result JOIN documents USING (shard, row) "
-        "WHERE dropped IS NULL",
+        f"quality, result.id AS id, {unit} AS units FROM result JOIN {facts} facts "
+        "USING (shard, row) WHERE dropped IS NULL",
     )
     total = total_units(selection, run.num_documents)
     if selection.tokens is None:

@@ -37,9 +37,10 @@ from datamask.runs import schemas
 from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
 from datamask.runs.run import Run, shard_seed
-from datamask.source.columns import domains, usable
+from datamask.source.columns import usable
+from datamask.source.groups import SourceGroups
 from datamask.source.opening import PlannedFiles
-from datamask.source.reading import read_ids, read_shard
+from datamask.source.reading import read_ids, read_shard, source_schema
 from datamask.source.rows import ROW_SUFFIXES, read_rows, read_scores
 from datamask.source.windows import Scorer
 
@@ -255,13 +256,11 @@ def _random_texts(
 
 def _is_in(run: Run, shard: int, group: SourceGroup) -> np.ndarray:
     """Return which documents of a shard are in a group; bool."""
-    is_domain, columns = group.column == "domain", run.settings.source.columns
-    name = columns.url if is_domain else getattr(columns, group.column)
+    groups = SourceGroups(run.settings.source, [group.column], source_schema(run).names)
     is_member = []
-    for batch in read_shard(run, shard, [name], has_text=False):
-        values = batch.column(0).cast(pa.string())
-        values = domains(values) if is_domain else values
-        is_member.append(pc.fill_null(pc.equal(values, group.value), False))
+    for batch in read_shard(run, shard, groups.columns, has_text=False):
+        names = groups.of(batch, run.settings.source.path)[group.column]
+        is_member.append(pc.fill_null(pc.equal(names, group.value), False))
     return np.asarray(pa.chunked_array(is_member, pa.bool_()))
 
 

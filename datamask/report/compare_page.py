@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 
 from datamask.analysis.compare import Comparisons
-from datamask.analysis.summary import KINDS, gains, open_composition, totals_of
+from datamask.analysis.summary import gains, kinds_of, open_composition, totals_of
 from datamask.report.chart_data import curve_charts
 from datamask.report.redundancy import redundancy
 from datamask.report.rendering import render
@@ -70,5 +70,7 @@ def compare_page(comparisons: Comparisons) -> str:
             totals={name: totals_of(run) for name, run in comparisons.runs.items()},
             terms=term_rows(comparisons),
             curves=curve_charts(comparisons.runs),
-            kinds=KINDS,
+            kinds={
+                k: v for run in comparisons.runs.values() for k, v in kinds_of(run.settings).items()
+            },
         )

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from datamask.analysis.summary import KINDS, query
+from datamask.analysis.summary import query
 from datamask.config.loading import parse_settings
 from datamask.config.selection import WITHOUT_OBJECTIVE
 from datamask.errors import SettingsError
@@ -33,6 +33,9 @@ FROM groups g JOIN funnel f ON f.kind = 'all' AND f.step = 'selected'
 """Groups with the fraction kept relative to the source's, and the documents that a random selection
 would keep."""
 
+IS_GROUP = "kind NOT IN ('all', 'length')"
+"""SQL condition for rows about a group; a band of lengths is none."""
+
 _UNUSUAL = f"""
 WITH rates AS (
     SELECT kind, name, step, number, documents, documents / nullif(lag(documents) OVER (
@@ -46,7 +49,7 @@ SELECT r.*, if(retention < 1, lost_at, won_at) AS step
 FROM ({RETENTION}) r JOIN causes USING (kind, name), (
     SELECT max(documents) FILTER (step = 'selected') / max(documents) AS share
     FROM funnel WHERE kind = 'all')
-WHERE kind IN {tuple(KINDS)} AND greatest(expected, documents_after) >= {LEAST_EXPECTED}
+WHERE {IS_GROUP} AND greatest(expected, documents_after) >= {LEAST_EXPECTED}
     AND (retention < {LEAST_RETENTION} OR retention > {1 / LEAST_RETENTION})
     AND abs(documents_after - expected) > {BEYOND_CHANCE} * sqrt(expected * (1 - share))
 ORDER BY abs(documents_after - expected) DESC, kind, name
@@ -79,7 +82,7 @@ def unusual_groups(run: Run) -> list[Row]:
 
 def groups(run: Run) -> Iterator[Finding]:
     """Report groups that keep far less or more than chance allows, since when, and why."""
-    large = f"kind IN {tuple(KINDS)} AND expected >= {LEAST_EXPECTED}"
+    large = f"{IS_GROUP} AND expected >= {LEAST_EXPECTED}"
     [row] = query(run, f"SELECT count(*) AS number FROM ({RETENTION}) WHERE {large}")
     unusual = unusual_groups(run)
     if not row["number"] and not unusual:
@@ -280,7 +283,7 @@ SELECT kind, name, copies / source AS share FROM (
     SELECT kind, name, step, lag(documents) OVER steps - documents AS copies,
         first_value(documents) OVER steps AS source
     FROM funnel WINDOW steps AS (PARTITION BY kind, name ORDER BY number)
-) WHERE step = 'near_duplicate' AND kind IN {tuple(KINDS)} AND 2 * copies > source
+) WHERE step = 'near_duplicate' AND {IS_GROUP} AND 2 * copies > source
     AND source >= {LEAST_EXPECTED} ORDER BY copies DESC, kind, name
 """
 

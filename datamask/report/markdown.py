@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from datamask.analysis.summary import benchmarks, drift, funnel_of, query, repeats_of
-from datamask.report.page_data import TABS
+from datamask.analysis.summary import benchmarks, drift, funnel_of, query, repeats_of, tabs_of
 from datamask.report.rendering import render
 from datamask.runs.run import Run
 
@@ -55,6 +54,6 @@ def report_markdown(run: Run) -> str:
         moved=moved_groups(run, 10),
         groups={
             title: query(run, f"SELECT * FROM groups WHERE kind = '{kind}' {most_changed}")
-            for kind, title in TABS.items()
+            for kind, title in tabs_of(run.settings).items()
         },
     )

@@ -101,7 +101,7 @@ def _page(
         evaluated=findings(run),
         formula=formula(selection),
         funnel=funnel,
-        kinds={kind: name for kind, name in page_data.TABS.items() if kind in kinds},
+        kinds={kind: name for kind, name in summary.tabs_of(run.settings).items() if kind in kinds},
         documents=len(documents),
         first_documents=page_data.first_documents(documents),
         states=page_data.choices(documents),

@@ -13,14 +13,11 @@ import json
 from collections import Counter
 from typing import Any
 
-from datamask.analysis.summary import KINDS, open_run_database, query, rows_of
+from datamask.analysis.summary import open_run_database, query, rows_of
 from datamask.report.finding import LEAST_EXPECTED
 from datamask.report.group_findings import RETENTION
 from datamask.report.redundancy import NEAR_COPY, NEAR_DUPLICATE_COSINE
 from datamask.runs.run import Run
-
-TABS = KINDS | {"length": "length bands (characters)"}
-"""Kinds of groups that the page lists, with their names."""
 
 
 def groups(run: Run) -> list[list[Any]]:

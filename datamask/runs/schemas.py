@@ -281,15 +281,18 @@ def scores(names: Iterable[str]) -> pa.Schema:
     `row` counts from 0 within the shard. Facts that the source lacks are null, and so are blank
     dumps, languages and domains. `characters` and `content`, the first 16 bytes of the text's
     SHA-256, are null for layout `features`; `content` also if no setting compares texts
-    (`Settings.compares_texts`). Missing raw scores are null. `text_read` is the least fraction of
-    the text's characters that a score has read; null if none reads texts. An empty document has 0
-    `tokens` if tokens are known at all.
+    (`Settings.compares_texts`). `text_read` is the least fraction of the text's characters that a
+    score has read; null if none reads texts. An empty document has 0 `tokens` if any are known.
     """
     facts = {"characters": _WHOLE, "tokens": _WHOLE, "text_read": _FLOAT}
-    facts |= {"dump": _TEXT, "language": _TEXT}
-    facts |= {"domain": _TEXT, "content": pa.binary(16)}
+    facts |= {"dump": _TEXT, "language": _TEXT, "domain": _TEXT, "content": pa.binary(16)}
     facts |= dict.fromkeys(names, _DOUBLE)
     return pa.schema([*_never_null(id=_TEXT, row=_WHOLE), *facts.items()])
+
+
+def groups(names: Iterable[str]) -> pa.Schema:
+    """`groups/`: each document's groups of `source.groups`, in the source's order; null: none."""
+    return pa.schema([*_never_null(row=_WHOLE), *((name, _TEXT) for name in names)])
 
 
 def classifier_scores(names: Iterable[str]) -> pa.Schema:
@@ -298,9 +301,9 @@ def classifier_scores(names: Iterable[str]) -> pa.Schema:
     `text_read:` and the name of a score: the fraction of the text's characters that its model read;
     null if the tokeniser does not say.
     """
-    names = list(names)
-    read = [(READ_BY.format(name), _FLOAT) for name in names]
-    return pa.schema([*_never_null(id=_TEXT, **dict.fromkeys(names, _DOUBLE)), *read])
+    scores = dict.fromkeys(names, _DOUBLE)
+    read = {READ_BY.format(name): _FLOAT for name in scores}
+    return pa.schema([*_never_null(id=_TEXT, **scores), *read.items()])
 
 
 def file_scores(names: Iterable[str]) -> pa.Schema:
@@ -340,24 +343,24 @@ def quality(names: Iterable[str]) -> pa.Schema:
     return pa.schema([*_never_null(id=_TEXT, row=_WHOLE), *scores, *reason])
 
 
-def documents(names: Iterable[str], has_repeats: bool = False) -> pa.Schema:
+def documents(settings: Settings) -> pa.Schema:
     """`documents/`: all that is known of a shard's documents, in the source's order.
 
-    Facts and raw scores are as in `scores/`, with "(none)" for a missing dump, language or domain;
-    `topic` is as in `topics/`, or "(none)" for a document that was not embedded or if the run has
-    no topics; quality and what follows it are as in `quality/` and `selection/`. `text_read` is the
-    least fraction of the text's characters that a score or (if its vectors are kept) the embedder
-    has read, null if unknown. `top_quality`: true if quality alone would select the document. With
-    `selection.max_repeat` above 1, `repeat` is how often training sees it, if it is selected.
+    Facts and raw scores are as in `scores/`, and groups with "(none)" where one is missing; `topic`
+    is "(none)" for a document that was not embedded or if the run has no topics; quality and what
+    follows it are as in `quality/` and `selection/`. `text_read` is the least fraction of the text
+    that a score or (if its vectors are kept) the embedder has read, null if unknown. `top_quality`:
+    true if quality alone would select the document. `repeat`: how often training sees it.
     """
     facts = _never_null(shard=_INT, id=_TEXT, row=_WHOLE)
     facts += [("characters", _WHOLE), ("tokens", _WHOLE), ("text_read", _FLOAT)]
-    facts += _never_null(dump=_TEXT, language=_TEXT, domain=_TEXT)
-    judged = [*((name, _DOUBLE) for name in names), *_never_null(topic=_TEXT)]
+    facts += _never_null(**dict.fromkeys(settings.source.kinds, _TEXT))
+    judged = [*((score.name, _DOUBLE) for score in settings.scores), *_never_null(topic=_TEXT)]
     judged += [("quality", _DOUBLE), ("dropped", _TEXT)]
     judged += [*NEAR_DUPLICATE, *CONTAMINATION, ("logit", _FLOAT)]
     judged += _never_null(selected=_BOOL, top_quality=_BOOL)
-    return pa.schema([*facts, *judged, *([("repeat", _INT)] if has_repeats else [])])
+    repeats = [("repeat", _INT)] if settings.selection.max_repeat > 1 else []
+    return pa.schema([*facts, *judged, *repeats])
 
 
 TALLIES = pa.schema(
@@ -366,10 +369,11 @@ TALLIES = pa.schema(
         *((name, _WHOLE) for name in ("characters", "tokens", "scored", "quality")),
     ]
 )
-"""`tallies/`: the fate of a shard's documents, by `kind` (all, dump, language, domain, topic,
-length) and `name` of their group; documents without a topic are in none. `fate` is `selected`,
-`left out`, or one of `DROP_REASONS`; `scored` counts the documents with a quality, and `quality` is
-its sum in millionths. A length is a band of characters whose upper end is twice the lower one."""
+"""`tallies/`: the fate of a shard's documents, by `kind` (all, dump, language, domain, name in
+`source.groups`, topic, length) and `name` of their group; documents without a topic are in none.
+`fate` is `selected`, `left out`, or one of `DROP_REASONS`; `scored` counts the documents with a
+quality, and `quality` is its sum in millionths. A length is a band of characters: its upper end is
+twice the lower one."""
 
 
 def embeddings(dimension: int, storage: str = "float16") -> pa.Schema:

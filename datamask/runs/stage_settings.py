@@ -8,7 +8,7 @@ A function here is named after the output whose settings it returns.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from datamask.config.scores import ExamplesScore
@@ -76,6 +76,7 @@ def example_models(settings: Settings) -> list[Any]:
             if score.where:
                 columns = settings.source.columns
                 read.append([score.where, columns.url, columns.language, columns.dump])
+                read += filter(None, [settings.source.groups.get(score.where.column)])
             chosen.append([score.name, score.path, score.labels, score.least_correlation, *read])
             if score.path and score.group_column:
                 chosen.append(score.group_column)
@@ -255,22 +256,36 @@ def makes_model(settings: Settings) -> bool:
     return settings.selection.method == "mask" and not settings.selection.mask_model
 
 
-def balanced_topics(settings: Settings) -> tuple[str, ...]:
-    """Name stage `topics` if the objective may read topics."""
-    return ("topics",) if settings.selection.balances_topics and settings.topics else ()
+def _of_groups(settings: Settings, kinds: Iterable[Any]) -> tuple[str, ...]:
+    """Name the stages that make groups of some kinds."""
+    stages = {"topic": "topics"} if settings.topics else {}
+    stages |= dict.fromkeys(settings.source.groups, "groups")
+    return tuple(dict.fromkeys(stages[kind] for kind in kinds if kind in stages))
 
 
-def held_out_topics(settings: Settings) -> tuple[str, ...]:
-    """Name the stages that give held-out documents their topics, if these are read."""
+def balanced_groups(settings: Settings) -> tuple[str, ...]:
+    """Name the stages that make groups which the objective may read."""
+    kinds = [term.options.get("column") for term in settings.selection.more_terms]
+    if settings.selection.has_custom_terms:
+        kinds = ["topic", *settings.source.groups]
+    return _of_groups(settings, kinds)
+
+
+def normalised_groups(settings: Settings) -> tuple[str, ...]:
+    """Name the stages that make groups within which scores are normalised."""
+    return _of_groups(settings, (score.normalise_within for score in settings.scores))
+
+
+def limited_groups(settings: Settings) -> tuple[str, ...]:
+    """Name the stages that make groups with floors or caps."""
+    return _of_groups(settings, (limit.column for limit in settings.selection.limits))
+
+
+def held_out_groups(settings: Settings) -> tuple[str, ...]:
+    """Name the stages that give held-out documents their groups, if these are read."""
     if settings.evaluation.hold_out_by != "topic":
-        return ()
+        return _of_groups(settings, [settings.evaluation.hold_out_by])
     return ("topic_model", "vector_places") if settings.vector_files else ("topic_model",)
-
-
-def limited_topics(settings: Settings) -> tuple[str, ...]:
-    """Name stage `topics` if floors or caps limit topics."""
-    selection = settings.selection
-    return ("topics",) if selection.limits != selection.limits_of_source else ()
 
 
 def exchanges(settings: Settings) -> bool:

@@ -122,10 +122,11 @@ def read_column(run: Run, stage: str, documents: ShardDocuments, name: str) -> p
 
 
 def read_groups(run: Run, documents: ShardDocuments, column: str) -> pa.ChunkedArray:
-    """Read the group of each document by dump, language, domain or topic; text, shape N."""
+    """Read the group of each document by topic, or by a kind of the source; text, shape N."""
     if column == "topic":
         return read_column(run, "topics", documents, "topic")
-    groups = read_columns(run.path("scores", documents.shard), [column])[column]
+    stage = "groups" if column in run.settings.source.groups else "scores"
+    groups = read_columns(run.path(stage, documents.shard), [column])[column]
     return pc.fill_null(groups.take(documents.rows), NO_GROUP)
 
 

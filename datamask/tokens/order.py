@@ -49,8 +49,7 @@ def check_phases(settings: Settings) -> None:
     """Refuse conditions of phases that fail on the columns of the documents, or read others."""
     import duckdb
 
-    names = [score.name for score in settings.scores]
-    documents = schemas.documents(names, settings.selection.max_repeat > 1).empty_table()
+    documents = schemas.documents(settings).empty_table()
     with duckdb.connect(config={"enable_external_access": False}) as connection:
         for phase in filter(lambda phase: phase.where, wanted(settings).phases):
             try:

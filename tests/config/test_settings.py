@@ -51,7 +51,7 @@ WRONG = [
     ),
     (
         {"quality": {"scores": [{"normalise_within": "topic"}]}, "topics": {}},
-        "quality.scores.0.normalise_within: Input should be",
+        "settings: quality.scores.0.normalise_within: no group `topic`",
     ),
     *(
         ({"evaluation": data}, f"evaluation{message}")

@@ -86,6 +86,7 @@ ELSEWHERE = {
     "quality.scores.missing": "a score that must not be missing is refused again by `quality`",
     "evaluation.arms.path": "its content is pinned",
     "evaluation.seeds": "models of more seeds go on drawing from the text encoded for fewer",
+    "source.groups": "where it has names there is a stage `groups`, which has it",
     "selection.max_repeat": "above 1 there is a stage `repeats`, which has it",
     "selection.rounds": "whether it is 1 is known; else it only ends the rounds (`STAGES`)",
 }

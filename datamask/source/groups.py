@@ -1,0 +1,145 @@
+"""Groups of documents by the source's columns: dump, language, domain, and `source.groups`.
+
+Groups of `source.groups` are SQL expressions, which DuckDB computes row by row: an expression that
+looks at other rows, at files or at the clock is refused when the run is planned. Their values are
+texts; blank ones are null, which is no group.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from datamask.config.compute import Compute
+from datamask.config.group import OF_SOURCE
+from datamask.config.inputs import Source
+from datamask.errors import InputError, SettingsError
+from datamask.runs import schemas
+from datamask.runs.in_progress import advance
+from datamask.runs.output import write_output
+from datamask.runs.receipt import Receipt
+from datamask.runs.run import Run
+from datamask.source.columns import domains, named
+from datamask.source.reading import read_shard, source_schema
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _columns_in(expression: str, known: Iterable[str]) -> list[str]:
+    """Return the columns that an expression may read: those whose names occur in it."""
+    return [name for name in known if name.lower() in expression.lower()]
+
+
+def group_problems(source: Source, schema: pa.Schema) -> Iterator[SettingsError]:
+    """Yield an error for each expression of `source.groups` that DuckDB refuses.
+
+    A CHECK constraint accepts the same expressions: no other rows, no subqueries, one statement.
+    """
+    import duckdb
+
+    for name, expression in source.groups.items():
+        table = schema.empty_table().select(_columns_in(expression, schema.names))
+        with _database() as connection:
+            kinds = {}
+            if table.num_columns:
+                relation = connection.from_arrow(table)
+                kinds = dict(zip(relation.columns, relation.types, strict=True))
+            columns = "".join(f"{_quoted(column)} {kind}, " for column, kind in kinds.items())
+            try:
+                connection.execute(
+                    f"CREATE TABLE source ({columns}own INT, CHECK (({expression})::VARCHAR = ''))"
+                )
+            except duckdb.Error as error:
+                yield SettingsError(
+                    f"source.groups.{name}: {expression}: {_reason(error)}; the source's columns "
+                    f"are {', '.join(schema.names)}"
+                )
+
+
+def _reason(error: Exception) -> str:
+    """Return DuckDB's reason, without the statement and the constraint that are not the user's."""
+    first = str(error).partition("\n")[0]
+    return re.sub(r"(referenced )?in check constraints?!?", "", first, flags=re.I).strip()
+
+
+def _database() -> Any:
+    """Open an empty database that reads no files."""
+    import duckdb
+
+    return duckdb.connect(config={"threads": 1, "enable_external_access": "false"})
+
+
+class SourceGroups:
+    """The groups of documents, of some kinds.
+
+    Args:
+        source: names the columns, and has the expressions.
+        kinds: names of kinds that the source knows (`OF_SOURCE`, or in `source.groups`).
+        known: columns of the source.
+    """
+
+    def __init__(self, source: Source, kinds: Iterable[str], known: Collection[str]) -> None:
+        self.source, self.kinds = source, list(kinds)
+        read = []
+        for kind in self.kinds:
+            if kind in OF_SOURCE:
+                read.append(source.columns.of_group(kind))
+            else:
+                read += _columns_in(source.groups[kind], known)
+        # A batch without columns would not say how many rows it has.
+        self.columns = list(dict.fromkeys(read)) or [source.id_column]
+        """Columns of the source that the groups are made of."""
+        self.database = _database() if {*self.kinds} & source.groups.keys() else None
+
+    def of(self, batch: pa.RecordBatch, path: str) -> dict[str, pa.Array]:
+        """Return the groups of a batch with these columns, by kind; text, null without a group.
+
+        Raises:
+            InputError: an expression fails for one of the values; it names *path*.
+        """
+        groups: dict[str, pa.Array] = {}
+        for kind in self.kinds:
+            if kind in OF_SOURCE:
+                values = batch.column(self.source.columns.of_group(kind)).cast(pa.string())
+                groups[kind] = named(domains(values) if kind == "domain" else values)
+            else:
+                groups[kind] = named(self._computed(kind, batch, path))
+        return groups
+
+    def _computed(self, kind: str, batch: pa.RecordBatch, path: str) -> pa.Array:
+        import duckdb
+
+        assert self.database is not None
+        with self.database.cursor() as connection:
+            connection.register("source", batch)
+            try:
+                made = connection.sql(f"SELECT ({self.source.groups[kind]})::VARCHAR FROM source")
+                column = made.to_arrow_table().column(0).cast(pa.string())
+            except duckdb.Error as error:
+                problem = f"{_reason(error)}; correct the value, or use try_cast"
+                column = f"source.groups.{kind}"
+                raise InputError(problem, path=path, column=column) from None
+        return column.combine_chunks()
+
+
+def name_groups(run: Run, shard: int, compute: Compute) -> Receipt:
+    """Write `groups/NNNNN.parquet`: each document's groups of `source.groups`.
+
+    Raises:
+        InputError: an expression fails for a value, or the source cannot be read.
+    """
+    source = run.settings.source
+    groups = SourceGroups(source, source.groups, source_schema(run).names)
+    schema, parts, done = schemas.groups(source.groups), [], 0
+    for batch in read_shard(run, shard, groups.columns, has_text=False):
+        made = groups.of(batch, source.path)
+        rows = pa.array(range(done, done + len(batch)), pa.int64())
+        parts.append(pa.RecordBatch.from_pydict({"row": rows, **made}, schema=schema))
+        done += len(batch)
+        advance(done, run.shard_rows(shard))
+    return write_output(run, "groups", shard, schema, parts, {})

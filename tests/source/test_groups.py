@@ -1,0 +1,125 @@
+"""Groups of `source.groups` do what built-in groups of the same documents do."""
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import datamask
+from datamask.analysis.summary import query
+from datamask.config.compute import Compute
+from datamask.config.loading import parse_settings
+from datamask.errors import InputError, SettingsError
+from datamask.planning.plan import plan_run
+from datamask.quality import examples
+from datamask.source.groups import name_groups
+from tests.finished import corpus, finish, selected_ids, settings, table_of
+
+pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
+
+PLACE = "replace(lower(split_part(url, '/', 3)), 'www.', '')"
+OWN = {"tongue": "language", "place": PLACE, "band": "if(edu > 0, 'high', NULL)"}
+
+
+def grouped(language: str, domain: str) -> dict:
+    """Settings that use two kinds of groups wherever a kind can be named."""
+    wanted = {"kind": "examples", "where": {"column": domain, "value": "site2.org"}}
+    edu = {"name": "edu", "kind": "column", "column": "edu", "normalise_within": domain}
+    return {
+        "quality": {"scores": [edu, {"name": "wanted", "least_correlation": -1, **wanted}]},
+        "selection": {
+            "limits": [
+                {"column": language, "value": "de", "floor": 0.5},
+                {"column": language, "value": "en", "cap": 0.4},
+            ],
+            **{"method": "top_quality", "metric": ""},
+        },
+    }
+
+
+@pytest.fixture(scope="module")
+def runs(source, tmp_path_factory):
+    """The same selection by built-in groups, and by groups of the user's own."""
+    root = tmp_path_factory.mktemp("groups")
+    chosen = {
+        "built-in": settings(source, **grouped("language", "domain")),
+        "own": settings(source, source={"groups": OWN}, **grouped("tongue", "place")),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(examples, "LEAST_LABELS", 20)
+        return [finish(root / name, settings, "composition") for name, settings in chosen.items()]
+
+
+def test_own_groups_serve_wherever_built_in_ones_do(runs):
+    """Limits, examples, normalisation and the report's figures are the same."""
+    built_in, own = runs
+    assert selected_ids(own) == selected_ids(built_in)
+    assert table_of(own, "quality") == table_of(built_in, "quality")
+    for table in ("groups", "score_explained"):
+        rows = [
+            query(run, f"SELECT * EXCLUDE kind FROM {table} WHERE kind IN ('{kinds}') ORDER BY ALL")
+            for run, kinds in ((built_in, "language', 'domain"), (own, "tongue', 'place"))
+        ]
+        assert rows[0] == rows[1] != []
+    known = pa.concat_tables([pq.read_table(path) for path in sorted_files(built_in)])
+    bands = [{True: "high", False: "(none)"}[edu > 0] for edu in known["edu"].to_pylist()]
+    assert table_of(own, "documents")["band"].to_pylist() == bands
+
+
+def sorted_files(run):
+    """The files of a run's source, in order."""
+    return list(dict.fromkeys(piece.path for piece in run.pieces))
+
+
+def test_only_what_reads_groups_is_made_again(runs):
+    """A further group of a finished run leaves its scores, qualities and mask."""
+    built_in, _ = runs
+    source = built_in.settings.source.model_copy(update={"groups": OWN})
+    now = replace(built_in, settings=built_in.settings.model_copy(update={"source": source}))
+    for stage in ("example_models", "scores", "quality", "learning", "threshold", "selection"):
+        assert set(now.states(stage)) == {"done"}
+    assert set(now.states("groups")) == {"missing"}
+    assert set(now.states("documents")) == {"stale"}
+
+
+WRONG = ["nope", "count(*)", "(SELECT 1)", "row_number() OVER ()", "n +", "x; DROP TABLE x"]
+
+
+@pytest.mark.parametrize("expression", ["random( )", *WRONG])
+def test_an_expression_that_is_wrong_is_refused_when_planned(source, tmp_path, expression):
+    """In one line that names the group, before any work."""
+    with pytest.raises(SettingsError, match=r"groups") as caught:
+        plan_run(tmp_path / "run", settings(source, source={"groups": {"own": expression}}))
+    assert "own" in str(caught.value) and expression in str(caught.value)
+    assert "\n" not in str(caught.value) and "LINE" not in str(caught.value)
+    assert not list((tmp_path).rglob("*.parquet"))
+
+
+@pytest.mark.parametrize("limits", [(), ({"column": "own", "cap": 0.5},)])
+def test_a_value_for_which_an_expression_fails_is_refused_with_its_file(tmp_path, limits):
+    """When planned if limits count the groups, else by the stage that names them."""
+    folder = corpus(tmp_path / "source")
+    chosen = settings(folder, source={"groups": {"own": "id::INT"}}, selection={"limits": limits})
+    with pytest.raises(InputError, match=r"column source\.groups\.own.*0-00.*try_cast") as caught:
+        name_groups(plan_run(tmp_path / "run", chosen), 0, Compute())
+    assert str(folder) in str(caught.value)
+
+
+def test_groups_that_a_run_lacks_are_refused():
+    """A name that is neither built in nor set, or that is that of a column of the run's files."""
+    names = {"selection": {"limits": [{"column": "sites", "cap": 0.1}]}}
+    with pytest.raises(SettingsError, match="did you mean `site`"):
+        parse_settings({"source": {"groups": {"site": "url"}}, **names})
+    for name in ("quality", "Domain", "none", "a b"):
+        with pytest.raises(SettingsError, match=f"`{name}`"):
+            parse_settings({"source": {"groups": {name: "url"}}})
+
+
+def test_select_names_the_column_of_its_limits():
+    """Errors and limits of a table's column have the column's name."""
+    table = pa.table({"text": [f"text {row}" for row in range(40)], "site": ["a", "b"] * 20})
+    with pytest.raises(SettingsError, match="the floor of site b"):
+        datamask.select(
+            table, column="text", ratio=0.6, limits=[{"column": "site", "value": "b", "floor": 0.9}]
+        )
