@@ -207,7 +207,7 @@ def schemas() -> Iterator[str]:
     given = {**EXAMPLES, "settings": Settings()}
     for name, text in documented(module):
         made = getattr(module, name)
-        if callable(made):
+        if callable(made) and made.__annotations__["return"] == "pa.Schema":
             parameters = inspect.signature(made).parameters.values()
             made = made(**{p.name: given[p.name] for p in parameters if p.default is p.empty})
         if not isinstance(made, pa.Schema):
