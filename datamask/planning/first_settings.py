@@ -28,7 +28,7 @@ from datamask.config.settings import Settings
 from datamask.errors import DatamaskError, InputError, one_line, together
 from datamask.planning.preflight_schema import column_problems
 from datamask.source.columns import is_id, is_numeric, is_text, is_vector
-from datamask.source.completed import batches_of, with_fields, with_folders
+from datamask.source.completed import UUID, batches_of, with_fields, with_folders
 from datamask.source.convert import first_records, source_files
 from datamask.source.opening import open_parquet, resolve_path
 from datamask.source.reading import plain_schema, plain_type, read_footers
@@ -213,9 +213,14 @@ def settings_text(look: Look, name: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _is_id(kind: pa.DataType) -> bool:
+    """Return True if a source may have ids of this type."""
+    return is_id(kind) or kind == UUID
+
+
 FITS: dict[str, tuple[Callable[[pa.DataType], bool], str]] = {
     **dict.fromkeys(NAMES, (is_text, "text")),
-    "id": (is_id, "text or integers"),
+    "id": (_is_id, "text, integers or UUIDs"),
     "token_count": (is_numeric, "numbers"),
 }
 """Types that a column can have, and in words."""
@@ -241,7 +246,7 @@ def _columns(schema: pa.Schema, first: pa.Table) -> dict[str, str]:
     if "text" not in columns and texts:
         columns["text"] = max(texts, key=lambda name: _mean_length(first[name]))
     if "id" not in columns:
-        keys = (name for name in schema.names if is_id(kinds[name]) and not first[name].null_count)
+        keys = (n for n in schema.names if _is_id(kinds[n]) and not first[n].null_count)
         unique = (name for name in keys if len(pc.unique(first[name])) == len(first))
         columns["id"] = next((name for name in unique if name != columns.get("text")), "id")
     return columns

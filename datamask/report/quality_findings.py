@@ -71,7 +71,8 @@ def lengths(run: Run) -> Iterator[Finding]:
     )
     ratio = means["selected"] / means["source"]
     apart = max(ratio, 1 / ratio)
-    short = f"kept texts are {ratio:.2g} times as long as the source's"
+    times = "" if f"{ratio:.2g}" == "1" else f"{ratio:.2g} times "
+    short = f"kept texts are {times}as long as the source's"
     if apart < NOTABLE_FACTOR:
         yield Finding("good", "length", short, f"Mean {unit}: {text}.")
         return

@@ -81,6 +81,8 @@ def test_uuids_records_and_other_columns_are_read(tmp_path):
     records = [{"url": f"https://{row % 3}.org/", "rated": {"edu": row / 9}} for row in range(24)]
     plain = pa.array([key.bytes for key in ids[:12]], pa.binary(16))
     write(tmp_path / "s" / "a.parquet", slice(0, 12), id=plain, meta=records[:12])
+    write(tmp_path / "u" / "a.parquet", slice(0, 12), id=plain, hash=range(12))
+    assert look(str(tmp_path / "u")).settings["source"].keys() == {"path"}  # `id`, as usual
     typed = pa.array([key.bytes for key in ids[12:]], pa.uuid())
     write(tmp_path / "s" / "b.parquet", slice(12, 24), id=typed, meta=records[12:], more=range(12))
     within = {"columns": {"url": "meta.url"}}
