@@ -13,8 +13,6 @@ the most memory (Linux). The last lines are the shares of the best quality and d
 from __future__ import annotations
 
 import argparse
-import re
-import time
 from pathlib import Path
 
 import numpy as np
@@ -22,12 +20,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from datamask.config.compute import Compute
-from datamask.config.loading import parse_settings
-from datamask.config.settings import Settings
-from datamask.execution.pipeline import run_stage
-from datamask.planning.plan import plan_run
-from datamask.runs.stages import stages_of
+from benchmarks.scale import watch
+from datamask.config.loading import load_settings
 from examples.demo_corpus import APART, write_corpus
 
 ROWS_PER_FILE = 100_000
@@ -71,20 +65,9 @@ def write_texts(folder: Path, rows: int) -> None:
     (folder / "settings.yaml").write_text(yaml.safe_dump(settings))
 
 
-def watch(folder: Path, root: Path) -> None:
+def watch_texts(folder: Path, root: Path) -> None:
     """Run all stages, and print what each takes and what was selected."""
-    settings: Settings = parse_settings(yaml.safe_load((folder / "settings.yaml").read_text()))
-    print("| stage | CPU s | s | GB |\n|:--|--:|--:|--:|")
-    for stage in ("plan", *stages_of(settings)):
-        Path("/proc/self/clear_refs").write_text("5")  # The peak begins anew.
-        cpu, start = time.process_time(), time.monotonic()
-        if stage == "plan":
-            run = plan_run(root, settings, Compute())
-        else:
-            run_stage(run, stage, Compute())
-        taken = f"{time.process_time() - cpu:.1f} | {time.monotonic() - start:.1f}"
-        [peak] = re.findall(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())
-        print(f"| {stage} | {taken} | {int(peak) / 1e6:.1f} |", flush=True)
+    run = watch(root, *load_settings(folder / "settings.yaml"))
     for shard in range(run.num_shards):
         for name, term in run.receipt("selection", shard).metrics["terms"].items():
             gained = (term["selected"] - term["random"]) / (term["best"] - term["random"])
@@ -101,7 +84,7 @@ def main() -> None:
     if not (given.folder / "settings.yaml").exists():
         write_texts(given.folder, given.rows)
     if given.run:
-        watch(given.folder, given.run)
+        watch_texts(given.folder, given.run)
 
 
 if __name__ == "__main__":

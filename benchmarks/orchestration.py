@@ -24,7 +24,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.scale import SCHEMA, clustered
+from benchmarks.scale import clustered, schema
 from datamask.runs.opening import open_run
 from datamask.runs.stages import SHARD_STAGES, stages_of
 from tests.flows.server import REPOSITORY, Server
@@ -60,7 +60,7 @@ def main() -> None:
 def write_source(folder: Path, shards: int) -> None:
     """Write a row group per shard, so that no shard reads rows of others."""
     folder.mkdir()
-    table = pa.Table.from_batches(clustered(shards * ROWS_PER_SHARD), SCHEMA)
+    table = pa.Table.from_batches(clustered(shards * ROWS_PER_SHARD), schema())
     rows = ROWS_PER_SHARD * SHARDS_PER_FILE
     for start in range(0, table.num_rows, rows):
         part = table.slice(start, rows)

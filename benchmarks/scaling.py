@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import scheduler
-from benchmarks.scale import SCHEMA, clustered
+from benchmarks.scale import clustered, schema
 from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
 from datamask.execution.pipeline import run_stage
@@ -116,7 +116,7 @@ def _prepare(folder: Path, workers: int) -> Run:
     """A run in which only the masks are missing."""
     rows = ROWS * SHARDS_EACH * workers
     source = folder / f"{workers}.parquet"
-    write_parquet(source, SCHEMA, clustered(rows))
+    write_parquet(source, schema(), clustered(rows))
     return _ready(folder / f"ready-{workers}", source, ROWS, {"ratio": 0.1})
 
 

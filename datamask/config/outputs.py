@@ -55,6 +55,6 @@ MOST_DUMPS = 200
 """Maximum number of dumps that get files and a configuration of their own: every dump costs at
 least one file, however small."""
 
-SAMPLED_DOCUMENTS, SAMPLED_SHARDS = 5000, 32
+SAMPLED_DOCUMENTS, SAMPLED_SHARDS = 2000, 32
 """Number of random documents in the report's sample, and of shards that it comes from: they bound
 the report's time and size. Counts and means always cover every document."""

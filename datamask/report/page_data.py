@@ -46,7 +46,6 @@ SELECT s.id, if(d.selected, 'kept', if(d.dropped IS NULL, 'left out', 'dropped')
         nullif(d.topic, '(none)'),
         'shard ' || lpad(s.shard::VARCHAR, 5, '0')) AS facts
 FROM sample s JOIN documents d ON s.shard = d.shard AND s.row = d.row AND s.id = d.id
-WHERE s.x IS NOT NULL OR s.kind <> 'random' OR {is_whole}
 ORDER BY s.kind = 'random', d.dropped IS NOT NULL, s.kind, d.logit, s.shard, s.row
 """
 
@@ -54,8 +53,7 @@ ORDER BY s.kind = 'random', d.dropped IS NOT NULL, s.kind, d.logit, s.shard, s.r
 def documents(run: Run) -> list[list[Any]]:
     """List the documents to read, extremes first; each is listed once."""
     with open_run_database(run) as connection:
-        weight, is_whole = run.in_force.selection.quality_weight, not run.settings.has_vectors
-        sql = _DOCUMENTS.format(weight=weight, is_whole=is_whole)
+        sql = _DOCUMENTS.format(weight=run.in_force.selection.quality_weight)
         rows = rows_of(connection.execute(sql))
     by_id: dict[str, list[Any]] = {}
     for row in rows:

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 from datamask.runs.run import Run
 from tests.finished import rows_of
 
-SIZES = {"SAMPLED_DOCUMENTS": 70, "MAPPED_DOCUMENTS": 50, "EXTREMES": 5}
+SIZES = {"SAMPLED_DOCUMENTS": 50, "ASKED": 14, "EXTREMES": 5}
 """Of the sample, in place of those of `report.sample`."""
 
 
