@@ -7,6 +7,8 @@ texts; blank ones are null, which is no group.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
@@ -54,11 +56,32 @@ def group_problems(source: Source, schema: pa.Schema) -> Iterator[SettingsError]
                 connection.execute(
                     f"CREATE TABLE source ({columns}own INT, CHECK (({expression})::VARCHAR = ''))"
                 )
+                if problem := _instability(connection, expression):
+                    yield SettingsError(f"source.groups.{name}: {expression}: {problem}")
             except duckdb.Error as error:
                 yield SettingsError(
                     f"source.groups.{name}: {expression}: {_reason(error)}; the source's columns "
                     f"are {', '.join(schema.names)}"
                 )
+
+
+def _instability(connection: Any, expression: str) -> str:
+    """Say which function in an expression reads the clock, chance or a setting; empty if none."""
+    [[parsed]] = connection.execute(
+        "SELECT json_serialize_sql(?)", [f"SELECT {expression}"]
+    ).fetchall()
+    if json.loads(parsed)["error"]:
+        return "give one expression"
+    called = re.findall(r'"function_name":"([^"]*)"', parsed)
+    # `age` of one argument reads the clock; others of its kind have no such form.
+    [[named]] = connection.execute(
+        "SELECT min(function_name) FROM (SELECT function_name FROM duckdb_functions() "
+        "WHERE list_contains(?, function_name) GROUP BY function_name "
+        "HAVING function_name = 'age' OR bool_and(stability <> 'CONSISTENT'))",
+        [called],
+    ).fetchall()
+    problem = "reads more than the row, so two runs could differ; use the columns alone"
+    return f"function {named} {problem}" if named else ""
 
 
 def _reason(error: Exception) -> str:
@@ -68,10 +91,14 @@ def _reason(error: Exception) -> str:
 
 
 def _database() -> Any:
-    """Open an empty database that reads no files."""
+    """Open an empty database that reads no files, and writes times alike on every machine."""
     import duckdb
 
-    return duckdb.connect(config={"threads": 1, "enable_external_access": "false"})
+    off = ("enable_external_access", "autoload_known_extensions", "autoinstall_known_extensions")
+    connection = duckdb.connect(config={"threads": 1, **dict.fromkeys(off, "false")})
+    with contextlib.suppress(duckdb.Error):  # Without the extension icu, times are in UTC anyway.
+        connection.execute("SET TimeZone = 'UTC'")
+    return connection
 
 
 class SourceGroups:
