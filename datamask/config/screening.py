@@ -13,7 +13,10 @@ class NearDuplicates(Group):
     """Near-duplicates by MinHash of word n-grams: documents that resemble a better, kept one."""
 
     similarity: float = Field(0.8, ge=0.5, le=1)
-    """minimum estimated Jaccard similarity (standard error 0.037 at 0.8)"""
+    """minimum Jaccard similarity of the word 5-grams of a dropped document and a kept one"""
+    rule: Literal["jaccard", "containment"] = "jaccard"
+    """`jaccard`: drop documents that similar; `containment`: only if the kept one has all of their
+    5-grams, so that no text is lost"""
     against: Annotated[tuple[str, ...], PLACE] = ()
     """earlier datasets, of whose documents near-duplicates are dropped: run folders, or Parquet or
     JSON lines with the source's columns of text and id (local, hf://, s3://)"""

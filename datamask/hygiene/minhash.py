@@ -9,6 +9,7 @@ documents that agree in all values of a band are compared by sketches, the low 4
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,10 @@ _SEED, SIGNED_AT_ONCE = 1, 32
 
 RECALL = 0.99
 """Minimum probability that a pair at the similarity threshold shares a band."""
+
+MARGIN = 0.1
+"""Pairs are compared exactly if their estimated similarity is at least the threshold less this: 2.7
+standard errors at 0.8, and 2.1 at 0.5."""
 
 NEIGHBOURS = 32
 """Maximum number of sketches of a bucket that each sketch is compared with: the preceding ones
@@ -139,44 +144,60 @@ def join_similar(
 
 
 def resembled(
-    clusters: Places, sketches: Sketches, similarity: float, is_earlier: npt.NDArray[np.bool_]
-) -> tuple[Places, npt.NDArray[np.float64]]:
-    """Divide clusters: return the document that is kept instead of each one, or itself if kept.
+    clusters: Places,
+    sketches: Sketches,
+    is_earlier: npt.NDArray[np.bool_],
+    similarity: float,
+    compare: Callable[[int, int], tuple[bool, float, float]],
+) -> tuple[Places, npt.NDArray[np.bool_], npt.NDArray[np.float64]]:
+    """Divide clusters: find the documents that are dropped because another one is kept.
 
-    In the order of a cluster, a document is kept unless it is similar to one that is kept already
-    and shares a band of sketches with it. Only the first `NEIGHBOURS` of a band are compared.
+    In the order of a cluster, a document is kept unless *compare* finds that it copies one that is
+    kept already. It is compared with those that share a band of sketches with it, if the estimated
+    similarity is near enough (`MARGIN`). Only the first `NEIGHBOURS` of a band are compared.
 
     Args:
         clusters: ascending, shape [documents].
         sketches: in order of preference within a cluster; shape [documents, 8].
-        similarity: minimum estimated similarity of a pair, in [0, 1].
         is_earlier: documents that are kept in any case, first in each cluster.
+        similarity: minimum similarity of a pair, in [0, 1].
+        compare: returns for a document and a kept one if the first is a copy, their similarity, and
+            the fraction of the first one's n-grams that the second has.
 
     Returns:
-        For each document, the first kept one that it is similar to, and the estimated similarity.
+        For each document, the kept one that it copies or, if it is kept, the most similar one that
+        it was compared with (itself if none); if it is dropped; and the estimated similarity and
+        the two numbers of *compare*, shape [documents, 3].
     """
-    least, mask = _least_agreeing(similarity), int.from_bytes(b"\x11" * (NUMBERS // 2))
+    least, mask = _least_agreeing(similarity - MARGIN), int.from_bytes(b"\x11" * (NUMBERS // 2))
     numbers = [int.from_bytes(row.tobytes(), "little") for row in sketches]
-    kept, agreements = list(range(len(clusters))), [NUMBERS] * len(clusters)
+    other_of, is_dropped = np.arange(len(clusters)), np.zeros(len(clusters), bool)
+    figures = np.ones((len(clusters), 3))
     buckets, number = _shared_buckets(clusters, sketches, similarity)
     kept_in: list[list[int]] = [[] for _ in range(number)]
     for document, row in enumerate(buckets.tolist()):
         lists = [kept_in[bucket] for bucket in row if bucket >= 0]
         others = [] if is_earlier[document] else sorted(set().union(*lists))
+        nearest = -1.0
         for other in others:
             differing = numbers[document] ^ numbers[other]
             differing |= differing >> 1
             differing |= differing >> 2
             agreeing = NUMBERS - (differing & mask).bit_count()
-            if agreeing >= least:
-                kept[document], agreements[document] = other, agreeing
+            if agreeing < least:
+                continue
+            is_dropped[document], exact, held = compare(document, other)
+            if exact > nearest or is_dropped[document]:
+                nearest, other_of[document] = exact, other
+                estimate = (agreeing / NUMBERS - _BY_CHANCE) / (1 - _BY_CHANCE)
+                figures[document] = estimate, exact, held
+            if is_dropped[document]:
                 break
         else:
             for of_bucket in lists:
                 if len(of_bucket) < NEIGHBOURS:
                     of_bucket.append(document)
-    similarities = (np.array(agreements) / NUMBERS - _BY_CHANCE) / (1 - _BY_CHANCE)
-    return np.array(kept, np.int64), similarities
+    return other_of, is_dropped, figures
 
 
 def _least_agreeing(similarity: float) -> float:

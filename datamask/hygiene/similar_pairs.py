@@ -20,7 +20,9 @@ import numpy as np
 import pyarrow as pa
 
 from datamask.config.compute import Compute
-from datamask.hygiene.minhash import NEIGHBOURS, Sketches, bands_of, join_similar, resembled
+from datamask.config.screening import NearDuplicates
+from datamask.hygiene.minhash import MARGIN, NEIGHBOURS, Sketches, bands_of, join_similar, resembled
+from datamask.hygiene.overlaps import EARLIER, Overlaps
 from datamask.runs import schemas
 from datamask.runs.in_progress import advance
 from datamask.runs.output import write_output
@@ -35,17 +37,15 @@ from datamask.storage.duckdb_scratch import (
     temporary_duckdb,
 )
 
-EARLIER = -1
-"""Number in place of a shard, for documents of earlier datasets."""
-
 ROW_BITS = 40
 """A document is one number, in the order of the source: its shard, and its row in these bits."""
 
 ROWS = "read_parquet(?, hive_partitioning = false, filename = true, file_row_number = true)"
-DOCUMENT = (
+_FILE = (
     "((coalesce(try_cast(regexp_extract(filename, '([0-9]+)[.]parquet$', 1) AS BIGINT), "
-    f"{EARLIER}) - {EARLIER}) << {ROW_BITS}) + file_row_number AS document"
+    f"{EARLIER}) - {EARLIER}) << {ROW_BITS})"
 )
+DOCUMENT = f"{_FILE} + file_row_number AS document"
 """SQL for rows of files of shards, or of `earlier_signatures`, and their numbers."""
 
 HASHES_AT_ONCE = 2**28
@@ -80,8 +80,15 @@ def find_similar(run: Run, unit: int, compute: Compute) -> Receipt:
         query = "CREATE TABLE sought AS SELECT DISTINCT document FROM shared ORDER BY document"
         execute(connection, query)
         read_sketches(connection, run, "sought", only_left=True)
-        tables = _similar(connection, near.similarity)
-        return write_output(run, "similar_pairs", unit, schemas.SIMILAR_PAIRS, tables, {})
+        connection.register("none", schemas.SIMILAR_PAIRS.empty_table())
+        execute(connection, "CREATE TABLE found AS FROM none")
+        inserting = connection.cursor()
+        for table in _similar(connection, near.similarity - MARGIN):
+            execute_with(inserting, table, "INSERT INTO found FROM arriving")
+        # In this order, a shard's documents are together: `cluster_ngrams` reads only these.
+        tables = stream(connection, "SELECT DISTINCT * FROM found ORDER BY ALL")
+        cast = (table.cast(schemas.SIMILAR_PAIRS) for table in tables)
+        return write_output(run, "similar_pairs", unit, schemas.SIMILAR_PAIRS, cast, {})
 
 
 def _hash_bands(connection: Any, run: Run, bands: list[slice], part: int, parts: int) -> None:
@@ -153,7 +160,7 @@ def _similar(connection: Any, similarity: float) -> Iterator[pa.Table]:
         labels, lasts = join_similar(hashes, sketches, similarity, documents < ours)
         first = np.full(len(labels), np.iinfo(np.int64).max)
         np.minimum.at(first, labels, documents)
-        joined = np.flatnonzero(documents != first[labels])
+        joined = np.flatnonzero(np.bincount(labels)[labels] > 1)
         columns: list[pa.Array] = []
         for numbers in (documents[joined], first[labels[joined]]):
             columns += [pa.array((numbers >> ROW_BITS) + EARLIER, pa.int32()), numbers % ours]
@@ -175,6 +182,10 @@ def _files(run: Run) -> Iterator[tuple[range, list[str]]]:
 _NUMBER = f"((({{}}::BIGINT - {EARLIER}) << {ROW_BITS}) + {{}})"
 """SQL for the number of a document, from its shard and row (`DOCUMENT`)."""
 
+_OURS = _NUMBER.format(0, 0)
+_PREFERENCE = f"document >= {_OURS}, quality DESC, id, document"
+_SHARD_AND_ROW = f"({{0}} >> {ROW_BITS}) + {EARLIER}, {{0}} & {2**ROW_BITS - 1}"
+
 
 CLUSTERED_AT_ONCE = 2**16
 """Minimum number of documents that are compared at once; a cluster is never divided."""
@@ -184,8 +195,9 @@ def find_near_duplicates(connection: Any, run: Run) -> None:
     """Make table `near`: shard, row, `near_duplicate_of` and similarity of dropped documents.
 
     In a cluster, documents are considered in the order of quality and, among equals, of ids. A
-    document is dropped only if it is similar to kept ones; the first of these is named. Documents
-    of earlier datasets come first and are kept. *connection* has the table `joined`.
+    document is dropped only if it copies a kept one, by the exact rule; the first of these is
+    named. Documents of earlier datasets come first and are kept. *connection* has the table
+    `joined`. Table `led` has the pairs that were compared.
     """
     execute(
         connection,
@@ -196,44 +208,87 @@ def find_near_duplicates(connection: Any, run: Run) -> None:
         return
     near = run.settings.quality.near_duplicates
     assert near is not None
-    _cluster(connection, run)
-    read_sketches(connection, run, "clusters")
-    ours = _NUMBER.format(0, 0)
-    known = f"SELECT {_NUMBER.format('shard', 'row')} AS document, quality, id FROM joined"
-    parameters = []
-    if "earlier_signatures" in stages_of(run.settings):
-        known += f" UNION ALL SELECT {DOCUMENT}, 0, id FROM {ROWS}"
-        parameters.append(str(run.path("earlier_signatures")))
-    preference = f"document >= {ours}, quality DESC, id, document"
+    _find_members(connection, run)
     execute(
         connection,
-        "CREATE TABLE members AS SELECT document, cluster, quality, id, sketch, "
-        f"first_value(document) OVER (PARTITION BY cluster, sketch ORDER BY {preference}) "
-        f"AS leader FROM clusters JOIN sketches USING (document) JOIN ({known}) USING (document)",
-        parameters,
+        "CREATE TABLE led (leader BIGINT, other BIGINT, is_dropped BOOL, estimate DOUBLE, "
+        "similarity DOUBLE, held DOUBLE)",
     )
-    execute(connection, "CREATE TABLE led (leader BIGINT, kept BIGINT, similarity DOUBLE)")
     inserting = connection.cursor()
     for table in _divided(
         stream(
             connection,
-            f"SELECT document, document < {ours} AS earlier, cluster, sketch FROM members "
-            f"WHERE document = leader ORDER BY cluster, {preference}",
+            f"SELECT document, document < {_OURS} AS earlier, cluster, sketch, ngrams FROM members "
+            f"WHERE document = leader ORDER BY cluster, {_PREFERENCE}",
         ),
-        near.similarity,
+        near,
     ):
         execute_with(inserting, table, "INSERT INTO led FROM arriving")
     execute(
         connection,
-        f"INSERT INTO near SELECT (m.document - {ours}) >> {ROW_BITS}, m.document & "
-        f"{2**ROW_BITS - 1}, if(kept < {ours}, 'earlier:', '') || k.id, "
-        "if(kept = leader, 1, similarity) FROM members m JOIN led USING (leader) "
-        f"JOIN members k ON k.document = kept WHERE m.document >= {ours} AND m.document <> kept",
+        f"INSERT INTO near SELECT {_SHARD_AND_ROW.format('m.document')}, "
+        f"if(k.document < {_OURS}, 'earlier:', '') || k.id, if(is_dropped, similarity, 1) "
+        "FROM members m JOIN led USING (leader) JOIN members k "
+        "ON k.document = if(is_dropped, other, leader) "
+        f"WHERE m.document >= {_OURS} AND m.document <> k.document",
     )
 
 
-def _divided(members: Iterable[Any], similarity: float) -> Iterator[pa.Table]:
-    """Divide documents with different sketches, in their order: which is kept, and how similar."""
+def _find_members(connection: Any, run: Run) -> None:
+    """Make table `members`: all documents of clusters.
+
+    `leader` is the first document of the cluster with the same n-grams.
+    """
+    _cluster(connection, run)
+    read_sketches(connection, run, "clusters")
+    units = range(run.num_units("cluster_ngrams"))
+    for unit in units:
+        run.receipt("cluster_ngrams", unit)
+    known = f"SELECT {_NUMBER.format('shard', 'row')} AS document, quality, id FROM joined"
+    parameters: list[Any] = [[str(run.path("cluster_ngrams", unit)) for unit in units]]
+    if "earlier_signatures" in stages_of(run.settings):
+        known += f" UNION ALL SELECT {DOCUMENT}, 0, id FROM {ROWS}"
+        parameters.append(str(run.path("earlier_signatures")))
+    execute(
+        connection,
+        "CREATE TABLE members AS SELECT document, cluster, quality, id, sketch, ngrams, "
+        f"first_value(document) OVER (PARTITION BY cluster, hash(ngrams) ORDER BY {_PREFERENCE}) "
+        f"AS leader FROM clusters JOIN sketches USING (document) JOIN (SELECT {_FILE} + row AS "
+        "document, ngrams FROM read_parquet(?, hive_partitioning = false, filename = true)) "
+        f"USING (document) JOIN ({known}) USING (document)",
+        parameters,
+    )
+
+
+PAIRS_SHOWN = 10
+"""Number of pairs of each verdict, the nearest to the border, that the report shows."""
+
+
+def compared_pairs(connection: Any) -> dict[str, Any]:
+    """Count the pairs that were `dropped` and `kept` by the exact rule, and list some `pairs`.
+
+    These are dropped ones that hardly satisfy the rule, and kept ones that nearly do.
+    """
+    names = ("dropped", "estimate", "similarity", "held", *("id", "shard", "row"))
+    names += ("other_id", "other_shard", "other_row")
+    counted = dict(
+        execute(connection, "SELECT is_dropped, count(*) FROM led WHERE other <> leader GROUP BY 1")
+    )
+    rows = execute(
+        connection,
+        "SELECT is_dropped, estimate, similarity, held, m.id, "
+        f"{_SHARD_AND_ROW.format('m.document')}, k.id, {_SHARD_AND_ROW.format('k.document')} "
+        "FROM led JOIN members m ON m.document = led.leader JOIN members k ON k.document = other "
+        "WHERE other <> led.leader QUALIFY row_number() OVER (PARTITION BY is_dropped ORDER BY "
+        f"if(is_dropped, 1, -1) * similarity, m.document) <= {PAIRS_SHOWN} "
+        "ORDER BY similarity DESC, m.document",
+    )
+    pairs = [dict(zip(names, row, strict=True)) for row in rows]
+    return {"dropped": counted.get(True, 0), "kept": counted.get(False, 0), "pairs": pairs}
+
+
+def _divided(members: Iterable[Any], near: NearDuplicates) -> Iterator[pa.Table]:
+    """Divide documents with different n-grams, in their order: which pairs, and how similar."""
     waiting: list[pa.Table] = []
     for batch in members:
         waiting.append(pa.table(batch))
@@ -242,18 +297,22 @@ def _divided(members: Iterable[Any], similarity: float) -> Iterator[pa.Table]:
             whole = int(np.searchsorted(clusters, clusters[-1]))
             ended = [*waiting[:-1], waiting[-1][:whole]]
             waiting = [waiting[-1][whole:]]
-            yield _kept(pa.concat_tables(ended), similarity)
+            yield _compared(pa.concat_tables(ended), near)
     if waiting:
-        yield _kept(pa.concat_tables(waiting), similarity)
+        yield _compared(pa.concat_tables(waiting), near)
 
 
-def _kept(members: pa.Table, similarity: float) -> pa.Table:
+def _compared(members: pa.Table, near: NearDuplicates) -> pa.Table:
     documents, clusters, earlier = (
         members[name].to_numpy() for name in ("document", "cluster", "earlier")
     )
     sketches = sketches_of(members["sketch"].combine_chunks())
-    kept, similarities = resembled(clusters, sketches, similarity, earlier)
-    return pa.table({"leader": documents, "kept": documents[kept], "similarity": similarities})
+    ngrams = members["ngrams"].cast(pa.large_list(pa.uint32())).combine_chunks()
+    values, offsets = ngrams.values.to_numpy(), ngrams.offsets.to_numpy()
+    compare = Overlaps(values, offsets, near.similarity, near.rule).compare
+    others, dropped, figures = resembled(clusters, sketches, earlier, near.similarity, compare)
+    columns = [documents, documents[others], pa.array(dropped), *figures.T]
+    return pa.table(columns, ["leader", "other", "is_dropped", "estimate", "similarity", "held"])
 
 
 def _cluster(connection: Any, run: Run) -> None:
@@ -269,7 +328,7 @@ def _cluster(connection: Any, run: Run) -> None:
         connection,
         f"CREATE TABLE links AS SELECT DISTINCT {_NUMBER.format('shard', 'row')} AS document, "
         f"{_NUMBER.format('first_shard', 'first_row')} AS other "
-        "FROM read_parquet(?, hive_partitioning = false)",
+        "FROM read_parquet(?, hive_partitioning = false) WHERE document <> other",
         [[str(run.path("similar_pairs", unit)) for unit in units]],
     )
     while execute(

@@ -22,7 +22,7 @@ from datamask.config import recipe
 from datamask.config.compute import Compute
 from datamask.config.selection import LENGTH_BINS
 from datamask.hygiene.contamination import common_ngrams
-from datamask.hygiene.similar_pairs import find_near_duplicates
+from datamask.hygiene.similar_pairs import compared_pairs, find_near_duplicates
 from datamask.objectives.level import NATURAL, Level
 from datamask.quality.combining import join_documents, value_of, write_shards
 from datamask.quality.counts import Reasons, check_survivors, count_documents
@@ -48,8 +48,8 @@ def drop(run: Run, compute: Compute) -> None:
     `length_edges`, the deciles of their characters, and `centre` and `unit` of their quality
     (`objectives.level`). The first shard's also has `least_quality`, the least of a surviving
     document, the fraction `prune_fraction`, `score_correlations` and `score_groups`
-    (`quality.grouping`), the `common_ngrams` of benchmarks, and the `normalisation` for mask models
-    (`combining.Scales`).
+    (`quality.grouping`), `near_duplicates` (`compared_pairs`), the `common_ngrams` of benchmarks,
+    and the `normalisation` for mask models (`combining.Scales`).
 
     A run that a mask model judges prunes documents below the model's `least_quality`.
 
@@ -146,6 +146,8 @@ def _compared(connection: Any, run: Run) -> dict[str, Any]:
     """Return the least surviving quality, and how scores and groups compare."""
     least = execute(connection, "SELECT min(quality) FROM result WHERE dropped IS NULL")[0][0]
     metrics: dict[str, Any] = {"least_quality": least}
+    if run.settings.quality.near_duplicates:
+        metrics["near_duplicates"] = compared_pairs(connection)
     if known := run.settings.quality.contamination:
         metrics["common_ngrams"] = common_ngrams(connection, known)
     if len(run.settings.scores) > 1:

@@ -326,8 +326,12 @@ COMBINED = pa.schema([("quality", _DOUBLE), ("reason", _TEXT)])
 later."""
 
 SIMILAR_PAIRS = pa.schema(_never_null(shard=_INT, row=_WHOLE, first_shard=_INT, first_row=_WHOLE))
-"""`similar_pairs/`: a document, and the first document of the cluster that a unit finds for it;
-shard -1 means the documents of earlier datasets."""
+"""`similar_pairs/`: a document of a cluster that a unit finds, and the cluster's first document
+(which has a row too), in the source's order; shard -1 means the documents of earlier datasets."""
+
+CLUSTER_NGRAMS = pa.schema(_never_null(row=_WHOLE, ngrams=pa.list_(pa.uint32())))
+"""`cluster_ngrams/`: the documents of a shard, or of earlier datasets, that are in a cluster, and
+32-bit hashes of their word n-grams, distinct and ascending."""
 
 
 def quality(names: Iterable[str]) -> pa.Schema:
@@ -336,7 +340,7 @@ def quality(names: Iterable[str]) -> pa.Schema:
     `quality` is null if a score is missing; `dropped` is null for documents that stay, otherwise
     one of `DROP_REASONS`. `near_duplicate_of` is the id of the document that is kept instead, with
     `earlier:` before the id if an earlier dataset has it; `near_duplicate_similarity` is the
-    estimated Jaccard similarity to it. For the columns of contamination see `CONTAMINATION`.
+    Jaccard similarity to it. For the columns of contamination see `CONTAMINATION`.
     """
     scores = [(name, _DOUBLE) for name in (*names, "quality")]
     reason = [("dropped", _TEXT), *NEAR_DUPLICATE, *CONTAMINATION]

@@ -125,7 +125,8 @@ def pruned(settings: Settings) -> list[Any]:
         fraction = ["follows", selection.ratio, selection.documents, selection.tokens]
     elif not selection.mask_model:
         fraction = "follows" if settings.pruning_follows else settings.prune_fraction
-    return [*combined(settings), fraction, settings.quality.contamination is not None]
+    rule = reads("quality.near_duplicates.similarity", "quality.near_duplicates.rule")(settings)
+    return [*combined(settings), fraction, settings.quality.contamination is not None, rule]
 
 
 def embedding(settings: Settings) -> Any:

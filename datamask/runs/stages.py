@@ -119,14 +119,18 @@ _STAGES = (
           of.combined, lambda s: s.quality.near_duplicates is not None,
           after_all=("scores", "benchmark_ngrams", "screening"),
           more_inputs=of.normalised_groups),
-    Stage("similar_pairs", 2, "datamask.hygiene.similar_pairs:find_similar", "unit",
+    Stage("similar_pairs", 3, "datamask.hygiene.similar_pairs:find_similar", "unit",
           of.reads("quality.near_duplicates.similarity"),
           lambda s: s.quality.near_duplicates is not None,
           after_all=("combined", "screening", "earlier_signatures"),
           units="datamask.hygiene.similar_pairs:units"),
-    Stage("quality", 11, "datamask.quality.dropping:drop", "run", of.pruned, after_all=(
-          "scores", "benchmark_ngrams", "screening", "earlier_signatures", "similar_pairs"),
-          more_inputs=of.normalised_groups),
+    Stage("cluster_ngrams", 1, "datamask.hygiene.overlaps:write_ngrams", "unit",
+          of.reads("source.columns.text", "source.id_column", "quality.near_duplicates.against"),
+          lambda s: s.quality.near_duplicates is not None, after_all=("similar_pairs",),
+          pinned_with=("earlier_signatures",), units="datamask.hygiene.overlaps:units"),
+    Stage("quality", 12, "datamask.quality.dropping:drop", "run", of.pruned, after_all=(
+          "scores", "benchmark_ngrams", "screening", "earlier_signatures", "similar_pairs",
+          "cluster_ngrams"), more_inputs=of.normalised_groups),
     # Vectors and topics.
     Stage("vector_places", 1, "datamask.embedding.vector_files:locate_vectors", "run",
           of.vector_places, lambda s: bool(s.has_vectors and s.vector_files), reads_source=True),

@@ -180,8 +180,15 @@ def test_clusters_are_divided_one_document_after_the_other(seed):
     rows = generator.permutation(rows)
     clusters = np.sort(generator.integers(0, 3, count))
     is_earlier = np.concatenate([np.arange(c) < 3 for c in np.bincount(clusters)])
-    found, similarities = minhash.resembled(clusters, minhash.sketch(rows), 0.8, is_earlier)
-    expected = list(range(count))
+    exact = generator.random((count, count))
+
+    def compare(document: int, other: int) -> tuple[bool, float, float]:
+        return exact[document, other] > 0.3, exact[document, other], 0.5
+
+    found, dropped, figures = minhash.resembled(
+        clusters, minhash.sketch(rows), is_earlier, 0.8, compare
+    )
+    expected, copied = list(range(count)), list[int]()
     in_band: dict[tuple[int, int, bytes], list[int]] = {}
     for place in range(count):
         bands = [
@@ -189,16 +196,22 @@ def test_clusters_are_divided_one_document_after_the_other(seed):
             for start in range(0, 126, 6)
         ]
         others = {other for band in bands for other in in_band.get(band, [])}
-        similar = [k for k in others if estimate(rows[place], rows[k]) >= 0.8]
+        near = [k for k in others if estimate(rows[place], rows[k]) > 0.7 + 1e-9]
+        similar = [k for k in near if exact[place, k] > 0.3]
+        if near and not is_earlier[place]:
+            expected[place] = min(similar, default=max(near, key=lambda k: exact[place, k]))
         if similar and not is_earlier[place]:
-            expected[place] = min(similar)
+            copied.append(place)
             continue
         for band in bands:
             in_band.setdefault(band, []).append(place)
-    assert 20 < sum(kept != place for place, kept in enumerate(expected)) < count - 20
-    assert found.tolist() == expected
-    exact = [estimate(rows[place], rows[kept]) for place, kept in enumerate(expected)]
-    assert similarities == pytest.approx(exact)
+    assert 20 < len(copied) < count - 20
+    assert found.tolist() == expected and np.flatnonzero(dropped).tolist() == copied
+    pairs = [place for place, other in enumerate(expected) if other != place]
+    assert len(pairs) > len(copied)
+    for place in pairs:
+        estimated = estimate(rows[place], rows[expected[place]])
+        assert figures[place] == pytest.approx([estimated, exact[place, expected[place]], 0.5])
 
 
 def test_only_the_first_of_a_crowded_band_are_compared(monkeypatch):
@@ -209,5 +222,7 @@ def test_only_the_first_of_a_crowded_band_are_compared(monkeypatch):
     for most, expected in ((1, [0, 1, 2, 3]), (2, [0, 1, 2, 2])):
         monkeypatch.setattr(minhash, "NEIGHBOURS", most)
         one_cluster, none = np.zeros(4, np.int64), np.zeros(4, bool)
-        found, _ = minhash.resembled(one_cluster, minhash.sketch(rows), 0.8, none)
+        found, *_ = minhash.resembled(
+            one_cluster, minhash.sketch(rows), none, 0.8, lambda *pair: (True, 1.0, 1.0)
+        )
         assert found.tolist() == expected
