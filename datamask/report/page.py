@@ -116,6 +116,7 @@ def _page(
         repeats=summary.repeats_of(run),
         tokens=summary.tokens_of(run),
         benchmarks=summary.benchmarks(run),
+        copies=summary.compared_copies(run),
         drift=summary.drift(run),
         names=chart_data.NAMES,
         scores=query(run, "SELECT * FROM score_summary"),

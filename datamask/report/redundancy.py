@@ -1,4 +1,4 @@
-"""Cosines to the nearest other document of the same selection."""
+"""Redundancy: cosines to the nearest document of a selection, and pairs that were compared."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from datamask.analysis.summary import open_run_database, rows_of
 from datamask.runs.run import Run
+from datamask.source.texts import beginnings
 
 NEAR_DUPLICATE_COSINE = 0.95
 """Cosine from which two documents are near-duplicates."""
@@ -49,3 +50,24 @@ def redundancy(run: Run) -> dict[str, dict[str, Any]]:
     with open_run_database(run) as connection:
         rows = {row["set"]: row for row in rows_of(connection.execute(sql))}
     return {name: rows[name] for name in SETS if name in rows}
+
+
+def compared_copies(run: Run) -> dict[str, Any]:
+    """Return the pairs that the rule of near-duplicates judged (`similar_pairs.compared_pairs`).
+
+    Each pair also has the beginnings of both texts, `text` and `other_text`, or None; empty without
+    near-duplicates.
+    """
+    if run.settings.quality.near_duplicates is None:
+        return {}
+    found: dict[str, Any] = run.receipt("quality", 0).metrics["near_duplicates"]
+    places = {
+        end: [(pair[f"{end}shard"], pair[f"{end}row"]) for pair in found["pairs"]]
+        for end in ("", "other_")
+    }
+    texts = beginnings(run, [at for ends in places.values() for at in ends if at[0] >= 0])
+    pairs = [
+        pair | {f"{end}text": texts.get(places[end][number]) for end in places}
+        for number, pair in enumerate(found["pairs"])
+    ]
+    return {**found, "pairs": pairs}

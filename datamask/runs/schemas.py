@@ -138,7 +138,6 @@ In order of higher logit, higher quality, smaller id, a group keeps its document
 one, except those longer than `cap` (null: no limits) and those whose ids `beyond` lists. Units are
 documents or tokens, like the budget; `documents` and `units` count what is kept."""
 
-
 LAST_EXPOSURE = pa.schema(_never_null(value=_DOUBLE, logit=_FLOAT, quality=_DOUBLE, id=_TEXT))
 """`repeats.parquet`: one row, the last exposure of a document that training sees (see
 `datamask.selection.repeats`); an infinite value if every document is seen once."""
@@ -182,7 +181,6 @@ BENCHMARK_NGRAMS = pa.schema(
 """`benchmark_ngrams.parquet`: the items (rows) of benchmarks that have an n-gram: the index of the
 benchmark in the settings, the row, the words, the hash of each n-gram in the order of the words,
 and whether the n-gram is inside one column."""
-
 
 TOKENIZER = pa.schema(_never_null(definition=pa.large_string()))
 """`evaluation/tokenizer.parquet`: one row, the definition in JSON (of the library tokenizers)."""
@@ -268,7 +266,6 @@ mean, in the median and in the worst group with 95 % intervals, and the verdict 
 set of multiple choice: the share of questions answered rightly with its 95 % interval, the share
 expected from guessing (`chance`), and of a pair the difference in accuracy and the verdict on it.
 """
-
 
 READ_BY = "text_read:{}"
 """`classifier_scores/`: name of the column with the fraction of each text that a score's model

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from datamask.analysis.summary import query
+from datamask.analysis.summary import compared_copies, query
 from datamask.errors import DatamaskError
 from datamask.planning.plan import plan_run
 from tests.finished import finish, publish_locally, settings
@@ -78,6 +78,10 @@ def test_counts_are_shown_wherever_results_are(tmp_path, benchmarks, copies):
     page = run.path("report").read_text()
     assert "<td>&lt;b&gt;|table</td><td>1</td><td>0</td><td>0</td><td>40</td><td>40</td>" in page
     assert "<b>|table" not in page
+    compared = compared_copies(run)
+    assert compared["dropped"] >= 20
+    for pair in compared["pairs"]:
+        assert f"<td>{pair['id']}<br><small>{pair['text'][:200]}</small></td>" in page
     folder = publish_locally(run)
     card = (folder / "README.md").read_text()
     assert f"| Near-duplicates | {counts['near']} dropped, of which " in card
