@@ -197,9 +197,10 @@ _STAGES = (
           of.reads("tokens.order", "tokens.phases", "seed", "selection.training_tokens"),
           of.makes_tokens, after_all=("repeats", "documents", "tokenised"),
           file="tokens/order.parquet"),
-    Stage("tokens", 2, "datamask.tokens.files:write_tokens", "unit", where=of.makes_tokens,
+    Stage("tokens", 3, "datamask.tokens.files:write_tokens", "unit", where=of.makes_tokens,
           after_all=("tokenised", "order"), suffix=".json",
-          beside=("tokens/{:05d}.bin", "tokens/{:05d}.idx"), units="datamask.tokens.files:units"),
+          beside=("tokens/{:05d}.bin", "tokens/{:05d}.idx", "tokens/{:05d}.csv.gz"),
+          units="datamask.tokens.files:units"),
     Stage("composition", 11, "datamask.analysis.composition:compose", "run",
           after_all=("documents", "outcome", "round_total"), file="composition.duckdb"),
     # Evaluation: models that are trained on selections.
@@ -262,7 +263,8 @@ def owner_of(name: str) -> str:
         if fnmatchcase(name, pattern):
             path = PurePosixPath(name)
             folder = path.parent if stage.units else PurePosixPath(stage.name)
-            return stage.file or f"{folder / path.stem}{stage.suffix}"
+            stem = path.name.removesuffix(pattern.rpartition("*")[2])
+            return stage.file or f"{folder / stem}{stage.suffix}"
     return ""
 
 

@@ -2,11 +2,14 @@
 
 `tokens/NNNNN.bin` is an array of tokens (little-endian, without a header), document after document,
 as nanoGPT, OLMo-core and others map it into memory; `NNNNN.idx` is the index with which Megatron-LM
-reads the same file, and `NNNNN.json` a header for everyone. A document is within one file.
+reads the same file, `NNNNN.csv.gz` the boundaries of documents for OLMo-core (a line `start,end`
+per document, in tokens of the file), and `NNNNN.json` a header for everyone. A document is within
+one file.
 """
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import json
 import os
@@ -17,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pyarrow.csv import WriteOptions, write_csv
 
 from datamask.config.compute import Compute
 from datamask.errors import CorruptFileError
@@ -40,13 +44,13 @@ def units(run: Run) -> list[Unit]:
 
 
 def write_tokens(run: Run, unit: int, compute: Compute) -> None:
-    """Write a token file, its index and its header."""
+    """Write a token file, its index, the boundaries of documents, and its header."""
     made = run.receipt("order").metrics
     columns = ["first_token", "tokens", "unit", "start"]
     rows = read_columns(run.path("order"), columns, [("file", "=", unit)])
     first, lengths = (rows[name].to_numpy() for name in columns[:2])
-    kind = np.dtype(made["type"]).newbyteorder("<")
-    binary, index = (run.root / name for name in run.beside("tokens", unit))
+    kind, starts = np.dtype(made["type"]).newbyteorder("<"), first - first[0]
+    binary, index, boundaries = (run.root / name for name in run.beside("tokens", unit))
     paths = {
         source: run.fetch(run.beside("tokenised", source)[0])
         for source in rows["unit"].unique().to_pylist()
@@ -59,8 +63,16 @@ def write_tokens(run: Run, unit: int, compute: Compute) -> None:
         file.write(b"MMIDIDX\x00\x00" + struct.pack("<QB", 1, MEGATRON_TYPES[kind.name]))
         file.write(struct.pack("<QQ", len(rows), len(rows) + 1))
         file.write(lengths.astype("<i4").data)
-        file.write(((first - first[0]) * kind.itemsize).astype("<i8").data)
+        file.write((starts * kind.itemsize).astype("<i8").data)
         file.write(np.arange(len(rows) + 1, dtype="<i8").data)
+    table = pa.table([starts, starts + lengths], ["start", "end"])
+    with (
+        replace_file(boundaries, run.storage) as temporary,
+        temporary.open("wb") as file,
+        # Without a name and a time, the same boundaries are the same bytes.
+        gzip.GzipFile("", "wb", 1, file, mtime=0) as packed,
+    ):
+        write_csv(table, packed, WriteOptions(include_header=False))
     about = {"first_token": int(first[0]), "tokens": int(lengths.sum()), "type": kind.name}
     about |= {"documents": len(rows), "end_of_document": made["end"]}
     about |= {"tokenizer_digest": run.pinned_revisions[PIN]}

@@ -1,9 +1,10 @@
 """The order of training, its ledger and token files, against a computation from the documentation.
 
 A token file is read by a reader of Megatron's layout that shares nothing with the writer, and by
-megatron-core itself where that is installed.
+megatron-core and OLMo-core themselves where these are installed.
 """
 
+import gzip
 import hashlib
 import importlib.util
 import json
@@ -198,6 +199,9 @@ def test_token_files_hold_what_the_ledger_says(tmp_path, run, more):
         flat = np.fromfile(prefix.with_suffix(".bin"), header["type"])
         assert flat.tolist() == [token for part in wanted for token in part]
         assert header["type"] == ("uint32" if more else "uint16")
+        lines = gzip.decompress(prefix.with_suffix(".csv.gz").read_bytes()).decode().splitlines()
+        borders = [tuple(map(int, line.split(","))) for line in lines]
+        assert [flat[start:end].tolist() for start, end in borders] == wanted
         assert (header["tokens"], header["end_of_document"]) == (len(flat), 1)
         assert header["first_token"] == here[0]["first_token"]
         assert all(row["first_token"] // 300 == here[0]["first_token"] // 300 for row in here)
@@ -206,6 +210,14 @@ def test_token_files_hold_what_the_ledger_says(tmp_path, run, more):
 
             read = IndexedDataset(str(prefix))
             assert [read[number].tolist() for number in range(len(read))] == wanted
+        if importlib.util.find_spec("olmo_core") is not None:
+            from olmo_core.data.utils import iter_document_indices
+
+            named = tmp_path / f"{unit}.npy"  # as docs/tokens.md says
+            named.symlink_to(prefix.with_suffix(".bin"))
+            named.with_suffix(".csv.gz").symlink_to(prefix.with_suffix(".csv.gz"))
+            read = iter_document_indices(named, use_array_if_local=False, dtype=flat.dtype.type)
+            assert list(read) == borders
 
 
 def test_the_same_bytes_for_any_workers_and_nothing_is_tokenised_again(tmp_path, run, monkeypatch):
@@ -225,7 +237,7 @@ def test_the_same_bytes_for_any_workers_and_nothing_is_tokenised_again(tmp_path,
     assert {path: path.stat().st_mtime_ns for path in before} == before
     left = sorted(path.name for path in (again.root / "tokens").iterdir())
     assert left == [
-        *(f"{n:05d}.{end}" for n in range(2) for end in ("bin", "idx", "json")),
+        *(f"{n:05d}.{end}" for n in range(2) for end in ("bin", "csv.gz", "idx", "json")),
         "order.parquet",
     ]
     assert [row["id"] for row in ledger(other)] != [row["id"] for row in ledger(run)]
