@@ -28,7 +28,12 @@ from datamask.report.charts import Chart, write_captions, write_pictures
 from datamask.report.evaluation import findings, write_evaluation_page
 from datamask.report.findings import learned_from
 from datamask.report.markdown import moved_groups
-from datamask.report.redundancy import NEAR_DUPLICATE_COSINE, neighbours_path, sample_path
+from datamask.report.redundancy import (
+    NEAR_DUPLICATE_COSINE,
+    compared_copies,
+    neighbours_path,
+    sample_path,
+)
 from datamask.report.rendering import STEPS, render
 from datamask.report.sample import write_sample
 from datamask.runs.files import write_text_file
@@ -116,7 +121,7 @@ def _page(
         repeats=summary.repeats_of(run),
         tokens=summary.tokens_of(run),
         benchmarks=summary.benchmarks(run),
-        copies=summary.compared_copies(run),
+        copies=compared_copies(run),
         drift=summary.drift(run),
         names=chart_data.NAMES,
         scores=query(run, "SELECT * FROM score_summary"),

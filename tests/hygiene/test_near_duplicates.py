@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from datamask.analysis.summary import compared_copies
 from datamask.config.compute import Compute
 from datamask.errors import InputError
 from datamask.execution.pipeline import run_stage
@@ -17,6 +16,7 @@ from datamask.hygiene import similar_pairs
 from datamask.hygiene.minhash import bands_of
 from datamask.planning.plan import plan_run
 from datamask.report.group_findings import copied_groups
+from datamask.report.redundancy import compared_copies
 from datamask.runs import schemas
 from datamask.runs.output import write_output
 from datamask.storage import duckdb_scratch

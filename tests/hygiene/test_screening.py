@@ -6,9 +6,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from datamask.analysis.summary import compared_copies, query
+from datamask.analysis.summary import query
 from datamask.errors import DatamaskError
 from datamask.planning.plan import plan_run
+from datamask.report.redundancy import compared_copies
 from tests.finished import finish, publish_locally, settings
 from tests.hygiene.screened import SIMILARITY, prose, texts_of, write
 
