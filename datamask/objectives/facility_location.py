@@ -14,6 +14,9 @@ from torch import Tensor
 
 from datamask.objectives.protocol import Batch
 
+MASKS = 128
+"""Number of masks that are averaged together, so that their float64 stays small."""
+
 
 def fixed_sample(number: int, most: int) -> Tensor:
     """Return rows of a random sample, ascending; they depend on the numbers alone."""
@@ -21,19 +24,19 @@ def fixed_sample(number: int, most: int) -> Tensor:
     return torch.randperm(number, generator=generator)[:most].sort().values
 
 
-def stratified_mean(cosines_P: Tensor, is_selected_P: Tensor, share: float) -> Tensor:
-    """Estimate the mean cosine of all documents with their nearest selected one; a scalar, float64.
+def stratified_mean(cosines_GP: Tensor, is_selected_GP: Tensor, share: float) -> Tensor:
+    """Estimate the mean cosine of all documents with their nearest selected one; float64, shape G.
 
     Args:
-        cosines_P: of the probes.
-        is_selected_P: bool; True for a probe that is selected itself.
+        cosines_GP: of the probes with each of G masks; without G, of one mask.
+        is_selected_GP: bool; True for a probe that is selected itself.
         share: fraction of all documents that is selected, in (0, 1].
     """
-    cosines, inside = cosines_P.to(torch.float64), is_selected_P.to(torch.float64)
-    number = inside.sum()
+    cosines, inside = cosines_GP.to(torch.float64), is_selected_GP.to(torch.float64)
+    number = inside.sum(-1)
     # Without a selected probe, a document that covers itself has cosine 1.
-    own = (cosines * inside).sum() / number if number else cosines.new_ones(())
-    others = (cosines * (1 - inside)).sum() / (len(cosines) - number).clamp(min=1)
+    own = torch.where(number > 0, (cosines * inside).sum(-1) / number.clamp(min=1), 1.0)
+    others = (cosines * (1 - inside)).sum(-1) / (cosines.shape[-1] - number).clamp(min=1)
     return share * own + (1 - share) * others
 
 
@@ -75,5 +78,6 @@ class FacilityLocation:
             # Take one mask at a time: its rows fit in the processor's cache.
             parts.append(torch.stack([similarity_BR[rows].amax(0) for rows in rows_GS]))
         cosines_GP, share = torch.cat(parts, 1), count / features.shape[0]
-        means = map(stratified_mean, cosines_GP, masks_GB[:, probes], [share] * num_masks)
-        return torch.stack([*means]).to(features.dtype)
+        pairs = zip(cosines_GP.split(MASKS), masks_GB[:, probes].split(MASKS), strict=True)
+        means = [stratified_mean(cosines, inside, share) for cosines, inside in pairs]
+        return torch.cat(means).to(features.dtype)
