@@ -82,7 +82,8 @@ def learn(problem: Problem, logits_N: Tensor, curve: Curve) -> tuple[Tensor, int
     ascent = sampled or Ascent(data, objective, num_selected, centred, totals=totals)
     estimate = ascent.moments if sampled else None
     share = min(number, max(round(selection.batch_fraction * number), LEAST_BATCH))
-    values: list[float] = []
+    masks: list[float] = []
+    expectations: list[float] = []
     step = 0
     while step < selection.steps:
         visited = ascent.unsettled()
@@ -100,8 +101,11 @@ def learn(problem: Problem, logits_N: Tensor, curve: Curve) -> tuple[Tensor, int
         mask = policy.top_mask(ascent.logits_N, num_selected)
         raw = raw_values(objective.terms, data, mask)
         curve.record(step, raw)
-        values.append(objective.join(raw))
-        if _has_settled(values, ascent.initial, selection.tolerance):
+        masks.append(objective.join(raw))
+        expectations.append(ascent.value)
+        # Masks of a term that a few documents change more than learning does come and go by chance.
+        both = (_has_settled(v, ascent.initial, selection.tolerance) for v in (masks, expectations))
+        if all(both):
             return ascent.best_logits(), step, "tolerance"
     return ascent.best_logits(), step, "steps"
 
@@ -142,7 +146,7 @@ def climb_sample(sample: Ascent, generator: torch.Generator) -> None:
 
 
 def _has_settled(values: list[float], initial: float, tolerance: float) -> bool:
-    """Return True if the last passes raised the best mask by a tolerably small part of its gain.
+    """Return True if the last passes raised the best value by a tolerably small part of its gain.
 
     The gain is over the initial moments or, if lower, the first mask: in a small shard, S documents
     have correlations that the moments scaled to S lack, and no mask may reach the initial value.

@@ -123,11 +123,15 @@ def test_a_sampled_start_ends_as_high(make_shard, monkeypatch, entered):
     assert sum(entered) == 8000
 
 
-def test_a_stiff_objective_does_not_start_from_a_sample(make_shard, monkeypatch, entered):
-    """Line searches make its moves short, so one long move would settle documents wrongly.
+def test_a_stiff_objective_is_learned_until_its_expectation_has_settled(make_shard):
+    """Its masks change by chance from pass to pass: this gained 0.52 when masks alone decided."""
+    selection = Selection(metric="disf", quality_weight=0.1, more_terms=STIFF)
+    objective = learn_mask(*make_shard(3000, 16, 6), selection, 300, seed=2).metrics["objective"]
+    assert objective["selected"] - objective["random"] > 0.9
 
-    Its gain is -0.1 to 0.9 by the seed, with either start, so gains are not compared.
-    """
+
+def test_a_stiff_objective_does_not_start_from_a_sample(make_shard, monkeypatch, entered):
+    """Line searches make its moves short, so one long move would settle documents wrongly."""
     selection = Selection(
         metric="disf", quality_weight=0.1, swap_refinement=0, steps=1, more_terms=STIFF
     )
