@@ -109,8 +109,6 @@ def read_source(settings: dict, files: list[File]) -> pd.DataFrame:
     hosts = [urlsplit(url or "").hostname or "" for url in column("url")]
     lengths = [len(text) if text and text.strip() else 0 for text in texts]
     counts = [round(n) if is_number(n) else None for n in column("token_count")]
-    if is_text and value(settings, "source.columns.token_count", "token_count") in source.columns:
-        counts = [n if length else 0 for n, length in zip(counts, lengths, strict=True)]
     facts = {
         "shard": shards,
         "row": pd.Series(shards).groupby(shards).cumcount().tolist(),
@@ -143,7 +141,9 @@ def read_source(settings: dict, files: list[File]) -> pd.DataFrame:
     if problems:
         raise Refused(*problems)
     documents = pd.DataFrame({key: pd.Series(given, dtype=object) for key, given in facts.items()})
-    check_all(settings, documents)
+    check_all(settings, documents)  # before texts are read
+    if is_text and value(settings, "source.columns.token_count", "token_count") in source.columns:
+        documents.loc[[not length for length in lengths], "tokens"] = 0
     return documents
 
 

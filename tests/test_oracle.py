@@ -87,6 +87,12 @@ def topics_with(**limit: object) -> Case:
     return known(settings | {"selection": {"limits": [{"column": "topic", **limit}]}}, columns)
 
 
+def empty_texts() -> Case:
+    """All texts are empty, which only reading them shows; the counts promise enough tokens."""
+    columns = documents(2, text=["", ""], token_count=[400, 400])
+    return known({"selection": {"tokens": 1, "method": "top_quality"}}, columns)
+
+
 def column_named(*names: str) -> Case:
     """The source has columns that are named as those that the subset adds."""
     return known({}, documents(10, **{name: [*range(10)] for name in names}))
@@ -109,6 +115,7 @@ AUDIT = {
     "44-topics": topics_with(cap=0.55),
     "44-topics-leave-too-little": topics_with(cap=0.2),
     "44-no-such-topic": topics_with(value="river of no return", floor=0.1),
+    "66-empty-texts": empty_texts(),
     "10-quality": column_named("quality"),
     "10-case": column_named("Logit", "SHARD"),
 }

@@ -44,7 +44,7 @@ from datamask.source.columns import (
 from datamask.source.completed import batches_of, type_within
 from datamask.source.dumps import COUNT_DUMPS, create_dumps, dump_names, dumps_by_shard
 from datamask.source.groups import SourceGroups
-from datamask.source.long_texts import remedy, surely_long
+from datamask.source.long_texts import remedy, rows_at_once, surely_long
 from datamask.source.opening import is_remote, naming, open_parquet
 from datamask.source.originals import original
 from datamask.source.reading import invalid_text, joined
@@ -57,6 +57,9 @@ FIRST_VECTORS = 256
 
 MOST_FILES_AT_ONCE = 1024
 """Number of files whose rows go to DuckDB in one transaction."""
+
+MOST_ID_BYTES = 2**12
+"""Stages hold the ids of a shard in memory, and DuckDB returns at most 2 GiB of them at once."""
 
 _Missing = tuple[str, int, str, int]
 """A column, how many documents of a batch lack its score, and the file and row of the first."""
@@ -184,7 +187,9 @@ class _SourceRows:
             scores = [name for name, kind in kinds.items() if kind is None or is_numeric(kind)]
             columns = self.read | {f"{_SCORE}{name}": name for name in scores}
             names = list(dict.fromkeys(columns.values()))
-            for batch in batches_of(file, names, self.settings.source, size=ROWS_AT_ONCE):
+            groups = map(file.metadata.row_group, range(file.num_row_groups))
+            size = min((rows_at_once(group, names) for group in groups), default=1)
+            for batch in batches_of(file, names, self.settings.source, size=size):
                 values = [batch.column(column) for column in columns.values()]
                 yield pa.RecordBatch.from_arrays(values, [*columns])
 
@@ -216,6 +221,9 @@ class _SourceRows:
         absent = pc.fill_null(pc.equal(pc.binary_length(ids), 0), True)
         if (first := pc.index(absent, True).as_py()) >= 0:
             refuse("null or empty; give every document an id", first)
+        is_long = pc.greater(pc.binary_length(ids), MOST_ID_BYTES)
+        if (first := pc.index(is_long, True).as_py()) >= 0:
+            refuse(f"an id of more than {MOST_ID_BYTES:,} bytes; give it a shorter one", first)
         columns = {
             "id": ids,
             "file": pa.array(np.full(len(ids), file, np.int32)),

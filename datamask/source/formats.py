@@ -7,7 +7,6 @@ Numbers get the narrowest of three types that loses no digit (`_number_type`), o
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import glob
 import io
@@ -22,7 +21,13 @@ from datamask.errors import InputError, one_line
 from datamask.source.opening import naming
 from datamask.source.originals import ARROW, JSON_LINES, TABLES
 from datamask.source.reading import cast_plain, plain_schema
-from datamask.source.rows import RECORD_BYTES, bounded_lines, json_objects
+from datamask.source.rows import (
+    RECORD_BYTES,
+    bounded_lines,
+    check_lines,
+    first_bad_line,
+    repeated_key,
+)
 from datamask.source.types import EXACT, widened
 from datamask.storage.unchanged import check_local
 
@@ -33,7 +38,8 @@ CONVERTED = (*(kind + end for kind in JSON_LINES + TABLES for end in COMPRESSION
 MOST_KEYS, MOST_DEPTH = 100, 4
 """An object with more keys, or deeper within a record, is one column of text."""
 
-ROWS_AT_ONCE = 4096
+ROWS_AT_ONCE, PART_BYTES = 4096, 2**26
+"""Rows of a text file, and bytes of a batch of an Arrow file, that are converted together."""
 
 KEYS = b"keys"
 """Key of a JSON column's metadata that holds the pointer to its values."""
@@ -98,7 +104,8 @@ def read_records(path: str, name: str, schema: pa.Schema) -> Iterator[pa.RecordB
     with naming(name):
         if name.lower().endswith(ARROW):
             with _open_arrow(path) as reader:
-                yield from (_fitted(batch, schema, name) for batch in reader)
+                parts = (part for batch in reader for part in _parts(batch))
+                yield from (_fitted(part, schema, name) for part in parts)
             return
         query = _json_query(path, schema) if _is_json(name) else _csv_query(path, name)
         if query:
@@ -148,6 +155,17 @@ def _fitted(batch: pa.RecordBatch, schema: pa.Schema, name: str) -> pa.RecordBat
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
+def _parts(batch: pa.RecordBatch, is_slice: bool = False) -> Iterator[pa.RecordBatch]:
+    """Halve a batch until each part has at most `PART_BYTES`: one column of text holds 2 GiB."""
+    if batch.nbytes <= PART_BYTES or len(batch) < 2:
+        # Arrow looks at the place of a slice in its batch when it casts; a copy begins at 0.
+        yield batch.take(pa.array(range(len(batch)))) if is_slice else batch
+        return
+    half = len(batch) // 2
+    for part in (batch.slice(0, half), batch.slice(half)):
+        yield from _parts(part, True)
+
+
 def _is_json(name: str) -> bool:
     return name.lower().endswith(tuple(kind + end for kind in JSON_LINES for end in COMPRESSIONS))
 
@@ -175,6 +193,9 @@ def _batches(query: str, name: str) -> Iterator[pa.RecordBatch]:
         problem = f"cannot be read ({one_line(error)[:300]}); correct it"
         if "maximum_object_size" in problem:
             problem = f"a line is longer than {RECORD_BYTES >> 20} MiB; cut it, or leave it out"
+        if "Maximum line size" in problem:
+            most = f"more than {RECORD_BYTES >> 20} MiB"
+            problem = f"a row, or blank lines one after another, of {most}; take them out"
         if "state machine" in problem:
             problem = "some rows end with a carriage return and some without; let all end alike"
         raise InputError(problem, path=name) from None
@@ -212,11 +233,17 @@ def _look_into_json(path: str, name: str, most_bad_lines: int) -> tuple[pa.Schem
         "json_group_structure(CASE json_type(json) WHEN 'OBJECT' THEN json END)::VARCHAR AS "
         f"structure FROM {_objects(path)}"
     )
-    [counts] = [row for batch in _batches(query, name) for row in batch.to_pylist()]
+    try:
+        [counts] = [row for batch in _batches(query, name) for row in batch.to_pylist()]
+        known = json.loads(counts["structure"]) if counts["rows"] else {}
+    except (InputError, RecursionError):
+        with _decompressed(path) as file:
+            check_lines(file, name)
+        raise
     bad = counts["lines"] - counts["rows"]
     if bad > most_bad_lines:
-        raise _first_bad_line(path, name, bad)
-    known = json.loads(counts["structure"]) if counts["rows"] else {}
+        with _decompressed(path) as file:
+            raise first_bad_line(file, name, bad)
     return _json_schema(path, name, list(_flat(known))), bad
 
 
@@ -239,7 +266,8 @@ def _json_schema(path: str, name: str, columns: list[tuple[str, str, str]]) -> p
     )
     [[*answers, is_repeated]] = _rows(query, name)
     if is_repeated:
-        raise _repeated_key(path, name)
+        with _decompressed(path) as file:
+            raise repeated_key(file, name)
     types = dict(zip(numbers, map(_number_type, answers), strict=False))
     fields = []
     for column, pointer, kind in columns:
@@ -274,24 +302,6 @@ def _number_type(figures: list[str | None]) -> tuple[pa.DataType, dict[bytes, by
     return pa.float64() if is_number and not is_large else pa.string(), marks
 
 
-def _repeated_key(path: str, name: str) -> InputError:
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        if len(twice := dict(pairs)) < len(pairs):
-            names = [key for key, _ in pairs]
-            raise KeyError(next(key for key in twice if names.count(key) > 1))
-        return twice
-
-    with _decompressed(path) as file:
-        for row, line in enumerate(bounded_lines(file, name)):
-            with contextlib.suppress(ValueError, RecursionError):
-                try:
-                    json.loads(line.decode("utf-8-sig"), object_pairs_hook=unique)
-                except KeyError as error:
-                    problem = f"key {error} occurs twice in an object; keep one"
-                    return InputError(problem, path=name, line=row + 1)
-    return InputError("a key occurs twice in an object; keep one", path=name)
-
-
 def _json_query(path: str, schema: pa.Schema) -> str:
     """Return SQL for the records in the columns of a schema; empty without any."""
     fields = [field for field in schema if KEYS in (field.metadata or {})]
@@ -306,17 +316,6 @@ def _json_query(path: str, schema: pa.Schema) -> str:
         f"{_objects(path)} WHERE json_type(json) = 'OBJECT')"
     )
     return query if fields else ""
-
-
-def _first_bad_line(path: str, name: str, count: int) -> InputError:
-    more = f"{count:,} lines are not JSON objects; source.most_bad_lines leaves out so many"
-    try:
-        with _decompressed(path) as file:
-            for _ in json_objects(file, name):
-                pass
-    except InputError as error:
-        return InputError(f"{one_line(error)} ({more})")
-    return InputError(more, path=name)
 
 
 def _flat(structure: Any, keys: tuple[str, ...] = ()) -> Iterator[tuple[str, str, str]]:

@@ -227,6 +227,52 @@ def json_objects(file: IO[bytes], path: str) -> Iterator[tuple[int, dict[str, An
         yield number, content
 
 
+def check_lines(file: IO[bytes], path: str) -> None:
+    """Refuse the first line of JSON that is too long or too deep; others may be left out.
+
+    Raises:
+        InputError: there is such a line.
+    """
+    for number, line in enumerate(bounded_lines(file, path)):
+        try:
+            json.loads(line)
+        except ValueError:
+            continue
+        except RecursionError:
+            problem = "values are nested too deep; leave the line out"
+            raise InputError(problem, path=path, line=number + 1) from None
+
+
+def first_bad_line(file: IO[bytes], path: str, count: int) -> InputError:
+    """Return the error about the first of *count* lines that are not objects."""
+    more = f"{count:,} lines are not JSON objects; source.most_bad_lines leaves out so many"
+    try:
+        for _ in json_objects(file, path):
+            pass
+    except InputError as error:
+        return InputError(f"{one_line(error)} ({more})")
+    return InputError(more, path=path)
+
+
+def repeated_key(file: IO[bytes], path: str) -> InputError:
+    """Return the error about the first key that occurs twice in an object."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(twice := dict(pairs)) < len(pairs):
+            names = [key for key, _ in pairs]
+            raise KeyError(next(key for key in twice if names.count(key) > 1))
+        return twice
+
+    for row, line in enumerate(bounded_lines(file, path)):
+        with contextlib.suppress(ValueError, RecursionError):
+            try:
+                json.loads(line.decode("utf-8-sig"), object_pairs_hook=unique)
+            except KeyError as error:
+                problem = f"key {error} occurs twice in an object; keep one"
+                return InputError(problem, path=path, line=row + 1)
+    return InputError("a key occurs twice in an object; keep one", path=path)
+
+
 def read_rows(path: str, columns: tuple[str, ...], files: PlannedFiles) -> Iterator[dict[str, Any]]:
     """Yield the rows of a file as dictionaries; plain text is one row, its text in the last column.
 

@@ -85,6 +85,10 @@ COLUMNS: Cases = {
         "column text: type string, needed a number; fix it, or set quality.scores.0.column",
     ),
     "null id": (columns(id=[*NAMES[:5], None, *NAMES[6:]]), "1.parquet, row 5, column id: null or"),
+    "id of a page": (
+        columns(id=[*NAMES[:5], "x" * 5000, *NAMES[6:]]),
+        "1.parquet, row 5, column id: an id of",
+    ),
     "id that is not UTF-8": (columns(id=LATIN_IDS), "1.parquet, row 0, column id: not valid"),
     "text that is not UTF-8": (columns(text=LATIN), "1.parquet, shard 00001, row 0, column text:"),
     "address that is not UTF-8": (
@@ -117,7 +121,7 @@ COLUMNS: Cases = {
         "no document is left of 16",
         " 16 missing-score",
     ),
-    "the same long id": (columns(id=["x" * 9999] * 2 + NAMES[2:]), "xxx... 2 times in"),
+    "the same long id": (columns(id=["x" * 999] * 2 + NAMES[2:]), "xxx... 2 times in"),
 }
 
 

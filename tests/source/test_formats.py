@@ -1,8 +1,8 @@
 """Values of JSON lines, CSV and Arrow are kept, or refused with file, row and column."""
 
-import gzip
 import json
 import tracemalloc
+from pathlib import Path
 
 import polars as pl
 import pyarrow as pa
@@ -11,6 +11,7 @@ import pytest
 
 from datamask.errors import InputError
 from datamask.planning.first_settings import TEXTS
+from datamask.source import formats
 from datamask.source.convert import first_records
 from tests.source.converting import converted, write
 
@@ -136,17 +137,41 @@ def test_values_of_other_types_in_other_files_are_text(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "begin"), [("a.csv.gz", 'id,text\n1,"'), ("a.jsonl.gz", '{"id": "a"}\n{"id": "')]
+    ("name", "begin"), [("a.csv.gz", 'id,text\n1,"'), ("a.jsonl.zst", '{"id": "a"}\n{"id": "')]
 )
 def test_a_long_line_is_refused_before_it_is_read(tmp_path, monkeypatch, name, begin):
-    """A file of a kilobyte with a line of a megabyte, where a line may have a page: by its line."""
-    monkeypatch.setattr("datamask.source.rows.RECORD_BYTES", 2**12, raising=False)
-    path = tmp_path / name
-    path.write_bytes(gzip.compress(begin.encode() + b"a" * 2**20))
+    """A file of a kilobyte with a line of megabytes, where a line may have a page: by its line."""
+    monkeypatch.setattr("datamask.source.rows.RECORD_BYTES", 2**12)
+    path, codec = tmp_path / name, {".gz": "gzip", ".zst": "zstd"}[Path(name).suffix]
+    with pa.CompressedOutputStream(str(path), codec) as file:
+        file.write(begin.encode() + b"a" * 2**22)
     tracemalloc.start()
     with pytest.raises(InputError) as caught:
         converted(tmp_path, tmp_path / "run")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert f"{path}, line 2" in str(caught.value)
-    assert peak < 2**20
+    assert peak < 2**21
+
+
+@pytest.mark.parametrize("value", ["[" * 10**5 + "]" * 10**5, '{"a":' * 10**5 + "1" + "}" * 10**5])
+def test_a_deep_value_is_refused_by_its_line(tmp_path, value):
+    """It ended as a bug of recursion, after lines that were read."""
+    path = tmp_path / "a.jsonl"
+    path.write_text(f'{{"id": "a"}}\n\n{{"id": "b", "of": {value}}}\n')
+    with pytest.raises(InputError) as caught:
+        converted(tmp_path, tmp_path / "run")
+    assert f"{path}, line 3" in str(caught.value)
+
+
+def test_batches_of_arrow_files_are_read_in_parts(tmp_path, monkeypatch):
+    """One batch may hold more text than a column of strings can."""
+    monkeypatch.setattr(formats, "PART_BYTES", 1000)
+    table = pa.table({"id": [*map(str, range(99))], "text": ["a" * row for row in range(99)]})
+    path = str(tmp_path / "a.arrow")
+    with pa.ipc.new_file(path, table.schema) as file:
+        file.write(table.to_batches()[0])
+    parts = list(formats.read_records(path, path, table.schema))
+    assert len(parts) > 5 and max(part.nbytes for part in parts) <= 1000
+    assert all(column.offset == 0 for part in parts for column in part.columns)
+    assert pa.Table.from_batches(parts).combine_chunks() == table
