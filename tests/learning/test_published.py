@@ -61,8 +61,8 @@ def test_by_quality_alone_logits_are_shares_of_the_best_gain(make_shard):
 @pytest.mark.parametrize("metric", ["pairwise", "disf"])
 def test_a_difference_of_logits_is_what_a_swap_changes(make_shard, metric):
     """Against the objective of masks in which two documents changed places, by numpy alone."""
-    features, quality = make_shard(300, 6, 2)
-    found = learned((features, quality), Selection(metric=metric, steps=20), 100)
+    features, quality = make_shard(900, 6, 2)
+    found = learned((features, quality), Selection(metric=metric, steps=20), 300)
     scales = found.metrics["scales"]
 
     def value(mask):
@@ -77,7 +77,7 @@ def test_a_difference_of_logits_is_what_a_swap_changes(make_shard, metric):
     for leaving, coming in zip(inside, outside, strict=True):
         mask = found.selected.copy()
         mask[[leaving, coming]] = False, True
-        swapped.append((value(mask) - before) * 100)
+        swapped.append((value(mask) - before) * 300)
     expected = found.logits[outside] - found.logits[inside]
     # The second order of a swap is a few percent of the largest differences, which are about 2.
     np.testing.assert_allclose(swapped, expected, rtol=0.15, atol=0.3)
