@@ -107,12 +107,13 @@ def rows_of(result: Any) -> list[dict[str, Any]]:
 def open_run_database(run: Run, sql: str = "") -> Iterator[Any]:
     """Yield a read-only connection to the tables and views of a run.
 
-    Errors are as in `open_composition`.
+    Arguments and errors are as in `open_composition`; *sql* also says which files of the report's
+    sample are read.
     """
     with open_composition(run, sql) as connection:
         for name in ("sample", "neighbours"):
             path = run.fetch(f"report/{name}.parquet")
-            if path.exists():
+            if path.exists() and (not sql or re.search(rf"\b{name}\b", sql, re.IGNORECASE)):
                 connection.register(name, read_columns(path))
         if re.search(r"\barms\b", sql, re.IGNORECASE):
             arms = [arm_documents(run, unit) for unit in range(run.num_units("arms"))]

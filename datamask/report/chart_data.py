@@ -139,7 +139,7 @@ WHERE s.x IS NOT NULL ORDER BY s.shard, s.row
 
 def embedding_map(run: Run) -> Chart:
     """Chart the sample's documents: a dot for ours, an outline around top quality."""
-    with open_run_database(run) as connection:
+    with open_run_database(run, _MAPPED) as connection:
         sampled = rows_of(connection.execute(_MAPPED))
     series = []
     for name, size in (("source", 5), ("top_quality", 9), ("selected", 6)):
@@ -264,10 +264,9 @@ def read_curves(run: Run, shards: Sequence[int] | None) -> Lines:
     """Read the curves of a finished run, or of some shards of a run; empty if it has none."""
     if shards is None:
         every = -(-run.num_shards // MOST_SHARDS)
-        with open_run_database(run) as connection:
-            table = connection.sql(
-                f"FROM curves WHERE shard % {every} = 0 ORDER BY term, shard, step"
-            ).to_arrow_table()
+        sql = f"FROM curves WHERE shard % {every} = 0 ORDER BY term, shard, step"
+        with open_run_database(run, sql) as connection:
+            table = connection.sql(sql).to_arrow_table()
     else:
         table = learning_tables.curves(run, shards)
     return _by_term(table)

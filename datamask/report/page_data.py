@@ -52,8 +52,8 @@ ORDER BY s.kind = 'random', d.dropped IS NOT NULL, s.kind, d.logit, s.shard, s.r
 
 def documents(run: Run) -> list[list[Any]]:
     """List the documents to read, extremes first; each is listed once."""
-    with open_run_database(run) as connection:
-        sql = _DOCUMENTS.format(weight=run.in_force.selection.quality_weight)
+    sql = _DOCUMENTS.format(weight=run.in_force.selection.quality_weight)
+    with open_run_database(run, sql) as connection:
         rows = rows_of(connection.execute(sql))
     by_id: dict[str, list[Any]] = {}
     for row in rows:

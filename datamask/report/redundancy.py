@@ -47,7 +47,7 @@ def redundancy(run: Run) -> dict[str, dict[str, Any]]:
     if not run.fetch(sample_path(run)).exists():
         return {}
     sql = _REDUNDANCY.format(least=NEAR_DUPLICATE_COSINE)
-    with open_run_database(run) as connection:
+    with open_run_database(run, sql) as connection:
         rows = {row["set"]: row for row in rows_of(connection.execute(sql))}
     return {name: rows[name] for name in SETS if name in rows}
 
