@@ -9,6 +9,8 @@ CORPUS := runs/demo-corpus
 UV ?= $(shell command -v uv 2>/dev/null)
 FUZZ ?= 5000
 RESOLUTION ?= lowest-direct
+# Where uv finds torch for make declared: PyTorch's index, or such as TORCH="--find-links FOLDER" with a wheel.
+TORCH ?= --torch-backend cpu
 DECLARED := runs/declared
 # Container images often set this variable. Packages are not compiled at installation, so each process would compile all that it imports.
 export PYTHONDONTWRITEBYTECODE :=
@@ -118,9 +120,9 @@ fleet: $(READY) ## the slow tests of flows: a real server, lost workers on Postg
 declared: ## the library's tests with the oldest versions that pyproject.toml allows (RESOLUTION=highest: the newest)
 	$(PYTHON) -m venv --clear $(DECLARED)
 	$(DECLARED)/bin/pip install --quiet uv
-	$(DECLARED)/bin/uv pip compile --quiet --resolution $(RESOLUTION) --torch-backend cpu --extra prefect --extra s3 --extra fasttext \
+	$(DECLARED)/bin/uv pip compile --quiet --resolution $(RESOLUTION) $(TORCH) --extra prefect --extra s3 --extra fasttext \
 		--output-file $(DECLARED)/versions.txt pyproject.toml
-	$(DECLARED)/bin/uv pip install --python $(DECLARED)/bin/python --torch-backend cpu --requirement $(DECLARED)/versions.txt --editable . \
+	$(DECLARED)/bin/uv pip install --python $(DECLARED)/bin/python $(TORCH) --requirement $(DECLARED)/versions.txt --editable . \
 		boto3 datasets flask flask-cors hypothesis "moto[s3]" pandas polars pytest pytest-timeout pytest-xdist
 	$(DECLARED)/bin/python -m pytest $(PARALLEL) -W "ignore:Please use the new API settings to control TF32" \
 		tests/analysis tests/embedding tests/execution tests/runs tests/selection tests/source tests/tokens
