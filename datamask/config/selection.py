@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from datamask.config import recipe
 from datamask.config.group import Group, Place, known_or_own
@@ -50,6 +50,12 @@ NO_GROUP = "(none)"
 they were not embedded."""
 
 
+AND = " * "
+"""Stands between columns that together define groups, and between the names in such a group."""
+
+QUALITY_BANDS = 5
+"""Number of bands of quality, each with equally many candidates."""
+
 LENGTH_BINS = 10
 """Number of length bins, each with equally many candidates (docs/log.md#numbers)."""
 
@@ -65,17 +71,40 @@ class Limit(Group):
     """Minimum and maximum fraction of the selection that a group of documents may have."""
 
     column: str
-    """what defines the groups: dump, language, domain, topic, or a name in source.groups; the same
-    in all limits of a run"""
+    """what defines the groups: dump, language, domain, topic, quality (fifths of the candidates,
+    from 1, the lowest, to 5), a name in source.groups, or several of these, as `topic * quality`"""
     value: str | None = None
-    """the group (`(none)`: documents without one); not set: each group without another limit"""
+    """the group (`(none)`: documents without one; of several columns `music * 5`); not set: each
+    group without another limit"""
     floor: float = Field(0, ge=0, le=1)
     """minimum share of the selection"""
     cap: float = Field(1, ge=0, le=1)
     """maximum share of the selection"""
 
+    @field_validator("column", "value")
+    @classmethod
+    def _spaced(cls, text: str | None, about: ValidationInfo) -> str | None:
+        """Put one space beside each `*` between columns, and between the groups of these."""
+        if text is None or (
+            about.field_name == "value" and "*" not in about.data.get("column", "")
+        ):
+            return text
+        return AND.join(part.strip() for part in text.split("*"))
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that together define the groups."""
+        return self.column.split(AND)
+
+    @property
+    def groups(self) -> list[str]:
+        """The group in each of the columns; none without a value."""
+        return [] if self.value is None else self.value.split(AND, len(self.columns) - 1)
+
     @model_validator(mode="after")
     def _check(self) -> Limit:
+        if self.value is not None and len(self.groups) < len(self.columns):
+            raise ValueError(f"value `{self.value}` is no group by `{self.column}`")
         if self.floor > self.cap:
             raise ValueError(f"floor {self.floor} is above cap {self.cap}")
         if self.floor and self.value is None:
@@ -189,13 +218,12 @@ class Selection(Group):
             raise ValueError(
                 "`max_repeat` above 1 and `training_documents` or `training_tokens` need each other"
             )
-        if len({limit.column for limit in self.limits}) > 1:
-            raise ValueError("`limits` must all be of one column")
-        values = [limit.value for limit in self.limits]
+        values = [(limit.column, limit.value) for limit in self.limits]
         if len(set(values)) != len(values):
             raise ValueError("`limits` has a group twice")
-        if sum(limit.floor for limit in self.limits) > 1:
-            raise ValueError("the floors of `limits` add up to more than 1")
+        for column in {limit.column for limit in self.limits}:
+            if sum(limit.floor for limit in self.limits if limit.column == column) > 1:
+                raise ValueError("the floors of `limits` add up to more than 1")
         names = ("documents", "tokens", "limits", "training_documents", "training_tokens")
         others = [name for name in names if getattr(self, name)]
         if self.mask_model and (others or (self.method, self.scope) != ("mask", "shard")):
@@ -227,9 +255,29 @@ class Selection(Group):
         return self.training_documents or self.training_tokens
 
     @property
-    def limits_of_source(self) -> tuple[Limit, ...]:
-        """The limits of groups that are known before documents are embedded."""
-        return tuple(limit for limit in self.limits if limit.column != "topic")
+    def limited(self) -> list[str]:
+        """The columns that define limited groups, alone or together, in their order."""
+        return list(dict.fromkeys(name for limit in self.limits for name in limit.columns))
+
+    def named_groups(self, column: str) -> list[str]:
+        """List the groups of a column that limits name, alone or with groups of other columns."""
+        named = [limit for limit in self.limits if column in limit.columns and limit.value]
+        return [limit.groups[limit.columns.index(column)] for limit in named]
+
+    def with_limits_of(self, column: str) -> Selection:
+        """Return these settings with the limits of one column, or of one list of columns, alone."""
+        limits = tuple(limit for limit in self.limits if limit.column == column)
+        return self.model_copy(update={"limits": limits})
+
+    def without_limits_of(self, *columns: str) -> Selection:
+        """Return these settings without the limits that some columns take part in."""
+        limits = tuple(limit for limit in self.limits if not {*columns} & {*limit.columns})
+        return self.model_copy(update={"limits": limits})
+
+    @property
+    def of_source(self) -> Selection:
+        """These settings with the limits of groups that are known before stage `quality` alone."""
+        return self.without_limits_of("topic", "quality")
 
     @property
     def needs_tokens(self) -> str:

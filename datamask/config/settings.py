@@ -73,7 +73,8 @@ class Settings(Group):
     def _group_names(self) -> Iterator[tuple[str, str, tuple[str, ...]]]:
         """Yield each setting that names a kind of groups, the name, and names only it may have."""
         for number, limit in enumerate(self.selection.limits):
-            yield f"selection.limits.{number}.column", limit.column, ("topic",)
+            for column in limit.columns:
+                yield f"selection.limits.{number}.column", column, ("topic", "quality")
         yield "evaluation.hold_out_by", self.evaluation.hold_out_by, ("topic", "none")
         for number, score in enumerate(self.quality.scores):
             key = f"quality.scores.{number}"

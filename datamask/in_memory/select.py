@@ -16,7 +16,7 @@ from datamask.config import recipe
 from datamask.config.compute import Compute
 from datamask.config.inputs import EMBEDDERS, OWN_VECTORS, Embedding, group_name
 from datamask.config.loading import parse_settings
-from datamask.config.selection import TRAINING, Selection
+from datamask.config.selection import AND, TRAINING, Selection
 from datamask.errors import InputError, SettingsError
 from datamask.in_memory.containers import column_of, names_of, numbers, texts_or_matrix
 from datamask.in_memory.documents import Documents
@@ -77,7 +77,7 @@ def select(
         tokens: how many tokens to select, in place of *ratio*; needs *lengths*.
         lengths: tokens of each document, or the name of a column.
         limits: floors and caps of groups (`selection.limits`); `column` is a column of the table,
-            the same in all.
+            or several, as `site * licence`.
         prune_fraction: worst share by quality that is dropped first; by default that of a run for
             texts, 0 for embeddings.
         near_duplicates: True, or settings of `quality.near_duplicates`: keep the best of copies.
@@ -156,10 +156,10 @@ def _given(
         values = column_of(data, values) if isinstance(values, str) else values
         return numbers(values, len(content), name, index)
 
-    of_groups = {str(limit.get("column", "")) for limit in limits}
-    if len(of_groups) > 1 or "" in of_groups:
-        raise SettingsError("limits: all must name the same column")
-    known = {name: group_name(name) for name in of_groups}
+    columns = [[*map(str.strip, str(limit.get("column", "")).split("*"))] for limit in limits]
+    known = {name: group_name(name) for names in columns for name in names}
+    if "" in known:
+        raise SettingsError("limits: each must name a column")
     if lengths is not None:
         lengths = named(lengths, "lengths")
         if (row := whole_tokens(pa.array(lengths))[1]) >= 0:
@@ -172,7 +172,10 @@ def _given(
         lengths,
         {own: names_of(column_of(data, name)) for name, own in known.items()} or None,
         None if examples is None else _texts(examples),
-    ), [{**limit, "column": known[str(limit["column"])]} for limit in limits]
+    ), [
+        {**limit, "column": AND.join(known[name] for name in names)}
+        for limit, names in zip(limits, columns, strict=True)
+    ]
 
 
 def _number(num_selected: Any, given: Documents) -> int | None:

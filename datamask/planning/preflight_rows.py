@@ -22,7 +22,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from datamask.config.compute import Compute
-from datamask.config.selection import NO_GROUP
 from datamask.config.settings import Settings
 from datamask.embedding.vector_files import PIN as VECTORS_PIN
 from datamask.errors import DatamaskError, InputError, gathering, shortened
@@ -32,6 +31,7 @@ from datamask.quality.kinds import KINDS
 from datamask.runs.budget import budget_problems
 from datamask.runs.in_progress import each_in_turn
 from datamask.runs.schemas import Piece
+from datamask.selection.threshold import name_of
 from datamask.source.columns import (
     INEXACT,
     feature_problem,
@@ -99,8 +99,8 @@ def check_rows(
         problems += _repeated_ids(connection, rows)
         if rows.counted and not problems:
             [(documents,)] = execute(connection, "SELECT count(*) FROM ids")
-            counts = counts_of_source(connection, settings.selection, documents)
-            problems += budget_problems(settings.selection, counts)
+            counts = counts_of_source(connection, settings.selection.of_source, documents)
+            problems += budget_problems(settings.selection.of_source, counts)
         if VECTORS_PIN in pinned_revisions and not problems:
             problems += missing_vectors(connection, rows.paths, rows.id_at, settings)
         for score in settings.scores:
@@ -124,7 +124,7 @@ class _SourceRows:
         ]
         self.missing: list[_Missing] = []
         source, selection = settings.source, settings.selection
-        kinds = dict.fromkeys(limit.column for limit in selection.limits_of_source)
+        kinds = selection.of_source.limited
         self.groups = SourceGroups(source, kinds, columns)
         counted = {f"{_GROUP}{name}": name for name in self.groups.columns} if kinds else {}
         counted |= {"tokens": source.columns.token_count} if selection.needs_tokens else {}
@@ -140,7 +140,8 @@ class _SourceRows:
         at_once = min(MOST_FILES_AT_ONCE, len(self.paths) // (8 * threads) + 1)
         statements = ["INSERT INTO ids SELECT md5_number(id), file, row FROM arriving"]
         if self.counted:
-            counts = "SELECT name, count(*), sum(tokens) FROM arriving GROUP BY 1"
+            name = name_of(self.settings.selection.of_source, "arriving")
+            counts = f"SELECT {name}, count(*), sum(tokens) FROM arriving GROUP BY 1"
             statements.append(f"INSERT INTO counts {counts}")
         if self.has_dumps:
             statements.append(COUNT_DUMPS)
@@ -257,22 +258,21 @@ class _SourceRows:
     def _counts(
         self, read: pa.RecordBatch, path: str, refuse: Callable[[str, int, str], NoReturn]
     ) -> dict[str, pa.Array]:
-        """Return group and tokens of each document as in stage `scores`; unknown tokens are 0."""
+        """Return groups and tokens of each document as in stage `scores`; unknown tokens are 0."""
         if not self.counted:
             return {}
-        names = pa.array([NO_GROUP] * len(read), pa.string())
+        groups: dict[str, pa.Array] = {}
         tokens = pa.array(np.zeros(len(read), np.int64))
         if self.groups.kinds:
             columns = {name: read[f"{_GROUP}{name}"] for name in self.groups.columns}
-            [names] = self.groups.of(pa.RecordBatch.from_pydict(columns), path).values()
-            names = names.fill_null(NO_GROUP)
+            groups = self.groups.of(pa.RecordBatch.from_pydict(columns), path)
         if "tokens" in self.counted:
             known, at = whole_tokens(read["tokens"])
             if at >= 0:
                 column = self.counted["tokens"]
                 refuse(f"{read['tokens'][at]} tokens in a document; fix it", at, column)
             tokens = known.fill_null(0)
-        return {"name": names, "tokens": tokens}
+        return {**groups, "tokens": tokens}
 
     def _check_vectors(self, path: str, file: pq.ParquetFile) -> None:
         """Check width and values of a file's vectors."""

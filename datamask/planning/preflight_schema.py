@@ -108,7 +108,8 @@ def token_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskEr
             f"`{source.columns.token_count}`; set source.columns.token_count, or "
             "source.tokenizer to count them"
         )
-    groups = {limit.column: "limits" for limit in selection.limits} | _balanced(settings)
+    limited = dict.fromkeys(selection.limited, "limits")
+    groups = {name: limited[name] for name in limited if name != "quality"} | _balanced(settings)
     for column, setting in groups.items():
         if column == "length":
             if source.layout == "features":

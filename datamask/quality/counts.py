@@ -20,25 +20,31 @@ from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
 from datamask.selection.documents import check_tokens
 from datamask.selection.repeats import load_epoch
-from datamask.selection.threshold import cut_table, group_column, make_bounds
+from datamask.selection.threshold import check_limits, cut_table, name_of, quality_edges
 from datamask.storage.duckdb_scratch import execute, temporary_duckdb
 
 COUNTS = "CREATE TABLE counts (name VARCHAR, documents BIGINT, tokens HUGEINT)"
 """SQL: the table of `counts_of_source`, by the limits' column; any number of rows per name."""
+
+SURVIVORS = "result WHERE dropped IS NULL"
+"""SQL: the documents that remain, in the view `result`."""
 
 Reasons = list[tuple[int, str | None, int, int]]
 """Shard, reason to drop (None: kept), documents and tokens."""
 
 
 def counts_of_source(connection: Any, selection: Selection, documents: int) -> Counts:
-    """Count all *documents* of the source, from DuckDB's table `counts`."""
+    """Count all *documents* of the source, from DuckDB's table `counts`.
+
+    The limits are those of groups that the source knows (`Selection.of_source`).
+    """
     unit = unit_of(selection)
     by_group = f"SELECT name, coalesce(sum({unit}), 0) FROM counts GROUP BY name"
     ((tokens,),) = execute(connection, "SELECT coalesce(sum(tokens), 0) FROM counts")
     return Counts(
         documents,
         tokens=tokens,
-        groups=dict(execute(connection, by_group)) if selection.limits_of_source else None,
+        groups=dict(execute(connection, by_group)) if selection.limits else None,
         # A budget of documents may have any number of tokens, up to those of all documents.
         epoch=(0, tokens) if selection.training_tokens and not selection.tokens else None,
     )
@@ -65,7 +71,7 @@ def known_problems(run: Run, compute: Compute) -> list[DatamaskError] | None:
             load_documents(connection, run, [])
             if not is_left_known:
                 counts = _counts_of_scores(connection, run)
-                return [*problems, *budget_problems(run.settings.selection, counts)]
+                return [*problems, *budget_problems(run.settings.selection.of_source, counts)]
             quality = rows_of(connection, run, "quality")
             result = f"SELECT q.*, tokens FROM {quality} q JOIN documents USING (shard, row)"
             execute(connection, f"CREATE VIEW result AS {result}")
@@ -79,13 +85,13 @@ def _is_done(run: Run, stage: str) -> bool:
 
 def _counts_of_scores(connection: Any, run: Run) -> Counts:
     """Count all documents by stage `scores`, because it is not known which are left."""
-    limits = run.settings.selection.limits_of_source
-    name = group_column(limits[0].column, "s") if limits else "''"
+    selection = run.settings.selection.of_source
+    name = name_of(selection, "s")
     execute(connection, COUNTS)
-    facts = facts_of(connection, run, [limit.column for limit in limits])
+    facts = facts_of(connection, run, selection.limited)
     counted = f"SELECT {name}, count(*), sum(tokens) FROM {facts} s GROUP BY ALL"
     execute(connection, f"INSERT INTO counts {counted}")
-    return counts_of_source(connection, run.settings.selection, run.num_documents)
+    return counts_of_source(connection, selection, run.num_documents)
 
 
 def count_documents(connection: Any) -> Reasons:
@@ -126,7 +132,7 @@ def check_survivors(connection: Any, run: Run, reasons: Reasons) -> None:
         raise InputError(f"no document is left of {run.num_documents:,} ({why})")
     epoch = _epoch_of_survivors(connection, run)
     check_budget(selection, Counts(run.num_documents, kept, why, tokens, epoch=epoch))
-    if selection.limits_of_source:
+    if selection.without_limits_of("topic").limits:
         _check_limits(connection, run)
 
 
@@ -136,9 +142,9 @@ def _check_limits(connection: Any, run: Run) -> None:
     In tokens, the order of documents decides how well they fill the caps. So the cut itself is
     tried, in order of quality alone.
     """
-    selection = run.settings.selection
-    name = group_column(selection.limits[0].column, "facts")
-    facts = facts_of(connection, run, [selection.limits[0].column])
+    selection = run.settings.selection.without_limits_of("topic")
+    name = name_of(selection, "facts", quality_edges(connection, selection, SURVIVORS))
+    facts = facts_of(connection, run, selection.limited)
     unit = "1" if selection.tokens is None else "result.tokens"
     execute(
         connection,
@@ -148,7 +154,7 @@ def _check_limits(connection: Any, run: Run) -> None:
     )
     total = total_units(selection, run.num_documents)
     if selection.tokens is None:
-        make_bounds(connection, selection, total, "candidates")
+        check_limits(connection, selection, total, "candidates")
     else:
         cut_table(connection, selection, total)
 

@@ -76,7 +76,7 @@ Minimum number of documents for this: the best tenth of them is 20, so the AUC i
 
 def unusual_groups(run: Run) -> list[Row]:
     """Return the rows of `_UNUSUAL`, largest difference first, without limited groups."""
-    limited = {limit.column for limit in run.settings.selection.limits}
+    limited = run.settings.selection.limited
     return [row for row in query(run, _UNUSUAL) if row["kind"] not in limited]
 
 

@@ -10,11 +10,12 @@ meets a budget of tokens within one document.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from datamask.config.selection import NO_GROUP, Selection
+from datamask.config.selection import AND, NO_GROUP, Selection
 from datamask.errors import SettingsError, together
 
 
@@ -122,7 +123,15 @@ def _training_problems(
 def group_bounds(
     selection: Selection, total: int, names: Iterable[str]
 ) -> dict[str, tuple[int, int]]:
-    """Return floor and cap of the groups that have limits; documents or tokens, as *total*."""
+    """Return floor and cap of the groups that have limits; documents or tokens, as *total*.
+
+    With limits of several columns, every cell has a cap: the least of the groups that it is in.
+    """
+    if len({limit.column for limit in selection.limits}) > 1:
+        caps = dict.fromkeys(names, total)
+        for group in limited_groups(selection, total, caps):
+            caps |= {cell: min(caps[cell], group.cap) for cell in group.cells}
+        return {cell: (0, cap) for cell, cap in caps.items()}
     own = {
         limit.value: (round(limit.floor * total), round(limit.cap * total))
         for limit in selection.limits
@@ -138,6 +147,9 @@ def limit_problems(
 
     Floors of small budgets may exceed the budget by rounding.
     """
+    if len({limit.column for limit in selection.limits}) > 1:
+        yield from _problems_of_cells(selection, total, groups)
+        return
     column, unit = selection.limits[0].column, unit_of(selection)
     named = (limit.value for limit in selection.limits if limit.value is not None)
     bounds = group_bounds(selection, total, {*groups, *named})
@@ -157,6 +169,62 @@ def limit_problems(
     most = sum(min(there, caps.get(name, there)) for name, there in groups.items())
     if most < total:
         yield too_little(selection, most, total, caps)
+
+
+@dataclass(frozen=True, slots=True)
+class LimitedGroup:
+    """A group with limits, and the cells that it consists of.
+
+    A cell is a group by all limited columns together (`selection.threshold.name_of`).
+    """
+
+    column: str
+    name: str
+    floor: int
+    cap: int
+    cells: list[str]
+
+
+def limited_groups(selection: Selection, total: int, cells: Iterable[str]) -> list[LimitedGroup]:
+    """List the groups that limits of several columns concern, among these cells."""
+    groups, parts = [], {cell: cell.split(AND) for cell in cells}
+    for column in dict.fromkeys(limit.column for limit in selection.limits):
+        alone = selection.with_limits_of(column)
+        at = [selection.limited.index(name) for name in alone.limited]
+        inside: dict[str, list[str]] = {}
+        for cell, names in parts.items():
+            inside.setdefault(AND.join(names[index] for index in at), []).append(cell)
+        for name, (floor, cap) in group_bounds(alone, total, inside).items():
+            groups.append(LimitedGroup(column, name, floor, cap, inside[name]))
+    return groups
+
+
+def _problems_of_cells(
+    selection: Selection, total: int, cells: Mapping[str, int]
+) -> Iterator[SettingsError]:
+    """Yield the problems of each column's limits alone or, if there are none, of all together."""
+    alone = []
+    for column in dict.fromkeys(limit.column for limit in selection.limits):
+        part = selection.with_limits_of(column)
+        at, groups = [selection.limited.index(name) for name in part.limited], Counter[str]()
+        for cell, there in cells.items():
+            groups[AND.join(cell.split(AND)[index] for index in at)] += there
+        alone += limit_problems(part, total, groups)
+    yield from alone
+    if not alone:
+        from datamask.runs.cell_counts import shortages  # This imports scipy.
+
+        unit = unit_of(selection)
+        for group, most in shortages(limited_groups(selection, total, cells), total, cells):
+            what = f"{total:,} {unit} are to be kept, but"
+            if group:
+                what = (
+                    f"the floor of {group.column} {group.name} asks for {group.floor:,} {unit}, but"
+                )
+            yield SettingsError(
+                f"selection.limits: {what} the limits together leave {most:,}; lower floors or "
+                "raise caps"
+            )
 
 
 def too_little(

@@ -279,7 +279,7 @@ def normalised_groups(settings: Settings) -> tuple[str, ...]:
 
 def limited_groups(settings: Settings) -> tuple[str, ...]:
     """Name the stages that make groups with floors or caps."""
-    return _of_groups(settings, (limit.column for limit in settings.selection.limits))
+    return _of_groups(settings, settings.selection.limited)
 
 
 def held_out_groups(settings: Settings) -> tuple[str, ...]:

@@ -20,13 +20,14 @@ DuckDB holds the documents of all shards out of core.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from datamask.config.compute import Compute
-from datamask.config.selection import NO_GROUP, Selection
+from datamask.config.selection import AND, NO_GROUP, QUALITY_BANDS, Selection
 from datamask.errors import together
 from datamask.runs import budget, schemas
 from datamask.runs.files import read_columns
@@ -35,9 +36,12 @@ from datamask.runs.output import write_output
 from datamask.runs.run import Run
 from datamask.selection.documents import ShardDocuments, read_groups, read_ranked, read_survivors
 from datamask.selection.order import NOTHING, ORDER, Key, is_kept, last_within, midway, not_after
-from datamask.storage.duckdb_scratch import execute, execute_with, temporary_duckdb
+from datamask.storage.duckdb_scratch import execute, execute_with, temporary_duckdb, value_at
 
 logger = logging.getLogger(__name__)
+
+OTHERS = "(others)"
+"""Name of the documents that no limit of a column concerns."""
 
 _COUNTS = "count(*), coalesce(sum(units), 0)::BIGINT"
 
@@ -56,7 +60,7 @@ def cut(run: Run, compute: Compute) -> None:
             topics.
     """
     selection = run.settings.selection
-    if selection.limits != selection.limits_of_source:
+    if "topic" in selection.limited:
         from datamask.selection.topics import unknown_topics  # This imports torch.
 
         if unknown := unknown_topics(run):
@@ -72,6 +76,7 @@ def cut(run: Run, compute: Compute) -> None:
 def find_cut(run: Run, compute: Compute, total: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Return the rows of `cut_table` for the documents of all shards, and the metrics of `cut`."""
     selection = run.settings.selection
+    limited = [f'"{name}" VARCHAR' for name in selection.limited if name != "quality"]
 
     def candidates(shard: int) -> pa.Table:
         return candidates_of(run, read_survivors(run, shard))
@@ -79,47 +84,42 @@ def find_cut(run: Run, compute: Compute, total: int) -> tuple[list[dict[str, Any
     with temporary_duckdb(run.root, compute) as connection:
         execute(
             connection,
-            "CREATE TABLE candidates (logit FLOAT, quality DOUBLE, id VARCHAR, units BIGINT, "
-            "name VARCHAR, shard INTEGER)",
+            "CREATE TABLE every (logit FLOAT, quality DOUBLE, id VARCHAR, units BIGINT, "
+            f"{', '.join([*limited, 'shard INTEGER'])})",
         )
         for table in each_in_turn(candidates, range(run.num_shards), compute.workers, "shards"):
-            execute_with(connection, table, "INSERT INTO candidates FROM arriving")
-        rows = cut_table(connection, selection, total)
-        kept = is_kept((rows[-1]["logit"], rows[-1]["quality"], rows[-1]["id"]))
-        # The least logit that the order kept, and the next; None if there is none.
-        ((last, following),) = execute(
-            connection,
-            f"SELECT min(logit) FILTER ({kept})::DOUBLE, max(logit) FILTER (NOT {kept})::DOUBLE "
-            "FROM open",
-        )
+            execute_with(connection, table, "INSERT INTO every BY NAME FROM arriving")
+        edges = quality_edges(connection, selection, "every")
+        name = name_of(selection, "every", edges)
+        execute(connection, f"CREATE VIEW candidates AS SELECT *, {name} AS name FROM every")
+        rows, metrics = cut_table(connection, selection, total)
         counts = dict(execute(connection, "SELECT shard, count(*) FROM kept GROUP BY 1"))
         best = None
         if selection.scope == "corpus" and counts:
             # The last document that quality alone would keep in the corpus, for comparison.
             every = "(SELECT quality, id, 1 AS units FROM candidates)"
             best = last_within(connection, every, sum(counts.values()), "quality DESC, id")
-    return rows, {
+    metrics |= {"quality_edges": edges} if edges else {}
+    return rows, metrics | {
         "budget": total,
         "unit": "documents" if selection.tokens is None else "tokens",
         "units": sum(row["units"] for row in rows),
-        "threshold": midway(last, following),
         "selected": [counts.get(shard, 0) for shard in range(run.num_shards)],
         "top_quality": best,
     }
 
 
 def candidates_of(run: Run, documents: ShardDocuments) -> pa.Table:
-    """Return logit, quality, id, units, name (of the group) and shard of a shard's documents.
+    """Return logit, quality, id, units, limited groups and shard of a shard's documents.
 
-    Units are tokens, or 1 for a budget of documents; the name is null without limits.
+    Units are tokens, or 1 for a budget of documents.
     """
     selection = run.settings.selection
     ranked = read_ranked(run, "learning", documents, in_tokens=selection.tokens is not None)
-    name: Any = pa.nulls(len(ranked), pa.string())
-    for limit in selection.limits[:1]:
-        name = read_groups(run, documents, limit.column)
-    shards = pa.repeat(documents.shard, len(ranked))
-    return ranked.append_column("name", name).append_column("shard", shards)
+    for column in selection.limited:
+        if column != "quality":
+            ranked = ranked.append_column(column, read_groups(run, documents, column))
+    return ranked.append_column("shard", pa.repeat(documents.shard, len(ranked)))
 
 
 def group_column(column: str, table: str) -> str:
@@ -127,8 +127,41 @@ def group_column(column: str, table: str) -> str:
     return f"coalesce({table}.\"{column}\", '{NO_GROUP}')"
 
 
-def make_bounds(connection: Any, selection: Selection, total: int, table: str) -> dict[str, int]:
-    """Make the table `bounds` (name, floor, cap) of the limited groups; return caps by name.
+def quality_edges(connection: Any, selection: Selection, rows: str) -> list[float]:
+    """Return the largest quality of each band but the highest; none without limits of quality.
+
+    *rows* is SQL for FROM: the candidates.
+    """
+    if "quality" not in selection.limited:
+        return []
+    [(number,)] = execute(connection, f"SELECT count(*) FROM {rows}")
+    lasts = [max(0, band * number // QUALITY_BANDS - 1) for band in range(1, QUALITY_BANDS)]
+    return [value_at(connection, "quality", rows, last) for last in lasts]
+
+
+def name_of(selection: Selection, table: str, edges: Sequence[float] = ()) -> str:
+    """Return SQL for the name of a document's group by all limited columns; '' without limits.
+
+    Groups that no limit concerns are `OTHERS`. *edges* are of `quality_edges`.
+    """
+    names = []
+    for column in selection.limited:
+        name = group_column(column, table)
+        if column == "quality":
+            above = (f"(quality > '{edge!r}'::DOUBLE)::INT" for edge in edges)
+            name = f"({' + '.join(['1', *above])})::VARCHAR"
+        if all(limit.value is not None for limit in selection.limits if column in limit.columns):
+            known = (text.replace("'", "''") for text in selection.named_groups(column))
+            quoted = ", ".join(f"'{text}'" for text in known)
+            name = f"if({name} IN ({quoted}), {name}, '{OTHERS}')"
+        names.append(name)
+    if len(names) > 1:
+        names = [f"replace({name}, '{AND}', '*')" for name in names]
+    return f"concat_ws('{AND}', {', '.join(names)})" if names else "''"
+
+
+def check_limits(connection: Any, selection: Selection, total: int, table: str) -> dict[str, int]:
+    """Make table `bounds` (name, floor, cap) of limited groups or cells; return caps by name.
 
     *table* names the groups: it has the columns name and units.
 
@@ -152,10 +185,12 @@ def make_bounds(connection: Any, selection: Selection, total: int, table: str) -
     return {name: cap for name, (_, cap) in bounds_of.items()}
 
 
-def cut_table(connection: Any, selection: Selection, total: int) -> list[dict[str, Any]]:
+def cut_table(
+    connection: Any, selection: Selection, total: int
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Apply budget and limits to `candidates`.
 
-    Makes the views `open` (documents on which the order decides) and `kept`.
+    Makes the view `kept`, of the documents.
 
     Args:
         connection: DuckDB, with `candidates` (shard, name, logit, quality, id, units).
@@ -163,12 +198,18 @@ def cut_table(connection: Any, selection: Selection, total: int) -> list[dict[st
         total: the budget, in the unit of `units`.
 
     Returns:
-        Rows of `schemas.CUT`: one per limited group that exists, and a last one for the rest.
+        Rows of `schemas.CUT`: one per limited group that exists, and a last one for the rest; and
+        the metric `threshold` (`cut`) or, with limits of several columns, those of `cut_cells`.
 
     Raises:
         SettingsError: limits cannot be met, or leave too few tokens.
     """
-    caps = make_bounds(connection, selection, total, "candidates")
+    caps = check_limits(connection, selection, total, "candidates")
+    if len({limit.column for limit in selection.limits}) > 1:
+        from datamask.selection.cells import cut_cells  # This imports scipy.
+
+        caps, metrics = cut_cells(connection, selection, total)
+        return [*_rows(connection, caps), _row(None, None, NOTHING, 0, 0, [])], metrics
     _walk_groups(connection)
     ((forced, crossing),) = execute(
         connection,
@@ -180,15 +221,36 @@ def cut_table(connection: Any, selection: Selection, total: int) -> list[dict[st
         is_forced, forced = "(forced AND upto <= floor)", forced - crossing
     columns = "shard, name, logit, quality, id, units, place, beyond"
     connection.execute(
-        f"CREATE TEMP VIEW open AS SELECT {columns} FROM allowed WHERE NOT {is_forced} UNION ALL "
-        "SELECT shard, name, logit, quality, id, units, 0, false FROM candidates "
+        f"CREATE TEMP VIEW ordered AS SELECT {columns} FROM allowed WHERE NOT {is_forced} UNION "
+        "ALL SELECT shard, name, logit, quality, id, units, 0, false FROM candidates "
         "ANTI JOIN bounds USING (name)"
     )
-    last = last_within(connection, "open", total - forced)
+    last = last_within(connection, "ordered", total - forced)
+    connection.execute(f"CREATE TEMP VIEW open AS SELECT *, {is_kept(last)} AS kept FROM ordered")
     connection.execute(
         f"CREATE TEMP VIEW kept AS SELECT {columns} FROM allowed WHERE {is_forced} UNION ALL "
-        f"SELECT {columns} FROM open WHERE {is_kept(last)}"
+        f"SELECT {columns} FROM open WHERE kept"
     )
+    table = _rows(connection, caps)
+    counts = f"SELECT {_COUNTS} FROM kept ANTI JOIN bounds USING (name)"
+    ((documents, units),) = execute(connection, counts)
+    table.append(_row(None, None, last, documents, units, []))
+    kept = sum(row["units"] for row in table)
+    skipped = "SELECT max(units) FROM ranked ANTI JOIN allowed USING (name, place)"
+    if (
+        selection.limits
+        and kept < total
+        and total - kept >= (execute(connection, skipped)[0][0] or 0)
+    ):
+        raise budget.too_little(selection, kept, total, caps)
+    # The least logit that the order kept, and the next; None if there is none.
+    both = "min(logit) FILTER (kept)::DOUBLE, max(logit) FILTER (NOT kept)::DOUBLE"
+    [(least, following)] = execute(connection, f"SELECT {both} FROM open")
+    return table, {"threshold": midway(least, following)}
+
+
+def _rows(connection: Any, caps: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Return the rows of `schemas.CUT` of limited groups, from the view `kept`."""
     rows = {
         name: _row(name, caps[name], tuple(key), documents, units, beyond or [])
         for name, *key, documents, units, beyond in execute(
@@ -199,19 +261,7 @@ def cut_table(connection: Any, selection: Selection, total: int) -> list[dict[st
             "FROM kept SEMI JOIN bounds USING (name) GROUP BY name",
         )
     }
-    counts = f"SELECT {_COUNTS} FROM kept ANTI JOIN bounds USING (name)"
-    ((documents, units),) = execute(connection, counts)
-    table = [rows.get(name) or _row(name, caps[name], NOTHING, 0, 0, []) for name in sorted(caps)]
-    table.append(_row(None, None, last, documents, units, []))
-    kept = sum(row["units"] for row in table)
-    skipped = "SELECT max(units) FROM ranked ANTI JOIN allowed USING (name, place)"
-    if (
-        selection.limits
-        and kept < total
-        and total - kept >= (execute(connection, skipped)[0][0] or 0)
-    ):
-        raise budget.too_little(selection, kept, total, caps)
-    return table
+    return [rows.get(name) or _row(name, caps[name], NOTHING, 0, 0, []) for name in sorted(caps)]
 
 
 def _row(
@@ -262,8 +312,11 @@ def _walk_groups(connection: Any) -> None:
 
 def kept_of_shard(run: Run, candidates: pa.Table, compute: Compute) -> np.ndarray:
     """Return the documents of a shard (`candidates_of`) that the threshold keeps; bool, shape N."""
+    edges = run.receipt("threshold").metrics.get("quality_edges", ())
+    name = name_of(run.settings.selection, "arriving", edges)
     with temporary_duckdb(run.root, compute) as connection:
-        execute_with(connection, candidates, "CREATE TABLE candidates AS FROM arriving")
+        made = f"CREATE TABLE candidates AS SELECT *, {name} AS name FROM arriving"
+        execute_with(connection, candidates, made)
         return apply_cut(connection, read_columns(run.path("threshold")))
 
 

@@ -212,7 +212,7 @@ def read_topic_model(run: Run) -> tuple[list[str], np.ndarray]:
 def unknown_topics(run: Run) -> list[SettingsError]:
     """List a problem for each unknown topic that limits or terms name."""
     selection, known = run.settings.selection, [*dict.fromkeys(read_topic_model(run)[0]), NO_GROUP]
-    named = [limit.value for limit in selection.limits if limit.column == "topic" and limit.value]
+    named = selection.named_groups("topic")
     for options in (term.options for term in selection.more_terms):
         named += options.get("shares", ()) if options.get("column") == "topic" else ()
     return [

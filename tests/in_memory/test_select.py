@@ -297,11 +297,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "missing example": (lambda: datamask.select(TEXTS, examples=["a", None]), "row 1: examples"),
     "near copies": (lambda: datamask.select(X, near_duplicates={}), "compare texts"),
     "tokens": (lambda: datamask.select(X, tokens=9), "tokens: give lengths"),
-    "two groups": (
-        lambda: datamask.select(HF, column="text", limits=[{"column": "a"}, {"column": "b"}]),
-        "limits: all must name the same column",
-    ),
-    "no group": (lambda: datamask.select(X, limits=[{"cap": 0.3}]), "limits: all must name"),
+    "no group": (lambda: datamask.select(X, limits=[{"cap": 0.3}]), "limits: each must name"),
     "part of a token": (
         lambda: datamask.select(TEXTS, tokens=9, lengths=[1.0, 1.5] * 20),
         "row 1, column lengths",

@@ -45,7 +45,7 @@ def cut(documents, selection, total):
             "id VARCHAR, units BIGINT)"
         )
         connection.executemany("INSERT INTO candidates VALUES (?, ?, ?, ?, ?, ?)", rows)
-        table = cut_table(connection, selection, total)
+        table, _ = cut_table(connection, selection, total)
         kept = sorted(row[0] for row in connection.execute("SELECT shard FROM kept").fetchall())
         applied = apply_cut(connection, pa.Table.from_pylist(table, schema=schemas.CUT))
         assert np.flatnonzero(applied).tolist() == kept
