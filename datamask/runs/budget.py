@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
+import numpy as np
+
 from datamask.config.selection import AND, NO_GROUP, Selection
 from datamask.errors import SettingsError, together
 
@@ -214,10 +216,12 @@ def _problems_of_cells(
     if not alone:
         from datamask.runs.cell_counts import shortages  # This imports scipy.
 
-        unit = unit_of(selection)
-        for group, most in shortages(limited_groups(selection, total, cells), total, cells):
+        unit, limited = unit_of(selection), limited_groups(selection, total, cells)
+        members = [group.cells for group in limited]
+        bounds = np.array([(group.floor, group.cap) for group in limited])
+        for number, most in shortages(members, bounds, total, cells):
             what = f"{total:,} {unit} are to be kept, but"
-            if group:
+            for group in limited[number : number + 1]:
                 what = (
                     f"the floor of {group.column} {group.name} asks for {group.floor:,} {unit}, but"
                 )

@@ -13,43 +13,42 @@ import numpy as np
 from scipy import sparse
 from scipy.optimize import linprog
 
-from datamask.runs.budget import LimitedGroup
 
-
-def memberships(groups: Sequence[LimitedGroup], cells: Sequence[str]) -> Any:
+def memberships(groups: Sequence[Sequence[str]], cells: Sequence[str]) -> Any:
     """Return a sparse matrix, groups x cells: 1 if the cell is part of the group."""
     index = {cell: number for number, cell in enumerate(cells)}
-    columns = [index[cell] for group in groups for cell in group.cells]
-    rows = np.repeat(np.arange(len(groups)), [len(group.cells) for group in groups])
+    columns = [index[cell] for group in groups for cell in group]
+    rows = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
     shape = (len(groups), len(cells))
     return sparse.csr_array((np.ones(len(columns)), (rows, columns)), shape=shape)
 
 
 def shortages(
-    groups: Sequence[LimitedGroup], total: int, cells: Mapping[str, int]
-) -> Iterator[tuple[LimitedGroup | None, int]]:
+    groups: Sequence[Sequence[str]], bounds: np.ndarray, total: int, cells: Mapping[str, int]
+) -> Iterator[tuple[int, int]]:
     """Yield what limits that contradict each other leave: nothing if all can be met together.
 
-    Caps hold, and as little as possible is missing from the floors and the total. Yields each
-    group that misses its floor (None: the total), and the most that it can have then.
+    Caps hold, and as little as possible is missing from the floors and the total. Yields the number
+    of each group that misses its floor (after the last one: of the total), and what it has then.
 
     Args:
-        groups: with limits.
+        groups: the cells of each group with limits.
+        bounds: the floor and the cap of each group.
         total: what is to be kept.
         cells: what is there of each cell.
     """
     inside, number, many = memberships(groups, [*cells]), len(cells), len(groups)
-    floors = np.array([group.floor for group in groups])
+    floors, caps = bounds.T
     none = sparse.csr_array((many, many + 1))
     missing = sparse.hstack([sparse.eye_array(many), sparse.csr_array((many, 1))])
     found = linprog(
         np.r_[np.zeros(number), np.ones(many + 1)],
         A_ub=sparse.vstack([sparse.hstack([inside, none]), sparse.hstack([-inside, -missing])]),
-        b_ub=np.r_[[group.cap for group in groups], -floors],
+        b_ub=np.r_[caps, -floors],
         A_eq=np.r_[np.ones(number), np.zeros(many), 1.0][None],
         b_eq=[total],
         bounds=np.c_[np.zeros(number + many + 1), np.r_[[*cells.values()], floors, total]],
     )
-    for group, short in zip([*groups, None], found.x[number:], strict=True):
+    for group, (short, due) in enumerate(zip(found.x[number:], [*floors, total], strict=True)):
         if short > 0.5:
-            yield group, int((group.floor if group else total) - np.ceil(short - 1e-6))
+            yield group, int(due - np.ceil(short - 1e-6))

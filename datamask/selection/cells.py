@@ -32,22 +32,14 @@ from datamask.runs.cell_counts import memberships
 from datamask.selection.order import ORDER
 from datamask.storage.duckdb_scratch import execute, execute_with
 
+# Sizes and accuracy of the linear programme (docs/log.md#limits).
 MOST_CELLS = 5000
-"""Maximum number of cells: each is a part of the linear programme."""
-
 PIECES, PARTS = 50_000, 8
-"""Number of pieces at the start, of all cells together; pieces into which one is divided."""
-
 SPAN = 1000.0
-"""Logits are scaled to this range, because the solver works to 1e-7."""
-
 MOST_NODES = 1000
-"""Maximum number of nodes of the search for whole numbers."""
+NEAR = 64
 
 _PLACES = pa.list_(pa.int64())
-
-NEAR = 64
-"""Documents after the last that is kept of a cell that may fill a rest of tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +87,7 @@ def cut_cells(
     read = connection.sql("SELECT cell, logit, units FROM ranked ORDER BY cell, place")
     documents = Documents(*(read.fetchnumpy()[name] for name in ("cell", "logit", "units")))
     groups = limited_groups(selection, total, caps)
-    inside = memberships(groups, [*caps])
+    inside = memberships([group.cells for group in groups], [*caps])
     bounds = np.array([(group.floor, group.cap) for group in groups], float)
     is_whole = selection.tokens is None
     numbers, price, short = most_of_cells(documents, inside, bounds, total, is_whole)
