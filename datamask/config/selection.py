@@ -54,7 +54,7 @@ AND = " * "
 """Stands between columns that together define groups, and between the names in such a group."""
 
 QUALITY_BANDS = 5
-"""Number of bands of quality, each with equally many candidates (docs/log.md#limits)."""
+"""Number of bands of quality, each with equally many candidates."""
 
 LENGTH_BINS = 10
 """Number of length bins, each with equally many candidates (docs/log.md#numbers)."""
