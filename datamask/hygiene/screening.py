@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from datamask.config.compute import Compute
 from datamask.hygiene.minhash import sign, sketch
 from datamask.hygiene.references import source_columns, texts_of
-from datamask.hygiene.words import Words, hash_ngrams, split_words
+from datamask.hygiene.words import Words, hash_names, hash_ngrams, split_words
 from datamask.runs import schemas
 from datamask.runs.files import read_columns
 from datamask.runs.in_progress import advance
@@ -30,12 +30,15 @@ from datamask.source.rows import TEXTS_AT_ONCE
 WORDS = 5
 """Words in an n-gram of near-duplicates, as in FineWeb and datatrove."""
 
+SHORTEST = 5
+"""Minimum words of a benchmark's item. An item of fewer words than an n-gram is one n-gram."""
+
 
 def index_benchmarks(run: Run, compute: Compute) -> None:
     """Write `benchmark_ngrams.parquet`: the words and the n-grams of each item.
 
-    Metrics of the receipt, by set: `texts` counts the items; `short` the items with fewer words
-    than an n-gram, which cannot be detected; and `ngrams` the n-grams of all items.
+    Metrics of the receipt, by set: `texts` counts the items; `short` the items with fewer than
+    `SHORTEST` words, which cannot be detected; and `ngrams` the n-grams of all items.
     """
     known = run.settings.quality.contamination
     assert known is not None
@@ -69,13 +72,17 @@ def _items(texts: pa.Array, columns: int, ngram: int) -> pa.Table:
     offsets = in_columns.offsets[::columns]
     words = Words(in_columns.names, in_columns.codes, offsets)
     column = np.repeat(np.arange(len(in_columns.offsets) - 1), np.diff(in_columns.offsets))
-    hashes, _ = hash_ngrams(words, ngram)
-    counts = np.diff(offsets) - ngram + 1
-    hashes = hashes[np.repeat(counts > 0, np.maximum(counts, np.diff(offsets) > 0))]
-    counts = np.maximum(counts, 0)
+    lengths, names = np.diff(offsets), hash_names(words)
+    counts = np.maximum(lengths - ngram + 1, lengths >= min(SHORTEST, ngram))
     starts = np.concatenate([[0], np.cumsum(counts)])
+    hashes, _ = hash_ngrams(words, ngram, names)
+    hashes = hashes[np.repeat(counts > 0, np.maximum(counts, lengths > 0))]
+    for length in range(SHORTEST, ngram):  # Documents have n-grams of these lengths too.
+        whole = np.flatnonzero(lengths == length)
+        of_length, firsts = hash_ngrams(words, length, names)
+        hashes[starts[whole]] = of_length[firsts[whole]]
     firsts = np.arange(starts[-1]) + np.repeat(offsets[:-1] - starts[:-1], counts)
-    inside = column[firsts] == column[firsts + ngram - 1]
+    inside = column[firsts] == column[firsts + np.repeat(np.minimum(lengths, ngram), counts) - 1]
     return pa.table(
         {
             "words": pa.LargeListArray.from_arrays(
@@ -107,17 +114,14 @@ def sign_earlier(run: Run, compute: Compute) -> None:
 def screen_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     """Write `screening/NNNNN.parquet`: signature and contamination of each document."""
     near, known = run.settings.quality.near_duplicates, run.settings.quality.contamination
-    hashes = np.zeros(0, np.uint64)
-    if known:
-        benchmarks = read_columns(run.path("benchmark_ngrams"), ["hashes"])
-        hashes = np.unique(benchmarks["hashes"].combine_chunks().flatten().to_numpy())
+    hashes = _by_length(run, known.ngram) if known else {}
 
     def batches() -> Iterator[pa.RecordBatch]:
         for first, ids, texts in read_documents(run, shard):
             for start in range(0, len(texts), TEXTS_AT_ONCE):
                 words = split_words(texts.slice(start, TEXTS_AT_ONCE))
                 signed = _signed(words, WORDS if near else None)
-                shared = _shared(words, known.ngram if known else None, hashes)
+                shared = _shared(words, hashes)
                 rows = np.arange(first + start, first + min(start + TEXTS_AT_ONCE, len(texts)))
                 columns = [ids.slice(start, TEXTS_AT_ONCE), pa.array(rows), *signed, *shared]
                 advance(first + start + len(rows), run.shard_rows(shard))
@@ -142,20 +146,37 @@ def _signed(words: Words, n: int | None) -> list[pa.Array]:
     ]
 
 
+def _by_length(run: Run, ngram: int) -> dict[int, npt.NDArray[np.uint64]]:
+    """Return the hashes of the benchmarks' n-grams by their number of words, ascending."""
+    items = read_columns(run.path("benchmark_ngrams"), ["words", "hashes"])
+    lengths = np.minimum(pc.list_value_length(items["words"]).to_numpy(), ngram)
+    hashes = {
+        int(length): items["hashes"].filter(pa.array(lengths == length)).combine_chunks().flatten()
+        for length in np.unique(lengths)
+    }
+    return {length: np.unique(of_length.to_numpy()) for length, of_length in hashes.items()}
+
+
 def _shared(
-    words: Words, n: int | None, known: npt.NDArray[np.uint64]
-) -> tuple[pa.Array, pa.Array]:
+    words: Words, known: dict[int, npt.NDArray[np.uint64]]
+) -> tuple[pa.ListArray, pa.ListArray]:
     """Return the known n-grams of each text, and the first word of each; null without any."""
-    texts = len(words.offsets) - 1
-    ngrams, offsets = hash_ngrams(words, n) if n else (known[:0], np.zeros(texts + 1, np.int64))
-    ranks = np.searchsorted(known, ngrams)
-    hits = np.flatnonzero(ranks < len(known))
-    hits = hits[known[ranks[hits]] == ngrams[hits]]
-    texts_of = np.searchsorted(offsets, hits, "right") - 1
-    _, firsts = np.unique(texts_of * len(known) + ranks[hits], return_index=True)
-    hits, texts_of = hits[firsts], texts_of[firsts]
-    starts = np.searchsorted(texts_of, np.arange(texts + 1)).astype(np.int32)
+    texts, names = len(words.offsets) - 1, hash_names(words) if known else None
+    found = [(np.zeros(0, np.int64), np.zeros(0, np.uint64), np.zeros(0, np.int64))]
+    for length, hashes in known.items():
+        ngrams, offsets = hash_ngrams(words, length, names)
+        ranks = np.searchsorted(hashes, ngrams)
+        hits = np.flatnonzero(ranks < len(hashes))
+        hits = hits[hashes[ranks[hits]] == ngrams[hits]]
+        texts_of = np.searchsorted(offsets, hits, "right") - 1
+        found.append((texts_of, ngrams[hits], hits - offsets[texts_of]))
+    texts_of, ngrams, places = map(np.concatenate, zip(*found, strict=True))
+    order = np.lexsort((places, ngrams, texts_of))
+    texts_of, ngrams, places = texts_of[order], ngrams[order], places[order]
+    is_first = np.ones(len(order), bool)
+    is_first[1:] = (texts_of[1:] != texts_of[:-1]) | (ngrams[1:] != ngrams[:-1])
+    starts = np.searchsorted(texts_of[is_first], np.arange(texts + 1)).astype(np.int32)
     is_none = pa.array(np.diff(starts) == 0)
-    lists = (ngrams[hits], hits - offsets[texts_of])
+    lists = (ngrams[is_first], places[is_first])
     shared, shared_at = (pa.ListArray.from_arrays(starts, some, mask=is_none) for some in lists)
     return shared, shared_at

@@ -104,18 +104,25 @@ def _sums(numbers: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     return np.concatenate([[0], np.cumsum(numbers)])
 
 
-def hash_ngrams(words: Words, n: int) -> Hashes:
+def hash_names(words: Words) -> npt.NDArray[np.uint64]:
+    """Hash each distinct word. Errors are as in `hash_functions`."""
+    (hashes,) = hash_functions().hash_token_sets([words.names.to_pylist()])
+    return np.array(hashes, np.uint64)
+
+
+def hash_ngrams(words: Words, n: int, names: npt.NDArray[np.uint64] | None = None) -> Hashes:
     """Hash all n-grams of words; a text of 1 to *n* − 1 words has one n-gram, of all its words.
 
-    Two different n-grams collide with probability 2⁻⁶⁴. Errors are as in `hash_functions`.
+    *names* are the hashes of the distinct words, if they are known (`hash_names`). Two different
+    n-grams collide with probability 2⁻⁶⁴. Errors are as in `hash_functions`.
     """
     lengths = np.diff(words.offsets)
     counts = np.maximum(lengths - n + 1, np.minimum(lengths, 1))
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     firsts = np.arange(offsets[-1]) + np.repeat(words.offsets[:-1] - offsets[:-1], counts)
-    (of_name,) = hash_functions().hash_token_sets([words.names.to_pylist()])
+    names = hash_names(words) if names is None else names
     # 0 stands for positions after the end of a text.
-    of_word = np.array([*of_name, 0], np.uint64)[np.pad(words.codes, (0, n), constant_values=-1)]
+    of_word = np.append(names, np.uint64(0))[np.pad(words.codes, (0, n), constant_values=-1)]
     hashes = _combined(of_word[offset : len(words.codes) + offset] for offset in range(n))[firsts]
     short = np.flatnonzero((lengths > 0) & (lengths < n))
     at, ends = words.offsets[short], words.offsets[short + 1]

@@ -9,6 +9,7 @@ from datamask.analysis.summary import benchmarks, query, totals_of
 from datamask.config.recipe import wanted_share
 from datamask.config.scores import ExamplesScore
 from datamask.config.selection import Selection
+from datamask.hygiene.screening import SHORTEST
 from datamask.quality.examples import example_figures
 from datamask.quality.resemblance import alike
 from datamask.report.finding import Finding
@@ -192,6 +193,6 @@ def leaks(run: Run) -> Iterator[Finding]:
             )
         if row["short"]:
             text = f"{row['short']:,d} of the {row['texts']:,d} texts of benchmark {row['name']} "
-            text += f"have fewer than {known.ngram} words; documents that contain them are not "
+            text += f"have fewer than {min(SHORTEST, known.ngram)} words; documents that contain "
             short = f"{row['short']:,d} items of benchmark {row['name']} are too short to find"
-            yield Finding("warning", "benchmarks", short, f"{text}detected.")
+            yield Finding("warning", "benchmarks", short, f"{text}them are not detected.")

@@ -47,6 +47,11 @@ def benchmarks(tmp_path: Path) -> list[dict[str, Any]]:
         {"question": prose(generator, 9), "choices": {"text": ["Yes, it is", "no"], "n": [1, 2]}}
         for _ in range(20)
     ]
+    # Fewer words than an n-gram: found as a whole.
+    rows += [
+        {"question": prose(random.Random(f"short {n}"), 3 + n), "choices": None}
+        for n in range(1, 7)
+    ]
     lines = [json.dumps(row) for row in [*rows, {"question": "too short"}, {"question": None}]]
     (folder / "a.jsonl").write_text("\n".join(lines) + "\n")
     texts = [prose(generator, 30) for _ in range(10)]

@@ -31,15 +31,17 @@ def ngrams_of(words: list[str], n: int) -> list[tuple[str, ...]]:
 
 
 def items_of(sets: list[dict[str, Any]], n: int) -> list[Item]:
-    """The items of benchmarks."""
+    """The items of benchmarks; one of 5 to n - 1 words is a single n-gram."""
     return [
         Item(
             one["name"],
-            ngrams_of([word for text in columns for word in words_of(text)], n),
-            {ngram for text in columns for ngram in ngrams_of(words_of(text), n)},
+            ngrams_of(words, size),
+            {ngram for text in columns for ngram in ngrams_of(words_of(text), size)},
         )
         for one in sets
         for columns in columns_of(one)
+        for words in [[word for text in columns for word in words_of(text)]]
+        for size in [len(words) if 5 <= len(words) < n else n]
     ]
 
 
@@ -95,8 +97,9 @@ def test_items_are_covered_or_quoted_exactly(tmp_path, benchmarks, ngram, action
     items = items_of(benchmarks, ngram)
     holders: dict[tuple[str, ...], set[int]] = {}
     for number, text in enumerate(documents):
-        for shared in ngrams_of(words_of(text), ngram):
-            holders.setdefault(shared, set()).add(number)
+        for size, words in product({ngram, *range(5, ngram)}, [words_of(text)]):
+            for shared in ngrams_of(words, size):
+                holders.setdefault(shared, set()).add(number)
     common = {
         shared
         for shared, of in holders.items()
@@ -118,7 +121,7 @@ def test_items_are_covered_or_quoted_exactly(tmp_path, benchmarks, ngram, action
     for one in benchmarks:
         lengths = [len(words_of(text)) for text in texts_of(one)]
         assert metrics[one["name"]]["texts"] == len(lengths)
-        assert metrics[one["name"]]["short"] == sum(length < ngram for length in lengths)
+        assert metrics[one["name"]]["short"] == sum(length < min(5, ngram) for length in lengths)
         of_set = {ngram for item in items if item.name == one["name"] for ngram in item.ngrams}
         assert counted[one["name"]] == len(of_set & common)
     assert sum(counted.values()) > 0

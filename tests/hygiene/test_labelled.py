@@ -56,7 +56,7 @@ def test_copies_are_dropped_and_nothing_else(tmp_path):
 
 ITEMS = 40
 
-LEAKS = ("leak", "hidden leak", "question alone", "edited leak")
+LEAKS = ("leak", "hidden leak", "question alone", "short leak", "edited leak")
 
 
 def planted(generator: random.Random, kind: str, question: str, answer: str, header: str) -> str:
@@ -70,6 +70,8 @@ def planted(generator: random.Random, kind: str, question: str, answer: str, hea
         "edited leak": edited(generator, f"{question} {answer}", 2),
         "paraphrase": " ".join(several),
         "quotation": " ".join(words[:15]),
+        "short leak": f"{' '.join(words[:7]).title()}? {answer.split()[0]}!",
+        "short question": f"{' '.join(words[:7])}? Answer: {answer.split()[0]}",
         "famous sentence": header,
         "across columns": " ".join([*words[-7:], *answer.split()[:7]]),
         "nothing": "",
@@ -77,15 +79,17 @@ def planted(generator: random.Random, kind: str, question: str, answer: str, hea
     return f"{prose(generator, 100)} {part} {prose(generator, 100)}"
 
 
-KINDS = (*LEAKS, "paraphrase", "quotation", "famous sentence", "across columns", "nothing")
+OTHERS_ASKED = ("paraphrase", "quotation", "famous sentence", "across columns", "short question")
+KINDS = (*LEAKS, *OTHERS_ASKED, "nothing")
 
 
 def test_leaks_are_dropped_and_quotations_flagged(tmp_path):
-    """A benchmark of 60 words per item, and an item that is a sentence of 40 documents."""
+    """A benchmark of 60 words per item, the same in 8 words, and a sentence of 40 documents."""
     generator = random.Random(9)
     header = prose(generator, 30)
     items = [(prose(generator, 45), prose(generator, 15)) for _ in range(ITEMS)]
     rows = [{"question": q, "answer": a} for q, a in [*items, (header, "who said so")]]
+    rows += [{"question": " ".join(q.split()[:7]), "answer": a.split()[0]} for q, a in items]
     (tmp_path / "asked.jsonl").write_text("\n".join(map(json.dumps, rows)))
     labels = [kind for kind in KINDS for _ in range(ITEMS)]
     texts = [planted(generator, kind, *item, header) for kind in KINDS for item in items]
@@ -99,5 +103,5 @@ def test_leaks_are_dropped_and_quotations_flagged(tmp_path):
         flagged[kind] += row["dropped"] is None and row["contaminated_by"] == "asked"
     edits = dropped.pop("edited leak")
     assert edits >= 25 and edits + flagged.pop("edited leak") == ITEMS
-    assert +dropped == dict.fromkeys(LEAKS[:3], ITEMS)
+    assert +dropped == dict.fromkeys(LEAKS[:4], ITEMS)
     assert +flagged == {"quotation": ITEMS}
