@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -113,8 +113,8 @@ def _features(
     """Return feature and sign of pieces of bytes, from MurmurHash3 (32 bits, seed 0)."""
     lengths = stops - starts
     padded = np.append(data, np.zeros(4, np.uint8)).astype(np.uint32)
-    blocks = sum(padded[byte : byte - 3 or None] << 8 * byte for byte in range(4))
-    hashed = np.zeros(len(starts), np.uint32)
+    blocks: Any = sum(padded[byte : byte - 3 or None] << 8 * byte for byte in range(4))
+    hashed: np.ndarray = np.zeros(len(starts), np.uint32)
     for block in range(lengths.max(initial=0) // 4):
         at = np.flatnonzero(lengths >= 4 * block + 4)
         mixed = hashed[at] ^ _mixed(blocks[starts[at] + 4 * block])

@@ -269,8 +269,8 @@ def compared_pairs(connection: Any) -> dict[str, Any]:
 
     These are dropped ones that hardly satisfy the rule, and kept ones that nearly do.
     """
-    names = ("dropped", "estimate", "similarity", "held", *("id", "shard", "row"))
-    names += ("other_id", "other_shard", "other_row")
+    names = ["dropped", "estimate", "similarity", "held", "id", "shard", "row"]
+    names += ["other_id", "other_shard", "other_row"]
     counted = dict(
         execute(connection, "SELECT is_dropped, count(*) FROM led WHERE other <> leader GROUP BY 1")
     )

@@ -342,7 +342,7 @@ def _sample_table(run: Run, documents: pa.Table, features: np.ndarray) -> pa.Tab
     cosines, nearest_rows = documents["cosine"].to_numpy(), documents["nearest_row"].to_pylist()
     pairs = np.flatnonzero([row is not None for row in nearest_rows])
     pairs = pairs[np.argsort(-np.nan_to_num(cosines[pairs], nan=1.0), kind="stable")][:MOST_PAIRS]
-    others = {at: (keys[at][0], nearest_rows[at]) for at in pairs}
+    others = {at: (keys[at][0], nearest_rows[at]) for at in pairs.tolist()}
     texts = beginnings(run, [*keys, *others.values()])
     columns = {name: documents[name] for name in documents.column_names if name != "quality"} | {
         "x": pa.array(points[:, 0], mask=~is_mapped),

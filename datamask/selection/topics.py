@@ -130,7 +130,8 @@ def cluster(features: np.ndarray, topics: int, seed: int) -> np.ndarray:
             warnings.simplefilter("ignore", ConvergenceWarning)
             directions = k_means(directions, topics, seed, sizes, ATTEMPTS)[1]
     directions = _moved(features, directions)
-    return directions[np.unique(nearest(features, directions))]
+    used = np.unique(nearest(features, directions))
+    return directions[used]
 
 
 def _moved(features: np.ndarray, directions: np.ndarray) -> np.ndarray:
@@ -138,13 +139,13 @@ def _moved(features: np.ndarray, directions: np.ndarray) -> np.ndarray:
     blocks = torch.split(torch.from_numpy(features), ROWS_AT_ONCE)
     columns = torch.eye(len(directions))
     for _ in range(ROUNDS):
-        labels = torch.from_numpy(nearest(features, directions)).split(ROWS_AT_ONCE)
+        labels = torch.split(torch.from_numpy(nearest(features, directions)), ROWS_AT_ONCE)
         sums = torch.zeros(directions.shape)
         for block, label in zip(blocks, labels, strict=True):
             # A product has the same sums with any number of threads.
             sums += columns[label].T @ block
         means = torch.where(sums.any(1, keepdim=True), sums, torch.from_numpy(directions))
-        directions = torch.nn.functional.normalize(means, dim=1).numpy()
+        directions = np.asarray(torch.nn.functional.normalize(means, dim=1))
     return directions
 
 
