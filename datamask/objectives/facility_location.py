@@ -78,6 +78,7 @@ class FacilityLocation:
             # Take one mask at a time: its rows fit in the processor's cache.
             parts.append(torch.stack([similarity_BR[rows].amax(0) for rows in rows_GS]))
         cosines_GP, share = torch.cat(parts, 1), count / features.shape[0]
-        pairs = zip(cosines_GP.split(MASKS), masks_GB[:, probes].split(MASKS), strict=True)
+        halves = (torch.split(part, MASKS) for part in (cosines_GP, masks_GB[:, probes]))
+        pairs = zip(*halves, strict=True)
         means = [stratified_mean(cosines, inside, share) for cosines, inside in pairs]
         return torch.cat(means).to(features.dtype)

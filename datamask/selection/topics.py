@@ -129,9 +129,8 @@ def cluster(features: np.ndarray, topics: int, seed: int) -> np.ndarray:
         with threadpool_limits(1), warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
             directions = k_means(directions, topics, seed, sizes, ATTEMPTS)[1]
-    directions = _moved(features, directions)
-    used = np.unique(nearest(features, directions))
-    return directions[used]
+    tight: np.ndarray = _moved(features, directions)
+    return tight[np.unique(nearest(features, tight))]
 
 
 def _moved(features: np.ndarray, directions: np.ndarray) -> np.ndarray:
