@@ -60,7 +60,8 @@ def known_problems(run: Run, compute: Compute) -> list[DatamaskError] | None:
         from datamask.selection.topics import unknown_topics  # This imports torch.
 
         problems += unknown_topics(run)
-    if not _is_done(run, "scores"):
+    own = run.settings.source.groups.keys() & {*run.settings.selection.limited}
+    if not all(_is_done(run, stage) for stage in ("scores", *(["groups"] if own else []))):
         return None
     is_left_known = _is_done(run, "quality")
     with gathering(problems):

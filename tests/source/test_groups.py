@@ -83,6 +83,18 @@ def test_only_what_reads_groups_is_made_again(runs):
     assert set(now.states("documents")) == {"stale"}
 
 
+def test_limits_of_a_new_group_are_checked_before_the_run_changes(runs):
+    """With counts of the source, because the finished run has not named the group's documents."""
+    built_in, _ = runs
+    data = built_in.settings.given()
+    data["source"]["groups"] = OWN
+    data["selection"]["limits"] = [{"column": "band", "value": "high", "floor": 0.9}]
+    data["selection"]["ratio"] = 0.7
+    with pytest.raises(SettingsError, match=r"the floor of band high asks for \d+ documents"):
+        plan_run(built_in.root, parse_settings(data))
+    assert plan_run(built_in.root, built_in.settings).states("selection") == ["done"] * 3
+
+
 WRONG = ["nope", "count(*)", "(SELECT 1)", "row_number() OVER ()", "n +", "x; DROP TABLE x"]
 UNSTABLE = [
     *("random( )", "UUID( /* a version */ )", "today(*)", "age(DATE '2024-01-01')"),
