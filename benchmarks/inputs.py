@@ -20,7 +20,7 @@ from datamask.embedding.vectors import read_vectors
 from datamask.runs.opening import open_run
 from datamask.runs.run import Run
 
-WIDTHS = {"semantic": 384, "text": DIMENSION, "clustered": DIMENSION}
+WIDTHS = {"semantic": 384, "text": DIMENSION, "debian": DIMENSION, "clustered": DIMENSION}
 NOISE = 0.5
 """Length of the noise added to each further copy of a text's unit vector."""
 
@@ -30,14 +30,14 @@ def load(folder: Path, name: str, rows: int) -> tuple[np.ndarray, np.ndarray]:
 
     Args:
         folder: of the files.
-        name: `semantic`, `text` or `clustered`.
+        name: `semantic`, `text`, `debian` or `clustered`.
         rows: number of documents.
     """
     features, quality = (folder / f"{name}-{rows}-{part}.npy" for part in ("features", "quality"))
     if not quality.exists():
         folder.mkdir(parents=True, exist_ok=True)
         makers: dict[str, Callable[[Path, int], tuple[np.ndarray, np.ndarray]]]
-        makers = {"semantic": _semantic, "text": _text, "clustered": _clustered}
+        makers = {"semantic": _semantic, "text": _text, "debian": _debian, "clustered": _clustered}
         made = makers[name](folder, rows)
         np.save(features, made[0])
         np.save(quality, made[1])
@@ -121,17 +121,27 @@ def _clustered(folder: Path, rows: int) -> tuple[np.ndarray, np.ndarray]:
     return vectors, quality
 
 
-def _text(folder: Path, rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Docstrings with the lexical embedder; additional rows are noisy copies."""
+def _debian(folder: Path, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Texts of the corpus of `benchmarks.debian_texts` with the lexical embedder."""
+    texts = pq.read_table(folder / "debian-corpus", columns=["text"])["text"]
+    drawn = np.random.default_rng(0).permutation(len(texts))[:rows]
+    vectors, quality = _lexical(texts.take(pa.array(drawn)).to_pylist())
+    return vectors.astype(np.float16), quality
+
+
+def _lexical(texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
     from datamask.embedding.lexical import Lexical
     from datamask.quality.heuristic import heuristic_scores
 
-    generator = np.random.default_rng(0)
-    texts = docstrings(folder, rows, generator)["text"].to_pylist()
     parts = [Lexical().embed(texts[at : at + 1024], DIMENSION) for at in range(0, len(texts), 1024)]
-    whole = np.concatenate(parts)
     scores = heuristic_scores(texts)[0]
-    scores = (scores - scores.mean()) / scores.std()
+    return np.concatenate(parts), (scores - scores.mean()) / scores.std()
+
+
+def _text(folder: Path, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Docstrings with the lexical embedder; additional rows are noisy copies."""
+    generator = np.random.default_rng(0)
+    whole, scores = _lexical(docstrings(folder, rows, generator)["text"].to_pylist())
     vectors = np.empty((rows, DIMENSION), np.float16)
     quality = np.empty(rows)
     for start in range(0, rows, len(whole)):

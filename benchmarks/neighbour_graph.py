@@ -1,0 +1,142 @@
+"""A graph of nearest neighbours with lazy greedy on it, beside `datamask.select`.
+
+faiss (extra `bench`) lists the nearest documents of each document: exactly up to `EXACT` documents,
+by inverted lists above `LISTED`. Lazy greedy maximises quality and coverage on these lists; a
+document outside them counts as the last one. Both get the same scales. Gain is what a selection has
+more than random ones, in coverage of at most `JUDGED` documents, as a share of ours. Seconds are of
+CPU on one thread, the least of the repeats.
+
+    python -m benchmarks.neighbour_graph [--data text debian clustered] [--rows 10000 25000 100000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import sparse
+
+import datamask
+from benchmarks.inputs import load
+from benchmarks.learner import coverage
+
+NEIGHBOURS, EXACT, LISTED, JUDGED, SUBSETS = 32, 25_000, 12_288, 16_384, 4
+LIST, ROUNDS = 250, 5
+"""Documents of an inverted list, and rounds of k-means that make the lists."""
+SEARCHES = {"all": 0, "8 lists": 8, "32 lists": 32}
+"""How many inverted lists a document is compared with."""
+WEIGHT, RATIO = 0.3, 0.1
+METRIC = "facility_location"
+
+
+def graph(vectors: np.ndarray, searched: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return cosines and rows of the nearest documents, N x NEIGHBOURS."""
+    import faiss
+
+    faiss.omp_set_num_threads(1)
+    width, lists = vectors.shape[1], len(vectors) // LIST
+    index = faiss.IndexFlatIP(width)
+    if searched:
+        index = faiss.IndexIVFFlat(index, width, lists, faiss.METRIC_INNER_PRODUCT)
+        index.nprobe, index.cp.niter = searched, ROUNDS
+        index.train(vectors[:: max(1, len(vectors) // (40 * lists))])
+    index.add(vectors)
+    cosines, rows = index.search(vectors, NEIGHBOURS)
+    return cosines, rows
+
+
+def greedy(cosines: np.ndarray, rows: np.ndarray, bonus: np.ndarray, count: int) -> np.ndarray:
+    """Choose *count* rows by lazy greedy on the lists; *bonus* is what a row's quality adds."""
+    number = len(cosines)
+    listed = (rows >= 0).ravel()
+    of = np.repeat(np.arange(number), NEIGHBOURS)[listed]
+    lists = sparse.csc_array((cosines.ravel()[listed], (of, rows.ravel()[listed])))
+    covered = np.where(rows >= 0, cosines, np.inf).min(1)
+
+    def parts(row: int) -> tuple[np.ndarray, np.ndarray]:
+        own = slice(lists.indptr[row], lists.indptr[row + 1])
+        return lists.indices[own], lists.data[own]
+
+    def gain(row: int) -> float:
+        others, values = parts(row)
+        return float(bonus[row] + np.maximum(values - covered[others], 0).sum() / number)
+
+    bounds = [(-gain(row), row) for row in range(number)]
+    heapq.heapify(bounds)
+    chosen: list[int] = []
+    while len(chosen) < count:
+        _, best = heapq.heappop(bounds)
+        fresh = -gain(best), best
+        if bounds and fresh > bounds[0]:
+            heapq.heappush(bounds, fresh)
+            continue
+        chosen.append(best)
+        others, values = parts(best)
+        covered[others] = np.maximum(covered[others], values)
+    return np.array(chosen)
+
+
+def timed(function: Callable[[], Any], repeats: int) -> tuple[float, Any]:
+    """Least CPU seconds, and the last result."""
+    least = np.inf
+    for _ in range(repeats):
+        start = time.process_time()
+        result = function()
+        least = min(least, time.process_time() - start)
+    return least, result
+
+
+def compare(folder: Path, data: str, rows: int, repeats: int) -> None:
+    """Print a line for each way to make the graph."""
+    features, quality = load(folder, data, rows)
+    vectors = features.astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+
+    def select() -> Any:
+        return datamask.select(vectors, quality, ratio=RATIO, metric=METRIC, quality_weight=WEIGHT)
+
+    seconds, ours = timed(select, repeats)
+    count, scales = len(ours.indices), ours.metrics["scales"]
+    of_quality, of_metric = WEIGHT / scales["quality"], (1 - WEIGHT) / scales[METRIC]
+
+    def value(some: np.ndarray) -> float:
+        covers = coverage(vectors, some, JUDGED)
+        return float(of_quality * quality[some].mean() + of_metric * covers)
+
+    generator = np.random.default_rng(3)
+    chance = np.mean([value(generator.permutation(rows)[:count]) for _ in range(SUBSETS)])
+    best = value(ours.indices) - chance
+    bonus = of_quality / of_metric * quality / count
+    for name, searched in SEARCHES.items():
+        if rows > LISTED if searched else rows <= EXACT:
+            listing, lines = timed(lambda: graph(vectors, searched), repeats)  # noqa: B023
+            choosing, chosen = timed(lambda: greedy(*lines, bonus, count), repeats)  # noqa: B023
+            gain = 100 * (value(chosen) - chance) / best
+            cells = f"{seconds:.1f} | {name} | {listing:.1f} + {choosing:.1f} | {gain:.1f} %"
+            print(f"| {data} | {rows:,} | {cells} |", flush=True)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--data", nargs="+", default=["text", "debian", "clustered"])
+    parser.add_argument("--rows", nargs="+", type=int, default=[10_000, 25_000, 100_000])
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--folder", type=Path, default=Path("runs/bench"))
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    print("| data | documents | `select`, s | compared with | graph + greedy, s | gain |")
+    print("|:--|--:|--:|:--|--:|--:|")
+    for data in arguments.data:
+        for rows in arguments.rows:
+            compare(arguments.folder, data, rows, arguments.repeats)
+
+
+if __name__ == "__main__":
+    main()
