@@ -15,7 +15,8 @@ from torch import Tensor
 from datamask.objectives.protocol import Batch
 
 MASKS = 128
-"""Number of masks that are averaged together, so that their float64 stays small."""
+"""Number of masks that are averaged together, so that their float64 stays small
+(docs/log.md#memory)."""
 
 
 def fixed_sample(number: int, most: int) -> Tensor:
