@@ -116,7 +116,8 @@ def compare(folder: Path, data: str, rows: int, repeats: int) -> None:
     for name, searched in SEARCHES.items():
         if rows > LISTED if searched else rows <= EXACT:
             listing, lines = timed(lambda: graph(vectors, searched), repeats)  # noqa: B023
-            choosing, chosen = timed(lambda: greedy(*lines, bonus, count), repeats)  # noqa: B023
+            cosines, near = lines
+            choosing, chosen = timed(lambda: greedy(cosines, near, bonus, count), repeats)  # noqa: B023
             gain = 100 * (value(chosen) - chance) / best
             cells = f"{seconds:.1f} | {name} | {listing:.1f} + {choosing:.1f} | {gain:.1f} %"
             print(f"| {data} | {rows:,} | {cells} |", flush=True)

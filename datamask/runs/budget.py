@@ -205,7 +205,7 @@ def _problems_of_cells(
     selection: Selection, total: int, cells: Mapping[str, int]
 ) -> Iterator[SettingsError]:
     """Yield the problems of each column's limits alone or, if there are none, of all together."""
-    alone = []
+    alone: list[SettingsError] = []
     for column in dict.fromkeys(limit.column for limit in selection.limits):
         part = selection.with_limits_of(column)
         at, groups = [selection.limited.index(name) for name in part.limited], Counter[str]()

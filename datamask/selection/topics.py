@@ -129,8 +129,9 @@ def cluster(features: np.ndarray, topics: int, seed: int) -> np.ndarray:
         with threadpool_limits(1), warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
             directions = k_means(directions, topics, seed, sizes, ATTEMPTS)[1]
-    tight: np.ndarray = _moved(features, directions)
-    return tight[np.unique(nearest(features, tight))]
+    directions = _moved(features, directions)
+    topic_directions: np.ndarray = directions[np.unique(nearest(features, directions))]
+    return topic_directions
 
 
 def _moved(features: np.ndarray, directions: np.ndarray) -> np.ndarray:
