@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 import vl_convert
 
@@ -33,6 +34,12 @@ if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 2 << 30:
 
 # Tests of this process try again at once.
 retrying.PAUSES[:] = [0.0] * len(retrying.PAUSES)
+
+# How long an example takes says how busy the machine is.
+hypothesis.settings.register_profile(
+    "untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("untimed")
 
 UNDRAWN = Path(__file__).parent / "undrawn"
 

@@ -207,7 +207,7 @@ class Neighbours:
             nearest_lists = blocks.exact_lists(length, probes_P, probes_PN)
         done = 0
         for at, values, best in nearest_lists:
-            similarity[at], columns[at] = values.cpu(), best.cpu()
+            similarity[at], columns[at] = values.cpu().numpy(), best.cpu().numpy()
             done += len(values)
             if progress is not None:
                 progress(done, number, "documents compared")

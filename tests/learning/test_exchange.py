@@ -132,9 +132,9 @@ def scaled(whole, selection):
     return scales.scaled(terms, scales.references(terms, totals, whole, TOTAL, 0))
 
 
-@pytest.mark.parametrize("metric", ["disf", *nightly("pairwise")])
-def test_one_selection_is_better_than_one_a_shard(corpus, metric):
-    """Against the same learner, shard by shard and on everything at once."""
+@pytest.mark.parametrize(("metric", "least"), [("disf", 0.85), *nightly(("pairwise", 0.75))])
+def test_one_selection_is_better_than_one_a_shard(corpus, metric, least):
+    """Against the same learner, shard by shard and on everything at once, where it learns on."""
     from datamask.learning.learner import learn_mask
 
     shards, whole = corpus
@@ -156,7 +156,7 @@ def test_one_selection_is_better_than_one_a_shard(corpus, metric):
     _, _, logits = learn(shards, whole, terms, 5)
     mask = torch.zeros(SHARDS * ROWS, dtype=torch.bool)
     mask[torch.cat(logits).topk(TOTAL).indices] = True
-    assert (value(mask) - local) / (oracle - local) > 0.9
+    assert (value(mask) - local) / (oracle - local) > least
 
 
 def test_a_weight_is_a_number_of_copies(make_shard):

@@ -263,7 +263,7 @@ def test_groups_and_lengths_are_part_of_the_model(tmp_path):
         corpus(tmp_path / "source"),
         plan={"rows_per_shard": 1000},
         quality={"scores": [score]},
-        selection={"more_terms": terms},
+        selection={"more_terms": terms, "quality_weight": 0.7},
     )
     run = finish(tmp_path / "run", asked, "mask_model")
     ours, published = logits_of(run)

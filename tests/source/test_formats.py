@@ -4,7 +4,6 @@ import json
 import tracemalloc
 from pathlib import Path
 
-import duckdb
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -155,7 +154,6 @@ def test_a_long_line_is_refused_before_it_is_read(tmp_path, monkeypatch, name, b
     assert peak < 2**21
 
 
-@pytest.mark.skipif(duckdb.__version__ < "2", reason="DuckDB 1.5 ends with a stack overflow")
 @pytest.mark.parametrize("value", ["[" * 10**5 + "]" * 10**5, '{"a":' * 10**5 + "1" + "}" * 10**5])
 def test_a_deep_value_is_refused_by_its_line(tmp_path, value):
     """It ended as a bug of recursion, after lines that were read."""
