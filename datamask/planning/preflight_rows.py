@@ -42,7 +42,7 @@ from datamask.source.columns import (
     whole_tokens,
 )
 from datamask.source.completed import batches_of, type_within
-from datamask.source.dumps import COUNT_DUMPS, create_dumps, dump_names, dumps_by_shard
+from datamask.source.dumps import COUNT_DUMPS, DUMP_NAME, create_dumps, dump_names, dumps_by_shard
 from datamask.source.groups import SourceGroups
 from datamask.source.long_texts import remedy, rows_at_once, surely_long
 from datamask.source.opening import is_remote, naming, open_parquet
@@ -232,9 +232,10 @@ class _SourceRows:
             **self._counts(read, path, refuse),
         }
         if self.has_dumps:
-            columns["dump"] = pa.nulls(len(ids), pa.string())
+            # Limits may count the dumps as groups, whose names differ from those of files.
+            columns[DUMP_NAME] = pa.nulls(len(ids), pa.string())
             with contextlib.suppress(pa.ArrowInvalid):  # Stage `scores` names the row.
-                columns["dump"] = dump_names(read["dump"])
+                columns[DUMP_NAME] = dump_names(read["dump"])
         # This comes last: rows with another fault are not counted.
         for name in filter(lambda name: name.startswith(_SCORE), read.schema.names):
             column = name.removeprefix(_SCORE)

@@ -50,13 +50,15 @@ def create_dumps(connection: Any, pieces: Sequence[Piece]) -> None:
     execute_with(connection, pa.table(rows), "CREATE TABLE pieces AS FROM arriving")
 
 
-COUNT_DUMPS = """
-INSERT INTO dumps SELECT shard, dump, count(*), min(arriving.file::HUGEINT << 64 | row)
+DUMP_NAME = "name of dump"
+"""Column of a row's `dump_names`, which no group of the user's own can be called."""
+
+COUNT_DUMPS = f"""
+INSERT INTO dumps SELECT shard, "{DUMP_NAME}", count(*), min(arriving.file::HUGEINT << 64 | row)
 FROM arriving ASOF JOIN pieces ON pieces.file = arriving.file AND pieces.start <= arriving.row
 GROUP BY ALL
 """
-"""SQL that counts rows by their dump (`dump_names`, or null if it is not UTF-8), `file` and `row`.
-SQL that counts rows by their dump (`dump_names`, or null if it is not UTF-8), `file` and `row`."""
+"""SQL that counts rows by their dump (`dump_names`, or null if it is not UTF-8), `file` and `row`."""
 
 
 def dumps_by_shard(connection: Any, shards: int) -> list[dict[str, int]]:

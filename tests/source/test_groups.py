@@ -1,5 +1,6 @@
 """Groups of `source.groups` do what built-in groups of the same documents do."""
 
+import contextlib
 from dataclasses import replace
 
 import pyarrow as pa
@@ -122,6 +123,25 @@ def test_a_value_for_which_an_expression_fails_is_refused_with_its_file(tmp_path
     with pytest.raises(InputError, match=r"column source\.groups\.own.*0-00.*try_cast") as caught:
         name_groups(plan_run(tmp_path / "run", chosen), 0, Compute())
     assert str(folder) in str(caught.value)
+
+
+@pytest.mark.parametrize(("cap", "is_met"), [(0.5, False), (0.9, True)])
+def test_blank_dumps_are_no_dump_when_limits_are_counted(tmp_path, cap, is_met):
+    """Of 40 documents, 36 have a blank dump, which is the group `(none)` and no other."""
+    rows = {"id": [f"{row:02d}" for row in range(40)], "text": ["a text"] * 40}
+    (tmp_path / "source").mkdir()
+    table = pa.table(rows | {"dump": ["", " ", None] * 12 + ["a"] * 4})
+    pq.write_table(table, tmp_path / "source" / "a.parquet")
+    limits = [{"column": "dump", "value": "(none)", "cap": cap}]
+    asked = parse_settings(
+        {
+            "source": {"path": str(tmp_path / "source")},
+            "embedding": {"method": "lexical"},
+            "selection": {"documents": 20, "limits": limits},
+        }
+    )
+    with contextlib.nullcontext() if is_met else pytest.raises(SettingsError, match="14"):
+        plan_run(tmp_path / "run", asked)
 
 
 def test_groups_that_a_run_lacks_are_refused():
