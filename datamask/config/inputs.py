@@ -16,8 +16,11 @@ WINDOWS, MOST_WINDOWS = 3, 1000
 """Default number of windows of a long text (beginning, middle and end), and the maximum."""
 
 
-RESERVED_GROUP_NAMES = {*RESERVED_SCORE_NAMES, "none", "all"}
-"""Names that groups of `source.groups` cannot have."""
+RESERVED_GROUP_NAMES = {
+    *(*RESERVED_SCORE_NAMES, "none", "all", "topic", "length"),
+    *("file", "name", "units", "kind", "fate", "octave", "known_topic", "fold"),
+}
+"""Names that groups of `source.groups` cannot have: of other kinds, and of columns beside them."""
 
 
 def group_name(name: str) -> str:

@@ -58,7 +58,7 @@ INSERT INTO dumps SELECT shard, "{DUMP_NAME}", count(*), min(arriving.file::HUGE
 FROM arriving ASOF JOIN pieces ON pieces.file = arriving.file AND pieces.start <= arriving.row
 GROUP BY ALL
 """
-"""SQL that counts rows by their dump (`dump_names`, or null if it is not UTF-8), `file` and `row`."""
+"""SQL that counts rows by shard and dump (`dump_names`, or null if it is not UTF-8)."""
 
 
 def dumps_by_shard(connection: Any, shards: int) -> list[dict[str, int]]:
