@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from datamask.runs.schemas import Piece
 from datamask.source.dumps import (
     COUNT_DUMPS,
+    DUMP_NAME,
     MOST_COUNTED,
     create_dumps,
     dump_names,
@@ -48,7 +49,7 @@ def counted(pieces: list[Piece], reads: list[tuple[list[int], list[int], pa.Arra
     with duckdb.connect() as connection:
         create_dumps(connection, pieces)
         for file, row, dumps in reads:
-            rows = pa.table({"file": file, "row": row, "dump": dumps})
+            rows = pa.table({"file": file, "row": row, DUMP_NAME: dumps})
             execute_with(connection, rows, COUNT_DUMPS)
         return dumps_by_shard(connection, pieces[-1].shard + 1)
 
