@@ -80,7 +80,7 @@ def group(generator: random.Random, kind: str) -> tuple[list[list[str]], int, se
 
 def _ngrams(words: list[str]) -> set[tuple[str, ...]]:
     plain = [word.strip().lower() for word in words]
-    return {tuple(plain[place : place + WORDS]) for place in range(len(plain) - WORDS + 1)}
+    return {tuple(plain[start : start + WORDS]) for start in range(len(plain) - WORDS + 1)}
 
 
 def dropped_without_common(texts: list[list[str]], scores: list[float], most: int) -> set[int]:
@@ -89,15 +89,15 @@ def dropped_without_common(texts: list[list[str]], scores: list[float], most: in
     counts = Counter(ngram for ngrams in sets for ngram in ngrams)
     own = [{ngram for ngram in ngrams if counts[ngram] <= most} for ngrams in sets]
     kept: list[int] = []
-    for place in sorted(range(len(texts)), key=lambda place: -scores[place]):
-        unions = [(len(own[place] & own[k]), len(own[place] | own[k])) for k in kept]
+    for number in sorted(range(len(texts)), key=lambda number: -scores[number]):
+        unions = [(len(own[number] & own[k]), len(own[number] | own[k])) for k in kept]
         if not any(shared >= SIMILARITY * union > 0 for shared, union in unions):
-            kept.append(place)
+            kept.append(number)
     return set(range(len(texts))) - set(kept)
 
 
 def dropped_by_run(table: pa.Table, rule: str | None) -> set[str]:
-    """Ids of the documents that a run drops as near-duplicates; None is the rule of old."""
+    """Ids of the documents that a run drops as near-duplicates; None is the default rule."""
     with tempfile.TemporaryDirectory() as folder:
         source, root = Path(folder) / "source.parquet", Path(folder) / "run"
         pq.write_table(table, source)
@@ -116,8 +116,8 @@ def dropped_by_run(table: pa.Table, rule: str | None) -> set[str]:
         for stage in stages_of(settings, last="quality"):
             run_stage(run, stage, Compute())
         paths = [str(run.path("quality", shard)) for shard in range(run.num_shards)]
-        found = ds.dataset(paths).to_table(columns=["id", "dropped"])
-    return set(found.filter(pc.equal(found["dropped"], "near_duplicate"))["id"].to_pylist())
+        judged = ds.dataset(paths).to_table(columns=["id", "dropped"])
+    return set(judged.filter(pc.equal(judged["dropped"], "near_duplicate"))["id"].to_pylist())
 
 
 def _groups(rows: int) -> Iterator[tuple[str, list[list[str]], int, set[int], list[float]]]:
@@ -138,21 +138,20 @@ def main() -> None:
     parser.add_argument("--set-aside", type=int, default=0)
     arguments = parser.parse_args()
     groups = list(_groups(arguments.rows))
-    places = [(number, place) for number, of in enumerate(groups) for place in range(len(of[1]))]
-    random.Random(0).shuffle(places)
-    names = {f"{number}-{place}" for number, place in places}
+    keys = [(number, index) for number, of in enumerate(groups) for index in range(len(of[1]))]
+    random.Random(0).shuffle(keys)
     if arguments.set_aside:
         names = {
-            f"{number}-{place}"
+            f"{number}-{index}"
             for number, (_, texts, _, _, scores) in enumerate(groups)
-            for place in dropped_without_common(texts, scores, arguments.set_aside)
+            for index in dropped_without_common(texts, scores, arguments.set_aside)
         }
     else:
         table = pa.table(
             {
-                "id": [f"{number}-{place}" for number, place in places],
-                "text": [" ".join(groups[number][1][place]) for number, place in places],
-                "score": [groups[number][4][place] for number, place in places],
+                "id": [f"{number}-{index}" for number, index in keys],
+                "text": [" ".join(groups[number][1][index]) for number, index in keys],
+                "score": [groups[number][4][index] for number, index in keys],
             }
         )
         names = dropped_by_run(table, arguments.rule)
@@ -162,7 +161,7 @@ def main() -> None:
         counts = Counter[str]()
         for number, (of_kind, texts, wanted, allowed, _) in enumerate(groups):
             if of_kind == kind:
-                dropped = {place for place in range(len(texts)) if f"{number}-{place}" in names}
+                dropped = {index for index in range(len(texts)) if f"{number}-{index}" in names}
                 right = min(len(dropped & allowed), wanted)
                 counts.update(wanted=wanted, right=right, wrong=len(dropped) - right)
         totals.update(counts)

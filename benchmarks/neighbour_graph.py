@@ -12,7 +12,6 @@ CPU on one thread, the least of the repeats.
 from __future__ import annotations
 
 import argparse
-import heapq
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +24,7 @@ from scipy import sparse
 import datamask
 from benchmarks.inputs import load
 from benchmarks.learner import coverage
+from datamask.baselines.greedy import lazily
 
 NEIGHBOURS, EXACT, LISTED, JUDGED, SUBSETS = 32, 25_000, 12_288, 16_384, 4
 LIST, ROUNDS = 250, 5
@@ -67,19 +67,11 @@ def greedy(cosines: np.ndarray, rows: np.ndarray, bonus: np.ndarray, count: int)
         others, values = parts(row)
         return float(bonus[row] + np.maximum(values - covered[others], 0).sum() / number)
 
-    bounds = [(-gain(row), row) for row in range(number)]
-    heapq.heapify(bounds)
-    chosen: list[int] = []
-    while len(chosen) < count:
-        _, best = heapq.heappop(bounds)
-        fresh = -gain(best), best
-        if bounds and fresh > bounds[0]:
-            heapq.heappush(bounds, fresh)
-            continue
-        chosen.append(best)
-        others, values = parts(best)
+    def choose(row: int) -> None:
+        others, values = parts(row)
         covered[others] = np.maximum(covered[others], values)
-    return np.array(chosen)
+
+    return lazily(gain, choose, number, count)
 
 
 def timed(function: Callable[[], Any], repeats: int) -> tuple[float, Any]:

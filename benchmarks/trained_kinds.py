@@ -71,11 +71,11 @@ def main() -> None:
     print("| arm |", *(f"{figure} | ours minus it |" for figure in FIGURES))
     for number, arm in enumerate(ARMS):
         cells = []
-        for place in range(len(FIGURES)):
-            mean, half, _ = interval((bits[:, 0] - bits[:, number])[:, place])
-            cells.append(f"{bits[:, number, place].mean():.3f} | {mean:+.3f} ± {half:.3f} |")
+        for figure in range(len(FIGURES)):
+            mean, half, _ = interval((bits[:, 0] - bits[:, number])[:, figure])
+            cells.append(f"{bits[:, number, figure].mean():.3f} | {mean:+.3f} ± {half:.3f} |")
         print(f"| {arm} |", *cells)
-    tests = [interval((bits[:, 0] - bits[:, 1])[:, place]) for place in range(len(FIGURES))]
+    tests = [interval((bits[:, 0] - bits[:, 1])[:, figure]) for figure in range(len(FIGURES))]
     adjusted = holm(np.array([p for _, _, p in tests]))
     print("p (Holm), ours minus filtered_random:", *(f"{p:.3f}" for p in adjusted))
     print("by web:", *np.round(bits[:, 0] - bits[:, 1], 3).tolist())

@@ -24,8 +24,8 @@ from datamask.objectives.products import cosines
 from datamask.objectives.weighted import WeightedTerm
 
 LAZY_LIMIT = 20_000
-"""Maximum number of documents whose similarities are all kept in memory (docs/log.md#comparators).
-Maximum number of documents whose similarities are all kept in memory (docs/log.md#comparators)."""
+"""Maximum number of documents whose similarities are all kept in memory
+(docs/log.md#comparators)."""
 
 
 def choose(
@@ -109,15 +109,34 @@ def choose_covering(
         added = np.maximum(similarity[row] - covered, 0).mean(dtype=np.float64)
         return float(bonus[row] + weight * added)
 
+    def choose(row: int) -> None:
+        np.maximum(covered, similarity[row], out=covered)
+
+    return lazily(gain, choose, len(features), num_selected)
+
+
+def lazily(
+    gain: Callable[[int], float], choose: Callable[[int], None], rows: int, number: int
+) -> np.ndarray:
+    """Choose the row with the largest gain, *number* times; int64, in the order of their choice.
+
+    Gains never grow, so a row is tried again only while its last gain is the largest (Minoux 1978).
+
+    Args:
+        gain: of a row, after the rows chosen so far.
+        choose: called with each chosen row.
+        rows: their number.
+        number: to choose, at most *rows*.
+    """
     chosen: list[int] = []
-    bounds = [(-gain(row), row) for row in range(len(features))]
+    bounds = [(-gain(row), row) for row in range(rows)]
     heapq.heapify(bounds)
-    while len(chosen) < num_selected:
+    while len(chosen) < number:
         _, best = heapq.heappop(bounds)
         fresh = -gain(best), best
         if bounds and fresh > bounds[0]:
             heapq.heappush(bounds, fresh)
             continue
         chosen.append(best)
-        np.maximum(covered, similarity[best], out=covered)
+        choose(best)
     return np.array(chosen, dtype=np.int64)

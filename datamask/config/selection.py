@@ -89,7 +89,7 @@ class Limit(Group):
             about.field_name == "value" and "*" not in about.data.get("column", "")
         ):
             return text
-        return AND.join(part.strip() for part in text.split("*"))
+        return AND.join(map(str.strip, text.split("*")))
 
     @property
     def columns(self) -> list[str]:
@@ -258,6 +258,11 @@ class Selection(Group):
     def limited(self) -> list[str]:
         """The columns that define limited groups, alone or together, in their order."""
         return list(dict.fromkeys(name for limit in self.limits for name in limit.columns))
+
+    @property
+    def has_cells(self) -> bool:
+        """True if limits are of several columns, whose groups together are called cells."""
+        return len({limit.column for limit in self.limits}) > 1
 
     def named_groups(self, column: str) -> list[str]:
         """List the groups of a column that limits name, alone or with groups of other columns."""

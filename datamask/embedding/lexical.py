@@ -37,8 +37,8 @@ class Lexical(TextEmbedder):
         """Embed N texts; unit rows, float32, N x *dimension*; texts without words are equal."""
         vectors = np.empty((len(texts), dimension), np.float32)
         for start in range(0, len(texts), TEXTS_AT_ONCE):
-            part = [text.lower() for text in texts[start : start + TEXTS_AT_ONCE]]
-            vectors[start : start + len(part)] = _projected(part, dimension)
+            lower = [text.lower() for text in texts[start : start + TEXTS_AT_ONCE]]
+            vectors[start : start + len(lower)] = _projected(lower, dimension)
         vectors[~vectors.any(axis=1)] = 1.0
         return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
 

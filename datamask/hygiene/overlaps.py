@@ -1,9 +1,9 @@
 """Stage `cluster_ngrams`: the word n-grams of documents in clusters, which are compared exactly.
 
-Signatures only estimate how similar two documents are. So the n-grams of each document that is in
-a cluster of similar ones are written once more, as 32-bit hashes (4 bytes per word), and stage
-`quality` drops a document only if its own n-grams and those of the kept one satisfy the rule. An
-n-gram is mistaken for one of a text of 1,000 words with a probability of 2⁻²².
+Signatures only estimate how similar two documents are. So this stage reads the documents in
+clusters once more and writes their n-grams as 32-bit hashes (4 bytes per word). Stage `quality`
+compares these and drops a document only if it satisfies the rule. An n-gram that a text of 1,000
+words lacks has the hash of one of its n-grams with a probability of 2⁻²².
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ def write_ngrams(run: Run, unit: int, compute: Compute) -> Receipt:
         run.receipt("similar_pairs", number)
     paths = [str(run.path("similar_pairs", number)) for number in pairs]
     of_shard = [("shard", "=", shard)]
-    found = [
+    in_clusters = pa.concat_tables(
         pq.read_table(path, columns=["row"], filters=of_shard, partitioning=None) for path in paths
-    ]
-    members = np.unique(pa.concat_tables(found)["row"].to_numpy())
+    )
+    members = np.unique(in_clusters["row"].to_numpy())
 
     def tables() -> Iterator[pa.Table]:
         for first, texts in _earlier(run) if shard == EARLIER else _documents(run, shard):
@@ -117,8 +117,7 @@ class Overlaps:
         the other one has.
         """
         ours, theirs = (
-            self.values[self.offsets[place] : self.offsets[place + 1]]
-            for place in (document, other)
+            self.values[self.offsets[row] : self.offsets[row + 1]] for row in (document, other)
         )
         places = np.searchsorted(theirs, ours)
         shared = int((theirs[np.minimum(places, len(theirs) - 1)] == ours).sum())

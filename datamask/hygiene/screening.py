@@ -162,15 +162,15 @@ def _shared(
 ) -> tuple[pa.ListArray, pa.ListArray]:
     """Return the known n-grams of each text, and the first word of each; null without any."""
     texts, names = len(words.offsets) - 1, hash_names(words) if known else None
-    found = [(np.zeros(0, np.int64), np.zeros(0, np.uint64), np.zeros(0, np.int64))]
+    hits_of = [(np.zeros(0, np.int64), np.zeros(0, np.uint64), np.zeros(0, np.int64))]
     for length, hashes in known.items():
         ngrams, offsets = hash_ngrams(words, length, names)
         ranks = np.searchsorted(hashes, ngrams)
         hits = np.flatnonzero(ranks < len(hashes))
         hits = hits[hashes[ranks[hits]] == ngrams[hits]]
         texts_of = np.searchsorted(offsets, hits, "right") - 1
-        found.append((texts_of, ngrams[hits], hits - offsets[texts_of]))
-    texts_of, ngrams, places = map(np.concatenate, zip(*found, strict=True))
+        hits_of.append((texts_of, ngrams[hits], hits - offsets[texts_of]))
+    texts_of, ngrams, places = map(np.concatenate, zip(*hits_of, strict=True))
     order = np.lexsort((places, ngrams, texts_of))
     texts_of, ngrams, places = texts_of[order], ngrams[order], places[order]
     is_first = np.ones(len(order), bool)

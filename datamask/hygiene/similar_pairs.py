@@ -81,12 +81,12 @@ def find_similar(run: Run, unit: int, compute: Compute) -> Receipt:
         execute(connection, query)
         read_sketches(connection, run, "sought", only_left=True)
         connection.register("none", schemas.SIMILAR_PAIRS.empty_table())
-        execute(connection, "CREATE TABLE found AS FROM none")
+        execute(connection, "CREATE TABLE joined_pairs AS FROM none")
         inserting = connection.cursor()
         for table in _similar(connection, near.similarity - MARGIN):
-            execute_with(inserting, table, "INSERT INTO found FROM arriving")
+            execute_with(inserting, table, "INSERT INTO joined_pairs FROM arriving")
         # In this order, a shard's documents are together: `cluster_ngrams` reads only these.
-        tables = stream(connection, "SELECT DISTINCT * FROM found ORDER BY ALL")
+        tables = stream(connection, "SELECT DISTINCT * FROM joined_pairs ORDER BY ALL")
         cast = (table.cast(schemas.SIMILAR_PAIRS) for table in tables)
         return write_output(run, "similar_pairs", unit, schemas.SIMILAR_PAIRS, cast, {})
 

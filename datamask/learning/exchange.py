@@ -55,8 +55,8 @@ LEAST_PART = 1e-3
 (docs/log.md#rounds)."""
 
 RANDOM_PARTS = 4
-"""Number of random selections of a sample that estimate the gain over random (docs/log.md#rounds).
-Number of random selections of a sample that estimate the gain over random (docs/log.md#rounds)."""
+"""Number of random selections of a sample that estimate the gain over random
+(docs/log.md#rounds)."""
 
 
 @dataclass(frozen=True, slots=True)

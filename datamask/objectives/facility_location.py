@@ -79,7 +79,7 @@ class FacilityLocation:
             # Take one mask at a time: its rows fit in the processor's cache.
             parts.append(torch.stack([similarity_BR[rows].amax(0) for rows in rows_GS]))
         cosines_GP, share = torch.cat(parts, 1), count / features.shape[0]
-        halves = (torch.split(part, MASKS) for part in (cosines_GP, masks_GB[:, probes]))
-        pairs = zip(*halves, strict=True)
+        split = (torch.split(of_masks, MASKS) for of_masks in (cosines_GP, masks_GB[:, probes]))
+        pairs = zip(*split, strict=True)
         means = [stratified_mean(cosines, inside, share) for cosines, inside in pairs]
         return torch.cat(means).to(features.dtype)

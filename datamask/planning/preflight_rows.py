@@ -26,9 +26,8 @@ from datamask.config.settings import Settings
 from datamask.embedding.vector_files import PIN as VECTORS_PIN
 from datamask.errors import DatamaskError, InputError, gathering, shortened
 from datamask.planning.preflight_vectors import check_vectors, missing_vectors
-from datamask.quality.counts import COUNTS, counts_of_source
+from datamask.quality.counts import COUNTS, problems_of_source
 from datamask.quality.kinds import KINDS
-from datamask.runs.budget import budget_problems
 from datamask.runs.in_progress import each_in_turn
 from datamask.runs.schemas import Piece
 from datamask.selection.threshold import name_of
@@ -99,8 +98,7 @@ def check_rows(
         problems += _repeated_ids(connection, rows)
         if rows.counted and not problems:
             [(documents,)] = execute(connection, "SELECT count(*) FROM ids")
-            counts = counts_of_source(connection, settings.selection.of_source, documents)
-            problems += budget_problems(settings.selection.of_source, counts)
+            problems += problems_of_source(connection, settings.selection, documents)
         if VECTORS_PIN in pinned_revisions and not problems:
             problems += missing_vectors(connection, rows.paths, rows.id_at, settings)
         for score in settings.scores:

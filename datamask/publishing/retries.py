@@ -28,8 +28,8 @@ LONGEST_WAIT_SECONDS = 330.0
 """Longest wait between attempts; the Hub's rate limits reset every five minutes."""
 
 SILENCE_SECONDS = 120.0
-"""Timeout of an idle connection, in seconds. The client has none; the Hub ends requests after 60.
-Timeout of an idle connection, in seconds. The client has none; the Hub ends requests after 60."""
+"""Timeout of an idle connection, in seconds. The client has none; the Hub ends requests after
+60."""
 
 CONNECT_SECONDS = 10.0
 

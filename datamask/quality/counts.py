@@ -6,13 +6,14 @@ counted when new settings leave the same documents.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 
 from datamask.config.compute import Compute
 from datamask.config.selection import Selection
-from datamask.errors import DatamaskError, InputError, gathering
+from datamask.errors import DatamaskError, InputError, SettingsError, gathering
 from datamask.quality.combining import facts_of, load_documents, rows_of
 from datamask.runs import schemas
 from datamask.runs.budget import Counts, budget_problems, check_budget, total_units, unit_of
@@ -24,7 +25,7 @@ from datamask.selection.threshold import check_limits, cut_table, name_of, quali
 from datamask.storage.duckdb_scratch import execute, temporary_duckdb
 
 COUNTS = "CREATE TABLE counts (name VARCHAR, documents BIGINT, tokens HUGEINT)"
-"""SQL: the table of `counts_of_source`, by the limits' column; any number of rows per name."""
+"""SQL: the table of `problems_of_source`, by the limits' column; any number of rows per name."""
 
 SURVIVORS = "result WHERE dropped IS NULL"
 """SQL: the documents that remain, in the view `result`."""
@@ -33,21 +34,24 @@ Reasons = list[tuple[int, str | None, int, int]]
 """Shard, reason to drop (None: kept), documents and tokens."""
 
 
-def counts_of_source(connection: Any, selection: Selection, documents: int) -> Counts:
-    """Count all *documents* of the source, from DuckDB's table `counts`.
+def problems_of_source(
+    connection: Any, selection: Selection, documents: int
+) -> Iterator[SettingsError]:
+    """Yield what all *documents* of the source cannot give, by DuckDB's table `counts`.
 
-    The limits are those of groups that the source knows (`Selection.of_source`).
+    Of the limits, only groups that the source knows are counted (`Selection.of_source`).
     """
-    unit = unit_of(selection)
+    known, unit = selection.of_source, unit_of(selection)
     by_group = f"SELECT name, coalesce(sum({unit}), 0) FROM counts GROUP BY name"
     ((tokens,),) = execute(connection, "SELECT coalesce(sum(tokens), 0) FROM counts")
-    return Counts(
-        documents,
-        tokens=tokens,
-        groups=dict(execute(connection, by_group)) if selection.limits else None,
-        # A budget of documents may have any number of tokens, up to those of all documents.
-        epoch=(0, tokens) if selection.training_tokens and not selection.tokens else None,
-    )
+    groups = dict(execute(connection, by_group)) if known.limits else None
+    if selection.has_cells and not known.has_cells:
+        from datamask.runs.cell_counts import too_many_cells  # This imports scipy.
+
+        yield from too_many_cells(len(groups or ()))
+    # A budget of documents may have any number of tokens, up to those of all documents.
+    epoch = (0, tokens) if selection.training_tokens and not selection.tokens else None
+    yield from budget_problems(known, Counts(documents, tokens=tokens, groups=groups, epoch=epoch))
 
 
 def known_problems(run: Run, compute: Compute) -> list[DatamaskError] | None:
@@ -71,8 +75,7 @@ def known_problems(run: Run, compute: Compute) -> list[DatamaskError] | None:
         with temporary_duckdb(run.root, compute) as connection:
             load_documents(connection, run, [])
             if not is_left_known:
-                counts = _counts_of_scores(connection, run)
-                return [*problems, *budget_problems(run.settings.selection.of_source, counts)]
+                return [*problems, *_problems_of_scores(connection, run)]
             quality = rows_of(connection, run, "quality")
             result = f"SELECT q.*, tokens FROM {quality} q JOIN documents USING (shard, row)"
             execute(connection, f"CREATE VIEW result AS {result}")
@@ -84,15 +87,15 @@ def _is_done(run: Run, stage: str) -> bool:
     return set(run.states(stage)) == {"done"}
 
 
-def _counts_of_scores(connection: Any, run: Run) -> Counts:
+def _problems_of_scores(connection: Any, run: Run) -> Iterator[SettingsError]:
     """Count all documents by stage `scores`, because it is not known which are left."""
-    selection = run.settings.selection.of_source
-    name = name_of(selection, "s")
+    known = run.settings.selection.of_source
+    name = name_of(known, "s")
     execute(connection, COUNTS)
-    facts = facts_of(connection, run, selection.limited)
+    facts = facts_of(connection, run, known.limited)
     counted = f"SELECT {name}, count(*), sum(tokens) FROM {facts} s GROUP BY ALL"
     execute(connection, f"INSERT INTO counts {counted}")
-    return counts_of_source(connection, selection, run.num_documents)
+    return problems_of_source(connection, run.settings.selection, run.num_documents)
 
 
 def count_documents(connection: Any) -> Reasons:

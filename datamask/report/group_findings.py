@@ -70,8 +70,8 @@ LEAST_AUC, LEAST_VARIANCE = 0.65, 0.1
 """AUC from which a score counts as a cause of what was kept of groups."""
 
 LEAST_DOCUMENTS = 200
-"""Minimum number of documents for this: the best tenth of them is 20, so the AUC is known to 0.06.
-Minimum number of documents for this: the best tenth of them is 20, so the AUC is known to 0.06."""
+"""Minimum number of documents for this: the best tenth of them is 20, so the AUC is known to
+0.06."""
 
 
 def unusual_groups(run: Run) -> list[Row]:

@@ -60,14 +60,14 @@ def compared_copies(run: Run) -> dict[str, Any]:
     """
     if run.settings.quality.near_duplicates is None:
         return {}
-    found: dict[str, Any] = run.receipt("quality", 0).metrics["near_duplicates"]
+    compared: dict[str, Any] = run.receipt("quality", 0).metrics["near_duplicates"]
     places = {
-        end: [(pair[f"{end}shard"], pair[f"{end}row"]) for pair in found["pairs"]]
+        end: [(pair[f"{end}shard"], pair[f"{end}row"]) for pair in compared["pairs"]]
         for end in ("", "other_")
     }
     texts = beginnings(run, [at for ends in places.values() for at in ends if at[0] >= 0])
     pairs = [
         pair | {f"{end}text": texts.get(places[end][number]) for end in places}
-        for number, pair in enumerate(found["pairs"])
+        for number, pair in enumerate(compared["pairs"])
     ]
-    return {**found, "pairs": pairs}
+    return {**compared, "pairs": pairs}

@@ -315,8 +315,8 @@ def _largest(values: Any) -> tuple[Any, Any]:
     within = torch.arange(GROUP, device=values.device)
     rest = torch.arange(whole, width, device=values.device).expand(rows, -1)
     columns = torch.cat([(groups[:, :, None] * GROUP + within).flatten(1), rest], 1)
-    best, place = values.gather(1, columns).topk(min(CHECKED, columns.shape[1]), dim=1)
-    return best, columns.gather(1, place)
+    best, index = values.gather(1, columns).topk(min(CHECKED, columns.shape[1]), dim=1)
+    return best, columns.gather(1, index)
 
 
 def mean_cosine(features: np.ndarray) -> float:

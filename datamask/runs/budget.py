@@ -129,7 +129,7 @@ def group_bounds(
 
     With limits of several columns, every cell has a cap: the least of the groups that it is in.
     """
-    if len({limit.column for limit in selection.limits}) > 1:
+    if selection.has_cells:
         caps = dict.fromkeys(names, total)
         for group in limited_groups(selection, total, caps):
             caps |= {cell: min(caps[cell], group.cap) for cell in group.cells}
@@ -149,7 +149,7 @@ def limit_problems(
 
     Floors of small budgets may exceed the budget by rounding.
     """
-    if len({limit.column for limit in selection.limits}) > 1:
+    if selection.has_cells:
         yield from _problems_of_cells(selection, total, groups)
         return
     column, unit = selection.limits[0].column, unit_of(selection)
@@ -205,30 +205,27 @@ def _problems_of_cells(
     selection: Selection, total: int, cells: Mapping[str, int]
 ) -> Iterator[SettingsError]:
     """Yield the problems of each column's limits alone or, if there are none, of all together."""
-    alone: list[SettingsError] = []
+    from datamask.runs.cell_counts import shortages, too_many_cells  # This imports scipy.
+
+    problems = list(too_many_cells(len(cells)))
     for column in dict.fromkeys(limit.column for limit in selection.limits):
-        part = selection.with_limits_of(column)
-        at, groups = [selection.limited.index(name) for name in part.limited], Counter[str]()
+        alone = selection.with_limits_of(column)
+        at, groups = [selection.limited.index(name) for name in alone.limited], Counter[str]()
         for cell, there in cells.items():
             groups[AND.join(cell.split(AND)[index] for index in at)] += there
-        alone += limit_problems(part, total, groups)
-    yield from alone
-    if not alone:
-        from datamask.runs.cell_counts import shortages  # This imports scipy.
-
-        unit, limited = unit_of(selection), limited_groups(selection, total, cells)
-        members = [group.cells for group in limited]
-        bounds = np.array([(group.floor, group.cap) for group in limited])
-        for number, most in shortages(members, bounds, total, cells):
-            what = f"{total:,} {unit} are to be kept, but"
-            for group in limited[number : number + 1]:
-                what = (
-                    f"the floor of {group.column} {group.name} asks for {group.floor:,} {unit}, but"
-                )
-            yield SettingsError(
-                f"selection.limits: {what} the limits together leave {most:,}; lower floors or "
-                "raise caps"
-            )
+        problems += limit_problems(alone, total, groups)
+    yield from problems
+    if problems:
+        return
+    unit, limited = unit_of(selection), limited_groups(selection, total, cells)
+    bounds = np.array([(group.floor, group.cap) for group in limited])
+    asked = [f"the floor of {g.column} {g.name} asks for {g.floor:,} {unit}" for g in limited]
+    asked.append(f"{total:,} {unit} are to be kept")
+    for number, most in shortages([group.cells for group in limited], bounds, total, cells):
+        yield SettingsError(
+            f"selection.limits: {asked[number]}, but the limits together leave {most:,}; lower "
+            "floors or raise caps"
+        )
 
 
 def too_little(

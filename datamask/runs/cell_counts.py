@@ -13,6 +13,23 @@ import numpy as np
 from scipy import sparse
 from scipy.optimize import linprog
 
+from datamask.errors import SettingsError
+
+MOST_CELLS = 5000
+"""Maximum number of cells; each is a part of a linear programme (docs/log.md#limits)."""
+
+
+def too_many_cells(number: int) -> Iterator[SettingsError]:
+    """Yield an error if there are more than `MOST_CELLS` cells.
+
+    *number* counts the cells, or the groups by some of the limited columns, which are no more.
+    """
+    if number > MOST_CELLS:
+        yield SettingsError(
+            f"selection.limits: their columns make {number:,} groups together, at most "
+            f"{MOST_CELLS:,} are possible; name the groups to limit by `value`"
+        )
+
 
 def memberships(groups: Sequence[Sequence[str]], cells: Sequence[str]) -> Any:
     """Return a sparse matrix, groups x cells: 1 if the cell is part of the group."""
@@ -26,10 +43,11 @@ def memberships(groups: Sequence[Sequence[str]], cells: Sequence[str]) -> Any:
 def shortages(
     groups: Sequence[Sequence[str]], bounds: np.ndarray, total: int, cells: Mapping[str, int]
 ) -> Iterator[tuple[int, int]]:
-    """Yield what limits that contradict each other leave: nothing if all can be met together.
+    """Find the floors that limits cannot meet together; yield nothing if they meet all.
 
     Caps hold, and as little as possible is missing from the floors and the total. Yields the number
-    of each group that misses its floor (after the last one: of the total), and what it has then.
+    of each group that misses its floor, and what the group has then. A total that is missed has the
+    number after the last group.
 
     Args:
         groups: the cells of each group with limits.
@@ -41,7 +59,7 @@ def shortages(
     floors, caps = bounds.T
     none = sparse.csr_array((many, many + 1))
     missing = sparse.hstack([sparse.eye_array(many), sparse.csr_array((many, 1))])
-    found = linprog(
+    solution = linprog(
         np.r_[np.zeros(number), np.ones(many + 1)],
         A_ub=sparse.vstack([sparse.hstack([inside, none]), sparse.hstack([-inside, -missing])]),
         b_ub=np.r_[caps, -floors],
@@ -49,6 +67,6 @@ def shortages(
         b_eq=[total],
         bounds=np.c_[np.zeros(number + many + 1), np.r_[[*cells.values()], floors, total]],
     )
-    for group, (short, due) in enumerate(zip(found.x[number:], [*floors, total], strict=True)):
+    for group, (short, asked) in enumerate(zip(solution.x[number:], [*floors, total], strict=True)):
         if short > 0.5:
-            yield group, int(due - np.ceil(short - 1e-6))
+            yield group, int(asked - np.ceil(short - 1e-6))

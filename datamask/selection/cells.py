@@ -33,7 +33,6 @@ from datamask.selection.order import ORDER
 from datamask.storage.duckdb_scratch import execute, execute_with
 
 # Sizes and accuracy of the linear programme (docs/log.md#limits).
-MOST_CELLS = 5000
 PIECES, PARTS = 50_000, 8
 SPAN = 1000.0
 MOST_NODES = 1000
@@ -43,7 +42,7 @@ _PLACES = pa.list_(pa.int64())
 
 
 @dataclass(frozen=True, slots=True)
-class Documents:
+class Candidates:
     """The candidates, cell by cell and in the order of their cell: its number, logit and units."""
 
     cell: np.ndarray
@@ -69,14 +68,9 @@ def cut_cells(
         total: the budget.
 
     Raises:
-        SettingsError: there are too many cells, or no whole numbers of documents obey the limits.
+        SettingsError: no whole numbers of documents obey the limits.
     """
     caps = dict(execute(connection, "SELECT name, cap FROM bounds ORDER BY name"))
-    if len(caps) > MOST_CELLS:
-        raise SettingsError(
-            f"selection.limits: their columns make {len(caps):,} groups together, at most "
-            f"{MOST_CELLS:,} are possible; give limits a `value`"
-        )
     execute(
         connection,
         "CREATE TEMP TABLE ranked AS SELECT shard, name, cell, logit, quality, id, units, "
@@ -84,14 +78,14 @@ def cut_cells(
         "(SELECT name, cap, (row_number() OVER (ORDER BY name) - 1)::INT AS cell FROM bounds) "
         "USING (name) WHERE units <= cap",
     )
-    read = connection.sql("SELECT cell, logit, units FROM ranked ORDER BY cell, place")
-    documents = Documents(*(read.fetchnumpy()[name] for name in ("cell", "logit", "units")))
+    ranked = connection.sql("SELECT cell, logit, units FROM ranked ORDER BY cell, place")
+    candidates = Candidates(**ranked.fetchnumpy())
     groups = limited_groups(selection, total, caps)
     inside = memberships([group.cells for group in groups], [*caps])
     bounds = np.array([(group.floor, group.cap) for group in groups], float)
     is_whole = selection.tokens is None
-    numbers, price, short = most_of_cells(documents, inside, bounds, total, is_whole)
-    taken, beyond = fill_cells(documents, numbers, inside, bounds, total)
+    numbers, price, short = most_of_cells(candidates, inside, bounds, total, is_whole)
+    taken, beyond = fill_cells(candidates, numbers, inside, bounds, total)
     places = {"cell": range(len(caps)), "last": taken, "also": pa.array(beyond, _PLACES)}
     execute_with(connection, pa.table(places), "CREATE TEMP TABLE taken AS FROM arriving")
     connection.execute(
@@ -102,12 +96,12 @@ def cut_cells(
 
 
 def most_of_cells(
-    documents: Documents, inside: Any, bounds: np.ndarray, total: int, is_whole: bool
+    candidates: Candidates, inside: Any, bounds: np.ndarray, total: int, is_whole: bool
 ) -> tuple[np.ndarray, float, float]:
     """Return how many units of each cell make the sum of logits times units largest.
 
     Args:
-        documents: the candidates.
+        candidates: of all cells.
         inside: groups x cells, sparse: 1 if a cell is part of a group.
         bounds: the floor and the cap of each group.
         total: units to keep.
@@ -117,11 +111,11 @@ def most_of_cells(
         the numbers, float64; the price of a unit that is in no group whose limit is reached, in
         logits; and the fraction of the sum by which the best one may be larger.
     """
-    cell_of, logits, units = documents.cell, documents.logit, documents.units
+    cell_of, logits, units = candidates.cell, candidates.logit, candidates.units
     scale = SPAN / max(float(np.abs(logits).max(initial=0.0)), 1e-30)
     values, (lows, highs) = logits.astype(np.float64) * scale, bounds.T
     cells = inside.shape[1]
-    starts = documents.starts(cells)
+    starts = candidates.starts(cells)
     each = max(2, PIECES // cells)
     ends = [np.linspace(*pair, each).astype(int) for pair in pairwise(starts)]
     cuts = np.unique(np.concatenate(ends))
@@ -130,7 +124,7 @@ def most_of_cells(
         sizes = np.add.reduceat(units, first).astype(float)
         worth = np.add.reduceat(values * units, first) / np.maximum(sizes, 1.0)
         of_piece = inside[:, cell_of[first]]
-        found = linprog(
+        solution = linprog(
             -worth,
             A_ub=sparse.vstack([of_piece, -of_piece]),
             b_ub=np.r_[highs, -lows],
@@ -139,10 +133,10 @@ def most_of_cells(
             bounds=np.c_[np.zeros(len(first)), sizes],
             method="highs-ds",
         )
-        if found.x is None:
+        if solution.x is None:
             raise SettingsError("selection.limits: they cannot be met together; widen them")
-        high, low = np.split(found.ineqlin.marginals, 2)
-        prices = -(inside.T @ (high - low) + found.eqlin.marginals[0])
+        high, low = np.split(solution.ineqlin.marginals, 2)
+        prices = -(inside.T @ (high - low) + solution.eqlin.marginals[0])
         new = np.setdiff1d(_where_cut(values, starts, prices), cuts)
         if not len(new):
             break
@@ -150,11 +144,11 @@ def most_of_cells(
         steps = np.arange(1, PARTS)[:, None] / PARTS
         between = (cuts[at - 1] + steps * (cuts[at] - cuts[at - 1])).astype(int).ravel()
         cuts = np.union1d(cuts, np.r_[new, between])
-    pieces, short = found.x, 0.0
+    pieces, short = solution.x, 0.0
     if is_whole and np.abs(pieces - pieces.round()).max() > 1e-6:
         pieces, value = _whole_pieces(worth, sizes, of_piece, bounds, total)
-        short = max(0.0, (value - found.fun) / max(abs(found.fun), 1e-30))
-    numbers, price = np.bincount(cell_of[first], pieces, cells), -float(found.eqlin.marginals[0])
+        short = max(0.0, (value - solution.fun) / max(abs(solution.fun), 1e-30))
+    numbers, price = np.bincount(cell_of[first], pieces, cells), -float(solution.eqlin.marginals[0])
     return numbers.round() if is_whole else numbers, price / scale, short
 
 
@@ -162,7 +156,7 @@ def _whole_pieces(
     worth: np.ndarray, sizes: np.ndarray, of_piece: Any, bounds: np.ndarray, total: int
 ) -> tuple[np.ndarray, float]:
     """Return the best whole numbers that the search finds, and their negative sum."""
-    found = milp(
+    solution = milp(
         -worth,
         integrality=np.ones(len(worth)),
         bounds=(0, sizes),
@@ -172,9 +166,9 @@ def _whole_pieces(
         ],
         options={"node_limit": MOST_NODES},
     )
-    if found.x is None:
+    if solution.x is None:
         raise SettingsError("selection.limits: no whole documents meet them; widen them")
-    return found.x, float(found.fun)
+    return solution.x, float(solution.fun)
 
 
 def _where_cut(values: np.ndarray, starts: np.ndarray, prices: np.ndarray) -> np.ndarray:
@@ -187,14 +181,14 @@ def _where_cut(values: np.ndarray, starts: np.ndarray, prices: np.ndarray) -> np
 
 
 def fill_cells(
-    documents: Documents, numbers: np.ndarray, inside: Any, bounds: np.ndarray, total: int
+    candidates: Candidates, numbers: np.ndarray, inside: Any, bounds: np.ndarray, total: int
 ) -> tuple[np.ndarray, list[list[int]]]:
     """Return how many documents of each cell fit into its number, and places of others that fit.
 
     The others fill what the total lacks, highest logits first, and exceed no cap.
     """
-    units, upto = documents.units, np.r_[0, np.cumsum(documents.units)]
-    starts = documents.starts(len(numbers))
+    units, upto = candidates.units, np.r_[0, np.cumsum(candidates.units)]
+    starts = candidates.starts(len(numbers))
     begins = upto[starts[:-1]]
     last = np.searchsorted(upto, begins + numbers + 1e-3, "right") - 1
     kept = upto[last] - begins
@@ -202,15 +196,15 @@ def fill_cells(
     beyond: list[list[int]] = [[] for _ in numbers]
     ranges = zip(last, np.minimum(last + NEAR, starts[1:]), strict=True)
     near = np.concatenate([np.arange(*ends) for ends in ranges])
-    near = near[np.argsort(-documents.logit[near], kind="stable")]
+    near = near[np.argsort(-candidates.logit[near], kind="stable")]
     group_of, cell_of = inside.nonzero()
     while True:
         most = np.full(len(numbers), spare, float)
         np.minimum.at(most, cell_of, room[group_of])
-        near = near[units[near] <= most[documents.cell[near]]]
+        near = near[units[near] <= most[candidates.cell[near]]]
         if not len(near):
             return last - starts[:-1], beyond
         row, near = int(near[0]), near[1:]
-        cell, spare = int(documents.cell[row]), spare - units[row]
+        cell, spare = int(candidates.cell[row]), spare - units[row]
         room[group_of[cell_of == cell]] -= units[row]
         beyond[cell].append(row - int(starts[cell]) + 1)

@@ -205,7 +205,7 @@ def cut_table(
         SettingsError: limits cannot be met, or leave too few tokens.
     """
     caps = check_limits(connection, selection, total, "candidates")
-    if len({limit.column for limit in selection.limits}) > 1:
+    if selection.has_cells:
         from datamask.selection.cells import cut_cells  # This imports scipy.
 
         caps, metrics = cut_cells(connection, selection, total)

@@ -38,7 +38,7 @@ CONVERTED = (*(kind + end for kind in JSON_LINES + TABLES for end in COMPRESSION
 MOST_KEYS, MOST_DEPTH = 100, 4
 """An object with more keys, or deeper within a record, is one column of text."""
 
-ROWS_AT_ONCE, PART_BYTES = 4096, 2**26
+ROWS_AT_ONCE, PIECE_BYTES = 4096, 2**26
 """Rows of a text file, and bytes of a batch of an Arrow file, that are converted together."""
 
 KEYS = b"keys"
@@ -104,8 +104,8 @@ def read_records(path: str, name: str, schema: pa.Schema) -> Iterator[pa.RecordB
     with naming(name):
         if name.lower().endswith(ARROW):
             with _open_arrow(path) as reader:
-                parts = (part for batch in reader for part in _parts(batch))
-                yield from (_fitted(part, schema, name) for part in parts)
+                for batch in reader:
+                    yield from (_fitted(piece, schema, name) for piece in _pieces(batch))
             return
         query = _json_query(path, schema) if _is_json(name) else _csv_query(path, name)
         if query:
@@ -155,15 +155,15 @@ def _fitted(batch: pa.RecordBatch, schema: pa.Schema, name: str) -> pa.RecordBat
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _parts(batch: pa.RecordBatch, is_slice: bool = False) -> Iterator[pa.RecordBatch]:
-    """Halve a batch until each part has at most `PART_BYTES`: one column of text holds 2 GiB."""
-    if batch.nbytes <= PART_BYTES or len(batch) < 2:
-        # Arrow looks at the place of a slice in its batch when it casts; a copy begins at 0.
+def _pieces(batch: pa.RecordBatch, is_slice: bool = False) -> Iterator[pa.RecordBatch]:
+    """Halve a batch until each piece has at most `PIECE_BYTES`: one column of text holds 2 GiB."""
+    if batch.nbytes <= PIECE_BYTES or len(batch) < 2:
+        # When Arrow casts a slice, it looks at the offset in the batch; a copy begins at 0.
         yield batch.take(pa.array(range(len(batch)))) if is_slice else batch
         return
     half = len(batch) // 2
-    for part in (batch.slice(0, half), batch.slice(half)):
-        yield from _parts(part, True)
+    for piece in (batch.slice(0, half), batch.slice(half)):
+        yield from _pieces(piece, True)
 
 
 def _is_json(name: str) -> bool:

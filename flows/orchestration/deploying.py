@@ -40,8 +40,8 @@ SETTINGS = {"PREFECT_LOGGING_EXTRA_LOGGERS": "datamask", "PREFECT_FLOWS_HEARTBEA
 """Settings that flow runs of a checkout find in pyproject.toml, for flow runs of a package."""
 
 MOST_UPLOADS = 2
-"""Number of publications at once on all workers; the operator may change the limit on the server.
-Number of publications at once on all workers; the operator may change the limit on the server."""
+"""Number of publications at once on all workers; the operator may change the limit on the
+server."""
 
 
 def deploy(

@@ -185,7 +185,7 @@ def test_clusters_are_divided_one_document_after_the_other(seed):
     def compare(document: int, other: int) -> tuple[bool, float, float]:
         return exact[document, other] > 0.3, exact[document, other], 0.5
 
-    found, dropped, figures = minhash.resembled(
+    others_of, dropped, figures = minhash.resembled(
         clusters, minhash.sketch(rows), is_earlier, 0.8, compare
     )
     expected, copied = list(range(count)), list[int]()
@@ -206,12 +206,12 @@ def test_clusters_are_divided_one_document_after_the_other(seed):
         for band in bands:
             in_band.setdefault(band, []).append(place)
     assert 20 < len(copied) < count - 20
-    assert found.tolist() == expected and np.flatnonzero(dropped).tolist() == copied
-    pairs = [place for place, other in enumerate(expected) if other != place]
+    assert others_of.tolist() == expected and np.flatnonzero(dropped).tolist() == copied
+    pairs = [row for row, other in enumerate(expected) if other != row]
     assert len(pairs) > len(copied)
-    for place in pairs:
-        estimated = estimate(rows[place], rows[expected[place]])
-        assert figures[place] == pytest.approx([estimated, exact[place, expected[place]], 0.5])
+    for row in pairs:
+        estimated = estimate(rows[row], rows[expected[row]])
+        assert figures[row] == pytest.approx([estimated, exact[row, expected[row]], 0.5])
 
 
 def test_only_the_first_of_a_crowded_band_are_compared(monkeypatch):
@@ -222,7 +222,7 @@ def test_only_the_first_of_a_crowded_band_are_compared(monkeypatch):
     for most, expected in ((1, [0, 1, 2, 3]), (2, [0, 1, 2, 2])):
         monkeypatch.setattr(minhash, "NEIGHBOURS", most)
         one_cluster, none = np.zeros(4, np.int64), np.zeros(4, bool)
-        found, *_ = minhash.resembled(
+        others_of, *_ = minhash.resembled(
             one_cluster, minhash.sketch(rows), none, 0.8, lambda *pair: (True, 1.0, 1.0)
         )
-        assert found.tolist() == expected
+        assert others_of.tolist() == expected

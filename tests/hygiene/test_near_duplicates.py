@@ -58,7 +58,7 @@ def check(rows: dict[str, Any], texts: dict[str, str], similarity: float) -> set
 def ngrams_of(text: str) -> set[tuple[str, ...]]:
     """The word 5-grams of a text."""
     words = text.split()
-    return {tuple(words[place : place + 5]) for place in range(len(words) - 4)}
+    return {tuple(words[start : start + 5]) for start in range(len(words) - 4)}
 
 
 @pytest.mark.parametrize("rule", ["jaccard", "containment"])
@@ -89,8 +89,8 @@ def test_pairs_are_judged_by_their_exact_ngrams(tmp_path, rule):
             expected[name] = copied
         else:
             kept.append(name)
-    found = {name: row["near_duplicate_of"] for name, row in rows.items()}
-    assert {name: other for name, other in found.items() if other} == expected
+    stated = {name: row["near_duplicate_of"] for name, row in rows.items()}
+    assert {name: other for name, other in stated.items() if other} == expected
     assert run.num_shards > 1 and 5 < len(expected) < 50
     compared = compared_copies(run)
     assert compared["dropped"] == len(expected) and compared["kept"] > 10

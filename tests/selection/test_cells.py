@@ -8,8 +8,10 @@ from scipy.optimize import LinearConstraint, milp
 from datamask.config.loading import parse_settings
 from datamask.config.selection import Selection
 from datamask.errors import SettingsError
+from datamask.planning.plan import plan_run
+from datamask.runs import cell_counts
 from datamask.runs.budget import Counts, budget_problems
-from datamask.selection.cells import Documents, fill_cells, most_of_cells
+from datamask.selection.cells import Candidates, fill_cells, most_of_cells
 from tests.finished import finish, settings, table_of
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -31,25 +33,25 @@ def drawn(seed: int, columns: int, in_tokens: bool):
     slack = random.integers(0, 3, len(have)) + (LONGEST if in_tokens else 0)
     bounds = np.stack([np.maximum(0, have - slack), have + slack], 1).astype(float)
     order = np.lexsort((-logits, cells))
-    documents = Documents(cells[order], logits[order], units[order])
-    return documents, sparse.csr_array(np.array(inside, float)), bounds, int(units[some].sum())
+    candidates = Candidates(cells[order], logits[order], units[order])
+    return candidates, sparse.csr_array(np.array(inside, float)), bounds, int(units[some].sum())
 
 
 @pytest.mark.parametrize("columns", [2, 3])
 def test_whole_documents_are_the_best_that_obey_the_limits(columns):
     """The sum of logits is that of the best selection; with two columns, the proof says so."""
     for seed in range(12):
-        documents, inside, bounds, total = drawn(seed, columns, False)
-        numbers, _, short = most_of_cells(documents, inside, bounds, total, True)
-        starts = documents.starts(3**columns)
+        candidates, inside, bounds, total = drawn(seed, columns, False)
+        numbers, _, short = most_of_cells(candidates, inside, bounds, total, True)
+        starts = candidates.starts(3**columns)
         ours = sum(
-            documents.logit[first : first + int(number)].astype(float).sum()
+            candidates.logit[first : first + int(number)].astype(float).sum()
             for first, number in zip(starts[:-1], numbers, strict=True)
         )
-        limits = LinearConstraint(inside[:, documents.cell], *bounds.T)
+        limits = LinearConstraint(inside[:, candidates.cell], *bounds.T)
         exact = LinearConstraint(np.ones((1, 60)), total, total)
         best = milp(
-            -documents.logit.astype(float),
+            -candidates.logit.astype(float),
             integrality=np.ones(60),
             bounds=(0, 1),
             constraints=[limits, exact],
@@ -63,14 +65,14 @@ def test_whole_documents_are_the_best_that_obey_the_limits(columns):
 def test_tokens_exceed_no_cap_and_meet_the_rest_within_one_document_of_each_cell():
     """Documents are whole, and others fill what the last of a cell would exceed."""
     for seed in range(12):
-        documents, inside, bounds, total = drawn(seed, 2, True)
-        numbers, _, _ = most_of_cells(documents, inside, bounds, total, False)
-        taken, beyond = fill_cells(documents, numbers, inside, bounds, total)
-        place = np.arange(60) - documents.starts(9)[documents.cell]
-        kept = place < taken[documents.cell]
+        candidates, inside, bounds, total = drawn(seed, 2, True)
+        numbers, _, _ = most_of_cells(candidates, inside, bounds, total, False)
+        taken, beyond = fill_cells(candidates, numbers, inside, bounds, total)
+        rank = np.arange(60) - candidates.starts(9)[candidates.cell]
+        kept = rank < taken[candidates.cell]
         for cell, places in enumerate(beyond):
-            kept |= (documents.cell == cell) & np.isin(place + 1, places)
-        used = inside @ np.bincount(documents.cell, documents.units * kept, 9)
+            kept |= (candidates.cell == cell) & np.isin(rank + 1, places)
+        used = inside @ np.bincount(candidates.cell, candidates.units * kept, 9)
         assert (used <= bounds[:, 1]).all() and (used > bounds[:, 0] - 3 * LONGEST).all()
         assert total - 9 * LONGEST < used[:3].sum() <= total
 
@@ -136,6 +138,14 @@ def test_what_cannot_be_met_is_named_with_its_number(limits, told):
         there = {"de * a": 60, "de * b": 20, "en * a": 36, "en * b": 60}
     problems = list(budget_problems(selection, Counts(200, groups=there)))
     assert [told in str(problem) for problem in problems] == [True]
+
+
+def test_too_many_cells_are_refused_when_planned(source, tmp_path, monkeypatch):
+    """The groups of one column are too many already, though topics are not known yet."""
+    monkeypatch.setattr(cell_counts, "MOST_CELLS", 3)
+    limits = [{"column": "domain", "cap": 0.9}, {"column": "topic", "value": "a", "cap": 0.5}]
+    with pytest.raises(SettingsError, match=r"make \d groups together, at most 3"):
+        plan_run(tmp_path / "run", settings(source, topics={}, selection={"limits": limits}))
 
 
 def test_groups_of_several_columns_need_a_name_for_each():

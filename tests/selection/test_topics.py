@@ -229,11 +229,11 @@ def test_topics_are_as_tight_as_those_of_k_means_on_documents():
         return float(sum(map(np.linalg.norm, sums)) / len(rows))
 
     threads = torch.get_num_threads()
-    found = []
+    directions = []
     for number in (1, 2):
         torch.set_num_threads(number)
-        found.append(cluster(rows, 12, 0))
+        directions.append(cluster(rows, 12, 0))
     torch.set_num_threads(threads)
-    assert len(found[0]) == 12 and found[0].tobytes() == found[1].tobytes()
+    assert len(directions[0]) == 12 and directions[0].tobytes() == directions[1].tobytes()
     rival = MiniBatchKMeans(12, n_init=3, random_state=0).fit_predict(rows)
-    assert tightness(nearest(rows, found[0])) > tightness(rival)
+    assert tightness(nearest(rows, directions[0])) > tightness(rival)

@@ -166,7 +166,7 @@ def test_a_deep_value_is_refused_by_its_line(tmp_path, value):
 
 def test_batches_of_arrow_files_are_read_in_parts(tmp_path, monkeypatch):
     """One batch may hold more text than a column of strings can."""
-    monkeypatch.setattr(formats, "PART_BYTES", 1000)
+    monkeypatch.setattr(formats, "PIECE_BYTES", 1000)
     table = pa.table({"id": [*map(str, range(99))], "text": ["a" * row for row in range(99)]})
     path = str(tmp_path / "a.arrow")
     with pa.ipc.new_file(path, table.schema) as file:
