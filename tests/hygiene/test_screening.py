@@ -82,7 +82,7 @@ def test_counts_are_shown_wherever_results_are(tmp_path, benchmarks, copies):
     compared = compared_copies(run)
     assert compared["dropped"] >= 20
     for pair in compared["pairs"]:
-        assert f"<td>{pair['id']}<br><small>{pair['text'][:200]}</small></td>" in page
+        assert f"{pair['id']} <small>{pair['text'][:120]}</small><br>{pair['other_id']}" in page
     folder = publish_locally(run)
     card = (folder / "README.md").read_text()
     assert f"| Near-duplicates | {counts['near']} dropped, of which " in card
