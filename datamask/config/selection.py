@@ -104,7 +104,9 @@ class Limit(Group):
     @model_validator(mode="after")
     def _check(self) -> Limit:
         if self.value is not None and len(self.groups) < len(self.columns):
-            raise ValueError(f"value `{self.value}` is no group by `{self.column}`")
+            raise ValueError(
+                f"value `{self.value}` must name a group for each column of `{self.column}`"
+            )
         if self.floor > self.cap:
             raise ValueError(f"floor {self.floor} is above cap {self.cap}")
         if self.floor and self.value is None:
@@ -261,7 +263,7 @@ class Selection(Group):
 
     @property
     def has_cells(self) -> bool:
-        """True if limits are of several columns, whose groups together are called cells."""
+        """True if limits name several columns; a document's groups together are then a cell."""
         return len({limit.column for limit in self.limits}) > 1
 
     def named_groups(self, column: str) -> list[str]:

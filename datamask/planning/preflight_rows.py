@@ -230,7 +230,7 @@ class _SourceRows:
             **self._counts(read, path, refuse),
         }
         if self.has_dumps:
-            # Limits may count the dumps as groups, whose names differ from those of files.
+            # Limits may count dumps as groups; files and groups name them differently.
             columns[DUMP_NAME] = pa.nulls(len(ids), pa.string())
             with contextlib.suppress(pa.ArrowInvalid):  # Stage `scores` names the row.
                 columns[DUMP_NAME] = dump_names(read["dump"])

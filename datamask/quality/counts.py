@@ -49,7 +49,7 @@ def problems_of_source(
         from datamask.runs.cell_counts import too_many_cells  # This imports scipy.
 
         yield from too_many_cells(len(groups or ()))
-    # A budget of documents may have any number of tokens, up to those of all documents.
+    # A budget of documents may have any number of tokens, at most those of the whole source.
     epoch = (0, tokens) if selection.training_tokens and not selection.tokens else None
     yield from budget_problems(known, Counts(documents, tokens=tokens, groups=groups, epoch=epoch))
 

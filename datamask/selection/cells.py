@@ -1,17 +1,18 @@
 """Limits of several columns at once: the documents of each cell that are kept.
 
-A cell is a group by all limited columns together (`threshold.name_of`). The order of a cell's
-documents decides which of them are kept, so only their number per cell is open. The numbers make
-the sum of the kept logits largest, times tokens in a budget of tokens, among all that obey the
-limits: a linear programme, because a cell's sum is concave in its number. It is solved on pieces of
-the cells, which are divided where the prices of its solution cut them, until no price cuts a piece.
-Then the bound by these prices shows that no selection has a larger sum.
+A cell is a group by all limited columns together (`threshold.name_of`). Within a cell, documents
+are kept in their order, so what remains to be found is how many of each cell. Of all numbers that
+obey the limits, the best have the largest sum of logits (times tokens, in a budget of tokens). They
+solve a linear programme, because each further document of a cell adds less than the one before. The
+programme has pieces of cells. A piece is divided where a price of the solution lies between the
+logits of its documents, and the programme is solved again, until no price cuts a piece. Then the
+bound by these prices shows that no selection has a larger sum.
 
-The solution is in whole documents if the limits are of two columns (or two lists of nested ones),
-because such constraints are a flow in a network. With more, the nearest whole numbers are searched
-(`scipy.optimize.milp`), and the receipt says how much the best sum can be larger: `short_of_best`,
-as a fraction. In tokens, each cell's last document that does not fit is left out, and other
-documents that fit fill the rest; so budget and floors are met within one document of each cell.
+With limits of two columns (or of two lists, one within the other) the solution has whole documents,
+because such limits describe a flow in a network. With more columns, the nearest whole numbers are
+searched (`scipy.optimize.milp`), and the receipt says by what fraction the best sum can be larger
+(`short_of_best`). In tokens, the last document of a cell is left out if it does not fit, and other
+documents that fit take its place. So budget and floors are met within one document of each cell.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ def cut_cells(
 ) -> tuple[dict[str, int], dict[str, float]]:
     """Apply limits of several columns to `candidates`; make the view `kept`.
 
-    Returns the caps of the cells by name, and metrics: `threshold`, the price of a unit that is in
-    no group whose limit is reached, in logits, and `short_of_best`.
+    Returns the caps of the cells by name, and metrics: `threshold`, the price in logits of a unit
+    in no group whose limit is reached, and `short_of_best`.
 
     Args:
         connection: DuckDB, with `candidates` and `bounds` (`threshold.check_limits`).
@@ -108,8 +109,8 @@ def most_of_cells(
         is_whole: True if the numbers must be whole.
 
     Returns:
-        the numbers, float64; the price of a unit that is in no group whose limit is reached, in
-        logits; and the fraction of the sum by which the best one may be larger.
+        the numbers, float64; the price in logits of a unit in no group whose limit is reached; and
+        how much larger the best sum may be, as a fraction.
     """
     cell_of, logits, units = candidates.cell, candidates.logit, candidates.units
     scale = SPAN / max(float(np.abs(logits).max(initial=0.0)), 1e-30)

@@ -142,7 +142,7 @@ def quality_edges(connection: Any, selection: Selection, rows: str) -> list[floa
 def name_of(selection: Selection, table: str, edges: Sequence[float] = ()) -> str:
     """Return SQL for the name of a document's group by all limited columns; '' without limits.
 
-    Groups that no limit concerns are `OTHERS`. *edges* are of `quality_edges`.
+    Groups that no limit concerns are `OTHERS`. *edges* come from `quality_edges`.
     """
     names = []
     for column in selection.limited:
@@ -199,7 +199,7 @@ def cut_table(
 
     Returns:
         Rows of `schemas.CUT`: one per limited group that exists, and a last one for the rest; and
-        the metric `threshold` (`cut`) or, with limits of several columns, those of `cut_cells`.
+        the metric `threshold` (`cut`) or, with cells, the metrics of `cut_cells`.
 
     Raises:
         SettingsError: limits cannot be met, or leave too few tokens.

@@ -1,8 +1,8 @@
 """Groups of documents by the source's columns: dump, language, domain, and `source.groups`.
 
-Groups of `source.groups` are SQL expressions, which DuckDB computes row by row: an expression that
-looks at other rows, at files or at the clock is refused when the run is planned. Their values are
-texts; blank ones are null, which is no group.
+DuckDB computes the SQL expressions of `source.groups` row by row. Planning refuses an expression
+that looks at other rows, at files or at the clock. Values become text; a blank one becomes null,
+and the document then has no group of this kind.
 """
 
 from __future__ import annotations

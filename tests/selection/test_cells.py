@@ -150,5 +150,5 @@ def test_too_many_cells_are_refused_when_planned(source, tmp_path, monkeypatch):
 
 def test_groups_of_several_columns_need_a_name_for_each():
     """A value has as many names as its column."""
-    with pytest.raises(SettingsError, match=r"is no group by `topic . quality`"):
+    with pytest.raises(SettingsError, match=r"for each column of `topic . quality`"):
         parse_settings({"limits": [{"column": "topic * quality", "value": "5"}]}, Selection)
