@@ -246,6 +246,9 @@ def _source(run: Run) -> Iterator[Finding]:
     if lines := run.pinned_revisions.get("scores:bad_lines"):
         text = f"{int(lines):,d} lines were left out: they are not JSON."
         yield Finding("caution", "source", text.rstrip("."), text)
+    if count := run.pinned_revisions.get("scores:lone_surrogates"):
+        text = f"{int(count):,d} lone surrogates in JSON, which are not characters, became U+FFFD."
+        yield Finding("caution", "characters", text.rstrip("."), text)
     if "scores:made_ids" in run.pinned_revisions:
         text = "The source has no ids: file and row are the ids."
         yield Finding("caution", "ids", "file and row are the ids", text)

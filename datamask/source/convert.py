@@ -152,7 +152,10 @@ def convert(
 
     def write(file: str) -> None:
         name, schema = files[file], note.arrow_schema
-        with _local(name, storage) as local:
+        with _local(name, storage) as (local, mended):
+            if file in note.lone_surrogates:
+                formats.mend(local, name, mended)
+                local = str(mended)
             batches = _with_ids(formats.read_records(local, name, schema), note.made_ids, file)
             groups = joined(batches, attrgetter("nbytes"), GROUP_BYTES)
             with parquet_output(storage.root / copies[file], schema, storage=storage) as add:
@@ -164,6 +167,9 @@ def convert(
         pass
     bad = sum(note.bad_lines.get(file, 0) for file in files)
     pins = {"scores:bad_lines": str(bad)} if bad else {}
+    if lone := sum(note.lone_surrogates.get(file, 0) for file in files):
+        logger.warning("%s: %d lone surrogates in JSON are U+FFFD", path, lone)
+        pins["scores:lone_surrogates"] = str(lone)
     if note.made_ids == source.columns.id:
         logger.warning("%s: no column %s; file and row are the ids", path, note.made_ids)
         pins[MADE_IDS] = "file and row"
@@ -193,15 +199,16 @@ def not_converted(path: str, files: int) -> NotConvertedError:
     )
 
 
-_Look = tuple[list[str], pa.Schema, int]
-"""The version and the content's digest of a file, its columns, and its number of lines left out."""
+_Look = tuple[list[str], pa.Schema, int, int]
+"""Version and digest of a file, its columns, and its numbers of bad lines and lone surrogates."""
 
 
 def _look(name: str, source: Source, storage: Storage) -> _Look:
     version = _version(name)
-    with _local(name, storage) as path:
+    with _local(name, storage) as (path, mended):
         formats.check_whole(path, name)
-        look = formats.look_into(path, name, source.most_bad_lines, source.columns.of_text)
+        most, of_text = source.most_bad_lines, source.columns.of_text
+        look = formats.look_into(path, name, most, of_text, mended)
         return [version, content_digest(path)], *look
 
 
@@ -216,7 +223,9 @@ def first_records(name: str, size: int, copy: Path, of_text: Collection[str]) ->
             compression = {".gz": "gzip", ".zst": "zstd"}.get(Path(ending).suffix)
             lines = io.BufferedReader(pa.input_stream(raw, compression=compression))
             beginning.write(lines.read(size) + lines.readline(RECORD_BYTES))
-    schema = formats.merge_schemas([(name, formats.look_into(str(head), name, 0, of_text)[0])])
+    mended = copy.with_name("mended.jsonl")
+    schema, _, lone = formats.look_into(str(head), name, 0, of_text, mended)
+    head, schema = mended if lone else head, formats.merge_schemas([(name, schema)])
     write_parquet(copy, schema, formats.read_records(str(head), name, schema))
 
 
@@ -230,10 +239,11 @@ def _check_unchanged(name: str, version: str, digest: str) -> None:
 def _extended(note: Note, base: str, looks: dict[str, _Look], id_column: str) -> Note:
     """Add files to the note; they keep to the schema of the first ones."""
     files = note.files | {file: version for file, (version, *_) in looks.items()}
-    bad = {file: lines for file, (*_, lines) in looks.items() if lines}
+    bad = {file: lines for file, (*_, lines, _) in looks.items() if lines}
+    lone = note.lone_surrogates | {file: count for file, (*_, count) in looks.items() if count}
     if note.schema:
         schema, further = note.arrow_schema, set[str]()
-        for file, (_, other, _) in looks.items():
+        for file, (_, other, *_) in looks.items():
             further |= {*other.names} - {*schema.names}
             merged = formats.merge_schemas([("", schema), (base + file, other)])
             for had in schema:
@@ -243,12 +253,13 @@ def _extended(note: Note, base: str, looks: dict[str, _Look], id_column: str) ->
                     raise InputError(problem, path=base + file, column=had.name)
         if further:
             logger.warning("left out, absent before: columns %s", ", ".join(sorted(further)))
-        return replace(note, base=base, files=files, bad_lines=note.bad_lines | bad)
+        bad |= note.bad_lines
+        return replace(note, base=base, files=files, bad_lines=bad, lone_surrogates=lone)
     schema = formats.merge_schemas((base + file, look[1]) for file, look in looks.items())
     made_ids = "" if id_column in schema.names or not schema.names else id_column
     if made_ids:
         schema = schema.append(pa.field(made_ids, pa.string()))
-    return Note(base, files, bad, schema.serialize().to_pybytes().hex(), made_ids)
+    return Note(base, files, bad, schema.serialize().to_pybytes().hex(), made_ids, lone)
 
 
 def _with_ids(
@@ -266,16 +277,15 @@ def _with_ids(
 
 
 @contextlib.contextmanager
-def _local(name: str, storage: Storage) -> Iterator[str]:
-    """Yield a local path of a file; a remote file is copied for the block."""
-    if not is_remote(name):
-        yield name
-        return
+def _local(name: str, storage: Storage) -> Iterator[tuple[str, Path]]:
+    """Yield a local path of a file, of a copy if it is remote, and one for its mended lines."""
     with temporary_folder(storage.root) as folder:
-        path = folder / name.rpartition("/")[2]
-        with open_binary(name) as remote, path.open("wb") as file:
-            shutil.copyfileobj(remote, file, 2**20)
-        yield str(path)
+        path = name
+        if is_remote(name):
+            path = str(folder / name.rpartition("/")[2])
+            with open_binary(name) as remote, open(path, "wb") as file:
+                shutil.copyfileobj(remote, file, 2**20)
+        yield path, folder / "mended.jsonl"
 
 
 def _version(name: str) -> str:

@@ -12,6 +12,7 @@ import glob
 import io
 import json
 from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -26,6 +27,7 @@ from datamask.source.rows import (
     bounded_lines,
     check_lines,
     first_bad_line,
+    mend_lines,
     repeated_key,
 )
 from datamask.source.types import EXACT, widened
@@ -79,10 +81,12 @@ def check_whole(path: str, name: str) -> None:
 
 
 def look_into(
-    path: str, name: str, most_bad_lines: int, of_text: Collection[str]
-) -> tuple[pa.Schema, int]:
-    """Read a whole local file; return its columns with types, and its number of lines left out.
+    path: str, name: str, most_bad_lines: int, of_text: Collection[str], mended: Path
+) -> tuple[pa.Schema, int, int]:
+    """Read a whole local file; return its columns with types, and two counts of JSON lines.
 
+    These are the lines left out, and the lone surrogates; if it has some, *mended* gets a copy
+    in which they are U+FFFD (`mend`).
     The ending of *name*, which stands in messages, gives the format. In CSV, fractions in columns
     *of_text* (in lower case) are text: as numbers, ids such as 2301.10140 would lose digits.
 
@@ -93,10 +97,16 @@ def look_into(
         check_local(path, name)
         if name.lower().endswith(ARROW):
             with _open_arrow(path) as reader:
-                return plain_schema(reader.schema), 0
+                return plain_schema(reader.schema), 0, 0
         if _is_json(name):
-            return _look_into_json(path, name, most_bad_lines)
-        return _look_into_csv(path, name, of_text), 0
+            return _look_into_json(path, name, most_bad_lines, mended)
+        return _look_into_csv(path, name, of_text), 0, 0
+
+
+def mend(path: str, name: str, copy: Path) -> int:
+    """Write a copy of JSON lines in which lone surrogates are U+FFFD; return their number."""
+    with naming(name), _decompressed(path) as file:
+        return mend_lines(file, name, copy)
 
 
 def read_records(path: str, name: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -227,7 +237,9 @@ def _objects(path: str) -> str:
     )
 
 
-def _look_into_json(path: str, name: str, most_bad_lines: int) -> tuple[pa.Schema, int]:
+def _look_into_json(
+    path: str, name: str, most_bad_lines: int, mended: Path | None
+) -> tuple[pa.Schema, int, int]:
     query = (
         "SELECT count(*) AS lines, count(*) FILTER (json_type(json) = 'OBJECT') AS rows, "
         "json_group_structure(CASE json_type(json) WHEN 'OBJECT' THEN json END)::VARCHAR AS "
@@ -241,10 +253,12 @@ def _look_into_json(path: str, name: str, most_bad_lines: int) -> tuple[pa.Schem
             check_lines(file, name)
         raise
     bad = counts["lines"] - counts["rows"]
+    if bad and mended and (lone := mend(path, name, mended)):  # DuckDB leaves such lines out.
+        return *_look_into_json(str(mended), name, most_bad_lines, None)[:2], lone
     if bad > most_bad_lines:
         with _decompressed(path) as file:
             raise first_bad_line(file, name, bad)
-    return _json_schema(path, name, list(_flat(known))), bad
+    return _json_schema(path, name, list(_flat(known))), bad, 0
 
 
 def _json_schema(path: str, name: str, columns: list[tuple[str, str, str]]) -> pa.Schema:

@@ -47,8 +47,9 @@ class Note:
     """Content of `converted/files.json`.
 
     `base`: the folder or URL of the source; `files`: by name within it, the file's version, and a
-    digest of its content; `bad_lines`: how many lines are left out; `schema`: the schema of the
-    copies (Arrow IPC, hexadecimal); `made_ids`: the column whose ids are made, if any.
+    digest of its content; `bad_lines`: how many lines are left out; `lone_surrogates`: how many are
+    U+FFFD in the copy; `schema`: the schema of the copies (Arrow IPC, hexadecimal); `made_ids`: the
+    column whose ids are made, if any.
     """
 
     base: str = ""
@@ -56,6 +57,7 @@ class Note:
     bad_lines: dict[str, int] = field(default_factory=dict)
     schema: str = ""
     made_ids: str = ""
+    lone_surrogates: dict[str, int] = field(default_factory=dict)
 
     @property
     def arrow_schema(self) -> pa.Schema:

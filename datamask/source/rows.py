@@ -10,9 +10,12 @@ import csv
 import functools
 import io
 import json
+import logging
+import re
 from collections.abc import Iterable, Iterator
 from contextvars import copy_context
 from itertools import chain, islice
+from pathlib import Path
 from typing import IO, Any, AnyStr
 
 import pyarrow as pa
@@ -24,6 +27,8 @@ from datamask.errors import DatamaskError, InputError, gathering, one_line, toge
 from datamask.runs.in_progress import advance
 from datamask.source.columns import INEXACT, first_inexact, is_id, is_numeric
 from datamask.source.opening import SCORE_SUFFIXES, PlannedFiles, naming, open_text
+
+logger = logging.getLogger(__name__)
 
 JoinedScore = FileScore | ExamplesScore
 """A score whose files have ids and numbers."""
@@ -47,6 +52,13 @@ TOO_LARGE = "straddling object straddles two block boundaries"
 
 LINES_LOOKED_AT = 1000
 """Lines of a JSON file, from the first, in which a column must occur."""
+
+NOT_A_PAIR = "surrogate pair in string is invalid"
+"""Arrow's message about half of a pair of surrogates in JSON."""
+
+_HIGH, _LOW = rb"u[dD][89abAB][0-9a-fA-F]{2}", rb"u[dD][c-fC-F][0-9a-fA-F]{2}"
+_ESCAPE = re.compile(rb"\\(?:%b\\%b|(%b|%b)|.)" % (_HIGH, _LOW, _HIGH, _LOW), re.DOTALL)
+"""An escape of JSON; its group is half of a pair of surrogates, which is no character."""
 
 
 def read_all_scores(
@@ -170,7 +182,9 @@ def _json_batches(path: str, score: JoinedScore, files: PlannedFiles) -> Iterato
                 done += batch.num_rows
         return
     except pa.ArrowInvalid as error:
-        if not any(reason in str(error) for reason in ("changed from string to number", TOO_LARGE)):
+        if not any(
+            reason in str(error) for reason in ("from string to number", TOO_LARGE, NOT_A_PAIR)
+        ):
             raise
     with files.open_text(path) as raw:
         rest = islice(json_objects(raw, path), done, None)
@@ -210,21 +224,51 @@ def bounded_lines(file: IO[AnyStr], path: str) -> Iterator[AnyStr]:
         yield line
 
 
+def mended_line(line: bytes) -> tuple[bytes, int]:
+    """Replace escapes of lone surrogates in a line of JSON by U+FFFD; return their number, too."""
+    if b"\\ud" not in line and b"\\uD" not in line:
+        return line, 0
+    count = sum(1 for escape in _ESCAPE.finditer(line) if escape[1])
+    whole = _ESCAPE.sub(lambda escape: b"\\ufffd" if escape[1] else escape[0], line)
+    return whole, count
+
+
+def mend_lines(file: IO[bytes], path: str, copy: Path) -> int:
+    """Write lines of JSON to *copy* without lone surrogates (`mended_line`); return their number.
+
+    Raises:
+        InputError: a line is too long.
+    """
+    count = 0
+    with copy.open("wb") as mended:
+        for line in bounded_lines(file, path):
+            whole, lone = mended_line(line)
+            mended.write(whole)
+            count += lone
+    return count
+
+
 def json_objects(file: IO[bytes], path: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the objects of a file of JSON lines, each with the number of its line (from 0)."""
+    """Yield the objects of a file of JSON lines, each with the number of its line (from 0).
+
+    Lone surrogates become U+FFFD, as in the source; a warning has their number.
+    """
+    lone = 0
     for number, line in enumerate(bounded_lines(file, path)):
         if not line.strip():
             continue
+        whole, count = mended_line(line)
+        lone += count
         try:
-            content = json.loads(line.decode("utf-8-sig"))
-            if b"\\u" in line:  # Half of a pair of surrogates is not text.
-                json.dumps(content, ensure_ascii=False).encode()
+            content = json.loads(whole.decode("utf-8-sig"))
         except (ValueError, RecursionError) as error:
             problem = f"not JSON ({error}); correct the line"
             raise InputError(problem, path=path, line=number + 1) from None
         if not isinstance(content, dict):
             raise InputError("not a JSON object; correct the line", path=path, line=number + 1)
         yield number, content
+    if lone:
+        logger.warning("%s: %d lone surrogates are read as U+FFFD", path, lone)
 
 
 def check_lines(file: IO[bytes], path: str) -> None:

@@ -55,7 +55,6 @@ def test_numbers_of_json_as_ids_are_their_decimal_text(tmp_path, texts):
         ('{"key": 1.0, "mark": 1}', "line 2, column key: 1.0, needed text or a whole number"),
         ('{"key": 2, "mark": "1"}', "line 2, column mark: '1', needed a number"),
         ('{"key": 2', "line 2: not JSON"),
-        ('{"key": "\\ud800", "mark": 1}', "s.jsonl, line 2: "),
         ('{"key": 2, "mark": 1' + 400 * "0" + "}", "cannot be read as ids"),
     ],
 )
@@ -66,6 +65,14 @@ def test_json_that_cannot_be_ids_and_numbers_is_named(tmp_path, line, message):
     with pytest.raises(InputError) as caught:
         list(read_scores(str(path), parse_score(path)))
     assert message in str(caught.value)
+
+
+def test_a_lone_surrogate_in_an_id_is_read_as_in_the_source(tmp_path, caplog):
+    """Half of a pair is U+FFFD there, and here; the log counts it."""
+    path = tmp_path / "s.jsonl"
+    path.write_text('{"key": "a", "mark": 1}\n{"key": "\\udc00\\ud83d\\ude00", "mark": 2}\n')
+    assert rows_of_file(path) == [("a", 1.0), ("\ufffd\U0001f600", 2.0)]
+    assert "1 lone surrogates" in caplog.text
 
 
 @pytest.mark.parametrize("missing", ["drop", 0.0, "error"])

@@ -1,6 +1,10 @@
 """JSON lines, CSV and Arrow files as sources, compared with Python's own readers."""
 
+import gzip
+import json
 import os
+import random
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,11 +87,46 @@ def test_all_files_of_known_formats_are_read_and_others_are_named(tmp_path, capl
     assert "notes.txt" in str(caught.value)
 
 
+def test_lone_surrogates_become_u_fffd(tmp_path):
+    """In texts, ids and names, beside pairs and escaped backslashes, as Python reads these."""
+    draw = random.Random(3)
+    pieces = [
+        "\\uD83d",
+        "\\ude00",
+        "\\udBff",
+        "\\uDFFF",
+        "\\\\",
+        "\\n",
+        "ud800",
+        "\\u00e9",
+        "\\/",
+        "é",
+    ]
+    texts = ["".join(draw.choices(pieces, k=8)) for _ in range(400)]
+    lines = [f'{{"id": "{row}{text}", "k\\udc00": "{text}"}}' for row, text in enumerate(texts)]
+    lines.insert(7, "{broken")
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress("\n".join(lines).encode()))
+
+    def whole(text: str) -> str:
+        return "".join("\ufffd" if "\ud800" <= sign <= "\udfff" else sign for sign in text)
+
+    del lines[7]
+    rows = [json.loads(line) for line in lines]
+    source = Source(path=str(path), most_bad_lines=1)
+    copies, pins = convert(str(path), [str(path)], source, run_storage(tmp_path), Compute())
+    got = pq.read_table(copies[0]).to_pylist()
+    assert got == [{whole(key): whole(value) for key, value in row.items()} for row in rows]
+    lone = sum(len(re.findall("[\ud800-\udfff]", "".join([*row, *row.values()]))) for row in rows)
+    assert pins["scores:lone_surrogates"] == str(lone) and pins["scores:bad_lines"] == "1"
+
+
 def test_bad_lines_are_refused_or_counted(tmp_path):
     """File and line of the first one, before planning; with a bound they are left out."""
     path = write(tmp_path / "source" / "a.jsonl", records(4, 40))
     lines = path.read_bytes().splitlines()
     lines[7], lines[9], lines[20] = b'{"id": broken', b"", b"[1, 2]"
+    lines[30] = lines[30].replace(b'"text": "', b'"text": "\\ud800 ')
     path.write_bytes(b"\n".join(lines))
     root = tmp_path / "run"
     with pytest.raises(InputError) as caught:
@@ -97,9 +136,9 @@ def test_bad_lines_are_refused_or_counted(tmp_path):
     bounded = {"path": str(path.parent), "most_bad_lines": 2}
     run = finished.finish(root, finished.settings(path.parent, source=bounded), "composition")
     assert run.num_documents == 37
-    assert [finding.text for finding in findings_of(run) if finding.name == "source"] == [
-        "2 lines were left out: they are not JSON."
-    ]
+    found = {finding.name: finding.text for finding in findings_of(run)}
+    assert found["source"] == "2 lines were left out: they are not JSON."
+    assert "1 lone surrogates" in found["characters"]
 
 
 def test_ids_are_made_where_there_are_none(tmp_path):
