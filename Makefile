@@ -120,7 +120,7 @@ fleet: $(READY) ## the slow tests of flows: a real server, lost workers on Postg
 declared: ## the library's tests with the oldest versions that pyproject.toml allows (RESOLUTION=highest: the newest)
 	$(PYTHON) -m venv --clear $(DECLARED)
 	$(DECLARED)/bin/pip install --quiet uv
-	$(DECLARED)/bin/uv pip compile --quiet --resolution $(RESOLUTION) $(TORCH) --extra prefect --extra s3 --extra fasttext \
+	$(DECLARED)/bin/uv pip compile --quiet --resolution $(RESOLUTION) $(TORCH) --extra prefect --extra s3 --extra fasttext --extra lance \
 		--output-file $(DECLARED)/versions.txt pyproject.toml
 	$(DECLARED)/bin/uv pip install --python $(DECLARED)/bin/python $(TORCH) --requirement $(DECLARED)/versions.txt --editable . \
 		boto3 datasets flask flask-cors hypothesis "moto[s3]" pandas polars pytest pytest-timeout pytest-xdist

@@ -81,7 +81,7 @@ def init(source: str, output: Path) -> None:
 def ingest(source: str, folder: Root, config: Path | None, overrides: tuple[str, ...]) -> None:
     """Convert the files of SOURCE to Parquet in FOLDER.
 
-    SOURCE has JSON lines, CSV or Arrow files. A launch does the same in its own run; FOLDER serves
+    SOURCE has JSON lines, CSV, Arrow or Lance. A launch does the same in its own run; FOLDER serves
     any number of runs. The same command goes on after an interruption, and adds files that are new.
 
     \b

@@ -61,7 +61,7 @@ class Source(Group):
     """The documents: where they are, and how they are read."""
 
     path: Place = ""
-    """folder, glob or fsspec URL of Parquet files, or of JSON lines, CSV or Arrow files, which are
+    """folder, glob or fsspec URL of Parquet files, or of JSON lines, CSV, Arrow or Lance, which are
     converted once (hf://datasets/owner/name@revision/glob, s3://...)"""
     layout: Literal["documents", "features"] = "documents"
     """`documents`: rows of text; `features`: the published input, scored and embedded, without text

@@ -1,4 +1,4 @@
-"""Convert JSON lines, CSV and Arrow files to Parquet, once, so that shards can be cut and read.
+"""Convert JSON lines, CSV, Arrow and Lance to Parquet, once, so that shards can be cut and read.
 
 The copies, one per file, are in the folder `converted/` of a run, or of a folder of the user's
 (`datamask ingest`). All copies have the schema of the files that were converted first. A note lists
@@ -17,6 +17,7 @@ import shlex
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
+from itertools import islice
 from operator import attrgetter
 from pathlib import Path
 
@@ -29,6 +30,8 @@ from datamask.runs.files import link_file, parquet_output, write_parquet, write_
 from datamask.runs.in_progress import each_in_turn
 from datamask.runs.schemas import MADE_IDS
 from datamask.source import formats
+from datamask.source.lance_datasets import identify, read_dataset, split_datasets
+from datamask.source.one_schema import merge_schemas
 from datamask.source.opening import (
     check_regular,
     is_remote,
@@ -40,6 +43,7 @@ from datamask.source.opening import (
 from datamask.source.originals import (
     ARROW,
     FOLDER,
+    LANCE,
     NOTE,
     PARQUET,
     Note,
@@ -66,7 +70,7 @@ GROUP_BYTES = 64 * 2**20
 OTHER_FORMATS = {
     ".tar": ("an archive, as of WebDataset", "JSON lines or Parquet, a row each"),
     ".mds": ("a shard of MosaicML Streaming (MDS)", "Parquet, such as by streaming's MDSReader"),
-    ".lance": ("a Lance dataset", "Parquet, such as by lance.dataset(path).to_batches()"),
+    LANCE: ("a file of Lance outside a dataset on a disk (a folder `x.lance`)", "Parquet"),
 }
 """Formats of datasets that are not read: by the end of a file's name, what it is and a remedy."""
 
@@ -77,9 +81,9 @@ def source_files(path: str) -> tuple[list[str], list[str]]:
     Files that end with `.json` count only if there are no others: datasets have such files beside
     their data. A warning names the files of unknown formats; without any other, they are refused.
     """
-    names = list_files(path, ("",))
-    is_file = names[0].rpartition("/")[2] == path.rpartition("/")[2]
-    if is_file and not names[0].lower().endswith(formats.CONVERTED):
+    datasets, names = split_datasets(base_of(path), list_files(path, ("",)))
+    is_file = names and names[0].rpartition("/")[2] == path.rpartition("/")[2]
+    if is_file and not names[0].lower().endswith((*formats.CONVERTED, LANCE)):
         return [*names], []
     for ending, (kind, remedy) in OTHER_FORMATS.items():
         if found := [name for name in names if name.lower().endswith(ending)]:
@@ -88,12 +92,13 @@ def source_files(path: str) -> tuple[list[str], list[str]]:
     parquet = [name for name in names if name.lower().endswith(PARQUET)]
     others = [name for name in names if name.lower().endswith(formats.CONVERTED)]
     certain = [name for name in others if not name.lower().endswith(".json")]
-    if parquet or certain:
+    if parquet or certain or datasets:
         others = certain
     check_regular([*parquet, *others])
     unread = sorted({*names} - {*parquet} - {*others})
+    others = sorted([*others, *datasets])
     if not parquet and not others:
-        known = ", ".join((PARQUET, *formats.CONVERTED))
+        known = ", ".join((PARQUET, *formats.CONVERTED, LANCE))
         raise InputError(f"no files of a known format ({known}) among {unread[:3]}", path=path)
     if unread:
         more = f" and {len(unread) - 3:,} more" if len(unread) > 3 else ""
@@ -156,7 +161,11 @@ def convert(
             if file in note.lone_surrogates:
                 formats.mend(local, name, mended)
                 local = str(mended)
-            batches = _with_ids(formats.read_records(local, name, schema), note.made_ids, file)
+            if name.lower().endswith(LANCE):
+                records = read_dataset(name, note.files[file][0], schema)
+            else:
+                records = formats.read_records(local, name, schema)
+            batches = _with_ids(records, note.made_ids, file)
             groups = joined(batches, attrgetter("nbytes"), GROUP_BYTES)
             with parquet_output(storage.root / copies[file], schema, storage=storage) as add:
                 for group in groups:
@@ -204,6 +213,8 @@ _Look = tuple[list[str], pa.Schema, int, int]
 
 
 def _look(name: str, source: Source, storage: Storage) -> _Look:
+    if name.lower().endswith(LANCE):
+        return *identify(name), 0, 0
     version = _version(name)
     with _local(name, storage) as (path, mended):
         formats.check_whole(path, name)
@@ -213,7 +224,14 @@ def _look(name: str, source: Source, storage: Storage) -> _Look:
 
 
 def first_records(name: str, size: int, copy: Path, of_text: Collection[str]) -> None:
-    """Write the records in the first *size* bytes of a file to Parquet; all of an Arrow file."""
+    """Write the records in the first *size* bytes of a file to Parquet; all of an Arrow file.
+
+    Of a Lance dataset, these are the first rows.
+    """
+    if name.lower().endswith(LANCE):
+        _, schema = identify(name)
+        write_parquet(copy, schema, islice(read_dataset(name, "", schema), 1))
+        return
     ending = next(end for end in formats.CONVERTED if name.lower().endswith(end))
     head = copy.with_name(f"head{ending.removesuffix('.gz').removesuffix('.zst')}")
     with naming(name), open_binary(name) as raw, head.open("wb") as beginning:
@@ -225,13 +243,18 @@ def first_records(name: str, size: int, copy: Path, of_text: Collection[str]) ->
             beginning.write(lines.read(size) + lines.readline(RECORD_BYTES))
     mended = copy.with_name("mended.jsonl")
     schema, _, lone = formats.look_into(str(head), name, 0, of_text, mended)
-    head, schema = mended if lone else head, formats.merge_schemas([(name, schema)])
+    head, schema = mended if lone else head, merge_schemas([(name, schema)])
     write_parquet(copy, schema, formats.read_records(str(head), name, schema))
 
 
 def _check_unchanged(name: str, version: str, digest: str) -> None:
     """Refuse a file that has changed; a local file with the same content has not."""
-    if _version(name) != version and (is_remote(name) or content_digest(name) != digest):
+    if name.lower().endswith(LANCE):
+        is_same = identify(name, version)[0] == [version, digest]
+    else:
+        is_local = not is_remote(name)
+        is_same = _version(name) == version or (is_local and content_digest(name) == digest)
+    if not is_same:
         problem = "has changed since it was converted; restore it, or use another folder"
         raise InputError(problem, path=name)
 
@@ -245,7 +268,7 @@ def _extended(note: Note, base: str, looks: dict[str, _Look], id_column: str) ->
         schema, further = note.arrow_schema, set[str]()
         for file, (_, other, *_) in looks.items():
             further |= {*other.names} - {*schema.names}
-            merged = formats.merge_schemas([("", schema), (base + file, other)])
+            merged = merge_schemas([("", schema), (base + file, other)])
             for had in schema:
                 if merged.field(had.name).type != had.type:
                     problem = f"type {other.field(had.name).type}, but {had.type} in the "
@@ -255,7 +278,7 @@ def _extended(note: Note, base: str, looks: dict[str, _Look], id_column: str) ->
             logger.warning("left out, absent before: columns %s", ", ".join(sorted(further)))
         bad |= note.bad_lines
         return replace(note, base=base, files=files, bad_lines=bad, lone_surrogates=lone)
-    schema = formats.merge_schemas((base + file, look[1]) for file, look in looks.items())
+    schema = merge_schemas((base + file, look[1]) for file, look in looks.items())
     made_ids = "" if id_column in schema.names or not schema.names else id_column
     if made_ids:
         schema = schema.append(pa.field(made_ids, pa.string()))

@@ -11,17 +11,17 @@ import csv
 import glob
 import io
 import json
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from datamask.errors import InputError, one_line
+from datamask.source.one_schema import KEYS, LARGE, fitted, pieces
 from datamask.source.opening import naming
 from datamask.source.originals import ARROW, JSON_LINES, TABLES
-from datamask.source.reading import cast_plain, plain_schema
+from datamask.source.reading import plain_schema
 from datamask.source.rows import (
     RECORD_BYTES,
     bounded_lines,
@@ -30,7 +30,7 @@ from datamask.source.rows import (
     mend_lines,
     repeated_key,
 )
-from datamask.source.types import EXACT, widened
+from datamask.source.types import EXACT
 from datamask.storage.unchanged import check_local
 
 COMPRESSIONS = ("", ".gz", ".zst")
@@ -40,14 +40,8 @@ CONVERTED = (*(kind + end for kind in JSON_LINES + TABLES for end in COMPRESSION
 MOST_KEYS, MOST_DEPTH = 100, 4
 """An object with more keys, or deeper within a record, is one column of text."""
 
-ROWS_AT_ONCE, PIECE_BYTES = 4096, 2**26
-"""Rows of a text file, and bytes of a batch of an Arrow file, that are converted together."""
-
-KEYS = b"keys"
-"""Key of a JSON column's metadata that holds the pointer to its values."""
-
-LARGE = b"large"
-"""Marks a column of whole numbers in which one is beyond `types.EXACT`."""
+ROWS_AT_ONCE = 4096
+"""Rows of a text file that are converted together."""
 
 _NUMBERS = ("BIGINT", "UBIGINT", "HUGEINT", "DOUBLE")
 """DuckDB's types of a column of JSON whose values are numbers."""
@@ -114,66 +108,11 @@ def read_records(path: str, name: str, schema: pa.Schema) -> Iterator[pa.RecordB
     with naming(name):
         if name.lower().endswith(ARROW):
             with _open_arrow(path) as reader:
-                for batch in reader:
-                    yield from (_fitted(piece, schema, name) for piece in _pieces(batch))
+                yield from fitted(pieces(reader), schema, name)
             return
         query = _json_query(path, schema) if _is_json(name) else _csv_query(path, name)
         if query:
-            yield from (_fitted(batch, schema, name) for batch in _batches(query, name))
-
-
-def merge_schemas(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
-    """Return one schema with the columns of all files, in types that `types.widened` chooses.
-
-    Raises:
-        InputError: different values would be one column, or no type holds its values.
-    """
-    merged: dict[str, pa.Field] = {}
-    for name, schema in schemas:
-        for field in schema:
-            known = merged.get(field.name, field)
-            marks = [of.metadata or {} for of in (known, field)]
-            pointers = {mark[KEYS] for mark in marks if KEYS in mark}
-            if len(pointers) > 1 or schema.names.count(field.name) > 1:
-                problem = "two values have this name, such as key `m.a` and `a` in `m`; rename one"
-                raise InputError(problem, path=name, column=field.name)
-            are_exact = not any(LARGE in mark for mark in marks)
-            kind = widened(known.type, field.type, lambda _: are_exact)  # noqa: B023 - called at once
-            if kind is None:
-                problem = f"type {field.type} does not fit {known.type} of the other files"
-                raise InputError(f"{problem}; give all the same", path=name, column=field.name)
-            kind = pa.string() if pa.types.is_large_string(kind) else kind
-            # JSON has its values where a pointer says; other files have none.
-            merged[field.name] = pa.field(field.name, kind, metadata=marks[1] | marks[0])
-    return pa.schema(list(merged.values()))
-
-
-def _fitted(batch: pa.RecordBatch, schema: pa.Schema, name: str) -> pa.RecordBatch:
-    columns = []
-    for field in schema:
-        if field.name not in batch.schema.names:
-            columns.append(pa.nulls(len(batch), field.type))
-            continue
-        try:
-            values = batch.column(field.name)
-            if pa.types.is_string(values.type) and not pa.types.is_string(field.type):
-                values = pc.utf8_trim_whitespace(values)  # A cell of CSV.
-            columns.append(cast_plain(values, field.type))
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            problem = f"does not fit type {field.type} of the other files ({one_line(error)})"
-            raise InputError(problem, path=name, column=field.name) from None
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _pieces(batch: pa.RecordBatch, is_slice: bool = False) -> Iterator[pa.RecordBatch]:
-    """Halve a batch until each piece has at most `PIECE_BYTES`: one column of text holds 2 GiB."""
-    if batch.nbytes <= PIECE_BYTES or len(batch) < 2:
-        # When Arrow casts a slice, it looks at the offset in the batch; a copy begins at 0.
-        yield batch.take(pa.array(range(len(batch)))) if is_slice else batch
-        return
-    half = len(batch) // 2
-    for piece in (batch.slice(0, half), batch.slice(half)):
-        yield from _pieces(piece, True)
+            yield from fitted(_batches(query, name), schema, name)
 
 
 def _is_json(name: str) -> bool:

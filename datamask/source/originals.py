@@ -31,13 +31,15 @@ LONGEST_NAME = 180
 """Maximum characters of a copy's name; file systems allow 255 bytes."""
 
 JSON_LINES, TABLES, ARROW = (".jsonl", ".ndjson", ".json"), (".csv", ".tsv"), (".arrow", ".feather")
+LANCE = ".lance"
+"""End of the name of a Lance dataset, a folder."""
 
 
 def base_of(path: str) -> str:
     """Return the part of a source's path before its first wildcard; for a file, its folder."""
     parts = resolve_path(path).rstrip("/").split("/")
     fixed = next((n for n, part in enumerate(parts) if glob.has_magic(part)), len(parts))
-    if parts[-1].lower().endswith((PARQUET, *JSON_LINES, *TABLES, *ARROW, ".gz", ".zst")):
+    if parts[-1].lower().endswith((PARQUET, *JSON_LINES, *TABLES, *ARROW, LANCE, ".gz", ".zst")):
         fixed = min(fixed, len(parts) - 1)
     return "/".join(parts[:fixed]) + "/"
 
@@ -46,10 +48,10 @@ def base_of(path: str) -> str:
 class Note:
     """Content of `converted/files.json`.
 
-    `base`: the folder or URL of the source; `files`: by name within it, the file's version, and a
-    digest of its content; `bad_lines`: how many lines are left out; `lone_surrogates`: how many are
-    U+FFFD in the copy; `schema`: the schema of the copies (Arrow IPC, hexadecimal); `made_ids`: the
-    column whose ids are made, if any.
+    `base`: the folder or URL of the source; `files`: by name within it, the version of the file or
+    Lance dataset, and a digest of its content; `bad_lines`: how many lines are left out;
+    `lone_surrogates`: how many are U+FFFD in the copy; `schema`: the schema of the copies (Arrow
+    IPC, hexadecimal); `made_ids`: the column whose ids are made, if any.
     """
 
     base: str = ""
@@ -97,7 +99,7 @@ def at_original(error: DatamaskError) -> DatamaskError:
     if (file := original(path)) == path:
         return error
     place: dict[str, Any] = {"row": error.row}
-    if error.row is not None and not file.lower().endswith(ARROW):
+    if error.row is not None and not file.lower().endswith((*ARROW, LANCE)):
         place = {"line": _line(file, error.row)}
     return InputError(error.problem, path=file, shard=error.shard, column=error.column, **place)
 

@@ -90,18 +90,7 @@ def test_all_files_of_known_formats_are_read_and_others_are_named(tmp_path, capl
 def test_lone_surrogates_become_u_fffd(tmp_path):
     """In texts, ids and names, beside pairs and escaped backslashes, as Python reads these."""
     draw = random.Random(3)
-    pieces = [
-        "\\uD83d",
-        "\\ude00",
-        "\\udBff",
-        "\\uDFFF",
-        "\\\\",
-        "\\n",
-        "ud800",
-        "\\u00e9",
-        "\\/",
-        "é",
-    ]
+    pieces = re.findall(r"\S+", r"\uD83d \ude00 \udBff \uDFFF \\ \n ud800 \u00e9 \/ é")
     texts = ["".join(draw.choices(pieces, k=8)) for _ in range(400)]
     lines = [f'{{"id": "{row}{text}", "k\\udc00": "{text}"}}' for row, text in enumerate(texts)]
     lines.insert(7, "{broken")

@@ -11,7 +11,7 @@ import pytest
 
 from datamask.errors import InputError
 from datamask.planning.first_settings import TEXTS
-from datamask.source import formats
+from datamask.source import formats, one_schema
 from datamask.source.convert import first_records
 from tests.source.converting import converted, write
 
@@ -88,7 +88,6 @@ REFUSED = {
     "short.csv": (f"{CSV}\nc\n", "line 5"),
     "two.csv": (CSV.replace("id", "TEXT"), "column TEXT"),
     "ends.csv": (f"{CSV}c,third\r\n", "end alike"),
-    "half.jsonl": ('{"id": "a"}\n{"id": "\\ud83d"}\n', "line 2"),
 }
 
 
@@ -166,7 +165,7 @@ def test_a_deep_value_is_refused_by_its_line(tmp_path, value):
 
 def test_batches_of_arrow_files_are_read_in_parts(tmp_path, monkeypatch):
     """One batch may hold more text than a column of strings can."""
-    monkeypatch.setattr(formats, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(one_schema, "PIECE_BYTES", 1000)
     table = pa.table({"id": [*map(str, range(99))], "text": ["a" * row for row in range(99)]})
     path = str(tmp_path / "a.arrow")
     with pa.ipc.new_file(path, table.schema) as file:
