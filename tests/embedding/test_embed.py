@@ -53,23 +53,6 @@ def test_the_bytes_do_not_depend_on_the_chunk(composed, tmp_path, monkeypatch):
     assert run.path("embeddings", 1).read_bytes() == before
 
 
-@pytest.mark.slow
-def test_int8_takes_half_the_disk_and_selects_nearly_the_same(composed, source, tmp_path):
-    """The whole pipeline on vectors of one byte a number; other settings, other vectors."""
-    run = composed
-    small = finish(tmp_path / "run", settings(source, embedding={"storage": "int8"}), "report")
-    assert small.fingerprint("embeddings", 0) != run.fingerprint("embeddings", 0)
-    for shard in range(run.num_shards):
-        paths = [one.path("embeddings", shard) for one in (run, small)]
-        (ids, vectors), (again, close) = (embedded(path, 32) for path in paths)
-        assert ids == again
-        cosines = np.einsum("nd,nd->n", vectors.astype(float), close.astype(float))
-        assert cosines.min() > 0.9995
-        metadata = [pq.ParquetFile(path).metadata.row_group(0).column(1) for path in paths]
-        sizes = [one.total_uncompressed_size for one in metadata]
-        assert sizes[1] < 0.6 * sizes[0]
-
-
 def test_a_quality_file_of_other_documents_is_refused(composed, tmp_path):
     """Ids in another order would give vectors to the wrong documents."""
     shutil.copytree(composed.root, tmp_path / "run")
@@ -107,18 +90,6 @@ def feature_run(root: Path, source: Path) -> Run:
 
 
 VECTORS = np.random.default_rng(2).standard_normal((10, 4)).astype(np.float16)
-
-
-def test_published_vectors_are_imported(tmp_path):
-    """As unit vectors, under the ids as text."""
-    source = feature_source(tmp_path / "s", pa.large_list(pa.float64()), list(VECTORS))
-    run = feature_run(tmp_path / "run", source)
-    embed_shard(run, 1, Compute())
-    ids, vectors = embedded(run.path("embeddings", 1), 4)
-    assert ids == ["5", "6", "7", "8", "9"]
-    wide = VECTORS[5:].astype(np.float64)
-    expected = wide / np.linalg.norm(wide, axis=1, keepdims=True)
-    assert np.abs(vectors.astype(np.float64) - expected).max() < 1e-3
 
 
 def test_a_bad_vector_is_named_by_its_place_in_the_source(tmp_path, monkeypatch):

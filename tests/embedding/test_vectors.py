@@ -60,12 +60,3 @@ def test_int8_is_read_back_within_half_a_step(tmp_path):
     for name, width in (("a", 25), ("b", 24)):
         with pytest.raises(CorruptFileError, match=f"needed width {width}"):
             vectors.read_vectors(tmp_path / f"{name}.parquet", width)
-
-
-def test_zero_vector_is_named():
-    """A zero vector has no direction and its row is named; others come out with unit length."""
-    matrix = np.array(VALUES, dtype=np.float32)
-    assert np.allclose(np.linalg.norm(vectors.normalise(matrix, path="a"), axis=1), 1)
-    matrix[1] = 0
-    with pytest.raises(InputError, match="row 1"):
-        vectors.normalise(matrix, path="a")

@@ -1,6 +1,5 @@
 """A killed training goes on where it was, and gives the bytes of an undisturbed one."""
 
-import logging
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,6 @@ from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.run import Run
 from tests import finished
 from tests.evaluation import small
-from tests.killed import kill_at_checkpoint
 
 
 @pytest.fixture(autouse=True)
@@ -49,18 +47,6 @@ def test_the_number_of_threads_changes_no_byte(run, trained):
     finally:
         torch.set_num_threads(threads)
     assert run.path("training", 0).read_bytes() == trained[1]
-
-
-@pytest.mark.slow
-def test_a_killed_process_is_continued(run, trained, caplog):
-    """SIGKILL in the middle; the next process says that it goes on."""
-    kill_at_checkpoint(run.root, "training")
-    assert not run.path("training", 0).exists()
-    caplog.set_level(logging.INFO)
-    train(run, 0, Compute())
-    assert any(line.startswith("training: resumed after step ") for line in caplog.messages)
-    assert run.path("training", 0).read_bytes() == trained[1]
-    assert not list((run.root / "checkpoints").rglob("*.npz"))
 
 
 def test_a_training_killed_again_and_again_ends_the_same(run, trained, monkeypatch):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from datamask.evaluation.verdict import SMALLEST_P_VALUE, compare, seed_variance
+from datamask.evaluation.verdict import SMALLEST_P_VALUE, compare
 
 DOCUMENTS = 300
 DOCUMENT_NOISE = 0.1
@@ -163,13 +163,3 @@ def test_models_with_the_same_bits_are_undecided():
         bits[:] = without_noise
         compared = compare(bits, sizes, 0.5)
         assert {(one.verdict, one.low, one.high) for one in compared} == {("undecided", 0, 0)}
-
-
-def test_seed_variance_by_normal_equations():
-    """Of effects of arm and seed, each with its own column."""
-    values = np.random.default_rng(8).normal(size=(3, 5))
-    places = [(arm, seed) for arm in range(3) for seed in range(5)]
-    design = np.array([[*np.eye(3)[arm], *np.eye(5)[seed][1:]] for arm, seed in places])
-    effects = np.linalg.solve(design.T @ design, design.T @ values.ravel())
-    expected = ((values.ravel() - design @ effects) ** 2).sum() / (15 - 7)
-    assert seed_variance(values) == pytest.approx((expected, 15 - 7))

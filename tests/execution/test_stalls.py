@@ -1,8 +1,6 @@
 """A unit that is stuck is given up; one that goes on, waits for a lock or computes is not."""
 
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -13,7 +11,6 @@ from datamask.errors import is_transient
 from datamask.runs import stalls
 from datamask.runs.in_progress import advance
 from datamask.runs.stalls import StalledError, unless_stuck
-from tests.finished import corpus, finish, settings
 
 BOUND = 0.003
 """Minutes."""
@@ -67,38 +64,3 @@ def test_what_the_work_raises_is_raised():
         with pytest.raises(type(error)) as caught:
             unless_stuck(work, "scores", BOUND)
         assert caught.value is error
-
-
-@pytest.mark.slow
-def test_a_process_attempts_a_stuck_unit_again(tmp_path, silent):
-    """A real process, whose first attempt at each shard waits: status 0, two attempts."""
-    asked = settings(corpus(tmp_path / "corpus"))
-    run = finish(tmp_path / "run", asked, "quality")
-    done = subprocess.run(
-        [sys.executable, "-c", STUCK_ONCE, str(run.root), *map(str, silent)],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    records = [run.record_path("embeddings", shard) for shard in range(run.num_shards)]
-    assert all('"attempts": 2' in path.read_text() for path in records)
-    assert done.stderr.count("trying again") == 1
-
-
-STUCK_ONCE = """
-import logging, socket, sys
-from datamask.config.compute import Compute
-from datamask.embedding import embed
-from datamask.execution.pipeline import run_stage
-from datamask.runs.opening import open_run
-logging.basicConfig(level="INFO")
-root, host, port = sys.argv[1:]
-real, seen = embed.embed_shard, set()
-def stuck(run, shard, compute):
-    if shard not in seen:
-        seen.add(shard)
-        socket.create_connection((host, int(port))).recv(1)
-    return real(run, shard, compute)
-embed.embed_shard = stuck
-run_stage(open_run(root), "embeddings", Compute(stall_minutes=0.05, workers=8))
-"""

@@ -103,18 +103,6 @@ def test_what_the_user_must_fix_decides_the_status(names, planned, failing):
     assert counts == {unit: MOST if name in TRANSIENT else 1 for unit, name in enumerate(names)}
 
 
-@pytest.mark.slow
-def test_what_passes_costs_nothing(planned, failing):
-    """Shards and whole stages that fail three times are done at the fourth attempt, status 0."""
-    counts = failing(
-        lambda stage, unit, number: ERRORS["no space"]() if number < MOST - 1 else None
-    )
-    compute = ("--set", "compute.workers=2")
-    assert here("-q", "rerun-failed", planned.root, *compute) == 0
-    assert set(counts.values()) == {MOST - 1}
-    assert (planned.root / "report.html").exists()
-
-
 def test_a_report_is_attempted_again(composed, tmp_path, failing):
     """A full disk is attempted four times by a command that does not rebuild, and ends with 75."""
     root = shutil.copytree(composed.root, tmp_path / "run")

@@ -7,75 +7,34 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from scipy.sparse import csc_array
 
 from datamask.config.compute import Compute
 from datamask.config.selection import Selection
 from datamask.learning import neighbours
-from datamask.learning.coverage import greedy_gains
 from datamask.learning.learner import learn_mask, shard_data
-from datamask.learning.neighbours import Neighbours, _highest
+from datamask.learning.neighbours import Neighbours
 from datamask.learning.partition import projected, similar_blocks
 from tests.conftest import mostly_nightly
 
 pytestmark = pytest.mark.usefixtures("roughly")
 
 
-def naive_greedy(similarity, linear_gain, weight, depth):
-    """Evaluate the whole objective for every candidate of every pick; documents in order."""
+def naive_greedy(similarity, depth):
+    """Evaluate the whole coverage for every candidate of every pick; documents in order."""
 
     def value(chosen):
         best = similarity[:, chosen].max(1) if chosen else np.full(len(similarity), -1.0)
-        return weight * (best + 1).sum() + linear_gain[chosen].sum()
+        return (best + 1).sum()
 
-    chosen, gains = [], []
+    chosen = []
     for _ in range(depth):
         left = [row for row in range(len(similarity)) if row not in chosen]
         found = [value([*chosen, row]) - value(chosen) for row in left]
         best = int(np.argmax(found))
         # Sums in float32 cannot tell closer gains apart.
         assume(len(found) == 1 or np.diff(np.sort(found))[-1] > 1e-4)
-        gains.append(found[best])
         chosen.append(left[best])
-    return chosen, gains
-
-
-def greedy_case(num_documents, seed, linear_gain_scale):
-    """Similarities, other gains, and a number of documents to take; no two gains are equal."""
-    random = np.random.default_rng(seed)
-    features = random.normal(size=(num_documents, 6))
-    features /= np.linalg.norm(features, axis=1, keepdims=True)
-    # Two documents that stand only for each other could be taken in any order.
-    linear_gain = linear_gain_scale * random.normal(size=num_documents) + 1e-3 * random.random(
-        num_documents
-    )
-    return features @ features.T, linear_gain, max(1, num_documents // 3)
-
-
-def all_neighbours(similarity):
-    """Lists of all documents; zeros are stored."""
-    number = len(similarity)
-    places = (np.tile(np.arange(number), number), np.arange(0, number**2 + 1, number))
-    return csc_array((similarity.T.astype(np.float32).ravel(), *places))
-
-
-def none_covered(mask, covered=None):
-    """Compute the documents' cover in a test whose lists hold all of them."""
-    return torch.full((len(mask),), -1.0)
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.integers(1, 90), st.integers(0, 2**31), st.floats(0, 2))
-def test_lazy_greedy_is_greedy(num_documents, seed, linear_gain_scale):
-    """If all are neighbours: the same documents, order and gains as without any bound."""
-    similarity, linear_gain, depth = greedy_case(num_documents, seed, linear_gain_scale)
-    chosen, gains = naive_greedy(similarity, linear_gain, 1.0, depth)
-    linear = torch.tensor(linear_gain)
-    found = greedy_gains(
-        all_neighbours(similarity), none_covered(linear), none_covered, linear, 1.0, depth
-    )
-    assert found.argsort(descending=True)[:depth].tolist() == chosen
-    assert found[chosen].tolist() == pytest.approx(gains, rel=1e-4, abs=1e-5)
+    return chosen
 
 
 @settings(max_examples=10, deadline=None)
@@ -85,7 +44,7 @@ def test_a_shard_in_one_block_selects_what_greedy_does(num_documents, seed):
     features = np.random.default_rng(seed).normal(size=(num_documents, 6))
     features /= np.linalg.norm(features, axis=1, keepdims=True)
     depth = num_documents // 4
-    chosen, _ = naive_greedy(features @ features.T, np.zeros(num_documents), 1.0, depth)
+    chosen = naive_greedy(features @ features.T, depth)
     selection = Selection(metric="facility_location", quality_weight=0.0, swap_refinement=0)
     given = (features.astype(np.float32), np.zeros(num_documents), selection, depth)
     compute = Compute(device="cpu", matmul="float32")
@@ -164,23 +123,6 @@ def test_principal_directions_hold_what_eigenvectors_do(make_shard):
     held = float(np.square(kept.features.astype(np.float64)).sum())
     assert 0.95 * best < held < 1.001 * best
     assert projected(data, 256) is data
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.integers(1, 400), st.integers(1, 9), st.integers(1, 6), st.integers(0, 99))
-def test_highest_columns(number, count, places, seed):
-    """All of them in one group; else those that are the highest in their place of all groups."""
-    # Few different values, so that many are equal.
-    values = np.random.default_rng(seed).integers(0, 50, (7, number)).astype(np.float32)
-    count = min(count, number)
-    width = min(number, places * count)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(neighbours, "PLACES", places)
-        found = _highest(torch.from_numpy(values), count).numpy()
-    for row, columns in zip(values, found, strict=True):
-        assert len(set((columns % width).tolist())) == count
-        tops = [row[place::width].max() for place in range(width)]
-        assert sorted(row[columns]) == sorted(tops)[-count:]
 
 
 def test_lists_are_as_long_as_near_blocks_allow(make_shard, monkeypatch):

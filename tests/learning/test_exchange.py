@@ -211,26 +211,6 @@ def test_the_sample_is_judged_as_it_was_learned(corpus, metric):
     assert both[0, 1] > 0.9
 
 
-def test_joined_shards_are_read_in_any_order(corpus):
-    """Against one array."""
-    shards, whole = corpus
-    both = shards[0].joined(shards[1])
-    rows = torch.tensor([700, 3, 999, 0, 500, 499])
-    torch.testing.assert_close(both.rows(rows), whole.rows(rows))
-    torch.testing.assert_close(both.rows(slice(490, 510)), whole.rows(slice(490, 510)))
-    torch.testing.assert_close(both.quality_N, whole.quality_N[:1000])
-
-
-def test_a_share_is_a_share_of_inclusion():
-    """Between two logits, probabilities are mixed; at the ends nothing is rounded."""
-    before, after = torch.tensor([-2.0, 40.0]), torch.tensor([1.0, -40.0])
-    mixed = torch.sigmoid(taken(before, after, 0.25))
-    expected = 0.75 * torch.sigmoid(before) + 0.25 * torch.sigmoid(after)
-    torch.testing.assert_close(mixed, expected, rtol=1e-5, atol=1e-6)
-    assert taken(before, after, 0.0) is before
-    assert taken(before, after, 1.0) is after
-
-
 def test_a_share_that_is_rounded_to_more_than_all_is_all(corpus):
     """The sum of S = N inclusion probabilities can exceed N; every document then has its price."""
     _, whole = corpus

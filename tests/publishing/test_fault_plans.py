@@ -59,6 +59,7 @@ def test_the_dataset_is_whole_or_the_failure_is_clear(make_run, hub, monkeypatch
 
     if chance.random() < 0.3:
         commit_in_parts(monkeypatch)
+        hub.page = 2
     if chance.random() < 0.5:
         send(run, attempts=ATTEMPTS)
         for unit in range(3):

@@ -14,7 +14,7 @@ from datamask.publishing.access import check_access
 from datamask.runs.receipt import read_receipt
 from tests.hub.runs import NAME, write_subset
 from tests.hub.server import Fault
-from tests.publishing.sending import commit_in_parts, folder, remote, send
+from tests.publishing.sending import folder, remote, send
 
 pytestmark = pytest.mark.usefixtures("hub")
 
@@ -104,16 +104,6 @@ def test_a_run_without_publication_is_refused(make_run):
         send(replace(run, settings=settings))
 
 
-@pytest.mark.slow
-def test_stale_data_files_are_deleted_and_other_files_are_kept(make_run, hub):
-    """A rebuild into fewer files deletes the old ones; a picture added by hand stays."""
-    send(make_run(num_shards=4))
-    hub.add(NAME, {"picture.png": b"png"})
-    run = make_run(num_shards=2)
-    send(run)
-    assert remote(hub) == folder(run) | {"picture.png": b"png"}
-
-
 @pytest.mark.parametrize("path", ["data/extra/train-more.parquet", "sample/train-x.parquet"])
 def test_a_file_of_others_that_would_be_loaded_is_refused(make_run, hub, path):
     """Before the run starts, and before anything is sent; files that nobody loads stay."""
@@ -179,19 +169,3 @@ def test_a_dry_run_needs_no_hub(make_run, hub, monkeypatch, caplog):
     send(run)
     assert len(hub.calls) == calls
     assert "not compared with the Hub: HF_TOKEN is not set" in caplog.text
-
-
-@pytest.mark.slow
-def test_the_client_may_commit_in_parts(make_run, hub, monkeypatch):
-    """As it does with hundreds of files: main still moves once, and nothing is sent twice."""
-    commit_in_parts(monkeypatch)
-    hub.page = 2
-    run = make_run(num_shards=5)
-    hub.faults = [Fault("commit", 0, after=True, skip=1), Fault("branch", 500)]
-    send(run)
-    repository = hub.repositories[NAME]
-    assert remote(hub, "v1") == folder(run)
-    assert set(repository.branches) == {"main"}
-    assert len(repository.history()) == 2, "main moved in one step"
-    assert len(repository.commits) == 5, "the Hub's first, three of staging, one on main"
-    assert set(hub.received.values()) == {1}

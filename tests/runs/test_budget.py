@@ -3,39 +3,16 @@
 from collections import Counter
 from itertools import pairwise
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datamask.config.selection import Selection
-from datamask.errors import SettingsError
 from datamask.runs.budget import (
-    Counts,
     SubsetFile,
-    Survivors,
-    budget_problems,
     file_groups,
-    shard_budget,
-    shard_units,
     subset_files,
     total_budget,
 )
-
-survivors = st.lists(st.integers(0, 10_000), min_size=1, max_size=40)
-
-
-@given(survivors, st.floats(0, 1))
-def test_the_shards_parts_add_up_to_the_total(kept, share):
-    """No rounding is lost, no shard gets more than it has or far from its share."""
-    total = int(sum(kept) * share)
-    before, parts = 0, []
-    for count in kept:
-        parts.append(shard_budget(total, before, count, sum(kept)))
-        before += count
-    assert sum(parts) == total
-    for part, count in zip(parts, kept, strict=True):
-        assert 0 <= part <= count
-        assert abs(part - total * count / max(sum(kept), 1)) < 1
 
 
 def test_a_ratio_is_taken_as_written():
@@ -44,18 +21,6 @@ def test_a_ratio_is_taken_as_written():
     assert total_budget(Selection(ratio=0.1), 14) == 1
     assert total_budget(Selection(ratio=0.001), 10) == 1
     assert total_budget(Selection(documents=7), 10) == 7
-
-
-def test_impossible_budgets_are_refused():
-    """More than the source, or more than pruning leaves."""
-    [problem] = budget_problems(Selection(documents=11), Counts(10))
-    assert "selection.documents: 11" in str(problem)
-    left = Survivors(3, 0, 6, 30, 0, 60)
-    with pytest.raises(SettingsError, match=r"documents: 7 .* 10 documents 6 are left"):
-        shard_units(Selection(documents=7), 10, left)
-    with pytest.raises(SettingsError, match=r"tokens: 61 .* 6 are left .* with 60 tokens"):
-        shard_units(Selection(tokens=61), 10, left)
-    assert shard_units(Selection(tokens=60), 10, left) == 30
 
 
 @given(

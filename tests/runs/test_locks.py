@@ -65,31 +65,6 @@ def test_nobody_works_while_settings_are_changed(tmp_path):
         assert time.monotonic() - start > 0.4
 
 
-def test_a_shard_is_worked_on_by_one_at_a_time(tmp_path):
-    """Two threads and many turns: never both inside; another shard is free meanwhile."""
-    inside, most, turns = 0, 0, []
-
-    def work(name: str) -> None:
-        nonlocal inside, most
-        for _ in range(5):
-            with run_storage(tmp_path).lock("selection-00003"):
-                inside += 1
-                most = max(most, inside)
-                turns.append(name)
-                time.sleep(0.01)
-                inside -= 1
-
-    threads = [threading.Thread(target=work, args=(name,)) for name in "abc"]
-    for thread in threads:
-        thread.start()
-    with run_storage(tmp_path).lock("selection-00004"):
-        pass
-    for thread in threads:
-        thread.join()
-    assert most == 1
-    assert len(turns) == 15
-
-
 def test_every_task_has_a_gpu_of_its_own(tmp_path, monkeypatch):
     """Four tasks, two GPUs: both are used, and no GPU by two tasks."""
     monkeypatch.setattr(devices, "visible_gpus", lambda: ["first", "second"])
@@ -121,14 +96,21 @@ def test_every_task_has_a_gpu_of_its_own(tmp_path, monkeypatch):
 
 
 def test_lock_files_come_and_go_under_many_hands(tmp_path):
-    """The last holder removes a lock's file, a launch that failed the folder; others lock on."""
+    """Each shard has one holder at a time, though the last one removes the file of the lock.
+
+    A launch that failed removes the folder, and others lock on.
+    """
     failures: list[BaseException] = []
+    holders: dict[int, list[int]] = {0: [], 1: []}
 
     def take_and_release(unit: int) -> None:
         try:
             for _ in range(150):
                 with run_storage(tmp_path).lock(f"selection-{unit % 2:05d}"):
-                    pass
+                    holders[unit % 2].append(unit)
+                    time.sleep(1e-4)
+                    assert holders[unit % 2] == [unit]
+                    holders[unit % 2].clear()
                 with contextlib.suppress(OSError):
                     (tmp_path / "locks").rmdir()
         except BaseException as error:

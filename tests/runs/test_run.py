@@ -129,12 +129,6 @@ def test_a_run_that_kept_its_vectors_before_all_did_opens(tmp_path):
                 open_run(tmp_path)
 
 
-def test_a_pinned_revision_belongs_to_its_stage(tmp_path):
-    """A model that moved makes embeddings stale, scores stay."""
-    after = planned_run(tmp_path / "after", {}, {"embeddings:model": "other"})
-    assert changed(planned_run(tmp_path / "before"), after) == DOWNSTREAM[EMBEDDED:]
-
-
 def test_missing_done_stale(tmp_path):
     """The state of a shard follows its file, and a corrupt file counts as missing."""
     run = planned_run(tmp_path)

@@ -137,21 +137,6 @@ def test_the_outcome_is_of_what_is_selected_and_of_top_quality(
 
 
 @pytest.mark.slow
-def test_quality_alone_is_the_top_of_the_corpus(tmp_path, source):
-    """Lambda 1, the method `top_quality`, and sorting in Python: the same documents."""
-    corpus_wide = {"scope": "corpus"}
-    learned = learn(
-        tmp_path / "one", source, selection={**corpus_wide, "quality_weight": 1.0, "rounds": 1}
-    )
-    ranked = learn(tmp_path / "two", source, selection={**corpus_wide, "method": "top_quality"})
-    table = table_of(ranked, "quality").to_pylist()
-    rows = sorted((-row["quality"], row["id"]) for row in table if row["dropped"] is None)
-    best = {name for _, name in rows[:30]}
-    assert {row["id"] for row in kept(ranked)} == best
-    assert {row["id"] for row in kept(learned)} == best
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("selection", [*ONE_SCOPE, {"scope": "corpus", "method": "random"}])
 def test_a_shard_with_nothing_left_selects_nothing(tmp_path, selection):
     """Twelve blank documents are a shard; the others make up the whole budget."""
