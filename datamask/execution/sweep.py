@@ -21,6 +21,7 @@ from datamask.config.plain_yaml import read_yaml
 from datamask.config.settings import Settings
 from datamask.errors import DatamaskError, SettingsError, gathering, together
 from datamask.execution.sharing import check_sharing
+from datamask.objectives.formula import metric_name
 from datamask.planning.plan import plan_run
 from datamask.report.chart_data import curve_charts, series_of, tradeoff_chart
 from datamask.report.charts import Chart, Series, look, png
@@ -165,12 +166,10 @@ def sweep_rows(runs: Mapping[str, Run], shards: Sequence[int] | None) -> list[Ro
     Raises:
         RunError: a run is not finished.
     """
-    from datamask.objectives.weighted import load_objective  # This imports torch.
-
     rows = []
     for name, run in runs.items():
         selection = run.settings.selection
-        metric = load_objective(selection.metric).name if run.settings.has_vectors else None
+        metric = metric_name(selection.metric) if run.settings.has_vectors else None
         known, objective = gains(run, shards=shards), terms_of(run, shards).get("objective")
         receipts = (run.receipt("selection", n) for n in shards or range(run.num_shards))
         rows.append(

@@ -8,6 +8,15 @@ SIGNS = {name: "−" if name in ("disf", "pairwise") else "+" for name in METRIC
 """Signs of the built-in metrics in the objective."""
 
 
+def metric_name(metric: str) -> str:
+    """Return the name of the term that `selection.metric` names; a user's class is imported."""
+    if metric in SIGNS:
+        return metric
+    from datamask.objectives.weighted import load_objective
+
+    return load_objective(metric).name
+
+
 def formula(selection: Selection) -> str:
     """Write the objective of the method as Markdown, for the card and the report."""
     if selection.method in WITHOUT_OBJECTIVE:

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from datamask.analysis import learning_tables
 from datamask.analysis.summary import gains, open_run_database, rows_of, terms_of, units_of
+from datamask.objectives.formula import metric_name
 from datamask.report.charts import GREY, Chart, Series, look
 from datamask.runs.run import Run
 
@@ -42,9 +43,7 @@ def tradeoff(run: Run) -> Chart:
 
     It has no series if the method has no diversity term.
     """
-    from datamask.objectives.weighted import load_objective  # This imports torch.
-
-    metric = load_objective(run.settings.selection.metric).name
+    metric = metric_name(run.settings.selection.metric)
     known = gains(run)
     series: list[Series] = []
     if "quality" in known and metric in known:

@@ -63,7 +63,7 @@ def write_report(run: Run, compute: Compute) -> None:
     with open_composition(run):
         due, files = run.fingerprint("report"), (sample_path(run), neighbours_path(run))
         if any(run.state_of(path, due) != "done" for path in files):
-            write_sample(run, compute)
+            write_sample(run)
         receipt = run.make_receipt("report", 0, run.num_documents)
         charts = chart_data.training_windows(run)
         if run.settings.has_vectors:

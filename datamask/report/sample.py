@@ -12,14 +12,12 @@ sample has `mean_cosine`, the mean over all pairs of random candidates.
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from datamask.analysis.summary import query
-from datamask.config.compute import Compute
 from datamask.config.outputs import SAMPLED_DOCUMENTS, SAMPLED_SHARDS
 from datamask.report.redundancy import (
     NEAR_COPY,
@@ -27,6 +25,7 @@ from datamask.report.redundancy import (
     neighbours_path,
     sample_path,
 )
+from datamask.report.tsne import embedding_map
 from datamask.runs.files import read_columns, write_parquet
 from datamask.runs.run import Run, shard_seed
 from datamask.selection.documents import read_survivors, with_vectors
@@ -43,9 +42,6 @@ MOST_PAIRS = 1000
 EXTREMES, ASKED = 20, 1000
 """Number of documents of each kind that is not random, and of those of each selection whose nearest
 document in it is searched (docs/log.md#report)."""
-
-PRINCIPAL_COMPONENTS, PERPLEXITY, ITERATIONS, ANGLE = 50, 20, 400, 1.0
-"""Of the map by t-SNE (docs/log.md#report)."""
 
 SAMPLE = pa.schema(
     [
@@ -82,7 +78,7 @@ READ = [
 RANDOM = "random"
 
 
-def write_sample(run: Run, compute: Compute) -> None:
+def write_sample(run: Run) -> None:
     """Draw the sample and write both files.
 
     Raises:
@@ -100,7 +96,7 @@ def write_sample(run: Run, compute: Compute) -> None:
     counts, queries = _shares(sizes, SAMPLED_DOCUMENTS), _shares(sizes, ASKED * has_vectors)
     extremes = -(-EXTREMES // max(len(shards), 1))
     sampled = [
-        _sample_shard(run, shard, count, asked, extremes, compute)
+        _sample_shard(run, shard, count, asked, extremes)
         for (shard, _), count, asked in zip(shards, counts, queries, strict=True)
         if count or asked
     ]
@@ -131,7 +127,7 @@ def _shares(sizes: list[int], total: int) -> list[int]:
 
 
 def _sample_shard(
-    run: Run, shard: int, count: int, queries: int, extremes: int, compute: Compute
+    run: Run, shard: int, count: int, queries: int, extremes: int
 ) -> tuple[pa.Table, np.ndarray, pa.Table]:
     """Sample *count* random documents of a shard, *extremes* of a kind, *queries* of a set.
 
@@ -155,15 +151,12 @@ def _sample_shard(
     shown = np.concatenate([*kinds.values()])
     features = np.zeros((size, 0), np.float16)
     if run.settings.has_vectors:
-        from datamask.learning.learner import shard_data  # This imports torch.
-
         features = with_vectors(run, read_survivors(run, shard)).features
-        device = shard_data(np.zeros((1, 1)), np.zeros(1), {}, compute).device
 
     def near(rows: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if not run.settings.has_vectors:
             return np.zeros(len(rows)), np.full(len(rows), -1)
-        return nearest(features, rows, others, device)
+        return nearest(features, rows, others)
 
     neighbours = [
         table.select(["shard", "row"])
@@ -250,7 +243,7 @@ def _dropped(table: pa.Table, most: int, generator: np.random.Generator) -> pa.T
 
 
 def nearest(
-    features: np.ndarray, rows: np.ndarray, others: np.ndarray, device: Any
+    features: np.ndarray, rows: np.ndarray, others: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the largest cosine of documents to others, and the row of that other.
 
@@ -261,30 +254,26 @@ def nearest(
         features: float16, N x D, unit rows.
         rows: of the Q documents.
         others: rows of the documents to compare with, ascending.
-        device: multiplies.
 
     Returns:
         Float64 and int64, shape Q; 0 and -1 without others.
     """
-    import torch
-
-    def vectors(rows: np.ndarray) -> Any:
-        return torch.from_numpy(features[rows]).to(device).to(torch.float32)
-
     cosines, at = np.zeros(len(rows)), np.full(len(rows), -1)
     batches = [slice(start, start + QUERIES) for start in range(0, len(rows), QUERIES)]
     rough: dict[int, list[np.ndarray]] = {batch.start: [] for batch in batches}
     near: dict[int, list[np.ndarray]] = {batch.start: [] for batch in batches}
+    asked = features[rows].astype(np.float32)
     for block in np.split(others, range(BLOCK, len(others), BLOCK)):
-        compared, column = vectors(block).T, np.searchsorted(block, rows)
+        compared = features[block].astype(np.float32).T
+        column = np.searchsorted(block, rows)
         is_own = np.append(block, -1)[column] == rows
         for batch in batches:
-            products = vectors(rows[batch]) @ compared
+            products = asked[batch] @ compared
             own = np.flatnonzero(is_own[batch])
-            products[own, column[batch][own]] = -torch.inf
-            best, columns = _largest(products)
-            rough[batch.start].append(best.cpu().numpy())
-            near[batch.start].append(block[columns.cpu().numpy()])
+            products[own, column[batch][own]] = -np.inf
+            columns = _largest(products)
+            rough[batch.start].append(np.take_along_axis(products, columns, 1))
+            near[batch.start].append(block[columns])
     for batch in batches:
         rough_QK, near_QK = np.hstack(rough[batch.start]), np.hstack(near[batch.start])
         if not near_QK.shape[1]:
@@ -301,22 +290,26 @@ def nearest(
     return cosines, at
 
 
-def _largest(values: Any) -> tuple[Any, Any]:
-    """Return the `CHECKED` largest values of each row, and their columns.
+def _largest(values: np.ndarray) -> np.ndarray:
+    """Return the columns of the `CHECKED` largest values of each row.
 
-    They lie in the groups with the largest maxima, which takes a quarter of the time of `topk`.
+    They lie in the groups with the largest maxima. The columns of a group are evenly spaced.
     """
-    import torch
-
     rows, width = values.shape
-    whole = width // GROUP * GROUP
-    maxima = values[:, :whole].reshape(rows, -1, GROUP).amax(2)
-    groups = maxima.topk(min(CHECKED, maxima.shape[1]), dim=1).indices
-    within = torch.arange(GROUP, device=values.device)
-    rest = torch.arange(whole, width, device=values.device).expand(rows, -1)
-    columns = torch.cat([(groups[:, :, None] * GROUP + within).flatten(1), rest], 1)
-    best, index = values.gather(1, columns).topk(min(CHECKED, columns.shape[1]), dim=1)
-    return best, columns.gather(1, index)
+    groups = width // GROUP
+    maxima = values[:, : groups * GROUP].reshape(rows, GROUP, groups).max(1)
+    columns = (_top(maxima)[:, :, None] + groups * np.arange(GROUP)).reshape(rows, -1)
+    rest = np.broadcast_to(np.arange(groups * GROUP, width), (rows, width - groups * GROUP))
+    columns = np.hstack([columns, rest])
+    return np.take_along_axis(columns, _top(np.take_along_axis(values, columns, 1)), 1)
+
+
+def _top(values: np.ndarray) -> np.ndarray:
+    """Return the columns of the `CHECKED` largest values of each row, in any order, or all."""
+    first = max(values.shape[1] - CHECKED, 0)
+    if not first:
+        return np.broadcast_to(np.arange(values.shape[1]), values.shape)
+    return np.argpartition(values, first, 1)[:, first:]
 
 
 def mean_cosine(features: np.ndarray) -> float:
@@ -353,34 +346,3 @@ def _sample_table(run: Run, documents: pa.Table, features: np.ndarray) -> pa.Tab
         ),
     }
     return pa.table(columns).select(SAMPLE.names).cast(SAMPLE)
-
-
-def embedding_map(features: np.ndarray, seed: int) -> np.ndarray:
-    """Compute t-SNE of some documents, deterministic on one machine.
-
-    Args:
-        features: float32, n x D, unit rows.
-        seed: of t-SNE.
-
-    Returns:
-        float32, n x 2, in units of the map's standard deviation; three decimals.
-    """
-    from sklearn.decomposition import PCA
-    from sklearn.manifold import TSNE
-    from threadpoolctl import threadpool_limits
-
-    if len(features) < 4 or not np.ptp(features, axis=0).any():
-        return np.zeros((len(features), 2), dtype=np.float32)
-    # Sums over threads differ in their last digits, and t-SNE amplifies the difference.
-    with threadpool_limits(1):
-        number = min(PRINCIPAL_COMPONENTS, *features.shape)
-        reduced = PCA(number, svd_solver="full").fit_transform(features)
-        made = TSNE(
-            perplexity=min(PERPLEXITY, (len(features) - 1) / 3),
-            max_iter=ITERATIONS,
-            angle=ANGLE,
-            random_state=seed % 2**32,
-        )
-        points = made.fit_transform(reduced)
-    result: np.ndarray = np.round(points / (points.std() or 1.0), 3).astype(np.float32)
-    return result

@@ -4,7 +4,6 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import torch
 from torch.utils import backend_registration
@@ -17,9 +16,6 @@ from datamask.learning.expected import StepSize
 from datamask.learning.learner import LearnedMask, judge, learn_mask, scale, shard_data
 from datamask.learning.scales import references, scaled
 from datamask.objectives.weighted import build_terms
-from datamask.report.redundancy import neighbours_path, sample_path
-from datamask.report.sample import write_sample
-from tests import finished
 
 if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
     pytest.skip("a device in Python needs torch 2.13", allow_module_level=True)
@@ -178,19 +174,6 @@ def test_a_round_between_shards(make_shard, metric):
     with pretend.Accelerator():
         there = rounds(ON_DEVICE)
     assert there == here
-
-
-@pytest.mark.slow
-def test_the_report_compares_on_the_device(source, tmp_path):
-    """Its sample, and the neighbours of the documents in it."""
-    chosen = finished.settings(source, selection={"steps": 3})
-    run = finished.finish(tmp_path / "run", chosen, "composition")
-    paths = (sample_path(run), neighbours_path(run))
-    write_sample(run, COMPUTE)
-    here = [pq.read_table(path) for path in paths]
-    with pretend.Accelerator():
-        write_sample(run, ON_DEVICE)
-    assert [pq.read_table(path) for path in paths] == here
 
 
 def test_the_pretended_device_refuses_what_a_gpu_refuses():

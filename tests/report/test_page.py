@@ -211,14 +211,14 @@ def test_a_sample_may_miss_small_shards_and_sets(made, tmp_path, monkeypatch):
     shutil.copytree(made[0].root, tmp_path / "run")
     run = open_run(tmp_path / "run")
     monkeypatch.setattr(sample, "_shares", lambda sizes, total: [0, *[5] * (len(sizes) - 1)])
-    sample.write_sample(run, Compute())
+    sample.write_sample(run)
     rows = pq.read_table(sample.sample_path(run)).to_pylist()
     assert {row["shard"] for row in rows} == {*range(1, run.num_shards)}
     left = pq.read_table(sample.neighbours_path(run)).to_pylist()
     left = [row for row in left if row["set"] != "random"]
     table = pa.Table.from_pylist(left, sample.NEIGHBOUR)
     write_parquet(sample.neighbours_path(run), table.schema, [table], storage=run.storage)
-    monkeypatch.setattr(report_page, "write_sample", lambda run, compute: None)
+    monkeypatch.setattr(report_page, "write_sample", lambda run: None)
     write_report(run, Compute())
     shown = run.path("report").read_text(encoding="utf-8")
     assert "at a cosine of at least" not in shown

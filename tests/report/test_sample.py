@@ -6,12 +6,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 
 from datamask.config.loading import parse_settings
 from datamask.report import redundancy, sample
 from datamask.report.redundancy import SETS, neighbours_path, sample_path
-from datamask.report.sample import _quality_gains, embedding_map
+from datamask.report.sample import _quality_gains
+from datamask.report.tsne import embedding_map
 from datamask.source.texts import MOST_CHARACTERS
 from tests.conftest import nightly
 from tests.finished import finish
@@ -165,15 +165,14 @@ def test_nearest_documents_are_those_of_all_cosines(monkeypatch):
     exact = vectors.astype(np.float64)
     cosines = exact[rows] @ exact[others].T
     cosines[rows[:, None] == others] = -2
-    device = torch.device("cpu")
-    found, at = sample.nearest(vectors, rows, others, device)
+    found, at = sample.nearest(vectors, rows, others)
     assert found == pytest.approx(cosines.max(1), abs=1e-6)
     assert np.einsum("qd,qd->q", exact[rows], exact[at]) == pytest.approx(found)
     assert not (at == rows).any() and np.isin(at, others).all()
-    alone = [sample.nearest(vectors, rows[[one]], others, device) for one in range(20)]
+    alone = [sample.nearest(vectors, rows[[one]], others) for one in range(20)]
     assert [float(part[0][0]) for part in alone] == found[:20].tolist()
     for compared in (rows[:1], rows[:0]):  # the document itself, and none
-        found, at = sample.nearest(vectors, rows[:1], compared, device)
+        found, at = sample.nearest(vectors, rows[:1], compared)
         assert (found.tolist(), at.tolist()) == ([0], [-1])
 
 
