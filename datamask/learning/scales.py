@@ -9,7 +9,9 @@ The best selection by a linear term such as quality is known exactly. By facilit
 learned from the neighbours that the joint objective needs anyway. By another function of moments it
 is learned from at most `SAMPLE` random documents, and by an objective that has only values, from at
 most `SAMPLE_OF_VALUES`. Random selections are drawn, so their mean is that of real subsets: DiSF of
-a few documents is far from DiSF of their expected moments.
+a few documents is far from DiSF of their expected moments. What chance adds to a value falls with
+the number of documents, so a gain measured on a sample is reduced as the value of random documents
+is (`_share_without_chance`).
 
 docs/method.md has the definition, benchmarks/lambda_by_size.py shows what it does at each size.
 """
@@ -18,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -106,8 +109,10 @@ def references(
             random = _mean_of_all(objective, random, totals, data, num_selected, size)
         gain = None if ranges is None else ranges.get(name)
         if ranges is None or is_linear([term]):
-            drawn = means.get(name, random)
-            gain = _range_of(objective, data, size, seed, drawn, neighbours)
+            best_known = _best_of(objective, data, size, seed, means.get(name, random), neighbours)
+            gain = best_known.gain
+            if not objective.maximise:
+                gain *= _share_without_chance(best_known, random, num_selected)
         sign = 1 if objective.maximise else -1
         best = None if gain is None else random + sign * gain
         known[name] = Reference(random, best, covers.get(name))
@@ -187,15 +192,42 @@ def _mean_values(
     return means, covers
 
 
-def _range_of(
+class _Best(NamedTuple):
+    """The best selection by one term, of all documents at hand or of a sample."""
+
+    gain: float
+    """Over random ones of as many documents, at least 0; 0 if it is rounding."""
+    random: float
+    """Their mean value."""
+    num_selected: int
+
+
+def _share_without_chance(best: _Best, random: float, num_selected: float) -> float:
+    """The factor by which a gain is smaller among all documents than in the sample, in (0, 1].
+
+    Where nothing is clustered, what a minimised value such as DiSF has in random documents is
+    chance: it is proportional to 1/S, and so is what the best selection gains. The best is
+    assumed to remove the same share of *random*, the value of random documents, at every size.
+
+    Args:
+        best: measured on the sample.
+        random: mean value of random selections of *num_selected* of all documents.
+        num_selected: S among all documents.
+    """
+    if best.random <= 0 or random <= 0:
+        return 1.0
+    return float(np.clip(random / best.random, best.num_selected / num_selected, 1.0))
+
+
+def _best_of(
     objective: Objective,
     data: ShardData,
     size: int,
     seed: int,
     random: float,
     neighbours: Neighbours | None,
-) -> float:
-    """Gain of the best selection by one term over random ones, at least 0; 0 if it is rounding."""
+) -> _Best:
+    """Learn the best selection by one term; *random* is the mean value of random ones."""
     sign = 1.0 if objective.maximise else -1.0
     term = WeightedTerm(objective, 1.0)
     most = data.num_documents
@@ -211,10 +243,11 @@ def _range_of(
         means, _ = _mean_values([term], data, _random_masks(data, size, generator))
         random = means[objective.name]
     if size == data.num_documents:
-        return 0.0
+        return _Best(0.0, random, size)
     best = raw_values([term], data, _best_mask(term, data, size, seed, neighbours))
     gain = sign * (best[objective.name] - random)
-    return gain if gain > LEAST_RANGE * max(abs(random), 1e-9) else 0.0
+    is_rounding = gain <= LEAST_RANGE * max(abs(random), 1e-9)
+    return _Best(0.0 if is_rounding else gain, random, size)
 
 
 def _best_mask(

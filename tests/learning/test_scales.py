@@ -108,6 +108,19 @@ def test_a_sample_stands_for_the_corpus(name):
     assert part.range == pytest.approx(whole.range, rel=0.25)  # a third of the documents
 
 
+@pytest.mark.parametrize("clustered", [False, True])
+def test_a_range_of_a_sample_is_that_of_all_documents(clustered, monkeypatch):
+    """DiSF learned from half: where nothing is clustered, this half gains twice as much."""
+    features, quality = clusters(8000)
+    if not clustered:
+        features = np.random.default_rng(4).standard_normal((8000, 24)).astype(np.float32)
+    exact = reference_of(load_objective("disf"), features, quality, 800)
+    monkeypatch.setattr(scales, "SAMPLE", 4000)
+    sampled = reference_of(load_objective("disf"), features, quality, 800)
+    assert sampled.random == exact.random
+    assert sampled.range == pytest.approx(exact.range, rel=0.1)
+
+
 def test_terms_that_cannot_differ_have_no_range(make_shard):
     """All documents alike, all selected or none selected: the range is 0 and no term is scaled."""
     features, _ = make_shard(60, 6, 1)
