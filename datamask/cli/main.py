@@ -48,6 +48,7 @@ MORE = (
     ("embed", "inspection", "Embed TEXTS and write VECTORS, for the objective `target`."),
     ("ingest", "planning", "Convert the files of SOURCE to Parquet in FOLDER."),
     ("label", "labelling", "Label texts of RUN for a score of your own."),
+    ("rerun-failed", "rebuilding", "Resume RUN with its own settings."),
     ("seen", "inspection", "List the documents that training on tokens of RUN saw."),
     ("settings", "inspection", "List settings with default, type, range and meaning."),
     ("verify", "inspection", "Read every byte of RUN and compare it with its checksum."),

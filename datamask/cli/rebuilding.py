@@ -59,9 +59,8 @@ def rebuild(
 ) -> None:
     """Run every stage: text in, selected subset out.
 
-    Stages: plan, quality, embeddings, selection, subset, report, publication. Without options, an
-    existing RUN is finished with its own settings. --set changes some of them; with --config, those
-    that the file does not give have their defaults.
+    Stages: plan, quality, embeddings, selection, subset, report, publication.
+    --set changes the settings of an existing RUN; settings not in --config have their defaults.
 
     \b
     datamask rebuild runs/mine --set selection.ratio=0.2
@@ -69,6 +68,19 @@ def rebuild(
     """  # noqa: D301 - click wants the character itself
     settings, compute = asked_for(root, config, overrides, origin)
     rebuild_and_show(root, settings, compute, origin)
+
+
+@click.command("rerun-failed")
+@root_argument
+@set_option
+def rerun_failed(root: Root, overrides: tuple[str, ...]) -> None:
+    """Resume RUN with its own settings.
+
+    Does unfinished shards, subset, report and publication. Accepts only compute.* in --set.
+    """
+    accept_only(("compute.",), overrides)
+    settings, compute = asked_for(root, None, overrides)
+    rebuild_and_show(root, settings, compute)
 
 
 @click.command()
@@ -278,4 +290,4 @@ def _rebuilt(
     return run, results[0]
 
 
-COMMANDS = (rebuild, evaluate, sweep, apply, extend, report)
+COMMANDS = (rebuild, rerun_failed, evaluate, sweep, apply, extend, report)

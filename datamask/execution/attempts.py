@@ -51,7 +51,7 @@ def shards_failed(
     names = [run.unit_label(stage, unit) for unit in sorted(failures)]
     more = f" and {len(names) - MOST_NAMED:,} more" if len(names) > MOST_NAMED else ""
     named = f": {', '.join(names[:MOST_NAMED])}{more}" if len(names) < run.num_units(stage) else ""
-    first, command = min(failures), command or f"datamask rebuild {shlex.quote(run.address)}"
+    first, command = min(failures), command or f"datamask rerun-failed {shlex.quote(run.address)}"
     of = f"{run.num_units(stage):,}" + " shards" * (STAGES[stage].each == "shard")
     return ShardsFailedError(
         f"{run.folder_of(stage, first)}: {len(names):,} of {of} failed{named} ({failures[first]}); "

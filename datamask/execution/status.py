@@ -28,7 +28,7 @@ def next_step(run: Run, status: dict[str, list[str]]) -> str:
             check_tokens(run)
         except SettingsError as error:
             return str(error)
-    return f"run `datamask rebuild {shlex.quote(run.address)}` to resume"
+    return f"run `datamask rerun-failed {shlex.quote(run.address)}` to resume"
 
 
 def shard_table(status: dict[str, list[str]], most: int = LISTED_SHARDS) -> list[dict[str, str]]:

@@ -389,7 +389,7 @@ class Run:
             if receipt.fingerprint == self.fingerprint(stage, unit):
                 return receipt
             state = "stale"
-        command = f"datamask rebuild {shlex.quote(self.address)}"
+        command = f"datamask rerun-failed {shlex.quote(self.address)}"
         raise RunError(f"{path}: {state}; run stage `{stage}` first (`{command}`)")
 
     def make_receipt(

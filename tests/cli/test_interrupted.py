@@ -55,7 +55,7 @@ def test_shards_stop_at_their_next_checkpoint(tmp_path):
     root = finish(tmp_path / "run", chosen, "embeddings").root
     records = [root / f"records/selection/0000{shard}.parquet.json" for shard in range(2)]
     for _ in range(2):
-        process = started(COMMAND, "rebuild", root, "--set", "compute.workers=2")
+        process = started(COMMAND, "rerun-failed", root, "--set", "compute.workers=2")
         wait_until(lambda: all(map(Path.exists, records)), process)
         for path in records:
             path.unlink()
@@ -73,7 +73,7 @@ def test_shards_stop_at_their_next_checkpoint(tmp_path):
 def test_a_second_interruption_waits_for_nothing(planned):
     """A unit that reaches no checkpoint delays the first Ctrl-C, and not the second."""
     root = planned.root
-    process = started(STUCK, "rebuild", root)
+    process = started(STUCK, "rerun-failed", root)
     wait_until((root / "records/scores/00000.parquet.json").exists, process)
     process.send_signal(signal.SIGINT)
     line_with(process, "next checkpoint")

@@ -120,7 +120,7 @@ def test_status_names_what_is_left(finished, tmp_path, capsys):
     (tmp_path / "mask").rename(root / "selection" / "00001.parquet")
     masks = next(line.split() for line in lines if line.startswith("selection"))
     assert masks[1:] == ["2", "0", "1", "00001"]
-    assert "rebuild" in lines[-1]
+    assert "rerun-failed" in lines[-1]
 
 
 def test_status_of_a_finished_run_has_the_funnel_and_the_report(finished, tmp_path, capsys):

@@ -252,7 +252,7 @@ def test_settings_shows_one_key_or_a_group(capsys):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("more inge", ["plain,ingest"]),
+        ("more rerun", ["plain,rerun-failed"]),
         ("settings selection.met", ["plain,selection.method", "plain,selection.metric"]),
         ("rebuild runs --set compute.du", ["plain,compute.duckdb_memory"]),
         ("status ru", ["dir,ru"]),

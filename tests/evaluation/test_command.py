@@ -125,7 +125,7 @@ def test_status_and_verify_know_the_stages(evaluated, capsys):
     assert here("verify", root) != 0
     assert f"{path}" in capsys.readouterr().out
     assert here("status", root) == 0
-    assert "datamask rebuild" in capsys.readouterr().out
+    assert "datamask rerun-failed" in capsys.readouterr().out
     assert here("evaluate", root) == 0
     assert path.read_bytes() == kept
     assert capsys.readouterr().out == printed

@@ -84,7 +84,7 @@ def test_the_status_says_whether_the_same_command_may_succeed(
     """Transient errors are attempted four times and end with 75; the others once, with 2 or 70."""
     status = STATUSES[name, stage]
     counts = failing(lambda at, unit, number: ERRORS[name]() if at == stage else None)
-    assert here("-q", "rebuild", planned.root) == status
+    assert here("-q", "rerun-failed", planned.root) == status
     units = [None] if stage == "quality" else [0, 1, 2]
     assert counts == dict.fromkeys(units, MOST if status == 75 else 1)
     printed = capsys.readouterr().err.splitlines()
@@ -99,7 +99,7 @@ def test_what_the_user_must_fix_decides_the_status(names, planned, failing):
         return ERRORS[names[unit]]() if unit is not None and unit < len(names) else None
 
     counts = failing(choose)
-    assert here("-q", "rebuild", planned.root) == MIXED[names]
+    assert here("-q", "rerun-failed", planned.root) == MIXED[names]
     assert counts == {unit: MOST if name in TRANSIENT else 1 for unit, name in enumerate(names)}
 
 

@@ -168,6 +168,6 @@ def test_a_kill_while_vectors_are_reused_changes_nothing(whole, tmp_path):
     assert killed.returncode == -signal.SIGKILL
     run = open_run(tmp_path / "run")
     assert run.num_shards == 3 and run.states("embeddings") == ["stale", "stale", "missing"]
-    run = rebuild(tmp_path / "run")
+    run = rebuild(tmp_path / "run")  # as `rerun-failed` does
     assert contents(run) == contents(finish(tmp_path / "fresh", chosen(source), "subset"))
     assert sum(embedded(run)[:2]) < 10

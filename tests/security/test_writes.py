@@ -107,6 +107,7 @@ COMMANDS: dict[str, Callable[[str, Path, str], list[str]]] = {
     "rebuild": lambda run, place, url: ["rebuild", run, "--set", "selection.steps=5"],
     "rebuild --from": lambda run, place, url: ["rebuild", f"{place}/other", "--from", run],
     "extend": lambda run, place, url: ["extend", run],
+    "rerun-failed": lambda run, place, url: ["rerun-failed", run],
     "plan": lambda run, place, url: ["plan", run],
     "ingest": lambda run, place, url: ["ingest", f"{place}/lines.jsonl", f"{place}/ingested"],
     "report": lambda run, place, url: ["report", run],

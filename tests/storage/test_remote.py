@@ -130,7 +130,7 @@ def test_a_damaged_object_is_found_and_made_again(s3, source, machine, original)
 
 @pytest.mark.slow
 def test_commands_take_a_url(s3, finished_run, machine, original, tmp_path):
-    """status, query, rebuild, compare and report, on a machine with an empty mirror."""
+    """status, query, rerun-failed, compare and report, on a machine with an empty mirror."""
     machine("commands")
 
     def ask(*arguments: str) -> str:
@@ -141,7 +141,7 @@ def test_commands_take_a_url(s3, finished_run, machine, original, tmp_path):
     assert "120 documents in 3 shards" in ask("status", finished_run)
     sql = "select count(*) as n from documents where selected"
     assert ask("query", finished_run, sql, "--format", "json") == '{"n":30}\n'
-    assert f"subset       {finished_run}/subset" in ask("rebuild", finished_run)
+    assert f"subset       {finished_run}/subset" in ask("rerun-failed", finished_run)
     page = tmp_path / "page.html"
     ask("compare", finished_run, str(original), "-o", str(page))
     assert page.stat().st_size > 1000
