@@ -39,7 +39,7 @@ from datamask.learning.data import raw_values
 from datamask.learning.learner import learn_mask, shard_data
 from datamask.objectives.weighted import build_terms
 from datamask.quality.heuristic import parts_of
-from datamask.report.tsne import embedding_map
+from datamask.report.sample import embedding_map
 
 METHODS: dict[str, dict[str, Any]] = {
     "DATAMASK, DiSF": {"metric": "disf"},

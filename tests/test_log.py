@@ -14,7 +14,7 @@ MODULES = (
     *("quality/word_model", "quality/resemblance"),
     "analysis/explained",
     *("evaluation/training", "evaluation/ngram"),
-    *("report/sample", "report/tsne"),
+    "report/sample",
 )
 
 

@@ -25,7 +25,6 @@ from datamask.report.redundancy import (
     neighbours_path,
     sample_path,
 )
-from datamask.report.tsne import embedding_map
 from datamask.runs.files import read_columns, write_parquet
 from datamask.runs.run import Run, shard_seed
 from datamask.selection.documents import read_survivors, with_vectors
@@ -42,6 +41,9 @@ MOST_PAIRS = 1000
 EXTREMES, ASKED = 20, 1000
 """Number of documents of each kind that is not random, and of those of each selection whose nearest
 document in it is searched (docs/log.md#report)."""
+
+PRINCIPAL_COMPONENTS, PERPLEXITY, ITERATIONS, ANGLE = 50, 20, 400, 1.0
+"""Of the map by t-SNE (docs/log.md#report)."""
 
 SAMPLE = pa.schema(
     [
@@ -346,3 +348,34 @@ def _sample_table(run: Run, documents: pa.Table, features: np.ndarray) -> pa.Tab
         ),
     }
     return pa.table(columns).select(SAMPLE.names).cast(SAMPLE)
+
+
+def embedding_map(features: np.ndarray, seed: int) -> np.ndarray:
+    """Compute t-SNE of some documents, deterministic on one machine.
+
+    Args:
+        features: float32, n x D, unit rows.
+        seed: of t-SNE.
+
+    Returns:
+        float32, n x 2, in units of the map's standard deviation; three decimals.
+    """
+    from sklearn.decomposition import PCA
+    from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits
+
+    if len(features) < 4 or not np.ptp(features, axis=0).any():
+        return np.zeros((len(features), 2), dtype=np.float32)
+    # Sums over threads differ in their last digits, and t-SNE amplifies the difference.
+    with threadpool_limits(1):
+        number = min(PRINCIPAL_COMPONENTS, *features.shape)
+        reduced = PCA(number, svd_solver="full").fit_transform(features)
+        made = TSNE(
+            perplexity=min(PERPLEXITY, (len(features) - 1) / 3),
+            max_iter=ITERATIONS,
+            angle=ANGLE,
+            random_state=seed % 2**32,
+        )
+        points = made.fit_transform(reduced)
+    result: np.ndarray = np.round(points / (points.std() or 1.0), 3).astype(np.float32)
+    return result

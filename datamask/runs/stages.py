@@ -226,7 +226,7 @@ _STAGES = (
                    "evaluation.learning_rates", "evaluation.seeds"),
           of.evaluates, after_all=("arms", "training"), file="evaluation.parquet"),
     # The report and the publication.
-    Stage("report", 23, "datamask.report.page:write_report", "run",
+    Stage("report", 24, "datamask.report.page:write_report", "run",
           of.report,
           after_all=("composition", "evaluation", "order"), file="report.html",
           beside=("report/*.parquet", "report/*.json", "pictures/*.png")),

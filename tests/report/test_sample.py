@@ -10,8 +10,7 @@ import pytest
 from datamask.config.loading import parse_settings
 from datamask.report import redundancy, sample
 from datamask.report.redundancy import SETS, neighbours_path, sample_path
-from datamask.report.sample import _quality_gains
-from datamask.report.tsne import embedding_map
+from datamask.report.sample import _quality_gains, embedding_map
 from datamask.source.texts import MOST_CHARACTERS
 from tests.conftest import nightly
 from tests.finished import finish
