@@ -90,10 +90,11 @@ class Evaluation(Group):
     hold_out: float = Field(0.0, ge=0, lt=0.5)
     """share of the documents, by a seeded hash of the id, that no selection gets and models are
     scored on (0.005 to 0.02 is usual); 0: none"""
-    hold_out_by: str = "none"
+    hold_out_by: str = ""
     """score held-out documents separately by domain, dump, language, topic or a name in
-    source.groups too, and give mean, median and worst group; the mixture alone does not show what
-    happens to small kinds of text"""
+    source.groups too, and give mean, median and worst group, because the mixture alone does not
+    show what happens to small kinds of text; empty: by domain, among the documents of the mixture;
+    none: the mixture alone"""
     sets: tuple[HeldOutSet, ...] = ()
     """texts of your purpose; the verdict rests on the first set"""
     arms: tuple[Arm, ...] = Field((), max_length=50)

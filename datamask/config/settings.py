@@ -75,7 +75,7 @@ class Settings(Group):
         for number, limit in enumerate(self.selection.limits):
             for column in limit.columns:
                 yield f"selection.limits.{number}.column", column, ("topic", "quality")
-        yield "evaluation.hold_out_by", self.evaluation.hold_out_by, ("topic", "none")
+        yield "evaluation.hold_out_by", self.evaluation.hold_out_by, ("topic", "none", "")
         for number, score in enumerate(self.quality.scores):
             key = f"quality.scores.{number}"
             yield f"{key}.normalise_within", score.normalise_within, ("none", "source")

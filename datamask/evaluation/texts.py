@@ -264,7 +264,9 @@ def _from_source(run: Run, compute: Compute) -> Iterator[dict[str, Any]]:
     evaluation = run.settings.evaluation
     if not evaluation.hold_out:
         return
-    by = evaluation.hold_out_by
+    # A group that the user names is scored on documents beyond the mixture's too, and is shown even
+    # if it is the only group.
+    is_named, by = bool(evaluation.hold_out_by), evaluation.hold_out_by or "domain"
     group = f"'{SOURCE_SET}'" if by == "none" else f"coalesce({by}, '{NO_GROUP}')"
     taken = {SOURCE_SET, *(own_set.name for own_set in evaluation.sets)}
     least = LEAST_DOCUMENTS if by != "none" else 1
@@ -275,17 +277,19 @@ def _from_source(run: Run, compute: Compute) -> Iterator[dict[str, Any]]:
             _add_topics(connection, run, compute)
         rows = execute(
             connection,
-            "WITH drawn AS (SELECT *, "
-            f"{group} AS name, count(*) OVER (PARTITION BY {group}) AS size FROM documents WHERE "
-            f"dropped = 'held_out' AND {is_drawn(run.settings)}), "
-            f"large AS (SELECT name FROM drawn WHERE size >= {least} GROUP BY name "
-            f"ORDER BY max(size) DESC, name LIMIT {MOST_GROUPS}), named AS (SELECT * REPLACE "
+            f"WITH drawn AS (SELECT *, {group} AS name FROM documents WHERE "
+            f"dropped = 'held_out' AND {is_drawn(run.settings)} "
+            f"QUALIFY {is_named} OR row_number() OVER (ORDER BY {order}) <= {most}), "
+            f"large AS (SELECT name FROM drawn GROUP BY name HAVING count(*) >= {least} "
+            f"ORDER BY count(*) DESC, name LIMIT {MOST_GROUPS}), named AS (SELECT * REPLACE "
             f"(CASE WHEN name IN (SELECT name FROM large) THEN name ELSE '{OTHER_GROUPS}' END "
             "AS name), "
             f"row_number() OVER (ORDER BY {order}) AS place FROM drawn) "
             f"SELECT shard, row, id, name, place <= {most} FROM named QUALIFY place <= {most} OR "
             f"row_number() OVER (PARTITION BY name ORDER BY {order}) <= {most}",
         )
+    if not is_named and len({name for *_, name, _ in rows}) < 2:
+        by, rows = "none", [(*row[:3], SOURCE_SET, True) for row in rows]
     known = {(shard, row): rest for shard, row, *rest in rows}
     for shard, rows_read, texts in read_texts(run, list(known)):
         for row, text in zip(rows_read.tolist(), texts, strict=True):

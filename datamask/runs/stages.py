@@ -207,7 +207,7 @@ _STAGES = (
     Stage("tokenizer", 2, "datamask.evaluation.texts:make_tokenizer", "run",
           of.reads_texts("evaluation.model", "seed"), of.evaluates, after_all=("quality",),
           file="evaluation/tokenizer.parquet"),
-    Stage("held_out", 9, "datamask.evaluation.texts:encode_held_out", "run",
+    Stage("held_out", 10, "datamask.evaluation.texts:encode_held_out", "run",
           of.held_out, of.evaluates, after_all=("quality", "tokenizer"),
           more_inputs=of.held_out_groups,
           pinned_with=("example_models",), file="evaluation/held_out.parquet"),

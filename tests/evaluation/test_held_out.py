@@ -37,3 +37,23 @@ def test_few_held_out_documents_are_one_set(source, tmp_path):
     few = finished.finish(tmp_path / "few", chosen, "held_out")
     sets = pq.read_table(few.path("held_out"))["set"].to_pylist()
     assert 0 < len(sets) < 30 and {*sets} == {"all"}
+
+
+def test_documents_are_grouped_by_domain_if_there_are_two(source, tmp_path):
+    """Without `hold_out_by`, and only those of the mixture; asked for none, there are no groups."""
+    folder = tmp_path / "source"
+    folder.mkdir()
+    for path in source.glob("*.parquet"):
+        table = pq.read_table(path)
+        addresses = [f"https://{name}.org/page" for name in table["language"].to_pylist()]
+        pq.write_table(table.append_column("url", [addresses]), folder / path.name)
+    run = finished.finish(tmp_path / "run", small.settings(folder, hold_out=0.4), "held_out")
+    rows = pq.read_table(run.path("held_out")).to_pylist()
+    assert all(row["in_all"] and row["set"] == row["group"] for row in rows)
+    assert {row["group"] for row in rows} == {"de.org", "en.org"}
+    chosen = small.settings(folder, hold_out=0.4, hold_out_by="none")
+    ungrouped = pq.read_table(
+        finished.finish(tmp_path / "none", chosen, "held_out").path("held_out")
+    )
+    assert {*ungrouped["set"].to_pylist()} == {"all"}
+    assert [*ungrouped["id"].to_pylist()] == [row["id"] for row in rows]
