@@ -4,9 +4,11 @@ Creates texts of about 200 random words: copies that should be dropped, and text
 common that should stay (`KINDS`). Each document has a random score, so either of a pair may be the
 better one. A run drops near-duplicates at a similarity of 0.8, and the labels judge what it drops.
 `--set-aside K` judges another rule instead, by the exact sets: Jaccard's similarity without the
-n-grams that more than K documents of a site (here a group) share.
+n-grams that more than K documents of a site share. A group is a site, but in a share of the groups
+of versions of a page (`--mirrored`) each version has a site of its own.
 
-    python -m benchmarks.labelled_copies --rows 5000 [--rule containment] [--set-aside 10]
+    python -m benchmarks.labelled_copies --rows 5000 [--rule containment]
+    python -m benchmarks.labelled_copies --rows 5000 --set-aside 10 [--mirrored 0.5]
 """
 
 from __future__ import annotations
@@ -136,15 +138,20 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=5000)
     parser.add_argument("--rule")
     parser.add_argument("--set-aside", type=int, default=0)
+    parser.add_argument("--mirrored", type=float, default=0)
     arguments = parser.parse_args()
     groups = list(_groups(arguments.rows))
     keys = [(number, index) for number, of in enumerate(groups) for index in range(len(of[1]))]
     random.Random(0).shuffle(keys)
     if arguments.set_aside:
+        # Of versions on different sites, an n-gram is once in each: none is set aside.
+        most, mirrored = (arguments.set_aside, CROWD), 100 * arguments.mirrored
         names = {
             f"{number}-{index}"
-            for number, (_, texts, _, _, scores) in enumerate(groups)
-            for index in dropped_without_common(texts, scores, arguments.set_aside)
+            for number, (kind, texts, _, _, scores) in enumerate(groups)
+            for index in dropped_without_common(
+                texts, scores, most[kind == "crawled" and number % 100 < mirrored]
+            )
         }
     else:
         table = pa.table(

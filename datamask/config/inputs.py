@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from datamask.config import recipe
-from datamask.config.group import OF_SOURCE, Group, Model, Place, known_or_own
+from datamask.config.group import OF_SOURCE, Group, Model, Place, SourceGroup, known_or_own
 from datamask.config.scores import RESERVED_SCORE_NAMES, Score
 from datamask.config.screening import Contamination, NearDuplicates
 
@@ -155,9 +155,16 @@ class Quality(Group):
             raise ValueError(f"score names must differ, got {names}")
         made = {f"raw_{name}" for name in names}
         made |= {f"g_{score.normalise_within}" for score in self.scores}
+        made |= {f"g_{group.column}" for group in self.favoured}
         if clash := made.intersection(names):
             raise ValueError(f"name `{min(clash)}` is reserved for a column of the run's files")
         return self
+
+    @property
+    def favoured(self) -> tuple[SourceGroup, ...]:
+        """The groups that `near_duplicates` exempts, and then those that it prefers."""
+        near = self.near_duplicates
+        return (*near.exempt, *near.prefer) if near else ()
 
 
 OWN_VECTORS = ("column", "files")

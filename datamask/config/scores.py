@@ -18,7 +18,7 @@ RESERVED_SCORE_NAMES = frozenset(
         *("quality", "dropped", "selected", "logit", "content", "source", "tokenizer"),
         *("top_quality", "filename", "repeat", "file_row_number"),
         *("near_duplicate_of", "near_duplicate_similarity"),
-        *("reason", "whole_quality", "drawn", "sampled", "topic", "copy", "hash"),
+        *("reason", "whole_quality", "drawn", "sampled", "topic", "copy", "hash", "standing"),
         *("kind", "fate", "known_topic", "octave", "length", "fold"),
         *("contaminated_by", "contaminated_at", "contaminated_ngram", "contaminated_share"),
     }

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from datamask.config.group import PLACE, Group, Place, or_text
+from datamask.config.group import PLACE, Group, Place, SourceGroup, or_text
 
 
 class NearDuplicates(Group):
@@ -20,6 +20,12 @@ class NearDuplicates(Group):
     against: Annotated[tuple[str, ...], PLACE] = ()
     """earlier datasets, of whose documents near-duplicates are dropped: run folders, or Parquet or
     JSON lines with the source's columns of text and id (local, hf://, s3://)"""
+    exempt: tuple[SourceGroup, ...] = ()
+    """groups whose documents are never dropped as near-duplicates, as {column: kind, value:
+    licence}; copies of them in other groups are"""
+    prefer: tuple[SourceGroup, ...] = ()
+    """groups whose document is kept where copies stand in several groups, the first ahead of the
+    second; exact copies follow it, too; within a group, quality decides"""
 
 
 class BenchmarkSet(Group):

@@ -81,6 +81,8 @@ class Settings(Group):
             yield f"{key}.normalise_within", score.normalise_within, ("none", "source")
             if group := score.source_group:
                 yield f"{key}.where.column", group.column, ()
+        for group in self.quality.favoured:
+            yield "quality.near_duplicates", group.column, ()
 
     @model_validator(mode="after")
     def _fill_in(self) -> Self:

@@ -183,7 +183,7 @@ _NUMBER = f"((({{}}::BIGINT - {EARLIER}) << {ROW_BITS}) + {{}})"
 """SQL for the number of a document, from its shard and row (`DOCUMENT`)."""
 
 _OURS = _NUMBER.format(0, 0)
-_PREFERENCE = f"document >= {_OURS}, quality DESC, id, document"
+_PREFERENCE = f"document >= {_OURS}, standing, quality DESC, id, document"
 _SHARD_AND_ROW = f"({{0}} >> {ROW_BITS}) + {EARLIER}, {{0}} & {2**ROW_BITS - 1}"
 
 
@@ -194,7 +194,8 @@ CLUSTERED_AT_ONCE = 2**16
 def find_near_duplicates(connection: Any, run: Run) -> None:
     """Make table `near`: shard, row, `near_duplicate_of` and similarity of dropped documents.
 
-    In a cluster, documents are considered in the order of quality and, among equals, of ids. A
+    In a cluster, documents are considered in the order of `standing`, of quality and, among equals,
+    of ids. Those with standing 0 are kept in any case. Any other
     document is dropped only if it copies a kept one, by the exact rule; the first of these is
     named. Documents of earlier datasets come first and are kept. *connection* has the table
     `joined`. Table `led` has the pairs that were compared.
@@ -218,7 +219,7 @@ def find_near_duplicates(connection: Any, run: Run) -> None:
     for table in _divided(
         stream(
             connection,
-            f"SELECT document, document < {_OURS} AS earlier, cluster, sketch, ngrams FROM members "
+            "SELECT document, standing = 0 AS earlier, cluster, sketch, ngrams FROM members "
             f"WHERE document = leader ORDER BY cluster, {_PREFERENCE}",
         ),
         near,
@@ -230,7 +231,7 @@ def find_near_duplicates(connection: Any, run: Run) -> None:
         f"if(k.document < {_OURS}, 'earlier:', '') || k.id, if(is_dropped, similarity, 1) "
         "FROM members m JOIN led USING (leader) JOIN members k "
         "ON k.document = if(is_dropped, other, leader) "
-        f"WHERE m.document >= {_OURS} AND m.document <> k.document",
+        "WHERE m.standing > 0 AND m.document <> k.document",
     )
 
 
@@ -244,14 +245,16 @@ def _find_members(connection: Any, run: Run) -> None:
     units = range(run.num_units("cluster_ngrams"))
     for unit in units:
         run.receipt("cluster_ngrams", unit)
-    known = f"SELECT {_NUMBER.format('shard', 'row')} AS document, quality, id FROM joined"
+    known = (
+        f"SELECT {_NUMBER.format('shard', 'row')} AS document, standing, quality, id FROM joined"
+    )
     parameters: list[Any] = [[str(run.path("cluster_ngrams", unit)) for unit in units]]
     if "earlier_signatures" in stages_of(run.settings):
-        known += f" UNION ALL SELECT {DOCUMENT}, 0, id FROM {ROWS}"
+        known += f" UNION ALL SELECT {DOCUMENT}, 0, 0, id FROM {ROWS}"
         parameters.append(str(run.path("earlier_signatures")))
     execute(
         connection,
-        "CREATE TABLE members AS SELECT document, cluster, quality, id, sketch, ngrams, "
+        "CREATE TABLE members AS SELECT document, cluster, standing, quality, id, sketch, ngrams, "
         f"first_value(document) OVER (PARTITION BY cluster, hash(ngrams) ORDER BY {_PREFERENCE}) "
         f"AS leader FROM clusters JOIN sketches USING (document) JOIN (SELECT {_FILE} + row AS "
         "document, ngrams FROM read_parquet(?, hive_partitioning = false, filename = true)) "

@@ -71,14 +71,16 @@ def column_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskE
         if score.source_column:
             key = f"quality.scores.{index}.column"
             yield from check(score.source_column, key, _must_be(is_numeric, "a number"))
-        if (group := score.source_group) and group.column in OF_SOURCE:
-            column = columns.of_group(group.column)
-            key = "url" if group.column == "domain" else group.column
-            yield from check(column, f"source.columns.{key}", _must_be(has_text, "text"))
         if score.reads_text and source.layout == "features":
             yield SettingsError(
                 f"quality.scores.{index}.kind: {score.kind} needs text; layout `features` has none"
             )
+    named = [score.source_group for score in settings.scores if score.source_group]
+    for name in dict.fromkeys(group.column for group in (*named, *settings.quality.favoured)):
+        if name in OF_SOURCE:
+            key = "url" if name == "domain" else name
+            wanted = _must_be(has_text, "text")
+            yield from check(columns.of_group(name), f"source.columns.{key}", wanted)
 
 
 def _name_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskError]:

@@ -14,6 +14,7 @@ writes a part of it first, because only documents that are not dropped yet are c
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -23,7 +24,15 @@ import pyarrow as pa
 from datamask.config.compute import Compute
 from datamask.config.scores import Score
 from datamask.hygiene.contamination import find_contaminated
-from datamask.quality.grouping import create_groups, group_columns, group_kinds, mixed_with_groups
+from datamask.quality.grouping import (
+    create_groups,
+    favoured_kinds,
+    group_columns,
+    group_kinds,
+    is_in,
+    mixed_with_groups,
+    standing,
+)
 from datamask.quality.held_out import is_drawn
 from datamask.quality.moments import scale_of
 from datamask.runs import schemas
@@ -32,6 +41,8 @@ from datamask.runs.output import write_output
 from datamask.runs.run import Run
 from datamask.selection.model_file import judged_by
 from datamask.storage.duckdb_scratch import SHARD_OF_FILE, execute, stream, temporary_duckdb
+
+logger = logging.getLogger(__name__)
 
 QUANTILES = 1024
 """Resolution of the ranks that are kept for documents of later runs: 1/1024."""
@@ -51,9 +62,10 @@ def combine(run: Run, compute: Compute) -> None:
 def join_documents(connection: Any, run: Run, about: dict[str, Any] | None) -> Scales:
     """Make table `joined`: every document, its scores, and the reason to drop it before pruning.
 
-    It has shard, row, id, characters, tokens, the normalised scores, `quality`, `reason` and the
-    columns of contamination; with scores normalised within groups also `whole_quality`, the quality
-    without groups, and the groups g_<kind>. The view `documents` has the raw scores.
+    It has shard, row, id, characters, tokens, `standing` among copies, the normalised scores,
+    `quality`, `reason` and the columns of contamination; with scores normalised within groups also
+    `whole_quality`, the quality without groups, and the groups g_<kind>. The view `documents` has
+    the raw scores.
 
     Returns the scales, of the run or of the mask model that judges it (*about*). Refuses values
     that are too large.
@@ -61,7 +73,8 @@ def join_documents(connection: Any, run: Run, about: dict[str, Any] | None) -> S
     scores = run.settings.scores
     receipts = [run.receipt("scores", shard) for shard in range(run.num_shards)]
     known = about["normalisation"] if about else {}
-    load_documents(connection, run, group_kinds(scores))
+    kinds = [*group_kinds(scores), *favoured_kinds(run.settings.quality)]
+    load_documents(connection, run, list(dict.fromkeys(kinds)))
     scales: Scales = {}
     wholes: list[str] = []
     for index, score in enumerate(scores):
@@ -76,6 +89,10 @@ def join_documents(connection: Any, run: Run, about: dict[str, Any] | None) -> S
     _find_copies(connection, run)
     find_contaminated(connection, run)
     _join(connection, run, wholes)
+    for group in run.settings.quality.favoured:
+        if not execute(connection, f"SELECT 1 FROM documents s WHERE {is_in(group)} LIMIT 1"):
+            text = "quality.near_duplicates: no document has %s `%s`; check the name"
+            logger.warning(text, group.column, group.value)
     return scales
 
 
@@ -175,6 +192,7 @@ def _rank(
 def _find_copies(connection: Any, run: Run) -> None:
     """Make table `copies`: documents whose text is held out, or occurs earlier in the source.
 
+    A copy in a preferred group is kept rather than an earlier one in another group (`standing`).
     The `copy` is `held_out` or `duplicate`. A document without a score is dropped itself, so others
     are not dropped in its favour.
     """
@@ -182,19 +200,19 @@ def _find_copies(connection: Any, run: Run) -> None:
     scored = " AND ".join(
         f's."{score.name}" IS NOT NULL' for score in settings.scores if score.filled is None
     )
-    position = "(shard::HUGEINT << 64 | row::HUGEINT)"
+    place = f"({standing(settings.quality)}::HUGEINT << 96) | (shard::HUGEINT << 64) | row::HUGEINT"
     drops = settings.quality.duplicates == "drop"
     if not (drops or settings.evaluation.hold_out):
         execute(connection, "CREATE TABLE copies (shard INT, row BIGINT, copy VARCHAR)")
         return
     execute(
         connection,
-        "CREATE TABLE copies AS WITH texts AS (SELECT shard, row, content, "
+        f"CREATE TABLE copies AS WITH texts AS (SELECT shard, row, content, {place} AS place, "
         f"{is_drawn(settings)} AS drawn, {scored or 'true'} AS scored FROM documents s "
         "WHERE content IS NOT NULL AND characters > 0), repeated AS (SELECT content, "
-        f"bool_or(drawn) AS held_out, min({position}) FILTER (scored) AS first FROM texts "
+        "bool_or(drawn) AS held_out, min(place) FILTER (scored) AS first FROM texts "
         "GROUP BY content HAVING count(*) > 1 OR held_out) SELECT shard, row, CASE WHEN held_out "
-        f"THEN 'held_out' WHEN {drops} AND scored AND first <> {position} THEN 'duplicate' END "
+        f"THEN 'held_out' WHEN {drops} AND scored AND first <> place THEN 'duplicate' END "
         "AS copy FROM texts JOIN repeated USING (content) WHERE copy IS NOT NULL",
     )
 
@@ -204,6 +222,7 @@ def _join(connection: Any, run: Run, wholes: list[str]) -> None:
     settings, scores = run.settings, run.settings.scores
     kinds = group_kinds(scores)
     columns = ["s.shard", "s.row", "s.id", "s.characters", "s.tokens"]
+    columns.append(f"{standing(settings.quality)} AS standing")
     joins = [
         f"LEFT JOIN {table} ON {table}.shard = s.shard AND {table}.row = s.row"
         for table in ("copies", "contaminated")

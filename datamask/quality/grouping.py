@@ -13,6 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from datamask.config.group import SourceGroup
+from datamask.config.inputs import Quality
 from datamask.config.scores import Score
 from datamask.runs.run import Run
 from datamask.selection.threshold import group_column
@@ -33,6 +35,30 @@ def group_kinds(scores: tuple[Score, ...]) -> list[str]:
     """Name the kinds of groups within which scores are compared, in their order."""
     kinds = [s.normalise_within for s in scores if s.normalise_within != "none"]
     return list(dict.fromkeys(kinds))
+
+
+def favoured_kinds(quality: Quality) -> list[str]:
+    """Name the kinds of groups that decide which of several copies is kept."""
+    return list(dict.fromkeys(group.column for group in quality.favoured))
+
+
+def standing(quality: Quality) -> str:
+    """Return SQL for the place of a row s of `documents` among its copies: the lowest is kept.
+
+    It is 0 for documents that are exempt, then 1 for the most preferred group, and so on.
+    """
+    near = quality.near_duplicates
+    if near is None or not quality.favoured:
+        return "1"
+    cases = [f"WHEN {is_in(group)} THEN 0" for group in near.exempt]
+    cases += [f"WHEN {is_in(group)} THEN {at}" for at, group in enumerate(near.prefer, 1)]
+    return f"CASE {' '.join(cases)} ELSE {len(near.prefer) + 1} END"
+
+
+def is_in(group: SourceGroup) -> str:
+    """Return SQL that is true if a row s of `documents` is in a group."""
+    value = group.value.replace("'", "''")
+    return f"s.g_{group.column} = '{value}'"
 
 
 def group_columns(connection: Any, run: Run, kinds: list[str]) -> tuple[str, str]:

@@ -114,7 +114,8 @@ def combined(settings: Settings) -> list[Any]:
     of_benchmarks = [f"quality.contamination.{name}" for name in ("action", "covered", "common")]
     every = reads(*of_scores, "quality.duplicates", *of_benchmarks)(settings)
     held_out = settings.evaluation.hold_out and [settings.evaluation.hold_out, settings.seed]
-    return [*every, held_out]
+    favoured = reads("quality.near_duplicates.exempt", "quality.near_duplicates.prefer")(settings)
+    return [*every, held_out, *(favoured if settings.quality.favoured else [])]
 
 
 def pruned(settings: Settings) -> list[Any]:
@@ -273,8 +274,9 @@ def balanced_groups(settings: Settings) -> tuple[str, ...]:
 
 
 def normalised_groups(settings: Settings) -> tuple[str, ...]:
-    """Name the stages that make groups within which scores are normalised."""
-    return _of_groups(settings, (score.normalise_within for score in settings.scores))
+    """Name the stages that make groups within which scores are normalised or copies preferred."""
+    favoured = (group.column for group in settings.quality.favoured)
+    return _of_groups(settings, [*(s.normalise_within for s in settings.scores), *favoured])
 
 
 def limited_groups(settings: Settings) -> tuple[str, ...]:

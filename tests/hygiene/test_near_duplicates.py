@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from datamask.config.compute import Compute
-from datamask.errors import InputError
+from datamask.errors import InputError, SettingsError
 from datamask.execution.pipeline import run_stage
 from datamask.hygiene import similar_pairs
 from datamask.hygiene.minhash import bands_of
@@ -21,7 +21,7 @@ from datamask.runs import schemas
 from datamask.runs.output import write_output
 from datamask.storage import duckdb_scratch
 from tests.conftest import nightly
-from tests.finished import table_of
+from tests.finished import finish, settings, table_of
 from tests.hygiene.screened import SIMILARITY, judged, prose, screened, write
 from tests.hygiene.test_minhash import components, edited, jaccard
 
@@ -101,6 +101,60 @@ def test_pairs_are_judged_by_their_exact_ngrams(tmp_path, rule):
         assert pair["similarity"] == jaccard(texts[name], texts[other])
         assert pair["held"] == len(sets[name] & sets[other]) / len(sets[name])
         assert (pair["text"], pair["other_text"]) == (texts[name], texts[other])
+
+
+def test_groups_are_exempt_or_preferred(tmp_path, caplog):
+    """As a greedy search over all pairs in plain Python: who is kept, and which copy is named."""
+    generator = random.Random(8)
+    rows = []
+    for family in range(30):
+        text = prose(generator)
+        for origin in generator.choices(["web", "books", "law", "wiki"], k=6):
+            copy = generator.choice([text, edited(generator, text, 1), edited(generator, text, 1)])
+            rows.append({"text": copy, "origin": origin, "family": family})
+    generator.shuffle(rows)
+    for row, document in enumerate(rows):
+        document |= {"id": f"d{row:03d}", "edu": generator.random(), "place": row}
+    columns = {key: [row[key] for row in rows] for key in ("id", "edu", "origin")}
+    texts = [row["text"] for row in rows]
+    write(tmp_path / "s" / "a.parquet", texts[:90], **{k: v[:90] for k, v in columns.items()})
+    write(tmp_path / "s" / "b.parquet", texts[90:], **{k: v[90:] for k, v in columns.items()})
+    near = {
+        "similarity": SIMILARITY,
+        "exempt": [{"column": "origin", "value": "law"}],
+        "prefer": [{"column": "origin", "value": name} for name in ("o'r", "wiki", "books")],
+    }
+    standing = {"law": 0, "wiki": 1, "books": 2, "web": 3}
+    first = {}
+    for row in sorted(rows, key=lambda row: (standing[row["origin"]], row["place"])):
+        first.setdefault(row["text"], row["id"])
+    expected = {row["id"]: "duplicate" for row in rows if first[row["text"]] != row["id"]}
+    kept = []
+    order = sorted(rows, key=lambda row: (standing[row["origin"]], -row["edu"], row["id"]))
+    for row in order:
+        if row["id"] in expected:
+            continue
+        if row["origin"] != "law" and any(
+            jaccard(row["text"], other["text"]) >= SIMILARITY for other in kept
+        ):
+            expected[row["id"]] = "near_duplicate"
+        else:
+            kept.append(row)
+            expected[row["id"]] = None
+    source = {"path": str(tmp_path / "s"), "groups": {"origin": "origin"}}
+    chosen = settings(
+        tmp_path / "s", source=source, quality={"near_duplicates": near, "prune_fraction": 0}
+    )
+    run = finish(tmp_path / "run", chosen, "quality")
+    assert {name: row["dropped"] for name, row in judged(run).items()} == expected
+    assert "origin `o'r`" in caplog.text and "origin `wiki`" not in caplog.text
+    near["exempt"] = [{"column": "domain", "value": "a.org"}]
+    chosen = settings(tmp_path / "s", source=source, quality={"near_duplicates": near})
+    with pytest.raises(InputError) as caught:
+        plan_run(tmp_path / "other", chosen)
+    assert caught.value.column == "url"
+    with pytest.raises(SettingsError, match=r"quality.near_duplicates: no group `origin`"):
+        settings(tmp_path / "s", quality={"near_duplicates": near})
 
 
 def test_windows_of_a_log_stay_unless_their_text_is_kept(tmp_path):

@@ -155,7 +155,8 @@ def recorded(
         sets = [{"name": "known", "path": str(folder / "known.txt")}]
         earlier = pa.table({"id": ["earlier"], "text": ["river stone market window garden"]})
         pq.write_table(earlier, folder / "earlier.parquet")
-        near = {"against": [str(folder / "earlier.parquet")]}
+        near: dict[str, Any] = {"against": [str(folder / "earlier.parquet")]}
+        near["prefer"] = [{"column": "language", "value": "de"}]
         more = {"contamination": {"sets": sets, "ngram": 3}, "near_duplicates": near}
         groups["quality"] = {**groups["quality"], **more}
     if request.param == "files":
@@ -177,7 +178,10 @@ def recorded(
         groups["tokens"] = {**groups["tokens"], "tokenizer": tokenizer}
     source = corpus(folder / "source")
     columns = pq.read_table(source / "1.parquet").to_pydict()
-    columns["edu"][5] = None if request.param == "screened" else 0.0
+    columns["edu"][5] = 0.0
+    if request.param == "screened":
+        columns["edu"][5] = None
+        columns["text"][7] = f"{columns['text'][6]} river"
     pq.write_table(pa.table(columns), source / "1.parquet")
     chosen = settings(source, **groups)
     if request.param == "judged":
