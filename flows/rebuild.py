@@ -7,16 +7,15 @@ from prefect import flow
 from datamask.config.compute import Compute
 from datamask.config.evaluation import Evaluation
 from datamask.config.inputs import Embedding, Plan, Quality, Source
-from datamask.config.outputs import Publication, Subset
+from datamask.config.outputs import Publication, Subset, Tokens
 from datamask.config.selection import Selection, Topics
-from datamask.config.tokens import Tokens
 from datamask.planning.applying import check_applied, settings_to_apply
 from datamask.runs.opening import open_run, run_exists
 from datamask.storage.location import RootParameter
 from flows.orchestration.fan_out import ends_in_one_line
 from flows.orchestration.partitions import Partitions, check_deployments
 from flows.stages import finish
-from tasks.planning import plan_shards
+from tasks.stages import plan_shards
 
 
 @flow(name="rebuild", flow_run_name="rebuild {root}")

@@ -26,7 +26,7 @@ def sweep(
     folder: Path | None = None,
     compute: Compute | None = None,
 ) -> None:
-    """Make a run for each combination of other settings, and show what each reached.
+    """Make a run for each combination of the values in *over*, and compare the runs in a table.
 
     Args:
         root: the run's folder; its settings are those that are not swept, and its files are shared.

@@ -178,13 +178,9 @@ def sweep(
         _rebuilt(*given, sharing=others, shards=learned)
 
     rows, page = run_sweep(run, variants, make, learned)
-    shown = [[_rounded(value) for value in row.values()] for row in rows]
+    shown = [[round(v, 3) if isinstance(v, float) else v for v in row.values()] for row in rows]
     print_rows(list(rows[0]), shown, "table")
     click.echo(f"page  {page}")
-
-
-def _rounded(value: Any) -> Any:
-    return round(value, 3) if isinstance(value, float) else value
 
 
 @click.command()

@@ -11,10 +11,9 @@ from datamask.config import recipe
 from datamask.config.evaluation import Evaluation
 from datamask.config.group import Group
 from datamask.config.inputs import OWN_VECTORS, Embedding, Plan, Quality, Source
-from datamask.config.outputs import Publication, Subset
+from datamask.config.outputs import Publication, Subset, Tokens
 from datamask.config.scores import ColumnScore, ExamplesScore, HeuristicScore, Score
 from datamask.config.selection import FROM_RECIPE, WITHOUT_VECTORS, Selection, Topics
-from datamask.config.tokens import Tokens
 from datamask.errors import did_you_mean
 
 SMALL_RATIO = 0.25
@@ -179,7 +178,7 @@ class Settings(Group):
 
     @property
     def vector_column(self) -> str:
-        """The column of the user's own vectors, in the source or in files; empty without any."""
+        """The column that holds the user's own vectors; empty if an embedder makes the vectors."""
         if self.source.layout == "features":
             return self.embedding.column or "feature_arr"
         is_own = self.embedding.method in OWN_VECTORS

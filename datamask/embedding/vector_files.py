@@ -260,18 +260,14 @@ def read_placed(run: Run, shard: int, ids: pa.Array, rows: np.ndarray) -> np.nda
         order, done = mine[np.argsort(at[mine])], 0
         if not len(mine):
             continue
-        file = _unchanged(VectorFile(*facts), run.settings)
+        file = VectorFile(*facts)
+        if _look(file.path, run.settings) != file:
+            raise not_as_planned(file.path)
         for given in file.read(run.settings.vector_column, at[order]):
             batch = order[done : done + len(given)]
             matrix[batch] = unit_rows(given, run.settings, file.path, at[batch])
             done += len(given)
     return matrix
-
-
-def _unchanged(file: VectorFile, settings: Settings) -> VectorFile:
-    if _look(file.path, settings) != file:
-        raise not_as_planned(file.path)
-    return file
 
 
 def unit_rows(given: pa.Array, settings: Settings, path: str, rows: np.ndarray) -> np.ndarray:

@@ -82,7 +82,10 @@ def run_up_to(root: Path, settings: Settings, compute: Compute, last: str) -> Ru
 
 
 def result_of(run: Run) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return mask, logits (NaN if dropped), reasons and quality of all documents."""
+    """Return mask, logits, reasons for dropping and quality of all N documents; shapes N.
+
+    A dropped document has logit NaN, and the others have the reason None.
+    """
     shards = range(run.num_shards)
     table = pa.concat_tables(
         read_columns(run.path("quality", shard), ["dropped", "quality"]) for shard in shards

@@ -294,11 +294,11 @@ def agree(
 def is_better_drawn(
     terms: Sequence[WeightedTerm], sample: ShardData, logits_N: Tensor, num_selected: float
 ) -> bool:
-    """Return True if documents are undecided, and drawing beats keeping the highest p.
+    """Return True if drawing documents by their p beats keeping the documents of the highest p.
 
-    Where many selections are nearly the best, the best sums have p far from 0 and 1
-    (`policy.is_undecided`), as for pairwise similarity without quality. The sample, on the CPU,
-    stands for the corpus.
+    p is the probability that a document is in the selection. Where many selections are nearly the
+    best, p stays far from 0 and 1 (`policy.is_undecided`), as for pairwise similarity without
+    quality. Both ways are valued on the sample, on the CPU.
     """
     active = [term for term in terms if term.weight != 0]
     if is_linear(active) or not policy.is_undecided(logits_N):

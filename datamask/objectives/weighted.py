@@ -140,7 +140,7 @@ class WeightedObjective:
         )
 
     def values(self, masks_GB: Tensor, batch: Batch) -> Tensor:
-        """Return the joint objective of each mask, to be maximised; shape G."""
+        """Compute the weighted sum of the terms for each of G masks, to be maximised; shape G."""
         total = torch.zeros(masks_GB.shape[0], device=masks_GB.device)
         for term in self.active:
             total = total + term.factor * term.objective.values(masks_GB, batch)

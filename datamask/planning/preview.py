@@ -85,7 +85,7 @@ class PlanPreview:
 
 
 def preview(settings: Settings) -> PlanPreview:
-    """Run all cheap checks of `plan_run` and raise their errors; write nothing."""
+    """Plan a run without writing it: run the cheap checks of `plan_run`, and raise their errors."""
     plan = examine(settings)
     if plan.problems:
         raise together(plan.problems)

@@ -69,16 +69,13 @@ def _load(score: OwnScore, planned: str | None = None) -> tuple[TextScore, str]:
     path = score.path or module
     if not Path(path).exists():
         raise SettingsError(f"path of score {score.name}: no file {path} on this machine")
-    with pinned(path, None, _content) as content, _one_line(score):
+    digest_of = folder_digest if Path(path).is_dir() else content_digest
+    with pinned(path, None, digest_of) as content, _one_line(score):
         if planned not in (None, pin := digest(code, content)):
             raise not_as_planned(path)
         options = json.dumps(score.options, sort_keys=True)
         with _making:  # Threads that begin together share the object.
             return _made(score.kind, score.path, options, content), pin
-
-
-def _content(path: str) -> str:
-    return folder_digest(path) if Path(path).is_dir() else content_digest(path)
 
 
 def _one_line(score: OwnScore) -> contextlib.AbstractContextManager[None]:

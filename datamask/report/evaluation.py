@@ -66,7 +66,11 @@ def findings(run: Run) -> Findings | None:
         for name, (arms, pairs) in by_set(read_results(run)).items()
     }
     metrics = run.receipt("evaluation").metrics
-    choices = [_choices(name, *of_set) for name, of_set in sets.items() if _has_choices(of_set)]
+    choices = [
+        _choices(name, arms, pairs)
+        for name, (arms, pairs) in sets.items()
+        if arms[0]["accuracy"] is not None
+    ]
     arms, pairs = sets.pop(metrics["main"])
     others = {name: of_set for name, (_, of_set) in sets.items()}
     pairs = [pair | _in_context(pair, metrics["main"], others) for pair in pairs]
@@ -112,10 +116,6 @@ def _by_group(pair: Row) -> str:
     if pair["few"]:
         text += f" {pair['few']:,} of the groups have fewer than {FEW} texts."
     return text
-
-
-def _has_choices(of_set: tuple[list[Row], list[Row]]) -> bool:
-    return of_set[0][0]["accuracy"] is not None
 
 
 def _choices(name: str, arms: list[Row], pairs: list[Row]) -> str:

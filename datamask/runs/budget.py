@@ -40,7 +40,7 @@ def total_units(selection: Selection, num_documents: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What is known of the documents when it is asked if the budget can be met.
+    """Counts of the documents that a budget is compared with, as far as they are known.
 
     Args:
         documents: in the source.

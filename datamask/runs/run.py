@@ -278,7 +278,7 @@ class Run:
         return frozenset(stages_of(self.settings))
 
     def fingerprint(self, stage: str, unit: int = 0) -> str:
-        """Return the fingerprint of an up-to-date output of this stage."""
+        """Return the fingerprint that the output of a stage and unit has if it is up to date."""
         if (key := (stage, unit)) not in self._known:
             self._known[key] = self._compute_fingerprint(STAGES[stage], unit)
         return self._known[key]

@@ -131,7 +131,7 @@ def pruned(settings: Settings) -> list[Any]:
 
 
 def embedding(settings: Settings) -> Any:
-    """Settings of embeddings.
+    """Return the settings that determine a document's vector and how it is stored.
 
     Vectors that were computed before a setting existed stay valid while it has its default.
     """

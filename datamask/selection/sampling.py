@@ -57,7 +57,7 @@ def drawn_rows(run: Run, documents: ShardDocuments) -> np.ndarray:
 
 
 def sampled_rows(run: Run, documents: ShardDocuments) -> np.ndarray:
-    """Return a shard's stand-ins: places among its documents, ascending."""
+    """Draw a shard's stand-ins for the corpus: places among its documents, ascending."""
     return np.sort(_permuted(run, documents)[: len(sample_places(documents.left))])
 
 

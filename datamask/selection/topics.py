@@ -55,7 +55,9 @@ WORD = r"(?u)\b[^\W\d_]{3,}\b"
 
 
 def fit_topics(run: Run, compute: Compute) -> None:
-    """Write `topic_model.parquet` (`schemas.TOPIC_MODEL`).
+    """Find topics in a sample of the vectors, and write their names and directions.
+
+    The file is `topic_model.parquet` (`schemas.TOPIC_MODEL`).
 
     Raises:
         InputError: a file of the source is missing or unreadable.

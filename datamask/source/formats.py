@@ -110,7 +110,11 @@ def read_records(path: str, name: str, schema: pa.Schema) -> Iterator[pa.RecordB
             with _open_arrow(path) as reader:
                 yield from fitted(pieces(reader), schema, name)
             return
-        query = _json_query(path, schema) if _is_json(name) else _csv_query(path, name)
+        if _is_json(name):
+            query = _json_query(path, schema)
+        else:
+            header, rows = _csv(path, name)
+            query = f"SELECT * FROM {rows}" if header else ""
         if query:
             yield from fitted(_batches(query, name), schema, name)
 
@@ -337,11 +341,6 @@ def _look_into_csv(path: str, name: str, of_text: Collection[str]) -> pa.Schema:
         kind = pa.string() if is_text and pa.types.is_floating(kind) else kind
         fields.append(pa.field(column, kind, metadata=marks))
     return pa.schema(fields)
-
-
-def _csv_query(path: str, name: str) -> str:
-    header, rows = _csv(path, name)
-    return f"SELECT * FROM {rows}" if header else ""
 
 
 def _decompressed(path: str) -> io.BufferedReader[Any]:

@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 
 from datamask.config.compute import Compute
+from datamask.config.outputs import Phase
 from datamask.config.settings import Settings
-from datamask.config.tokens import Phase
 from datamask.errors import SettingsError, one_line
 from datamask.runs import schemas
 from datamask.runs.files import read_columns

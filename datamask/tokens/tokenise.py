@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from datamask.config.compute import Compute
+from datamask.config.outputs import Tokens
 from datamask.config.settings import Settings
-from datamask.config.tokens import Tokens
 from datamask.errors import SettingsError
 from datamask.runs import schemas
 from datamask.runs.files import reading, replace_file

@@ -31,8 +31,7 @@ from flows.orchestration.partitions import run_parts
 from flows.orchestration.progress import Progress, titled, watched
 from flows.orchestration.task_runners import failures as failures_of
 from flows.orchestration.task_runners import task_runner, tell_of_wait
-from tasks.planning import plan_shards, with_groups
-from tasks.stages import task_of
+from tasks.stages import plan_shards, task_of, with_groups
 
 # Prefect attaches its handler to this logger ([tool.prefect] in pyproject.toml), but no level.
 logging.getLogger("datamask").setLevel("INFO")

@@ -104,7 +104,7 @@ def test_each_automation_does_what_it_says(tmp_path, source, messages):
 
     from datamask.config.evaluation import Evaluation
     from flows.orchestration.events import tell
-    from tasks.planning import with_groups
+    from tasks.stages import with_groups
 
     short = {"hold_out": 0.2, "model": "tiny", "tokens": 1000}
     runs = {

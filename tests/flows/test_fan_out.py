@@ -215,7 +215,7 @@ def test_settings_that_are_given_change_nothing_else(tmp_path, corpus):
     from datamask.config.selection import Selection
     from datamask.runs.opening import open_run
     from flows.orchestration.fan_out import with_settings
-    from tasks.planning import with_groups
+    from tasks.stages import with_groups
 
     run = planned(tmp_path, corpus)
     before = run.settings
