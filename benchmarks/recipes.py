@@ -37,7 +37,7 @@ from datamask.evaluation.texts import NGRAM, SCORED_TOKENS, SIMILARITY, train_to
 from datamask.evaluation.verdict import holm
 from datamask.hygiene.minhash import cluster, sign
 from datamask.hygiene.words import hash_ngrams, split_words
-from datamask.quality.examples import RANDOM_DOCUMENTS
+from datamask.quality.example_texts import RANDOM_DOCUMENTS
 from datamask.quality.heuristic import heuristic_scores
 from datamask.quality.word_model import example_scores, features_of, fit_words
 from datamask.selection.per_shard import LEAST_CHANGE
@@ -190,7 +190,7 @@ class Corpus:
             fitted_to = [*self.examples, *(self.texts[row] for row in rows)]
             targets = np.repeat([1.0, 0.0], [len(self.examples), len(rows)])
         features, _ = features_of(fitted_to, WINDOWS)
-        model, figures = fit_words(features, targets)
+        model, figures, _ = fit_words(features, targets)
         print(f"  score {name}: {figures}", flush=True)
         self.auc[name] = figures["auc"]
         return example_scores(self.texts, model, WINDOWS)[0]

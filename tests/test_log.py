@@ -10,8 +10,8 @@ ROOT = Path(__file__).parents[1]
 ROOMS = ("learning", "selection", "objectives", "baselines")
 MODULES = (
     "runs/cell_counts",
-    *("quality/examples", "quality/heuristic", "quality/grouping", "quality/fitting"),
-    *("quality/word_model", "quality/resemblance"),
+    *("quality/example_texts", "quality/heuristic", "quality/grouping", "quality/fitting"),
+    *("quality/word_model", "quality/resemblance", "quality/in_groups"),
     "analysis/explained",
     *("evaluation/training", "evaluation/ngram"),
     "report/sample",

@@ -199,6 +199,11 @@ class ExamplesScore(AnyScore):
         """The group whose documents are the examples."""
         return self.where
 
+    @property
+    def matched_kind(self) -> str:
+        """The kind of groups whose shares random documents have as the examples have them."""
+        return "domain" if self.normalise_within in ("none", "source") else self.normalise_within
+
     def without_defaults(self) -> dict[str, Any]:
         """Return the score as plain data, without settings that have the default of its kind."""
         of_texts = {name: getattr(self, name) for name in OF_TEXTS} if self.path else {}

@@ -108,9 +108,9 @@ class Settings(Group):
         object.__setattr__(self, "selection", filled)  # settings are frozen
         return self
 
-    def given(self) -> dict[str, Any]:
-        """Return these settings as plain data, without values that were filled in."""
-        data = self.model_dump(mode="json")
+    def given(self, *without: str) -> dict[str, Any]:
+        """Return these settings as plain data, *without* some groups and values filled in."""
+        data = self.model_dump(mode="json", exclude={*without})
         for name in {*FROM_RECIPE} - self.selection.model_fields_set:
             del data["selection"][name]
         return data

@@ -31,7 +31,7 @@ from datamask.errors import SettingsError
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
 from datamask.planning.preview import PlanPreview
-from datamask.quality.examples import LEAST_LABELS, RANDOM_DOCUMENTS
+from datamask.quality.example_texts import LEAST_LABELS, RANDOM_DOCUMENTS
 from datamask.runs import budget
 from datamask.runs.stages import stages_of
 from datamask.source.reading import read_piece

@@ -14,7 +14,8 @@ import pyarrow as pa
 from datamask.config import scores as of
 from datamask.errors import DatamaskError
 from datamask.quality.classifier import pin_classifier, read_classified
-from datamask.quality.examples import example_scorer, pin_examples
+from datamask.quality.example_texts import pin_examples
+from datamask.quality.examples import example_scorer
 from datamask.quality.fasttext_model import fasttext_scorer, pin_fasttext
 from datamask.quality.file_scores import pin_files, read_joined, row_problems
 from datamask.quality.heuristic import heuristic_scorer

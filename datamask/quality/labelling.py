@@ -22,7 +22,7 @@ from datamask.config.inputs import WINDOWS
 from datamask.config.outputs import SAMPLED_SHARDS
 from datamask.config.rubric import Rubric
 from datamask.errors import InputError, SettingsError
-from datamask.quality.examples import LEAST_LABELS, read_texts
+from datamask.quality.example_texts import LEAST_LABELS, read_texts
 from datamask.quality.word_model import features_of, fit_words
 from datamask.runs.files import replace_file
 from datamask.runs.run import Run, digest
@@ -119,7 +119,7 @@ def by_disagreement(texts: Sequence[Sampled], labels: dict[str, int]) -> list[Sa
         features, _ = features_of([sampled.text for sampled in texts], WINDOWS)
         known = np.flatnonzero([sampled.id in labels for sampled in texts])
         targets = np.array([float(labels[texts[row].id]) for row in known.tolist()])
-        model, _ = fit_words(features[known], targets)
+        model = fit_words(features[known], targets)[0]
         distance = np.abs(rankdata(model.scores(features)) - ranks)
     order: list[int] = np.argsort(-distance, kind="stable").tolist()
     return [texts[row] for row in order]

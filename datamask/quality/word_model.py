@@ -123,7 +123,7 @@ def familiarity(features: Any, log_ratios: np.ndarray) -> np.ndarray:
 
 def fit_words(
     features: Any, targets: np.ndarray, groups: Sequence[str] = ()
-) -> tuple[WordModel, dict[str, Any]]:
+) -> tuple[WordModel, dict[str, Any], np.ndarray]:
     """Fit a logistic regression and familiarity to two targets, or a ridge regression to more.
 
     *groups* belong to the first texts, all of kind 1: folds of the cross-validation split none. If
@@ -131,7 +131,8 @@ def fit_words(
 
     Returns:
         the model, whose values for two targets are calibrated log-odds at equal numbers of both;
-        and metrics (see `examples.fit_examples`).
+        metrics (see `examples.fit_examples`); and cross-validated predictions, shape N, which are
+        0 where texts are too few for them.
     """
     from sklearn.linear_model import LogisticRegression, Ridge
     from sklearn.model_selection import KFold, PredefinedSplit, StratifiedKFold, cross_val_predict
@@ -158,7 +159,7 @@ def fit_words(
     weights, log_ratios = np.zeros(FEATURES), np.zeros(FEATURES)
     curve = np.zeros((2, 0))
     if len(classes) < 2 or (is_logistic and min(figures["examples"], figures["others"]) < FOLDS):
-        return WordModel(weights, log_ratios, 0.0, *curve), figures
+        return WordModel(weights, log_ratios, 0.0, *curve), figures, np.zeros(len(targets))
     # Places that no word of these texts has get the weight 0.
     used = np.unique(features.indices)
     features = features[:, used]
@@ -177,8 +178,8 @@ def fit_words(
         else:
             curve = fitting.isotonic_curve(predicted, targets)
         figures["correlation"] = fitting.rank_correlation(predicted, targets)
-        figures["auc"] = fitting.concordance(predicted, targets)
-    return WordModel(weights, log_ratios, intercept, *curve), figures
+        figures["auc"] = fitting.concordance(predicted, targets)[0]
+    return WordModel(weights, log_ratios, intercept, *curve), figures, predicted
 
 
 def folds_of(groups: Sequence[str], number: int) -> np.ndarray:

@@ -99,7 +99,7 @@ def groups(run: Run) -> Iterator[Finding]:
     if blamed:
         group, cause = blamed
         text += f" Score {cause['score']} differs by {group['kind']}: {_figures(cause)}."
-        command = _remedy(run, cause["score"], group["kind"])
+        command = remedy(run, cause["score"], group["kind"])
     elif any(group["step"] in _BY_SCORES for group in unusual):
         text += " No score explains this; the diversity term does."
         command = _limits(run, unusual)
@@ -188,7 +188,7 @@ def explained(run: Run) -> Iterator[Finding]:
                 text += " Use another score, or one from texts that you label."
             # Examples have the wanted kind of text, which can be the kind of a group.
             is_wanted = score.is_fitted
-            command = _remedy(run, score.name, kind)
+            command = remedy(run, score.name, kind)
             short = f"score {score.name} {'repeats the' if _is_group(row) else 'differs by'} {kind}"
             grade = "caution" if is_wanted else grade
             yield Finding(grade, "score and groups", short, text, command)
@@ -225,7 +225,7 @@ def label_command(run: Run) -> str:
     return "datamask label RUN" + ("" if run.address == str(run.root) else " -o labels")
 
 
-def _remedy(run: Run, name: str, kind: str) -> str:
+def remedy(run: Run, name: str, kind: str) -> str:
     """Return the command that keeps a score from deciding between groups."""
     if kind == "length":
         return label_command(run)
@@ -270,7 +270,7 @@ def _limits(run: Run, unusual: Sequence[Row]) -> str:
 def _accepted(run: Run, key: str, value: list[dict[str, Any]]) -> str:
     """Return the command that sets a value; empty if the run's settings refuse the value."""
     group, name = key.split(".")
-    data = run.settings.given()
+    data = run.settings.given("subset", "publication")
     try:
         parse_settings(data | {group: data[group] | {name: value}})
     except SettingsError:

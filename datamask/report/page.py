@@ -22,6 +22,7 @@ from datamask.embedding.pinning import PIN
 from datamask.embedding.speed import embedding_speed
 from datamask.objectives.formula import formula
 from datamask.quality.examples import example_figures
+from datamask.quality.in_groups import rows_in_groups
 from datamask.report import chart_data, page_data
 from datamask.report.answer import Answer, answer
 from datamask.report.charts import Chart, write_captions, write_pictures
@@ -128,6 +129,7 @@ def _page(
         correlations=query(run, "SELECT * FROM score_correlations"),
         explained=query(run, "SELECT * FROM score_explained"),
         fitted=example_figures(run),
+        in_groups=rows_in_groups(run),
         pruned=run.in_force.prune_fraction,
         moved=moved_groups(run, MOVED_GROUPS),
         shards=[row | _work(run, row["shard"]) for row in shards[:LISTED_SHARDS]],

@@ -11,9 +11,10 @@ from datamask.config.scores import ExamplesScore
 from datamask.config.selection import Selection
 from datamask.hygiene.screening import SHORTEST
 from datamask.quality.examples import example_figures
+from datamask.quality.in_groups import rows_in_groups, unordered
 from datamask.quality.resemblance import alike
 from datamask.report.finding import Finding
-from datamask.report.group_findings import label_command, prefers_quality
+from datamask.report.group_findings import label_command, prefers_quality, remedy
 from datamask.runs.run import Run
 
 MOST_LACKING = 0.5
@@ -122,6 +123,25 @@ def _examples(run: Run) -> Iterator[Finding]:
                 yield Finding("warning", "examples", short, f"Score {score.name}: {text}")
 
 
+def _in_groups(run: Run) -> Iterator[Finding]:
+    """Warn of groups whose documents a score from examples orders no better than chance."""
+    for score in run.settings.scores:
+        name = score.name
+        of_score = [row for row in rows_in_groups(run) if row["score"] == name]
+        groups = [row for row in of_score if row["kind"] != "all"]
+        if text := unordered(of_score):
+            row = min(groups, key=lambda row: row["low"] > 0.5)
+            short = f"{name} orders texts of {row['kind']} {row['name']} no better than chance"
+            is_within = score.normalise_within == row["kind"]
+            command = "" if is_within else remedy(run, name, row["kind"])
+            yield Finding("warning", "score in groups", short, f"Score {name}: {text}", command)
+        elif groups:
+            text = f"Score {name} was tested inside {len(groups)} groups; its lowest AUC is "
+            text += f"{min(row['auc'] for row in groups):.2f}, and no interval includes chance."
+            short = f"{name} orders the texts inside every group that was tested"
+            yield Finding("good", "score in groups", short, text)
+
+
 def scores(run: Run) -> Iterator[Finding]:
     """Report what quality consists of, and scores that most documents lack or that have one value.
 
@@ -152,6 +172,7 @@ def scores(run: Run) -> Iterator[Finding]:
             text += " Nothing in this run shows that the scores are right; trained models do."
         yield Finding("good" if is_tested else "unknown", "score", short, text)
     yield from _examples(run)
+    yield from _in_groups(run)
     rows = query(
         run,
         "SELECT *, missing / documents AS lacking FROM score_summary JOIN totals "

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from datamask.config.group import OF_SOURCE
 from datamask.config.scores import ExamplesScore
 from datamask.config.selection import Selection
 from datamask.config.settings import Settings
@@ -78,8 +79,10 @@ def example_models(settings: Settings) -> list[Any]:
                 read.append([score.where, columns.url, columns.language, columns.dump])
                 read += filter(None, [settings.source.groups.get(score.where.column)])
             chosen.append([score.name, score.path, score.labels, score.least_correlation, *read])
-            if score.path and score.group_column:
-                chosen.append(score.group_column)
+            if score.path:
+                kind, source = score.matched_kind, settings.source
+                of_source = source.columns.of_group(kind) if kind in OF_SOURCE else ""
+                chosen += [kind, of_source or source.groups[kind], score.group_column]
     return chosen
 
 

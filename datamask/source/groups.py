@@ -37,6 +37,13 @@ def _columns_in(expression: str, known: Iterable[str]) -> list[str]:
     return [name for name in known if name.lower() in expression.lower()]
 
 
+def group_columns(source: Source, kind: str, known: Iterable[str]) -> list[str]:
+    """Return the columns of a source with the columns *known* that a kind of groups is made of."""
+    if kind in OF_SOURCE:
+        return [source.columns.of_group(kind)]
+    return _columns_in(source.groups[kind], known)
+
+
 def group_problems(source: Source, schema: pa.Schema) -> Iterator[SettingsError]:
     """Yield an error for each expression of `source.groups` that DuckDB refuses.
 
@@ -112,12 +119,7 @@ class SourceGroups:
 
     def __init__(self, source: Source, kinds: Iterable[str], known: Collection[str]) -> None:
         self.source, self.kinds = source, list(kinds)
-        read = []
-        for kind in self.kinds:
-            if kind in OF_SOURCE:
-                read.append(source.columns.of_group(kind))
-            else:
-                read += _columns_in(source.groups[kind], known)
+        read = [name for kind in self.kinds for name in group_columns(source, kind, known)]
         # A batch without columns would not say how many rows it has.
         self.columns = list(dict.fromkeys(read)) or [source.id_column]
         """Columns of the source that the groups are made of."""

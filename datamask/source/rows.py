@@ -12,7 +12,7 @@ import io
 import json
 import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextvars import copy_context
 from itertools import chain, islice
 from pathlib import Path
@@ -317,10 +317,12 @@ def repeated_key(file: IO[bytes], path: str) -> InputError:
     return InputError("a key occurs twice in an object; keep one", path=path)
 
 
-def read_rows(path: str, columns: tuple[str, ...], files: PlannedFiles) -> Iterator[dict[str, Any]]:
+def read_rows(
+    path: str, columns: tuple[str, ...], files: PlannedFiles, more: Sequence[str] = ()
+) -> Iterator[dict[str, Any]]:
     """Yield the rows of a file as dictionaries; plain text is one row, its text in the last column.
 
-    *files*, which include the file, record its digest.
+    *files*, which include the file, record its digest. Columns *more* are read where it has them.
 
     Raises:
         InputError: the file is unreadable, lacks a column, or has another kind.
@@ -328,8 +330,9 @@ def read_rows(path: str, columns: tuple[str, ...], files: PlannedFiles) -> Itera
     check = functools.partial(check_columns, path, columns, "needed is one of")
     if path.lower().endswith(".parquet"):
         with files.open_parquet(path) as file:
-            check(file.schema_arrow.names)
-            for batch in file.iter_batches(TEXTS_AT_ONCE, columns=list(columns)):
+            check(names := file.schema_arrow.names)
+            read = [*columns, *(name for name in more if names.count(name) == 1)]
+            for batch in file.iter_batches(TEXTS_AT_ONCE, columns=[*dict.fromkeys(read)]):
                 yield from batch.to_pylist()
     elif path.lower().endswith(ROW_SUFFIXES):
         with naming(path), files.open_text(path) as raw:

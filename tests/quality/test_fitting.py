@@ -44,8 +44,23 @@ def test_concordance_counts_pairs(kinds):
         0.5 + 0.5 * np.sign((predicted[i] - predicted[j]) * (labels[i] - labels[j]))
         for i, j in pairs
     ]
-    assert concordance(predicted, labels) == pytest.approx(np.mean(won), abs=1e-6)
+    assert concordance(predicted, labels)[0] == pytest.approx(np.mean(won), abs=1e-6)
     if kinds == 2:
         auc = roc_auc_score(labels, predicted)
-        assert concordance(predicted, labels) == pytest.approx(auc, abs=1e-6)
-    assert concordance(np.zeros(60), labels) == 0.5
+        assert concordance(predicted, labels)[0] == pytest.approx(auc, abs=1e-6)
+    assert concordance(np.zeros(60), labels)[0] == 0.5
+
+
+@pytest.mark.parametrize("kinds", [2, 5])
+def test_the_interval_of_concordance_is_as_the_jackknife_says(kinds):
+    """The deviation over texts left out one by one, and an end that is at most 1."""
+    generator = np.random.default_rng(kinds)
+    labels = generator.integers(0, kinds, 200).astype(float)
+    predicted = np.round(labels + generator.normal(0, kinds, 200), 1)
+    auc, low, high = concordance(predicted, labels)
+    without = [
+        concordance(np.delete(predicted, row), np.delete(labels, row))[0] for row in range(200)
+    ]
+    error = np.std(without) * np.sqrt(199)
+    assert (high - auc, auc - low) == pytest.approx((1.96 * error,) * 2, rel=0.03)
+    assert concordance(labels, labels) == (1, 1, 1)

@@ -44,7 +44,7 @@ def test_texts_with_words_of_their_own_are_below_texts_like_the_examples():
 
     is_noise = [*[False] * 200, *(generator.random(3000) < 0.4)]
     features, _ = features_of([text(noise) for noise in is_noise], 1)
-    model, _ = fit_words(features, np.repeat([1.0, 0.0], [200, 3000]))
+    model, *_ = fit_words(features, np.repeat([1.0, 0.0], [200, 3000]))
     unseen, _ = features_of([text(noise) for noise in [False] * 100 + [True] * 100], 1)
     scores = model.scores(unseen)
     assert (scores[:100, None] > scores[None, 100:]).mean() > 0.98
@@ -76,7 +76,7 @@ def test_scores_are_calibrated_log_odds():
         for target in targets
     ]
     features, _ = features_of(texts, 1)
-    model, _ = fit_words(features[:1000], targets[:1000])
+    model, *_ = fit_words(features[:1000], targets[:1000])
     log_odds = model.scores(features[1000:])
     probability = 1 / (1 + np.exp(-log_odds))
     for low in (0.0, 0.25, 0.5, 0.75):

@@ -90,6 +90,7 @@ def drift(patch: Patch, share: float, term: float) -> Finding:
 def score(patch: Patch, quality: dict[str, Any], weight: float, pruned: float) -> Finding:
     """Name the score, and what it decides."""
     patch.setattr(quality_findings, "query", lambda run, sql: [])
+    patch.setattr(quality_findings, "rows_in_groups", lambda run: [])
     patch.setattr(
         quality_findings, "example_figures", lambda run: {"edu": {"auc": 0.8, "correlation": 0.6}}
     )
@@ -97,6 +98,14 @@ def score(patch: Patch, quality: dict[str, Any], weight: float, pruned: float) -
         quality={**quality, "prune_fraction": pruned}, selection={"quality_weight": weight}
     )
     return only([*quality_findings.scores(run)], "score")
+
+
+def in_groups(patch: Patch, low: float) -> Finding:
+    """The lower end of the interval of a score's AUC inside a domain."""
+    row = {"score": "edu", "kind": "domain", "name": "d", "texts": 200, "auc": 0.6}
+    rows = [row | {"low": low, "high": 0.7}, row | {"kind": "all", "low": 0.4, "high": 0.7}]
+    patch.setattr(quality_findings, "rows_in_groups", lambda run: rows)
+    return only([*quality_findings._in_groups(run_of())], "score in groups")
 
 
 def groups(patch: Patch, kept: int, expected: int) -> Finding:
@@ -159,6 +168,7 @@ CASES: dict[str, tuple[Any, tuple[Any, ...], list[tuple[Any, ...]]]] = {
         ],
     ),
     "groups": (groups, (100, 100), [(10, 100)]),
+    "score in groups": (in_groups, (0.51,), [(0.5,), (0.4,)]),
     "score and groups": (
         score_and_groups,
         (0.6, 0.1, 0),

@@ -19,7 +19,7 @@ from datamask.config.recipe import following
 from datamask.evaluation.units import arm_units
 from datamask.publishing.card import _settings, recipe
 from datamask.report import quality_findings
-from datamask.report.group_findings import _remedy
+from datamask.report.group_findings import remedy
 from datamask.runs.run import Run
 from tests.cli.commands import here
 from tests.finished import finish, table_of
@@ -137,7 +137,7 @@ def test_what_follows_is_in_force(tmp_path, monkeypatch):
     status = CliRunner().invoke(cli, ["status", str(run.root)])
     assert "quality.prune_fraction=0.13, selection.quality_weight=1\n" in status.output
     monkeypatch.setattr("datamask.config.recipe.following", lambda _: (0.0, 0.0))
-    command = _remedy(run, "taste", "topic")
+    command = remedy(run, "taste", "topic")
     assert "limits" in command, "scores are not normalised within topics"
 
 
