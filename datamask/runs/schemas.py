@@ -85,10 +85,8 @@ EXAMPLE_MODELS = pa.schema(
     + _never_null(targets=_DOUBLES, tested=_DOUBLES)
 )
 """`example_models.parquet`: a row for each score of kind `examples`, in the order of the settings;
-the weights and the log ratios of hashed words and pairs (`quality.word_model.WordModel`), and the
-points of the curve that calibrates a ridge regression (`quality.fitting`), none of a logistic one.
-The last four: shard (−1 in files of examples), row, target and cross-validated prediction of texts.
-"""
+the weights of a model (`quality.word_model.WordModel`), then the shard (−1 in files of examples),
+row, target and cross-validated prediction of each text."""
 
 MOMENTS = pa.schema(
     _never_null(count=_DOUBLE, quality=_DOUBLE, tokens=_DOUBLE)

@@ -96,8 +96,10 @@ LISTED = {
     "benchmark_ngrams": ("evaluation.sets", "quality.near_duplicates.against", "source"),
     "earlier_signatures": ("evaluation.sets", "quality.contamination.sets"),
     "held_out": ("quality.near_duplicates.against", "quality.contamination.sets"),
+    "report": ("publication",),
 }
-"""Settings that are read because references of all stages are listed to find those of one."""
+"""Settings that are read because references of all stages are listed to find those of one, or
+because the settings of a proposed command, which have no publication, are checked."""
 
 BY_UNIT = {"arms": ("selection", "embeddings"), "tokenised": ("subset",)}
 """Inputs of single units of a stage."""

@@ -13,7 +13,7 @@ from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
 from datamask.errors import InputError, SettingsError
 from datamask.planning.plan import plan_run
-from datamask.quality import examples
+from datamask.quality import example_texts
 from datamask.source.groups import name_groups
 from tests.finished import corpus, finish, selected_ids, settings, table_of
 
@@ -48,7 +48,7 @@ def runs(source, tmp_path_factory):
         "own": settings(source, source={"groups": OWN}, **grouped("tongue", "place")),
     }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(examples, "LEAST_LABELS", 20)
+        patch.setattr(example_texts, "LEAST_LABELS", 20)
         return [finish(root / name, settings, "composition") for name, settings in chosen.items()]
 
 
