@@ -22,8 +22,10 @@ from benchmarks.noisy_crawl import _links, _pieces, garbled
 from datamask.quality.fitting import concordance
 from datamask.quality.word_model import features_of, fit_words
 
-SITES = ("apache2-doc", "cmake-doc", "git-doc", "postgresql-doc-15", "python3.11-doc")
-SITES += ("python-django-doc", "python-sqlalchemy-doc", "debian-handbook")
+SITES = [
+    *("apache2-doc", "cmake-doc", "git-doc", "postgresql-doc-15", "python3.11-doc"),
+    *("python-django-doc", "python-sqlalchemy-doc", "debian-handbook"),
+]
 GOOD, BAD, EXAMPLES = 400, 600, 300
 """Texts of a site in the source, and examples."""
 WINDOWS = 3
@@ -81,7 +83,10 @@ def main() -> None:
     parser.add_argument("--sites", nargs="+", default=SITES)
     arguments = parser.parse_args()
     apt = Apt(arguments.work.resolve())
-    texts, sites, is_good, examples = [], [], [], []
+    texts: list[str] = []
+    sites: list[int] = []
+    is_good: list[bool] = []
+    examples: list[np.ndarray] = []
     for number, site in enumerate(arguments.sites):
         good, bad = texts_of(apt.unpack(site)[0], site, number)
         print(f"{site}: {len(good)} good, {len(bad)} bad", flush=True)

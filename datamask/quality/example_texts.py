@@ -266,7 +266,10 @@ def _strata(run: Run, kind: str, names: Sequence[str]) -> dict[int, np.ndarray]:
 
 
 def _sizes(strata: dict[int, np.ndarray], number: int) -> np.ndarray:
-    return np.sum([np.bincount(groups, minlength=number) for groups in strata.values()], axis=0)
+    counts = np.zeros(number, np.int64)
+    for groups in strata.values():
+        counts += np.bincount(groups, minlength=number)
+    return counts
 
 
 def _random_texts(
