@@ -38,13 +38,8 @@ GROUP_LIMIT = 1000
 """Maximum number of groups of a kind that are listed: the largest of the source. There may be
 millions."""
 
-SELECTIONS = {
-    "source": "true",
-    "candidates": "dropped IS NULL",
-    "selected": "selected",
-    "top_quality": "top_quality",
-}
-"""Sets of documents that are compared, each with its SQL condition."""
+SELECTIONS = ("source", "candidates", "selected", "top_quality")
+"""Sets of documents that are compared."""
 
 
 READABLE_FROM = "v1.4.0"

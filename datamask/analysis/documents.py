@@ -11,14 +11,13 @@ thread, so that equal runs give equal values.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from datamask.analysis.composition import SELECTIONS
 from datamask.config.compute import Compute
 from datamask.config.group import OF_SOURCE
 from datamask.config.selection import NO_GROUP
@@ -28,25 +27,8 @@ from datamask.runs.files import read_columns, write_parquet
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.selection.repeats import added_repeat
-from datamask.selection.threshold import group_column
-from datamask.storage.duckdb_scratch import ROWS_AT_ONCE, execute, stream, temporary_duckdb
-
-# Rows are joined by their place: all files are in the source's order, and files of masks, topics
-# and vectors have a row per document that is not dropped.
-_DOCUMENTS = """
-WITH joined AS (
-    SELECT $shard::INTEGER AS shard, s.* EXCLUDE (content)
-        REPLACE ({groups}, least(s.text_read, c.text_read) AS text_read),
-        {own}coalesce(c.topic, '{none}') AS topic, q.quality, q.dropped, {added}, c.logit,
-        coalesce(c.selected, false) AS selected
-    FROM read_parquet($scores, hive_partitioning = false) s
-    POSITIONAL JOIN read_parquet($quality, hive_partitioning = false) q
-    POSITIONAL JOIN candidates c WHERE s.row = q.row AND s.id = q.id
-)
-SELECT *, dropped IS NULL AND (quality > $least OR (quality = $least AND id <= $last))
-    AS top_quality{repeat} FROM joined
-"""
+from datamask.selection.repeats import with_repeat
+from datamask.storage.duckdb_scratch import ROWS_AT_ONCE
 
 
 def tabulate(run: Run, shard: int, compute: Compute) -> Receipt:
@@ -59,78 +41,70 @@ def tabulate(run: Run, shard: int, compute: Compute) -> Receipt:
         StorageError: the disk is full.
     """
     run.receipt("selection", shard)
-    names = [score.name for score in run.settings.scores]
     schema = schemas.documents(run.settings)
-    with temporary_duckdb(run.root, compute) as connection:
-        # Sums of floats depend on how threads divide the rows.
-        connection.execute("SET threads = 1")
-        documents = _join(connection, run, shard).select(schema.names).cast(schema)
-        metrics = {
-            name: _totals(connection, where, ["quality", *names])
-            for name, where in SELECTIONS.items()
-        }
-        path = run.root / run.beside("documents", shard)[0]
-        counted = stream(connection, _tallies(run.settings.source.kinds))
-        tallies = (batch.cast(schemas.TALLIES) for batch in counted)
-        write_parquet(path, schemas.TALLIES, tallies, storage=run.storage)
-        rows = documents.to_batches(ROWS_AT_ONCE)
-        return write_output(run, "documents", shard, schema, rows, {"totals": metrics})
+    documents = with_repeat(run, _join(run, shard), compute).select(schema.names).cast(schema)
+    scores = ["quality", *(score.name for score in run.settings.scores)]
+    sets = {
+        "source": None,
+        "candidates": pc.is_null(documents["dropped"]),
+        "selected": documents["selected"],
+        "top_quality": documents["top_quality"],
+    }
+    metrics = {
+        name: _totals(documents if of_set is None else documents.filter(of_set), scores)
+        for name, of_set in sets.items()
+    }
+    path = run.root / run.beside("documents", shard)[0]
+    tallies = pa.concat_tables(_tallies(documents, [*run.settings.source.kinds]))
+    write_parquet(path, schemas.TALLIES, [tallies], storage=run.storage)
+    rows = documents.to_batches(ROWS_AT_ONCE)
+    return write_output(run, "documents", shard, schema, rows, {"totals": metrics})
 
 
-def _join(connection: Any, run: Run, shard: int) -> pa.Table:
-    """Return the shard's documents in order, and make table `documents` for the connection."""
-    candidates = _candidates(run, shard)
-    selected = pc.sum(candidates["selected"]).as_py() or 0
-    if selected != _expected(run, shard):
+def _join(run: Run, shard: int) -> pa.Table:
+    """Return the shard's documents in order, with all columns but `repeat`.
+
+    Rows are joined by their place: all files are in the source's order, and files of masks, topics
+    and vectors have a row per document that is not dropped.
+    """
+    scores = schemas.scores(score.name for score in run.settings.scores)
+    kept = [name for name in scores.names if name != "content"]
+    facts = read_columns(run.path("scores", shard), kept).combine_chunks()
+    judged = ["quality", "dropped", *schemas.NEAR_DUPLICATE.names, *schemas.CONTAMINATION.names]
+    quality = read_columns(run.path("quality", shard), ["id", "row", *judged]).combine_chunks()
+    first, second = (table.slice(0, min(len(facts), len(quality))) for table in (facts, quality))
+    same = pc.and_(*(pc.equal(first[name], second[name]) for name in ("id", "row")))
+    number = pc.sum(same).as_py() or 0
+    if not number == len(facts) == len(quality) == run.shard_rows(shard):
         raise CorruptFileError(
-            f"{run.path('selection', shard)}: {selected} documents are selected where "
-            f"{_expected(run, shard)} are wanted; delete it and relaunch"
-        )
-    connection.register("candidates", candidates)
-    last = None
-    if run.settings.selection.scope == "corpus":
-        last = run.receipt("threshold").metrics["top_quality"]
-    elif selected:
-        [last] = execute(
-            connection,
-            "SELECT quality, id FROM read_parquet(?, hive_partitioning = false) "
-            "WHERE dropped IS NULL ORDER BY quality DESC, id LIMIT 1 OFFSET ?",
-            [str(run.path("quality", shard)), selected - 1],
-        )
-    least, last_id = last or (math.inf, "")
-    query = _DOCUMENTS.format(
-        none=NO_GROUP,
-        groups=", ".join(f"{group_column(kind, 's')} AS {kind}" for kind in OF_SOURCE),
-        own="".join(
-            f'{group_column(kind, "c")} AS "{kind}", ' for kind in run.settings.source.groups
-        ),
-        added=", ".join(
-            f"q.{name}" for name in (*schemas.NEAR_DUPLICATE.names, *schemas.CONTAMINATION.names)
-        ),
-        repeat=added_repeat(run),
-    )
-    paths = {"scores": str(run.path("scores", shard)), "quality": str(run.path("quality", shard))}
-    parameters = {"shard": shard, "least": least, "last": last_id, **paths}
-    documents = connection.sql(query, params=parameters).to_arrow_table()
-    connection.register("documents", documents)
-    if len(documents) != run.shard_rows(shard):
-        raise CorruptFileError(
-            f"{run.path('quality', shard)}: agrees with the scores on {len(documents)} of "
+            f"{run.path('quality', shard)}: agrees with the scores on {number} of "
             f"{run.shard_rows(shard)} documents; delete it and relaunch"
         )
-    return documents
+    own = _candidates(run, shard, pc.is_null(quality["dropped"]))
+    selected = own["selected"]
+    if (number := pc.sum(selected).as_py() or 0) != _expected(run, shard):
+        raise CorruptFileError(
+            f"{run.path('selection', shard)}: {number} documents are selected where "
+            f"{_expected(run, shard)} are wanted; delete it and relaunch"
+        )
+    columns = {name: facts[name] for name in kept}
+    columns |= {name: pc.fill_null(facts[name], NO_GROUP) for name in OF_SOURCE} | own
+    columns["text_read"] = pc.min_element_wise(facts["text_read"], own["text_read"])
+    columns |= {name: quality[name] for name in judged}
+    columns["shard"] = pa.repeat(pa.scalar(shard, pa.int32()), len(facts))
+    columns["top_quality"] = _top_quality(run, quality, number)
+    return pa.table(columns)
 
 
-def _candidates(run: Run, shard: int) -> pa.Table:
-    """Return columns that are not facts, with a row per document.
+def _candidates(run: Run, shard: int, is_left: pa.ChunkedArray) -> dict[str, pa.ChunkedArray]:
+    """Return columns of the files that have a row per candidate, and groups of the run's own.
 
-    Columns that only candidates have are null if a document is dropped.
+    Columns that only candidates have are null if a document is dropped, `selected` is false then.
     """
     columns = {"selection": ["logit", "selected"]}
     columns |= {"topics": ["topic"]} if run.settings.topics else {}
     columns |= {"embeddings": ["text_read"]} if run.settings.has_vectors else {}
-    is_left = pc.is_null(read_columns(run.path("quality", shard), ["dropped"])["dropped"])
-    number, counted = pc.sum(is_left).as_py(), pc.cumulative_sum(is_left.cast(pa.int64()))
+    number, counted = pc.sum(is_left).as_py() or 0, pc.cumulative_sum(is_left.cast(pa.int64()))
     rows = pc.if_else(is_left, pc.subtract(counted, 1), None)
     unknown = {"topic": pa.string(), "text_read": pa.float32()}
     arrays = {name: pa.nulls(len(is_left), kind) for name, kind in unknown.items()}
@@ -143,8 +117,32 @@ def _candidates(run: Run, shard: int) -> pa.Table:
             )
         arrays |= {name: table[name].take(rows) for name in names}
     if own := [*run.settings.source.groups]:
-        arrays |= {name: read_columns(run.path("groups", shard), [name])[name] for name in own}
-    return pa.table(arrays)
+        table = read_columns(run.path("groups", shard), own)
+        arrays |= {name: pc.fill_null(table[name], NO_GROUP) for name in own}
+    arrays["topic"] = pc.fill_null(arrays["topic"], NO_GROUP)
+    arrays["selected"] = pc.fill_null(arrays["selected"], False)
+    return arrays
+
+
+def _top_quality(run: Run, documents: pa.Table, selected: int) -> pa.ChunkedArray:
+    """Return for each document whether quality alone would select it, by the last that it does."""
+    is_left = pc.is_null(documents["dropped"])
+    if run.settings.selection.scope == "corpus":
+        last = run.receipt("threshold").metrics["top_quality"]
+    elif selected:
+        left = documents.select(["quality", "id"]).filter(is_left)
+        values = np.sort(left["quality"].to_numpy())[::-1]
+        least = values[selected - 1]
+        equal = pc.equal(left["quality"], least)
+        ids = left["id"].filter(equal).sort()
+        last = least, ids[selected - 1 - int((values > least).sum())].as_py()
+    else:
+        last = None
+    least, last_id = last or (np.inf, "")
+    quality, ids = documents["quality"], documents["id"]
+    is_last = pc.and_(pc.equal(quality, least), pc.less_equal(ids, last_id))
+    above = pc.or_(pc.greater(quality, least), is_last)
+    return pc.fill_null(pc.and_(is_left, above), False)
 
 
 def _expected(run: Run, shard: int) -> int:
@@ -158,42 +156,61 @@ def _expected(run: Run, shard: int) -> int:
     return budget.shard_units(selection, run.num_documents, survivors)
 
 
-def _tallies(kinds: Sequence[str]) -> str:
-    """Return SQL that counts documents by kind and name of their group, and fate.
+def _tallies(documents: pa.Table, kinds: list[str]) -> Iterator[pa.Table]:
+    """Count documents by kind and name of their group, and fate (`schemas.TALLIES`).
 
     Documents without a topic are in no topic. Sums of whole numbers do not depend on their order,
     unlike sums of floats.
     """
-    quoted = [f'"{kind}"' for kind in kinds]
-    cases = " ".join(f"WHEN grouping(\"{kind}\") = 0 THEN '{kind}'" for kind in kinds)
-    return f"""
-SELECT CASE {cases}
-        WHEN grouping(known_topic) = 0 THEN 'topic'
-        WHEN grouping(octave) = 0 THEN 'length' ELSE 'all' END AS kind,
-    CASE kind WHEN 'all' THEN 'all' WHEN 'length' THEN if(octave < 6, 'below 64',
-        format('{{:,}} to {{:,}}', 1::BIGINT << octave, (2::BIGINT << octave) - 1))
-    ELSE coalesce({", ".join(quoted)}, known_topic) END AS name, fate,
-    count(*) AS documents, sum(characters)::BIGINT AS characters, sum(tokens)::BIGINT AS tokens,
-    count(quality) AS scored, sum(round(1e6 * quality)::BIGINT)::BIGINT AS quality
-FROM (SELECT *, nullif(topic, '{NO_GROUP}') AS known_topic,
-    if(characters < 64, 5, floor(log2(characters))::INT) AS octave,
-    if(selected, 'selected', coalesce(dropped, 'left out')) AS fate FROM documents)
-GROUP BY fate, GROUPING SETS ((), {", ".join((*quoted, "known_topic", "octave"))})
-HAVING name IS NOT NULL ORDER BY kind, name, fate
-"""
+    fate = pc.if_else(
+        documents["selected"], "selected", pc.fill_null(documents["dropped"], "left out")
+    )
+    topic = pc.if_else(pc.equal(documents["topic"], NO_GROUP), None, documents["topic"])
+    quality = documents["quality"]
+    millionths = pc.round(pc.multiply(quality, 1e6), round_mode="half_towards_infinity")
+    numbers = {"characters": documents["characters"], "tokens": documents["tokens"]}
+    numbers |= {"scored": quality, "quality": millionths.cast(pa.int64())}
+    groups = {kind: documents[kind] for kind in kinds}
+    groups |= {"topic": topic, "length": _lengths(documents["characters"])}
+    groups["all"] = pa.repeat("all", len(documents))
+    wanted = [([], "count_all"), *((name, "sum") for name in ("characters", "tokens", "quality"))]
+    for kind in sorted(groups):
+        table = pa.table({"name": groups[kind], "fate": fate} | numbers)
+        counted = table.filter(pc.is_valid(table["name"])).group_by(
+            ["name", "fate"], use_threads=False
+        )
+        tally = counted.aggregate([*wanted, ("scored", "count")])
+        tally = tally.sort_by([("name", "ascending"), ("fate", "ascending")])
+        named = ("name", "fate", "count_all", "characters_sum", "tokens_sum", "scored_count")
+        columns = [tally[name] for name in (*named, "quality_sum")]
+        yield pa.table([pa.repeat(kind, len(tally)), *columns], schemas.TALLIES.names).cast(
+            schemas.TALLIES
+        )
 
 
-def _totals(connection: Any, where: str, scores: list[str]) -> dict[str, Any]:
-    """Return a selection's documents, characters, tokens (null if unknown) and `scores`."""
-    # Score names match [a-z][a-z0-9_]* (config.Score), so they are safe as identifiers.
-    of_scores = ", ".join(
-        f"""'{name}': {{'mean': avg("{name}"), 'least': min("{name}"), 'largest': max("{name}"),
-        'missing': count(*) - count("{name}")}}"""
-        for name in scores
-    )
-    [[totals]] = execute(
-        connection,
-        "SELECT {'documents': count(*), 'characters': sum(characters)::BIGINT, "
-        f"'tokens': sum(tokens)::BIGINT, 'scores': {{{of_scores}}}}} FROM documents WHERE {where}",
-    )
-    return dict(totals)
+def _lengths(characters: pa.ChunkedArray) -> pa.Array:
+    """Return the name of each document's band of characters, null if these are unknown."""
+    known = characters.fill_null(0).to_numpy()
+    octaves = np.maximum(np.frexp(known.astype(float))[1] - 1, 5)
+    names = [f"{1 << octave:,} to {(2 << octave) - 1:,}" for octave in range(64)]
+    names[5] = "below 64"
+    bands = pa.array(octaves, pa.int32(), mask=characters.is_null().to_numpy())
+    return pa.DictionaryArray.from_arrays(bands, names).cast(pa.string())
+
+
+def _totals(documents: pa.Table, scores: list[str]) -> dict[str, Any]:
+    """Return documents, characters, tokens (null if unknown) and `scores` of a set of documents."""
+    of_scores = {}
+    for name in scores:
+        values = documents[name].drop_null().to_numpy()
+        # Added in order: other orders round differently.
+        mean = float(np.add.accumulate(values)[-1] / len(values)) if len(values) else None
+        ends = (float(values.min()), float(values.max())) if len(values) else (None, None)
+        of_scores[name] = {
+            "mean": mean,
+            "least": ends[0],
+            "largest": ends[1],
+            "missing": len(documents) - len(values),
+        }
+    sums = {name: pc.sum(documents[name]).as_py() for name in ("characters", "tokens")}
+    return {"documents": len(documents), **sums, "scores": of_scores}

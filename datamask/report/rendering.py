@@ -14,7 +14,6 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import yaml
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
 from datamask import __version__
@@ -55,12 +54,15 @@ STEPS = {
 
 def render(template: str, folder: Path = TEMPLATES, **values: Any) -> str:
     """Render a template of a folder with values; a self-contained page if it is HTML."""
-    return _environment(folder).get_template(template).render(values)
+    rendered: str = _environment(folder).get_template(template).render(values)
+    return rendered
 
 
 @cache
-def _environment(folder: Path) -> Environment:
+def _environment(folder: Path) -> Any:
     """Return the templates of a folder, compiled once per process."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+
     environment = Environment(
         loader=FileSystemLoader(folder),
         undefined=StrictUndefined,

@@ -118,11 +118,14 @@ def repeat_column(last: tuple[Any, ...], max_repeat: int) -> str:
     return f"(1 + {' + '.join(seen)})::INTEGER"
 
 
-def added_repeat(run: Run) -> str:
-    """Return SQL for column `repeat` after a comma, null if not `selected`; or ""."""
+def with_repeat(run: Run, documents: pa.Table, compute: Compute) -> pa.Table:
+    """Add column `repeat` to documents, null if not `selected`, if documents may be repeated."""
     if run.settings.selection.max_repeat == 1:
-        return ""
+        return documents
     run.receipt("repeats")
     (row,) = read_columns(run.path("repeats")).to_pylist()
     repeats = repeat_column(tuple(row.values()), run.settings.selection.max_repeat)
-    return f", if(selected, {repeats}, NULL) AS repeat"
+    with temporary_duckdb(run.root, compute) as connection:
+        connection.register("documents", documents)
+        query = f"SELECT *, if(selected, {repeats}, NULL) AS repeat FROM documents"
+        return connection.sql(query).to_arrow_table()

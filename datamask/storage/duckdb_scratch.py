@@ -158,13 +158,18 @@ def read_only_duckdb(path: Path) -> Any:
     import duckdb
 
     connection = duckdb.connect(str(path), read_only=True)
-    folder = str(path.absolute().parent).replace("'", "''")
-    folders = f"['{folder}/documents/', '{folder}/tokens/']"
-    # DuckDB refuses this if another connection of this process has done it.
-    with contextlib.suppress(duckdb.InvalidInputException):
-        connection.execute(f"SET allowed_directories = {folders}")
-        connection.execute("SET enable_external_access = false")
-    rows = connection.execute("SELECT current_setting('enable_external_access')").fetchall()
-    if rows != [(False,)]:
-        raise AssertionError("external access is not disabled")
+
+    def is_open() -> bool:
+        setting = "SELECT current_setting('enable_external_access')"
+        return bool(connection.execute(setting).fetchall() != [(False,)])
+
+    if is_open():  # No other connection of this process has done this.
+        folder = str(path.absolute().parent).replace("'", "''")
+        folders = f"['{folder}/documents/', '{folder}/tokens/']"
+        # DuckDB refuses this if another connection does it meanwhile.
+        with contextlib.suppress(duckdb.InvalidInputException):
+            connection.execute(f"SET allowed_directories = {folders}")
+            connection.execute("SET enable_external_access = false")
+        if is_open():
+            raise AssertionError("external access is not disabled")
     return connection
