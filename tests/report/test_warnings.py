@@ -132,12 +132,6 @@ def test_collapsed_embeddings_are_told(tmp_path, caplog):
     assert "100% of random documents" in line
 
 
-@pytest.mark.slow
-def test_embeddings_of_every_direction_are_not(tmp_path, caplog):
-    """A sound run warns of nothing."""
-    assert told(of_vectors(tmp_path, vectors(1.0)), caplog) == []
-
-
 def test_a_selection_worse_than_random_is_told(tmp_path, caplog):
     """Pairwise similarity alone, over all shards: twelve documents that are drawn, not swapped."""
     features = vectors(1.0)

@@ -131,7 +131,7 @@ COMMANDS: dict[str, Callable[[str, Path, str], list[str]]] = {
 }
 """One call of each command, or two, by its name."""
 
-ELSEWHERE = {"evaluate", "sweep", "seen", "learn", "leaderboard", "limits", "ratios", "train"}
+ELSEWHERE = {"evaluate", "sweep", "seen"}
 """Commands that write outputs of stages as `rebuild` does, or only outside of runs."""
 
 
