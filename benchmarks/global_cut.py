@@ -116,11 +116,12 @@ def _repeat(run: Run, compute: Compute, documents: int) -> tuple[int, int]:
     """Documents, and how many more training sees than it should."""
     with temporary_duckdb(run.root, compute) as connection:
         connection.execute(
-            "CREATE TABLE kept (logit FLOAT, quality DOUBLE, id VARCHAR, units BIGINT)"
+            "CREATE TABLE chosen (logit FLOAT, quality DOUBLE, id VARCHAR, units BIGINT)"
         )
         for shard in range(run.num_shards):
             kept = read_ranked(run, "learning", read_survivors(run, shard), in_tokens=False)
-            execute_with(connection, kept, "INSERT INTO kept FROM arriving")
+            execute_with(connection, kept, "INSERT INTO chosen FROM arriving")
+        connection.execute("CREATE VIEW kept AS SELECT *, 4 AS most FROM chosen")
         repeat = repeat_column(last_exposure(connection, 4, documents), 4)
         query = f"SELECT count(*), sum({repeat})::BIGINT FROM kept"
         kept, seen = connection.execute(query).fetchall()[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -67,19 +67,11 @@ class Topics(Group):
     """number of topics"""
 
 
-class Limit(Group):
-    """Minimum and maximum fraction of the selection that a group of documents may have."""
+class NamedGroup(Group):
+    """Documents that are in a group of a column, or in groups of several columns at once."""
 
     column: str
-    """what defines the groups: dump, language, domain, topic, quality (fifths of the candidates,
-    from 1, the lowest, to 5), a name in source.groups, or several of these, as `topic * quality`"""
-    value: str | None = None
-    """the group (`(none)`: documents without one; of several columns `music * 5`); not set: each
-    group without another limit"""
-    floor: float = Field(0, ge=0, le=1)
-    """minimum share of the selection"""
-    cap: float = Field(1, ge=0, le=1)
-    """maximum share of the selection"""
+    value: str | None
 
     @field_validator("column", "value")
     @classmethod
@@ -102,11 +94,30 @@ class Limit(Group):
         return [] if self.value is None else self.value.split(AND, len(self.columns) - 1)
 
     @model_validator(mode="after")
-    def _check(self) -> Limit:
+    def _check_value(self) -> Self:
         if self.value is not None and len(self.groups) < len(self.columns):
             raise ValueError(
                 f"value `{self.value}` must name a group for each column of `{self.column}`"
             )
+        return self
+
+
+class Limit(NamedGroup):
+    """Minimum and maximum fraction of the selection that a group of documents may have."""
+
+    column: str
+    """what defines the groups: dump, language, domain, topic, quality (fifths of the candidates,
+    from 1, the lowest, to 5), a name in source.groups, or several of these, as `topic * quality`"""
+    value: str | None = None
+    """the group (`(none)`: documents without one; of several columns `music * 5`); not set: each
+    group without another limit"""
+    floor: float = Field(0, ge=0, le=1)
+    """minimum share of the selection"""
+    cap: float = Field(1, ge=0, le=1)
+    """maximum share of the selection"""
+
+    @model_validator(mode="after")
+    def _check(self) -> Limit:
         if self.floor > self.cap:
             raise ValueError(f"floor {self.floor} is above cap {self.cap}")
         if self.floor and self.value is None:
@@ -114,10 +125,22 @@ class Limit(Group):
         return self
 
 
+class RepeatCap(NamedGroup):
+    """Maximum number of times that training sees a document of a group."""
+
+    column: str
+    """what defines the group: dump, language, domain, topic, a name in source.groups, or several of
+    these, as `topic * language`"""
+    value: str
+    """the group (`(none)`: documents without one; of several columns `music * en`)"""
+    most: int = Field(ge=1, le=100)
+    """how often training sees a document of the group at most; the least cap of a document holds"""
+
+
 FROM_RECIPE = ("metric", "quality_weight")
 """Settings of `Selection` that `Settings` fills in where they are not given."""
 
-TRAINING = ("max_repeat", "training_documents", "training_tokens")
+TRAINING = ("max_repeat", "repeat_caps", "training_documents", "training_tokens")
 """Settings of `Selection` that do not change which documents are kept."""
 
 
@@ -152,6 +175,8 @@ class Selection(Group):
     """tokens to keep, within one document; needs token counts, or source.tokenizer"""
     max_repeat: int = Field(1, ge=1, le=100)
     """how often training sees a document at most; above 1, column `repeat` says how often"""
+    repeat_caps: tuple[RepeatCap, ...] = ()
+    """groups whose documents training sees less often than `max_repeat`"""
     training_documents: int | None = Field(None, ge=1)
     """documents that training sees, with repeats (met exactly)"""
     training_tokens: int | None = Field(None, ge=1)
@@ -219,6 +244,10 @@ class Selection(Group):
         if (self.max_repeat > 1) != (self.training is not None):
             raise ValueError(
                 "`max_repeat` above 1 and `training_documents` or `training_tokens` need each other"
+            )
+        if beyond := [cap.most for cap in self.repeat_caps if cap.most > self.max_repeat]:
+            raise ValueError(
+                f"`repeat_caps` has {max(beyond)}, but max_repeat is {self.max_repeat}"
             )
         values = [(limit.column, limit.value) for limit in self.limits]
         if len(set(values)) != len(values):

@@ -74,6 +74,9 @@ class Settings(Group):
         for number, limit in enumerate(self.selection.limits):
             for column in limit.columns:
                 yield f"selection.limits.{number}.column", column, ("topic", "quality")
+        for number, cap in enumerate(self.selection.repeat_caps):
+            for column in cap.columns:
+                yield f"selection.repeat_caps.{number}.column", column, ("topic",)
         yield "evaluation.hold_out_by", self.evaluation.hold_out_by, ("topic", "none", "")
         for number, score in enumerate(self.quality.scores):
             key = f"quality.scores.{number}"

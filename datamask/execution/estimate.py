@@ -126,6 +126,7 @@ def _settings(plan: PlanPreview, tables: list[pa.Table], source: Path) -> Settin
     size = sum(piece.bytes for piece in plan.pieces)
     kept = budget.expected_documents(settings.selection, plan.documents, size)
     budgets: dict[str, Any] = {"ratio": kept / plan.documents, "limits": (), "max_repeat": 1}
+    budgets["repeat_caps"] = ()
     budgets |= dict.fromkeys(("documents", "tokens", "training_documents", "training_tokens"))
     changes: dict[str, dict[str, Any]] = {
         "source": {"path": str(source)},

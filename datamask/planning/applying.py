@@ -32,6 +32,7 @@ def settings_to_apply(learnt: Run, source: Source | None = None) -> Settings:
     selection = settings.selection.model_copy(
         update={
             **{"mask_model": folder, "scope": "shard", "limits": (), "max_repeat": 1},
+            "repeat_caps": (),
             **{name: getattr(settings.selection, name) for name in FROM_RECIPE},
             **dict.fromkeys(("documents", "tokens", "training_documents", "training_tokens")),
             "ratio": round(about["documents"] / about["source_documents"], 6) or 1e-6,

@@ -99,7 +99,7 @@ def _name_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskEr
 
 
 def token_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskError]:
-    """Yield errors if the source lacks tokens, or columns of limits, that the selection needs."""
+    """Yield errors if the source lacks tokens, or columns of groups, that the selection needs."""
     source, selection = settings.source, settings.selection
     named = bool(source.tokenizer) or settings.counts_for_trainer
     can_count = source.layout == "documents" and named
@@ -111,6 +111,7 @@ def token_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskEr
             "source.tokenizer to count them"
         )
     limited = dict.fromkeys(selection.limited, "limits")
+    limited |= {name: "repeat_caps" for cap in selection.repeat_caps for name in cap.columns}
     groups = {name: limited[name] for name in limited if name != "quality"} | _balanced(settings)
     for column, setting in groups.items():
         if column == "length":

@@ -51,6 +51,7 @@ class Counts:
             the group's cap; None: not counted.
         epoch: least and most documents or tokens of a selection, like the training's total; None:
             not known, or the budget says it.
+        repeated: the same with all repeats that `selection.repeat_caps` allow; None: not known.
     """
 
     documents: int
@@ -59,6 +60,7 @@ class Counts:
     tokens: int | None = None
     groups: Mapping[str, int] | None = None
     epoch: tuple[int, int] | None = None
+    repeated: int | None = None
 
 
 def budget_problems(selection: Selection, counts: Counts) -> Iterator[SettingsError]:
@@ -73,7 +75,7 @@ def budget_problems(selection: Selection, counts: Counts) -> Iterator[SettingsEr
         yield problem
     elif selection.limits and counts.groups is not None:
         yield from limit_problems(selection, total, counts.groups)
-    yield from _training_problems(selection, total, counts.epoch)
+    yield from _training_problems(selection, total, counts)
 
 
 def too_few(selection: Selection, counts: Counts) -> SettingsError | None:
@@ -99,19 +101,18 @@ def check_budget(selection: Selection, counts: Counts) -> None:
         raise together(problems)
 
 
-def _training_problems(
-    selection: Selection, total: int, epoch: tuple[int, int] | None
-) -> Iterator[SettingsError]:
+def _training_problems(selection: Selection, total: int, counts: Counts) -> Iterator[SettingsError]:
     """Yield an error if training cannot see what the settings ask for, with documents repeated.
 
     An epoch sees every selected document once.
     """
+    epoch = counts.epoch
     if epoch is None and (selection.tokens is None) == (selection.training_tokens is None):
         epoch = (total, total)
     if selection.training is None or epoch is None:
         return
     least, most = epoch
-    repeated = selection.max_repeat * most
+    repeated = selection.max_repeat * most if counts.repeated is None else counts.repeated
     if not least <= selection.training <= repeated:
         name = "training_documents" if selection.training_documents else "training_tokens"
         there = f"{most:,}" if least == most else f"from {least:,} to {most:,}"

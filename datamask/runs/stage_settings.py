@@ -221,6 +221,13 @@ def _may_draw_masks(selection: Selection) -> bool:
     return selection.estimator == "policy_gradient" or (selection.estimator == "auto" and is_own)
 
 
+def repeats(settings: Settings) -> list[Any]:
+    """Settings of how often training sees each document."""
+    selection = settings.selection
+    totals = [selection.max_repeat, selection.training_documents, selection.training_tokens]
+    return [*totals, *([selection.repeat_caps] if selection.repeat_caps else [])]
+
+
 def budget(selection: Selection) -> list[Any]:
     """Return the budget in force: its kind and value."""
     if selection.tokens is not None:
@@ -285,6 +292,13 @@ def normalised_groups(settings: Settings) -> tuple[str, ...]:
 def limited_groups(settings: Settings) -> tuple[str, ...]:
     """Name the stages that make groups with floors or caps."""
     return _of_groups(settings, settings.selection.limited)
+
+
+def repeated_groups(settings: Settings) -> tuple[str, ...]:
+    """Name the stages that make groups whose repeats are capped."""
+    return _of_groups(
+        settings, (name for c in settings.selection.repeat_caps for name in c.columns)
+    )
 
 
 def held_out_groups(settings: Settings) -> tuple[str, ...]:

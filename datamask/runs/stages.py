@@ -12,7 +12,6 @@ from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
-from datamask.config.selection import TRAINING
 from datamask.config.settings import Settings
 from datamask.runs import stage_settings as of
 
@@ -183,8 +182,8 @@ _STAGES = (
           after_all=("quality", "topic_model", "outcome", "round_total", "threshold"),
           file="mask_model/model.json", beside=("mask_model/model.safetensors",)),
     Stage("repeats", 1, "datamask.selection.repeats:find_last_exposure", "run",
-          of.reads(*(f"selection.{name}" for name in TRAINING)),
-          lambda s: s.selection.max_repeat > 1, after_all=("selection",), file="repeats.parquet"),
+          of.repeats, lambda s: s.selection.max_repeat > 1, after_all=("selection",),
+          more_inputs=of.repeated_groups, file="repeats.parquet"),
     # The selected documents, and what a trainer reads.
     Stage("documents", 7, "datamask.analysis.documents:tabulate", "shard",
           lambda s: [s.topics is not None, s.has_vectors],

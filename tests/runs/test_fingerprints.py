@@ -51,7 +51,8 @@ RUNS: dict[str, dict[str, Any]] = {
             "limits": LIMITS,
             "tokens": 900,
             "max_repeat": 2,
-            "training_documents": 40,
+            "repeat_caps": [{"column": "language", "value": "de", "most": 1}],
+            "training_documents": 30,
         }
     },
     "random": {"selection": {**CORPUS, "method": "random"}},

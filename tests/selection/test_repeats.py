@@ -28,13 +28,13 @@ LOGITS = st.sampled_from([-7.5, -0.001, 0.0, 1e-30, 0.001, 0.06496, 0.5, 1.0, 2.
 KEPT = st.tuples(LOGITS, st.sampled_from([-1.5, 0.0, 0.1]), st.integers(0, 9))
 
 
-def expected(rows: list, max_repeat: int, total: int) -> list[int]:
+def expected(rows: list, most: list[int], total: int) -> list[int]:
     """Every further exposure in one list, sorted; as many as needed are taken."""
     exposures = []
     for place, (logit, quality, name, units) in enumerate(rows):
         worth = 1.0 + max(logit, 0.0)
         decayed = 1.0
-        for _ in range(2, max_repeat + 1):
+        for _ in range(2, most[place] + 1):
             decayed *= DECAY
             exposures.append((-worth * decayed, -logit, -quality, name, place, units))
     repeats, left = [1] * len(rows), total - sum(row[3] for row in rows)
@@ -46,16 +46,16 @@ def expected(rows: list, max_repeat: int, total: int) -> list[int]:
     return repeats
 
 
-def found(rows: list, max_repeat: int, total: int) -> list[int]:
+def found(rows: list, most: list[int], max_repeat: int, total: int) -> list[int]:
     """The repeats of rows (logit, quality, id, units), from the last exposure alone."""
     with duckdb.connect() as connection:
-        columns = "(logit FLOAT, quality DOUBLE, id VARCHAR, units BIGINT)"
+        columns = "(logit FLOAT, quality DOUBLE, id VARCHAR, units BIGINT, most INT)"
         connection.execute(f"CREATE TABLE kept {columns}")
-        connection.executemany("INSERT INTO kept VALUES (?, ?, ?, ?)", rows)
+        values = [(*row, number) for row, number in zip(rows, most, strict=True)]
+        connection.executemany("INSERT INTO kept VALUES (?, ?, ?, ?, ?)", values)
         last = last_exposure(connection, max_repeat, total - sum(row[3] for row in rows))
-        repeats = dict(
-            connection.execute(f"SELECT id, {repeat_column(last, max_repeat)} FROM kept").fetchall()
-        )
+        repeat = f"least({repeat_column(last, max_repeat)}, most)"
+        repeats = dict(connection.execute(f"SELECT id, {repeat} FROM kept").fetchall())
     return [repeats[row[2]] for row in rows]
 
 
@@ -68,14 +68,17 @@ def test_repeats_are_the_most_valuable_exposures(kept, max_repeat, in_tokens, da
         for place, (logit, quality, tokens) in enumerate(kept)
     ]
     epoch = sum(row[3] for row in rows)
-    total = data.draw(st.integers(epoch, epoch * max_repeat))
-    repeats = found(rows, max_repeat, total)
-    assert repeats == expected(rows, max_repeat, total)
+    caps = st.lists(st.integers(1, max_repeat), min_size=len(rows), max_size=len(rows))
+    most = data.draw(st.just([max_repeat] * len(rows)) | caps)
+    reach = sum(row[3] * number for row, number in zip(rows, most, strict=True))
+    total = data.draw(st.integers(epoch, reach))
+    repeats = found(rows, most, max_repeat, total)
+    assert repeats == expected(rows, most, total)
     seen = sum(count * row[3] for count, row in zip(repeats, rows, strict=True))
     assert total <= seen < total + max(1, *(row[3] for row in rows))
     assert {*repeats} <= {*range(1, max_repeat + 1)}
     by_logit = [repeats[place] for place in sorted(range(len(rows)), key=lambda p: rows[p][0])]
-    is_strict = len({row[0] for row in rows}) == len(rows)
+    is_strict = len({row[0] for row in rows}) == len(rows) and {*most} == {max_repeat}
     assert not is_strict or by_logit == sorted(by_logit)
 
 
@@ -97,7 +100,7 @@ def test_the_subset_has_the_repeats_of_all_shards_together(made):
         (row["logit"], row["quality"], row["id"], row["token_count"]) for row in subset.to_pylist()
     ]
     repeats = subset["repeat"].to_pylist()
-    assert repeats == expected(rows, 3, 2000)
+    assert repeats == expected(rows, [3] * len(rows), 2000)
     assert set(repeats) == {1, 2, 3} or set(repeats) == {1, 3}
     seen = sum(count * row[3] for count, row in zip(repeats, rows, strict=True))
     assert 0 <= seen - 2000 < max(row[3] for row in rows)
@@ -132,6 +135,32 @@ def test_only_what_shows_repeats_depends_on_them(made, tmp_path):
         assert (again.root / path.relative_to(made.root)).read_bytes() == path.read_bytes()
 
 
+def test_groups_are_repeated_less(made, tmp_path, caplog):
+    """Alone and together with another column, the least cap of a document; no mask is stale."""
+    shutil.copytree(made.root, tmp_path / "run")
+    caps = [
+        {"column": "language", "value": "de", "most": 1},
+        {"column": "domain * language", "value": "site1.org*en", "most": 2},
+        {"column": "dump", "value": "nowhere", "most": 1},
+    ]
+    change = {"repeat_caps": caps, "training_tokens": 1700}
+    selection = parse_settings({"selection": made.settings.selection.changed(change)}).selection
+    chosen = made.settings.model_copy(update={"selection": selection})
+    again = plan_run(tmp_path / "run", chosen)
+    assert not again.remaining("selection") and again.remaining("repeats")
+    rows = table_of(finish(again.root, chosen, "subset"), "subset").to_pylist()
+    most = [
+        1 if row["language"] == "de" else 2 if "SITE1" in row["url"].upper() else 3 for row in rows
+    ]
+    kept = [(row["logit"], row["quality"], row["id"], row["token_count"]) for row in rows]
+    assert [row["repeat"] for row in rows] == expected(kept, most, 1700)
+    assert {*most} == {1, 2, 3} and "dump `nowhere`" in caplog.text
+    reach = sum(number * row["token_count"] for number, row in zip(most, rows, strict=True))
+    selection = selection.model_copy(update={"training_tokens": reach + 1})
+    with pytest.raises(SettingsError, match=rf" to {reach}$"):
+        finish(again.root, made.settings.model_copy(update={"selection": selection}))
+
+
 @pytest.mark.parametrize("total", [100, 100_000])
 def test_tokens_that_the_subset_does_not_have_are_refused_before_it_is_written(
     made, tmp_path, total
@@ -152,6 +181,8 @@ def test_tokens_that_the_subset_does_not_have_are_refused_before_it_is_written(
     [
         ({"max_repeat": 2}, "need each other"),
         ({"training_tokens": 5}, "need each other"),
+        ({"repeat_caps": [{"column": "dump", "value": "a", "most": 2}]}, "max_repeat is 1"),
+        ({"repeat_caps": [{"column": "dump*topic", "value": "a", "most": 1}]}, "each column"),
         ({"max_repeat": 2, "training_tokens": 5, "training_documents": 5}, "are both set"),
     ],
 )
