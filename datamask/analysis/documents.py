@@ -173,13 +173,14 @@ def _tallies(documents: pa.Table, kinds: list[str]) -> Iterator[pa.Table]:
     groups = {kind: documents[kind] for kind in kinds}
     groups |= {"topic": topic, "length": _lengths(documents["characters"])}
     groups["all"] = pa.repeat("all", len(documents))
-    wanted = [([], "count_all"), *((name, "sum") for name in ("characters", "tokens", "quality"))]
+    wanted: list[tuple[Any, str]] = [([], "count_all"), ("scored", "count")]
+    wanted += [(name, "sum") for name in ("characters", "tokens", "quality")]
     for kind in sorted(groups):
         table = pa.table({"name": groups[kind], "fate": fate} | numbers)
         counted = table.filter(pc.is_valid(table["name"])).group_by(
             ["name", "fate"], use_threads=False
         )
-        tally = counted.aggregate([*wanted, ("scored", "count")])
+        tally = counted.aggregate(wanted)
         tally = tally.sort_by([("name", "ascending"), ("fate", "ascending")])
         named = ("name", "fate", "count_all", "characters_sum", "tokens_sum", "scored_count")
         columns = [tally[name] for name in (*named, "quality_sum")]

@@ -84,8 +84,8 @@ def test_the_body_tells_the_recipe(make_run):
         assert part in text
     assert run.settings.explained()[0] in text
     assert "compete within their shard" in text
-    objective = "λ · quality / σ(quality) + (1 − λ) · facility_location / σ(facility_location)"
-    assert f"| Objective | {objective}, λ = 0; σ is the standard deviation" in text
+    diversity = "(1 − λ) · facility_location / range(facility_location)"
+    assert f"| Objective | λ · quality / range(quality) + {diversity}, λ = 0; " in text
     assert "pyarrow" in text
     assert "selected by `random`" in text_of(make_run({"selection": {"method": "random"}}))
     assert "hf://datasets/ada/subset@v1/data/default/train-*.parquet" in text
