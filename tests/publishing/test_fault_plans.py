@@ -83,9 +83,10 @@ def test_the_dataset_is_whole_or_the_failure_is_clear(make_run, hub, monkeypatch
     else:
         assert "\n" not in failure and hub.token not in failure
         assert files(hub, "main") in (before["main"], ours, {})
-        # The Hub cannot move a tag, only delete and make it: gone if making it keeps failing.
-        is_lost = any(fault.on == "tag" and fault.times > ATTEMPTS for fault in hub.faults)
-        assert files(hub, "v1") == (None if is_lost else before["v1"])
+        # The Hub cannot move a tag, only delete and make it: it may be gone if making it keeps
+        # failing after the right to make one was proven.
+        may_be_lost = any(fault.on == "tag" and fault.times > ATTEMPTS for fault in hub.faults)
+        assert files(hub, "v1") in [before["v1"], *([None] if may_be_lost else [])]
 
     hub.faults = []
     send(run, attempts=ATTEMPTS)
