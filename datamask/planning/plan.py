@@ -37,7 +37,7 @@ from datamask.runs.run import DUMPS_KEY, Run, digest
 from datamask.runs.schemas import Piece
 from datamask.runs.stages import stages_of
 from datamask.source.convert import convert, share_copies
-from datamask.source.opening import is_remote
+from datamask.source.opening import check_on_record, is_remote
 from datamask.source.originals import FOLDER, NOTE, at_original
 from datamask.source.reading import SCHEMA_KEY
 from datamask.storage.local import Storage
@@ -341,6 +341,8 @@ def _another_cut(before: Run, plan: PlanPreview) -> Iterator[RunError]:
     notes += [f"{new_files[key].path} was added" for key in new_files.keys() - old_files.keys()]
     both = old_files.keys() & new_files.keys()
     changed = [key for key in both if old_files[key].digest != new_files[key].digest]
+    for key in changed:
+        check_on_record(new_files[key].path)  # Damage to the footer of a copy looks like a change.
     notes += [f"{new_files[key].path} has changed" for key in changed]
     notes.sort()
     more = f" (and {len(notes) - 3:,} more)" if len(notes) > 3 else ""

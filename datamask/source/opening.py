@@ -231,7 +231,7 @@ def check_on_record(path: str) -> None:
     Raises:
         CorruptFileError: the file is damaged; it is set aside.
     """
-    if is_remote(path):
+    if is_remote(path) or not os.path.exists(resolve_path(path)):
         return
     file = Path(resolve_path(path))
     for home in file.parents:
@@ -253,16 +253,22 @@ def open_parquet(
 
     Raises:
         InputError: missing, truncated, encrypted, not a Parquet file, or not the planned one.
+        CorruptFileError: as by `check_on_record`.
     """
-    with (
-        naming(path, shard),
-        _opened(path, shard) as (raw, state),
-        PinnedParquet(raw, path, shard, text, state) as file,
-    ):
-        if planned not in (None, file.digest):
-            raise not_as_planned(path, shard)
-        yield file
-        file.check()
+    try:
+        with (
+            naming(path, shard),
+            _opened(path, shard) as (raw, state),
+            PinnedParquet(raw, path, shard, text, state) as file,
+        ):
+            if planned not in (None, file.digest):
+                raise not_as_planned(path, shard)
+            yield file
+            file.check()
+    except InputError:
+        # A damaged copy is made again; the user has nothing to correct in it.
+        check_on_record(path)
+        raise
 
 
 @contextlib.contextmanager

@@ -86,6 +86,21 @@ def test_no_bit_of_a_copy_may_change(source, tmp_path):
         assert sum(len(batch) for batch in file.iter_batches()) == 30
 
 
+@pytest.mark.parametrize("from_end", [1, 6, 30, 200, 700])
+def test_a_damaged_footer_is_a_damaged_copy(source, tmp_path, from_end):
+    """Not a source that has changed, which a user would have to restore; launches mend it."""
+    run = plan_run(tmp_path / "run", finished.settings(source))
+    path = run.root / "converted/a.jsonl.parquet"
+    whole = path.read_bytes()
+    data = bytearray(whole)
+    data[-from_end] ^= 4
+    path.write_bytes(data)
+    with pytest.raises(CorruptFileError):
+        plan_run(run.root, None)
+    plan_run(run.root, None)
+    assert path.read_bytes() == whole
+
+
 def test_verify_reads_what_no_stage_writes(source, tmp_path):
     """Copies, their note and labels are set aside; a launch makes the copies again."""
     root = tmp_path / "run"
