@@ -41,7 +41,14 @@ from datamask.runs.opening import run_storage
 from datamask.source.long_texts import may_expand
 from datamask.storage import clients, unchanged
 from datamask.storage.names import partitions
-from datamask.storage.unchanged import State, content_digest, not_as_planned, state_of
+from datamask.storage.unchanged import (
+    DIGITS,
+    HashedReader,
+    State,
+    content_digest,
+    not_as_planned,
+    state_of,
+)
 
 SOURCE_PIN = "scores:source"
 """Key of the commit at which a Hub source is read, among a run's pinned revisions."""
@@ -54,9 +61,6 @@ section 5.5)."""
 
 TAIL_BYTES = 64 * 2**10
 """Bytes fetched from the end of a Parquet file at first: most footers are smaller."""
-
-DIGITS = 32
-"""Hexadecimal digits of a digest."""
 
 
 def is_remote(path: str) -> bool:
@@ -304,36 +308,12 @@ def _read_footer(file: Any, path: str, shard: int | None) -> tuple[int, bytes]:
     return size, tail[-length:]
 
 
-class _Hashing(io.RawIOBase):
-    """Bytes of a file, hashed as they are read; once it has ended for a reader, it stays so."""
-
-    def __init__(self, raw: IO[bytes]) -> None:
-        self._raw, self._hash, self._ended = raw, hashlib.sha256(), False
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        # A file that is being written can end early and go on later: no reader got the rest.
-        block = b"" if self._ended else self._raw.read(len(buffer))
-        self._ended = not block
-        self._hash.update(block)
-        buffer[: len(block)] = block
-        return len(block)
-
-    def digest(self) -> str:
-        """Read the rest of the file and return the digest of all of it."""
-        while not self._ended and (block := self._raw.read(2**20)):
-            self._hash.update(block)
-        return self._hash.hexdigest()[:DIGITS]
-
-
 @contextlib.contextmanager
-def open_text(path: str) -> Iterator[io.BufferedReader[_Hashing]]:
+def open_text(path: str) -> Iterator[io.BufferedReader[HashedReader]]:
     """Open a text file if it can be UTF-8; otherwise Arrow would blame its rows."""
     check_on_record(path)
     with open_binary(path) as raw:
-        file = io.BufferedReader(_Hashing(raw), 2**20)
+        file = io.BufferedReader(HashedReader(raw), 2**20)
         unchanged.check_pointer(file.peek(len(unchanged.LFS)), path)
         if b"\0" in file.peek(4)[:4]:
             raise InputError("encoded in UTF-16 or UTF-32; convert it to UTF-8", path=path)
@@ -359,7 +339,7 @@ class PlannedFiles:
             yield file
 
     @contextlib.contextmanager
-    def open_text(self, name: str) -> Iterator[io.BufferedReader[_Hashing]]:
+    def open_text(self, name: str) -> Iterator[io.BufferedReader[HashedReader]]:
         """Open one of the files, as `open_text` does; then read its rest for the digest."""
         with open_text(name) as file:
             yield file
@@ -398,7 +378,7 @@ def digest_file(path: str) -> str:
         if not is_remote(path):
             return content_digest(path)
         with open_binary(path) as raw:
-            return _Hashing(raw).digest()
+            return HashedReader(raw).digest()
 
 
 def digest_files(path: str, suffixes: tuple[str, ...] = SCORE_SUFFIXES) -> str:

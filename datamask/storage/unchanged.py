@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
+import io
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO, Any
 
 from datamask.errors import InputError
 from datamask.storage.local import sha256_of
@@ -19,6 +22,10 @@ State = tuple[int, int, int]
 
 LFS = b"version https://git-lfs"
 """The beginning of what git checks out in place of a file if git-lfs is not installed."""
+
+
+DIGITS = 32
+"""Hexadecimal digits of a digest."""
 
 
 def state_of(facts: os.stat_result) -> State:
@@ -42,7 +49,7 @@ def sha256_at(path: str) -> str:
 
 def content_digest(path: str) -> str:
     """Return 32 hexadecimal digits that identify the content of a local file."""
-    return sha256_at(path)[:32]
+    return sha256_at(path)[:DIGITS]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -90,3 +97,29 @@ def check_local(path: str, name: str) -> None:
     """`check_pointer` for a local file, which messages call *name*."""
     with open(path, "rb") as file:
         check_pointer(file.read(len(LFS)), name)
+
+
+class HashedReader(io.RawIOBase):
+    """Bytes of a file, hashed as they are read; once it has ended for a reader, it stays so."""
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        self._raw, self._hash, self._ended = raw, hashlib.sha256(), False
+
+    def readable(self) -> bool:
+        """Return True, as a reader's wrapper asks."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read the next bytes into a buffer; return their number, 0 at the end."""
+        # A file that is being written can end early and go on later: no reader got the rest.
+        block = b"" if self._ended else self._raw.read(len(buffer))
+        self._ended = not block
+        self._hash.update(block)
+        buffer[: len(block)] = block
+        return len(block)
+
+    def digest(self) -> str:
+        """Read the rest of the file and return the digest of all of it."""
+        while not self._ended and (block := self._raw.read(2**20)):
+            self._hash.update(block)
+        return self._hash.hexdigest()[:DIGITS]
