@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import torch
 
-from datamask.objectives.threads import cosines
+from datamask.objectives.products import cosines
 
 # See docs/log.md#comparators, also for the others.
 NEIGHBOURS = 10

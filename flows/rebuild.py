@@ -15,7 +15,7 @@ from datamask.storage.location import RootParameter
 from flows.orchestration.fan_out import ends_in_one_line
 from flows.orchestration.partitions import Partitions, check_deployments
 from flows.stages import finish
-from tasks.stages import plan_shards
+from tasks.planning import plan_shards
 
 
 @flow(name="rebuild", flow_run_name="rebuild {root}")

@@ -5,8 +5,8 @@
 shards are in the metrics of its receipt (documents, characters, tokens, sums and extremes of
 scores) and, by group and fate, in `tallies/NNNNN.parquet`. `analysis.composition` adds them up.
 
-Computed from `scores/`, `quality/`, `topics/` and `selection/`. Sums add integers, or use one
-thread, so that equal runs give equal values.
+Computed from `scores/`, `quality/`, `topics/` and `selection/`. Sums add integers, or
+add in the order of the rows, so that equal runs give equal values.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from datamask.objectives.threads import cosines
+from datamask.objectives.products import cosines
 
 # Chosen by experiment: docs/log.md#comparators.
 DOCUMENTS_PER_CLUSTER = 100

@@ -20,7 +20,7 @@ import numpy as np
 from datamask.errors import SettingsError
 from datamask.objectives.disf import DIVISOR, EPSILON
 from datamask.objectives.pairwise import PairwiseSimilarity
-from datamask.objectives.threads import cosines
+from datamask.objectives.products import cosines
 from datamask.objectives.weighted import WeightedTerm
 
 LAZY_LIMIT = 20_000

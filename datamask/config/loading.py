@@ -38,6 +38,13 @@ def parse_settings(data: dict[str, Any], model: type[Group] = Settings) -> Any:
         raise together(problems) from None
 
 
+def with_groups(settings: Settings, given: Mapping[str, Group | int | None]) -> Settings:
+    """Replace groups in the settings of a run; None or absent groups stay as they are."""
+    changes = {name: value for name, value in given.items() if value is not None}
+    merged: Settings = parse_settings(settings.changed_by(changes).given())
+    return merged
+
+
 def _walk(
     model: type[BaseModel], path: tuple[int | str, ...]
 ) -> tuple[list[str], type[BaseModel], str]:

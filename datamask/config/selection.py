@@ -340,3 +340,9 @@ class Selection(Group):
     def num_rounds(self) -> int:
         """Maximum number of exchanges between shards; 0 if shards do not learn together."""
         return self.rounds if self.scope == "corpus" and self.method == "mask" else 0
+
+
+def without_budget() -> dict[str, Any]:
+    """Return the defaults of the settings, besides `ratio`, that say how much is kept or seen."""
+    names = ("documents", "tokens", "limits", *TRAINING)
+    return {name: Selection.model_fields[name].default for name in names}

@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 from datamask.config.compute import Compute
 from datamask.config.outputs import SAMPLED_DOCUMENTS
 from datamask.config.scores import ExamplesScore, Score
+from datamask.config.selection import without_budget
 from datamask.config.settings import Settings
 from datamask.errors import SettingsError
 from datamask.execution.pipeline import run_stage
@@ -125,14 +126,11 @@ def _settings(plan: PlanPreview, tables: list[pa.Table], source: Path) -> Settin
     scores = tuple(_score(score, ids, source.parent) for score in settings.scores)
     size = sum(piece.bytes for piece in plan.pieces)
     kept = budget.expected_documents(settings.selection, plan.documents, size)
-    budgets: dict[str, Any] = {"ratio": kept / plan.documents, "limits": (), "max_repeat": 1}
-    budgets["repeat_caps"] = ()
-    budgets |= dict.fromkeys(("documents", "tokens", "training_documents", "training_tokens"))
     changes: dict[str, dict[str, Any]] = {
         "source": {"path": str(source)},
         "plan": {"rows_per_shard": max(map(len, tables)), "bytes_per_shard": 2**62},
         "quality": {"scores": scores},
-        "selection": budgets,
+        "selection": {**without_budget(), "ratio": kept / plan.documents},
         "evaluation": {"arms": ()},
     }
     if settings.publication is not None:

@@ -1,8 +1,8 @@
 """Stage `cluster_ngrams`: the word n-grams of documents in clusters, which are compared exactly.
 
-Signatures only estimate how similar two documents are. So this stage reads the documents in
-clusters once more and writes their n-grams as 32-bit hashes (4 bytes per word). Stage `quality`
-compares these and drops a document only if it satisfies the rule. An n-gram that a text of 1,000
+Signatures only estimate how similar two documents are. So this stage reads each document of a
+cluster again, and writes its n-grams as 32-bit hashes (4 bytes per word). Stage `quality` compares
+the n-grams and drops a document only if it satisfies the rule. An n-gram that a text of 1,000
 words lacks has the hash of one of its n-grams with a probability of 2⁻²².
 """
 

@@ -195,10 +195,10 @@ def find_near_duplicates(connection: Any, run: Run) -> None:
     """Make table `near`: shard, row, `near_duplicate_of` and similarity of dropped documents.
 
     In a cluster, documents are considered in the order of `standing`, of quality and, among equals,
-    of ids. Those with standing 0 are kept in any case. Any other
-    document is dropped only if it copies a kept one, by the exact rule; the first of these is
-    named. Documents of earlier datasets come first and are kept. *connection* has the table
-    `joined`. Table `led` has the pairs that were compared.
+    of ids. Those with standing 0 are kept in any case. Any other document is dropped only if it
+    copies a kept one, by the exact rule; the first of these is named. Documents of earlier datasets
+    come first and are kept. *connection* has the table `joined`. Table `led` has the pairs that
+    were compared.
     """
     execute(
         connection,

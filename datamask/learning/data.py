@@ -22,8 +22,8 @@ from datamask.objectives.facility_location import (
     stratified_mean,
 )
 from datamask.objectives.level import NATURAL, Level
+from datamask.objectives.products import times_vector
 from datamask.objectives.protocol import CACHED_ROWS, Batch, MomentObjective, Moments, Objective
-from datamask.objectives.threads import times_vector
 from datamask.objectives.trial import tried
 from datamask.objectives.weighted import WeightedTerm
 

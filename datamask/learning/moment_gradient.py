@@ -19,8 +19,8 @@ from torch import Tensor
 
 from datamask.learning.data import ShardData, highest_order, moments_of
 from datamask.learning.neighbours import Neighbours
+from datamask.objectives.products import times_vector
 from datamask.objectives.protocol import CACHED_ROWS, MomentObjective, Moments
-from datamask.objectives.threads import times_vector
 from datamask.objectives.weighted import WeightedTerm, coverage_factor
 
 

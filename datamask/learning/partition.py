@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from datamask.learning.data import ShardData, moments_of
-from datamask.objectives.threads import one_thread, times_vector
+from datamask.objectives.products import times_vector
+from datamask.objectives.threads import one_thread
 
 # Number of documents that give directions; rounds of the power iteration for one direction and for
 # several; rounds of k-means (docs/log.md#coverage).

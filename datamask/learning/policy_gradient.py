@@ -15,7 +15,7 @@ from torch import Tensor
 from datamask.learning.data import raw_values
 from datamask.learning.policy import gumbel_top_s, top_mask
 from datamask.learning.problem import Curve, Problem, State
-from datamask.objectives.threads import times_vector
+from datamask.objectives.products import times_vector
 
 # This keeps the division finite if rewards are nearly equal (docs/log.md#policy-gradient).
 EPSILON = 1e-8

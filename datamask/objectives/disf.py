@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from datamask.objectives.products import times_vector
 from datamask.objectives.protocol import CACHED_ROWS, Batch, MomentObjective, Moments
-from datamask.objectives.threads import times_vector
 
 # Added to deviations, as in the public code (docs/log.md#numbers).
 EPSILON = 1e-8

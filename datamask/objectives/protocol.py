@@ -16,7 +16,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from datamask.objectives.threads import times_vector
+from datamask.objectives.products import times_vector
 
 CACHED_ROWS = 1024
 """Documents per block in sums over the entries of embeddings, so that intermediate results stay in

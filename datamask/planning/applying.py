@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datamask.config.evaluation import Evaluation
 from datamask.config.inputs import Source
-from datamask.config.selection import FROM_RECIPE
+from datamask.config.selection import FROM_RECIPE, without_budget
 from datamask.config.settings import Settings
 from datamask.errors import SettingsError
 from datamask.runs.run import Run
@@ -31,10 +31,9 @@ def settings_to_apply(learnt: Run, source: Source | None = None) -> Settings:
     settings = learnt.settings
     selection = settings.selection.model_copy(
         update={
-            **{"mask_model": folder, "scope": "shard", "limits": (), "max_repeat": 1},
-            "repeat_caps": (),
             **{name: getattr(settings.selection, name) for name in FROM_RECIPE},
-            **dict.fromkeys(("documents", "tokens", "training_documents", "training_tokens")),
+            **without_budget(),
+            **{"mask_model": folder, "scope": "shard"},
             "ratio": round(about["documents"] / about["source_documents"], 6) or 1e-6,
         }
     )

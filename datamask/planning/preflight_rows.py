@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,8 +24,8 @@ import pyarrow.parquet as pq
 from datamask.config.compute import Compute
 from datamask.config.settings import Settings
 from datamask.embedding.vector_files import PIN as VECTORS_PIN
-from datamask.embedding.vector_files import load_places, open_files, unit_rows
 from datamask.errors import DatamaskError, InputError, gathering, shortened
+from datamask.planning.preflight_vectors import check_vectors, missing_vectors
 from datamask.quality.counts import COUNTS, problems_of_source
 from datamask.quality.kinds import KINDS
 from datamask.runs.in_progress import each_in_turn
@@ -100,7 +100,7 @@ def check_rows(
             [(documents,)] = execute(connection, "SELECT count(*) FROM ids")
             problems += problems_of_source(connection, settings.selection, documents)
         if VECTORS_PIN in pinned_revisions and not problems:
-            problems += _missing_vectors(connection, rows.paths, rows.id_at, settings)
+            problems += missing_vectors(connection, rows.paths, rows.id_at, settings)
         for score in settings.scores:
             check, planned = KINDS[type(score)].row_problems, pinned_revisions.get(score.pin_key)
             if check and planned:
@@ -281,7 +281,7 @@ class _SourceRows:
             return  # This was reported from the footers.
         batches = batches_of(file, [name], self.settings.source, size=FIRST_VECTORS)
         columns = (batch.column(0) for batch in islice(batches, 1 if is_remote(path) else None))
-        _check_columns(columns, self.settings, path)
+        check_vectors(columns, self.settings, path)
 
     def missing_scores(self) -> Iterator[InputError]:
         """Yield a problem for each score that is a column of the source and must not be missing."""
@@ -314,43 +314,3 @@ def _repeated_ids(connection: Any, rows: _SourceRows) -> Iterator[InputError]:
         f"{total:,} ids are not unique ({shown}); make every id occur once",
         column=rows.settings.source.id_column,
     )
-
-
-def _check_columns(columns: Iterable[pa.Array], settings: Settings, path: str) -> None:
-    """Check the vectors of a file from its first row on. Errors are as in `unit_rows`."""
-    first = 0
-    for column in columns:
-        unit_rows(column, settings, path, np.arange(first, first + len(column)))
-        first += len(column)
-
-
-def _missing_vectors(
-    connection: Any, paths: Sequence[str], id_at: Callable[[int, int], str], settings: Settings
-) -> Iterator[DatamaskError]:
-    """Yield the problems of files of vectors, whose ids are compared with table `ids`.
-
-    *paths* are the source's files, and *id_at* reads the id of a row of one.
-    """
-    path, id_column = settings.vector_files, settings.embedding.id_column
-    problems: list[DatamaskError] = []
-    files = open_files(settings)
-    for file in files:
-        if not is_remote(file.path):
-            with gathering(problems), naming(file.path):
-                _check_columns(file.read(settings.vector_column), settings, file.path)
-    with gathering(problems):
-        load_places(connection, files, id_column)
-    if problems:
-        yield from problems
-        return
-    twice = "(SELECT key, count(*) AS n FROM given GROUP BY key HAVING n > 1)"
-    query = f"SELECT ids.file, ids.row, n FROM ids JOIN {twice} USING (key) ORDER BY ALL LIMIT 1"
-    for file, row, count in execute(connection, query):
-        problem = f"ids occur more than once, {shortened(id_at(file, row))} {count} times; keep one"
-        yield InputError(problem, path=path, column=id_column)
-    lacking = "FROM ids ANTI JOIN given USING (key)"
-    [(count,)] = execute(connection, f"SELECT count(*) {lacking}")
-    for file, row in execute(connection, f"SELECT file, row {lacking} ORDER BY ALL LIMIT 1"):
-        problem = f"{count} documents have no vector in {path}, such as "
-        problem += f"{shortened(id_at(file, row))}; add them, or drop the rows"
-        yield InputError(problem, path=paths[file], row=row)

@@ -20,7 +20,7 @@ from datamask.analysis.summary import near_duplicates, open_composition, query, 
 from datamask.config.evaluation import Evaluation
 from datamask.config.outputs import MOST_DUMPS, Publication
 from datamask.config.scores import HeuristicScore
-from datamask.config.selection import FROM_RECIPE, NO_GROUP, TRAINING, Selection
+from datamask.config.selection import FROM_RECIPE, NO_GROUP, without_budget
 from datamask.config.settings import Settings
 from datamask.hygiene.screening import WORDS
 from datamask.objectives.formula import formula
@@ -160,8 +160,7 @@ def _versions(run: Run) -> dict[str, str]:
 
 def _judging(settings: Settings) -> str:
     """Return what --set must add to the run's settings to apply its mask model."""
-    unset = ("documents", "tokens", "limits", *TRAINING)
-    values = {"scope": "shard"} | {name: Selection.model_fields[name].default for name in unset}
+    values = {"scope": "shard"} | without_budget()
     changes = [
         f" --set selection.{name}={json.dumps(value)}"
         for name, value in values.items()

@@ -200,19 +200,19 @@ def _find_copies(connection: Any, run: Run) -> None:
     scored = " AND ".join(
         f's."{score.name}" IS NOT NULL' for score in settings.scores if score.filled is None
     )
-    place = f"({standing(settings.quality)}::HUGEINT << 96) | (shard::HUGEINT << 64) | row::HUGEINT"
+    order = f"({standing(settings.quality)}::HUGEINT << 96) | (shard::HUGEINT << 64) | row::HUGEINT"
     drops = settings.quality.duplicates == "drop"
     if not (drops or settings.evaluation.hold_out):
         execute(connection, "CREATE TABLE copies (shard INT, row BIGINT, copy VARCHAR)")
         return
     execute(
         connection,
-        f"CREATE TABLE copies AS WITH texts AS (SELECT shard, row, content, {place} AS place, "
+        f"CREATE TABLE copies AS WITH texts AS (SELECT shard, row, content, {order} AS precedence, "
         f"{is_drawn(settings)} AS drawn, {scored or 'true'} AS scored FROM documents s "
         "WHERE content IS NOT NULL AND characters > 0), repeated AS (SELECT content, "
-        "bool_or(drawn) AS held_out, min(place) FILTER (scored) AS first FROM texts "
+        "bool_or(drawn) AS held_out, min(precedence) FILTER (scored) AS first FROM texts "
         "GROUP BY content HAVING count(*) > 1 OR held_out) SELECT shard, row, CASE WHEN held_out "
-        f"THEN 'held_out' WHEN {drops} AND scored AND first <> place THEN 'duplicate' END "
+        f"THEN 'held_out' WHEN {drops} AND scored AND first <> precedence THEN 'duplicate' END "
         "AS copy FROM texts JOIN repeated USING (content) WHERE copy IS NOT NULL",
     )
 

@@ -122,7 +122,7 @@ def _pieces_of(score: ExamplesScore, texts: dict[str, dict[str, Any]]) -> list[s
 
 def blocks(number: int) -> list[str]:
     """Name groups of neighbours: *number* texts in order, in `FOLDS` equal parts."""
-    return [str(place * FOLDS // number) for place in range(number)]
+    return [str(row * FOLDS // number) for row in range(number)]
 
 
 def example_groups(
@@ -260,8 +260,8 @@ def _strata(run: Run, kind: str, names: Sequence[str]) -> dict[int, np.ndarray]:
         return {shard: np.zeros(run.shard_rows(shard), np.int8) for shard in shards}
     values, strata = pa.array(names, pa.string()), {}
     for shard in shards:
-        found = pc.index_in(read_groups(run, shard, [kind])[kind], value_set=values)
-        strata[shard] = pc.fill_null(found, len(names)).to_numpy().astype(np.int8)
+        indices = pc.index_in(read_groups(run, shard, [kind])[kind], value_set=values)
+        strata[shard] = pc.fill_null(indices, len(names)).to_numpy().astype(np.int8)
     return strata
 
 
@@ -318,10 +318,9 @@ def read_groups(
 ) -> dict[str, pa.ChunkedArray]:
     """Read the groups of a shard's documents, or of some *rows*, by kind; text, null for none."""
     groups = SourceGroups(run.settings.source, kinds, source_schema(run).names)
-    path, found = run.settings.source.path, []
-    for batch in read_shard(run, shard, groups.columns, rows, has_text=False):
-        found.append(groups.of(batch, path))
-    return {k: pa.chunked_array([part[k] for part in found], pa.string()) for k in kinds}
+    batches = read_shard(run, shard, groups.columns, rows, has_text=False)
+    chunks = [groups.of(batch, run.settings.source.path) for batch in batches]
+    return {kind: pa.chunked_array([of[kind] for of in chunks], pa.string()) for kind in kinds}
 
 
 def labelled(run: Run, score: ExamplesScore) -> Judged:

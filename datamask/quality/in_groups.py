@@ -65,10 +65,10 @@ def judge_in_groups(run: Run, compute: Compute) -> None:
     rows: list[Row] = []
     for score, model in zip(fitted_scores(run), models, strict=True):
         groups = _names_of(run, score, np.array(model["shards"]), np.array(model["rows"]), kinds)
-        found = in_groups(groups, np.array(model["tested"]), np.array(model["targets"]))
-        of_score = [{"score": score.name, **row} for row in found]
-        if text := unordered(of_score):
-            logger.warning("score %s: %s", score.name, text)
+        judged = in_groups(groups, np.array(model["tested"]), np.array(model["targets"]))
+        of_score = [{"score": score.name, **row} for row in judged]
+        if by_chance := unordered(of_score):
+            logger.warning("score %s: %s", score.name, warning_of(by_chance))
         rows += of_score
     table = pa.Table.from_pylist(rows, schema=SCORES_IN_GROUPS)
     write_output(run, "scores_in_groups", 0, table.schema, [table], {})
@@ -86,8 +86,8 @@ def _names_of(
                 names[kind][inside] = np.array(of_kind, object)[rows[inside]]
             continue
         read, places = np.unique(rows[inside], return_inverse=True)
-        for kind, found in read_groups(run, shard, kinds, read).items():
-            names[kind][inside] = found.to_numpy()[places]
+        for kind, of_kind in read_groups(run, shard, kinds, read).items():
+            names[kind][inside] = np.array(of_kind, object)[places]
     return names
 
 
@@ -116,21 +116,23 @@ def _row(kind: str, name: str, predicted: np.ndarray, labels: np.ndarray) -> Row
     return {"kind": kind, "name": name, "texts": len(labels), "auc": auc, "low": low, "high": high}
 
 
-def unordered(rows: Sequence[Row]) -> str:
-    """Describe the groups that a score may order no better than chance; empty if there are none."""
-    found = [row for row in rows if row["low"] <= 0.5 and row["kind"] != "all"]
-    if not found:
-        return ""
+def unordered(rows: Sequence[Row]) -> list[Row]:
+    """Return the groups that a score may order no better than chance: 0.5 is in the interval."""
+    return [row for row in rows if row["low"] <= 0.5 and row["kind"] != "all"]
+
+
+def warning_of(groups: Sequence[Row]) -> str:
+    """Describe the groups that `unordered` returns, and what helps."""
     named = "; ".join(
         f"{row['kind']} {row['name']} (AUC {row['auc']:.2f}, between {row['low']:.2f} and "
         f"{row['high']:.2f}, {row['texts']:,} texts)"
-        for row in found[:MOST_NAMED]
+        for row in groups[:MOST_NAMED]
     )
-    more = f" and {len(found) - MOST_NAMED:,} others" if len(found) > MOST_NAMED else ""
+    more = f" and {len(groups) - MOST_NAMED:,} others" if len(groups) > MOST_NAMED else ""
     return (
         f"the score orders the documents of these groups no better than chance: {named}{more}. "
         "Give more examples of these groups or use another score for them; until then, "
-        f"normalise_within: {found[0]['kind']} keeps the score from favouring or dropping a group "
+        f"normalise_within: {groups[0]['kind']} keeps the score from favouring or dropping a group "
         "as a whole."
     )
 

@@ -11,7 +11,7 @@ from datamask.config.scores import ExamplesScore
 from datamask.config.selection import Selection
 from datamask.hygiene.screening import SHORTEST
 from datamask.quality.examples import example_figures
-from datamask.quality.in_groups import rows_in_groups, unordered
+from datamask.quality.in_groups import rows_in_groups, unordered, warning_of
 from datamask.quality.resemblance import alike
 from datamask.report.finding import Finding
 from datamask.report.group_findings import label_command, prefers_quality, remedy
@@ -129,12 +129,12 @@ def _in_groups(run: Run) -> Iterator[Finding]:
         name = score.name
         of_score = [row for row in rows_in_groups(run) if row["score"] == name]
         groups = [row for row in of_score if row["kind"] != "all"]
-        if text := unordered(of_score):
-            row = min(groups, key=lambda row: row["low"] > 0.5)
-            short = f"{name} orders texts of {row['kind']} {row['name']} no better than chance"
-            is_within = score.normalise_within == row["kind"]
-            command = "" if is_within else remedy(run, name, row["kind"])
-            yield Finding("warning", "score in groups", short, f"Score {name}: {text}", command)
+        if by_chance := unordered(of_score):
+            first, text = by_chance[0], f"Score {name}: {warning_of(by_chance)}"
+            short = f"{name} orders texts of {first['kind']} {first['name']} no better than chance"
+            is_within = score.normalise_within == first["kind"]
+            command = "" if is_within else remedy(run, name, first["kind"])
+            yield Finding("warning", "score in groups", short, text, command)
         elif groups:
             text = f"Score {name} was tested inside {len(groups)} groups; its lowest AUC is "
             text += f"{min(row['auc'] for row in groups):.2f}, and no interval includes chance."

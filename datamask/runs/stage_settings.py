@@ -283,7 +283,7 @@ def balanced_groups(settings: Settings) -> tuple[str, ...]:
     return _of_groups(settings, kinds)
 
 
-def normalised_groups(settings: Settings) -> tuple[str, ...]:
+def groups_of_quality(settings: Settings) -> tuple[str, ...]:
     """Name the stages that make groups within which scores are normalised or copies preferred."""
     favoured = (group.column for group in settings.quality.favoured)
     return _of_groups(settings, [*(s.normalise_within for s in settings.scores), *favoured])

@@ -121,7 +121,7 @@ _STAGES = (
     Stage("combined", 6, "datamask.quality.combining:combine", "run",
           of.combined, lambda s: s.quality.near_duplicates is not None,
           after_all=("scores", "benchmark_ngrams", "screening"),
-          more_inputs=of.normalised_groups),
+          more_inputs=of.groups_of_quality),
     Stage("similar_pairs", 3, "datamask.hygiene.similar_pairs:find_similar", "unit",
           of.reads("quality.near_duplicates.similarity"),
           lambda s: s.quality.near_duplicates is not None,
@@ -133,7 +133,7 @@ _STAGES = (
           pinned_with=("earlier_signatures",), units="datamask.hygiene.overlaps:units"),
     Stage("quality", 12, "datamask.quality.dropping:drop", "run", of.pruned, after_all=(
           "scores", "benchmark_ngrams", "screening", "earlier_signatures", "similar_pairs",
-          "cluster_ngrams"), more_inputs=of.normalised_groups),
+          "cluster_ngrams"), more_inputs=of.groups_of_quality),
     # Vectors and topics.
     Stage("vector_places", 1, "datamask.embedding.vector_files:locate_vectors", "run",
           of.vector_places, lambda s: bool(s.has_vectors and s.vector_files), reads_source=True),

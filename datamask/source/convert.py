@@ -157,14 +157,14 @@ def convert(
 
     def write(file: str) -> None:
         name, schema = files[file], note.arrow_schema
-        with _local(name, storage) as (local, mended):
+        with _local(name, storage) as (path, mended_copy):
             if file in note.lone_surrogates:
-                formats.mend(local, name, mended)
-                local = str(mended)
+                formats.mend(path, name, mended_copy)
+                path = str(mended_copy)
             if name.lower().endswith(LANCE):
                 records = read_dataset(name, note.files[file][0], schema)
             else:
-                records = formats.read_records(local, name, schema)
+                records = formats.read_records(path, name, schema)
             batches = _with_ids(records, note.made_ids, file)
             groups = joined(batches, attrgetter("nbytes"), GROUP_BYTES)
             with parquet_output(storage.root / copies[file], schema, storage=storage) as add:
@@ -216,10 +216,10 @@ def _look(name: str, source: Source, storage: Storage) -> _Look:
     if name.lower().endswith(LANCE):
         return *identify(name), 0, 0
     version = _version(name)
-    with _local(name, storage) as (path, mended):
+    with _local(name, storage) as (path, mended_copy):
         formats.check_whole(path, name)
         most, of_text = source.most_bad_lines, source.columns.of_text
-        look = formats.look_into(path, name, most, of_text, mended)
+        look = formats.look_into(path, name, most, of_text, mended_copy)
         return [version, content_digest(path)], *look
 
 
@@ -241,9 +241,9 @@ def first_records(name: str, size: int, copy: Path, of_text: Collection[str]) ->
             compression = {".gz": "gzip", ".zst": "zstd"}.get(Path(ending).suffix)
             lines = io.BufferedReader(pa.input_stream(raw, compression=compression))
             beginning.write(lines.read(size) + lines.readline(RECORD_BYTES))
-    mended = copy.with_name("mended.jsonl")
-    schema, _, lone = formats.look_into(str(head), name, 0, of_text, mended)
-    head, schema = mended if lone else head, merge_schemas([(name, schema)])
+    mended_copy = copy.with_name("mended.jsonl")
+    schema, _, lone = formats.look_into(str(head), name, 0, of_text, mended_copy)
+    head, schema = mended_copy if lone else head, merge_schemas([(name, schema)])
     write_parquet(copy, schema, formats.read_records(str(head), name, schema))
 
 

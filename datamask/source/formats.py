@@ -75,14 +75,14 @@ def check_whole(path: str, name: str) -> None:
 
 
 def look_into(
-    path: str, name: str, most_bad_lines: int, of_text: Collection[str], mended: Path
+    path: str, name: str, most_bad_lines: int, of_text: Collection[str], mended_copy: Path
 ) -> tuple[pa.Schema, int, int]:
     """Read a whole local file; return its columns with types, and two counts of JSON lines.
 
-    These are the lines left out, and the lone surrogates; if it has some, *mended* gets a copy
-    in which they are U+FFFD (`mend`).
-    The ending of *name*, which stands in messages, gives the format. In CSV, fractions in columns
-    *of_text* (in lower case) are text: as numbers, ids such as 2301.10140 would lose digits.
+    These are the lines left out, and the lone surrogates. If the file has lone surrogates, `mend`
+    writes *mended_copy*. The ending of *name*, which stands in messages, gives the format. In CSV,
+    fractions in columns *of_text* (in lower case) are text: as numbers, ids such as 2301.10140
+    would lose digits.
 
     Raises:
         InputError: the file cannot be read, or more than *most_bad_lines* lines are not objects.
@@ -93,7 +93,7 @@ def look_into(
             with _open_arrow(path) as reader:
                 return plain_schema(reader.schema), 0, 0
         if _is_json(name):
-            return _look_into_json(path, name, most_bad_lines, mended)
+            return _look_into_json(path, name, most_bad_lines, mended_copy)
         return _look_into_csv(path, name, of_text), 0, 0
 
 
@@ -181,7 +181,7 @@ def _objects(path: str) -> str:
 
 
 def _look_into_json(
-    path: str, name: str, most_bad_lines: int, mended: Path | None
+    path: str, name: str, most_bad_lines: int, mended_copy: Path | None
 ) -> tuple[pa.Schema, int, int]:
     query = (
         "SELECT count(*) AS lines, count(*) FILTER (json_type(json) = 'OBJECT') AS rows, "
@@ -196,8 +196,9 @@ def _look_into_json(
             check_lines(file, name)
         raise
     bad = counts["lines"] - counts["rows"]
-    if bad and mended and (lone := mend(path, name, mended)):  # DuckDB leaves such lines out.
-        return *_look_into_json(str(mended), name, most_bad_lines, None)[:2], lone
+    # DuckDB leaves lines with lone surrogates out.
+    if bad and mended_copy and (lone := mend(path, name, mended_copy)):
+        return *_look_into_json(str(mended_copy), name, most_bad_lines, None)[:2], lone
     if bad > most_bad_lines:
         with _decompressed(path) as file:
             raise first_bad_line(file, name, bad)

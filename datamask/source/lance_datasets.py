@@ -41,7 +41,7 @@ def split_datasets(base: str, names: Iterable[str]) -> tuple[list[str], list[str
 
 
 def identify(path: str, version: str = "") -> tuple[list[str], pa.Schema]:
-    """Return a version, by default the newest, with a digest of its files' names; its columns.
+    """Return a version (by default the newest) with a digest of its fragments, and its columns.
 
     Raises:
         InputError: pylance is absent, or the dataset has no such version or is damaged.

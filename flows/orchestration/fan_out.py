@@ -16,6 +16,7 @@ from prefect.states import Failed
 
 from datamask.config.compute import Compute
 from datamask.config.group import Group
+from datamask.config.loading import with_groups
 from datamask.errors import DatamaskError, known
 from datamask.execution.attempts import failures_on_record, shards_failed, steps
 from datamask.execution.batches import batches
@@ -31,7 +32,8 @@ from flows.orchestration.partitions import run_parts
 from flows.orchestration.progress import Progress, titled, watched
 from flows.orchestration.task_runners import failures as failures_of
 from flows.orchestration.task_runners import task_runner, tell_of_wait
-from tasks.stages import plan_shards, task_of, with_groups
+from tasks.planning import plan_shards
+from tasks.stages import task_of
 
 # Prefect attaches its handler to this logger ([tool.prefect] in pyproject.toml), but no level.
 logging.getLogger("datamask").setLevel("INFO")

@@ -103,8 +103,8 @@ def test_each_automation_does_what_it_says(tmp_path, source, messages):
     from prefect.events import emit_event
 
     from datamask.config.evaluation import Evaluation
+    from datamask.config.loading import with_groups
     from flows.orchestration.events import tell
-    from tasks.stages import with_groups
 
     short = {"hold_out": 0.2, "model": "tiny", "tokens": 1000}
     runs = {

@@ -212,10 +212,10 @@ def test_a_users_error_is_told_once(caplog):
 def test_settings_that_are_given_change_nothing_else(tmp_path, corpus):
     """A group given to a flow or by an automation is merged, as by --set; lists are replaced."""
     from datamask.config.evaluation import Evaluation
+    from datamask.config.loading import with_groups
     from datamask.config.selection import Selection
     from datamask.runs.opening import open_run
     from flows.orchestration.fan_out import with_settings
-    from tasks.stages import with_groups
 
     run = planned(tmp_path, corpus)
     before = run.settings

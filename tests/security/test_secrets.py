@@ -28,7 +28,7 @@ from datamask.execution import pipeline
 from datamask.publishing.access import check_access
 from datamask.runs.opening import run_storage
 from datamask.showing import SECRETS, printable
-from tasks.stages import provide_hub_token
+from tasks.hub_token import provide_hub_token
 from tests.hub.runs import finished_run
 from tests.hub.server import Fault, Hub
 from tests.malformed.commands import run_main
