@@ -6,7 +6,12 @@ score, vectors are lexical) trains models of its selection and of three rivals. 
 the held-out texts of each kind. Runs are kept below `trained/` in the webs' folder, and a finished
 one is not made again.
 
+The examples of a web are sorted by kind, so their score is tested on kinds that it was not fitted
+to. With `--shuffled` they are in a random order, as docs/scores.md advises for such files; these
+runs take what is the same from the others.
+
     python -m benchmarks.trained_kinds runs/webs --folds 0 1 2 3 4
+    python -m benchmarks.trained_kinds runs/webs --folds 0 1 2 3 4 --shuffled
 """
 
 from __future__ import annotations
@@ -27,10 +32,11 @@ ARMS = ("ours", "filtered_random", "top_quality", "random")
 FIGURES = ("mixture", "mean over kinds")
 
 
-def trained(folder: Path, web: str, tokens: int) -> np.ndarray:
+def trained(folder: Path, web: str, tokens: int, is_shuffled: bool) -> np.ndarray:
     """Bits per byte of models by arm and figure; the mixture weighs kinds as the web does."""
     setting, fold = web.split("-")
-    run = folder / "trained" / web
+    sorted_run, shuffled_run = (folder / "trained" / name for name in (web, f"{web}-shuffled"))
+    run = shuffled_run if is_shuffled else sorted_run
     kinds, texts = {}, pq.read_table(folder / f"{web}-held-out.parquet")
     wanted = pq.read_table(folder / f"{web}.parquet", columns=["domain"])["domain"].to_pylist()
     for kind in sorted(set(texts["domain"].to_pylist())):
@@ -48,7 +54,13 @@ def trained(folder: Path, web: str, tokens: int) -> np.ndarray:
             "tokens": tokens,
             "seeds": 2,
         }
-        rebuild(run, settings)
+        if is_shuffled:
+            examples = pq.read_table(folder / f"{web}-examples.parquet")
+            order = np.random.default_rng(int(fold)).permutation(len(examples))
+            path = run.with_name(f"{run.name}-examples.parquet")
+            write_parquet(path, examples.schema, [examples.take(order)])
+            settings["quality"]["scores"][0]["path"] = str(path)
+        rebuild(run, settings, *(["--from", str(sorted_run)] if is_shuffled else []))
     rows = pq.read_table(run / "evaluation.parquet").to_pylist()
     of = {(row["arm"], row["set"]): row["bits_per_byte"] for row in rows if row["other"] is None}
     bits = np.array([[of[arm, kind] for kind in kinds] for arm in ARMS])
@@ -63,11 +75,12 @@ def main() -> None:
     parser.add_argument("--setting", default="8000")
     parser.add_argument("--folds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--tokens", type=int, default=150_000, help="that a model is trained on")
+    parser.add_argument("--shuffled", action="store_true", help="examples are in a random order")
     given = parser.parse_args()
     folder = given.folder.resolve()
     (folder / "trained").mkdir(exist_ok=True)
     webs = [f"{given.setting}-{fold}" for fold in given.folds]
-    bits = np.stack([trained(folder, web, given.tokens) for web in webs])
+    bits = np.stack([trained(folder, web, given.tokens, given.shuffled) for web in webs])
     print("| arm |", *(f"{figure} | ours minus it |" for figure in FIGURES))
     for number, arm in enumerate(ARMS):
         cells = []
