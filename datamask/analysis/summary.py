@@ -49,20 +49,19 @@ def relations() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def open_composition(run: Run, sql: str = "") -> Iterator[Any]:
-    """Yield a read-only connection to a run's `composition.duckdb` and the shards' `documents/`.
+def open_composition(run: Run, sql: str) -> Iterator[Any]:
+    """Yield a read-only connection to a run's `composition.duckdb` and the tables beside it.
 
     Args:
         run: the run.
-        sql: what will be executed, if known: `documents/` is fetched only if it names one of the
-            views `documents` and `selection`.
+        sql: what will be executed. Files of the run are read only if it names their table or view.
 
     Raises:
         RunError: the file, or a file of the shards, is missing.
     """
     path = run.path("composition")
     needed = [path]
-    if not sql or re.search(r"\b(documents|selection)\b", sql, re.IGNORECASE):
+    if _is_named(sql, "documents", "selection"):
         needed += [run.path("documents", shard) for shard in range(run.num_shards)]
     for file in needed:
         if not file.exists():
@@ -74,7 +73,27 @@ def open_composition(run: Run, sql: str = "") -> Iterator[Any]:
             # DuckDB allows absolute paths only.
             connection.execute(f"CREATE TEMP VIEW documents AS FROM {documents_of(run)}")
             connection.execute("CREATE TEMP VIEW selection AS FROM temp.documents WHERE selected")
+        for table in ("sample", "neighbours"):
+            if _is_named(sql, table) and (path := run.fetch(f"report/{table}.parquet")).exists():
+                connection.register(table, read_columns(path))
+        if _is_named(sql, "arms"):
+            arms = [arm_documents(run, unit) for unit in range(run.num_units("arms"))]
+            connection.register("arms", pa.concat_tables([_ARMS.empty_table(), *arms]))
+        if _is_named(sql, "verdicts"):
+            path, none = run.path("evaluation"), schemas.EVALUATION.empty_table()
+            connection.register("verdicts", read_columns(path) if path.exists() else none)
+        if _is_named(sql, "exposures") and run.settings.tokens is not None:
+            run.receipt("order")
+            quoted = str(run.path("order").absolute()).replace("'", "''")
+            connection.execute(
+                "CREATE TEMP VIEW exposures AS FROM "
+                f"read_parquet('{quoted}', hive_partitioning = false)"
+            )
         yield connection
+
+
+def _is_named(sql: str, *names: str) -> bool:
+    return re.search(rf"\b({'|'.join(names)})\b", sql, re.IGNORECASE) is not None
 
 
 def documents_of(run: Run, folder: str | None = None) -> str:
@@ -91,44 +110,16 @@ def documents_of(run: Run, folder: str | None = None) -> str:
     return f"read_parquet('{quoted}', hive_partitioning = false) WHERE shard < {run.num_shards}"
 
 
-def query(run: Run, sql: str) -> list[dict[str, Any]]:
-    """Return rows of a query on a run's `composition.duckdb`; errors: `open_composition`."""
+def query(run: Run, sql: str, parameters: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+    """Return the rows of a query on the run's tables; errors are as in `open_composition`."""
     with open_composition(run, sql) as connection:
-        return rows_of(connection.execute(sql))
+        return rows_of(connection.execute(sql, parameters))
 
 
 def rows_of(result: Any) -> list[dict[str, Any]]:
     """Return all rows of a DuckDB result, as dictionaries by column."""
     names = [column[0] for column in result.description]
     return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
-
-
-@contextlib.contextmanager
-def open_run_database(run: Run, sql: str = "") -> Iterator[Any]:
-    """Yield a read-only connection to the tables and views of a run.
-
-    Arguments and errors are as in `open_composition`; *sql* also says which files of the report's
-    sample are read.
-    """
-    with open_composition(run, sql) as connection:
-        for name in ("sample", "neighbours"):
-            path = run.fetch(f"report/{name}.parquet")
-            if path.exists() and (not sql or re.search(rf"\b{name}\b", sql, re.IGNORECASE)):
-                connection.register(name, read_columns(path))
-        if re.search(r"\barms\b", sql, re.IGNORECASE):
-            arms = [arm_documents(run, unit) for unit in range(run.num_units("arms"))]
-            connection.register("arms", pa.concat_tables([_ARMS.empty_table(), *arms]))
-        if re.search(r"\bverdicts\b", sql, re.IGNORECASE):
-            path, none = run.path("evaluation"), schemas.EVALUATION.empty_table()
-            connection.register("verdicts", read_columns(path) if path.exists() else none)
-        if re.search(r"\bexposures\b", sql, re.IGNORECASE) and run.settings.tokens is not None:
-            run.receipt("order")
-            quoted = str(run.path("order").absolute()).replace("'", "''")
-            connection.execute(
-                "CREATE TEMP VIEW exposures AS FROM "
-                f"read_parquet('{quoted}', hive_partitioning = false)"
-            )
-        yield connection
 
 
 _ARMS = schemas.ARM.set(3, pa.field("tokens", pa.int32())).insert(0, pa.field("arm", pa.string()))
@@ -189,7 +180,7 @@ def run_query(run: Run, sql: str) -> Iterator[tuple[list[str], Iterator[tuple[An
     import duckdb
 
     try:
-        with open_run_database(run, sql) as connection:
+        with open_composition(run, sql) as connection:
             with contextlib.suppress(duckdb.InvalidInputException):  # Another query has locked it.
                 connection.execute("SET lock_configuration = true")
             result = connection.execute("FROM query(?)", [sql])
@@ -295,6 +286,15 @@ def repeats_of(run: Run) -> Repeats | None:
 def funnel_of(run: Run) -> list[dict[str, Any]]:
     """Return rows of table `funnel`, in order: how many documents remain after each step."""
     return query(run, "SELECT * FROM funnel WHERE kind = 'all' ORDER BY number")
+
+
+def moved_groups(run: Run, most: int) -> list[dict[str, Any]]:
+    """Return groups whose part of the best tenth changes most with normalisation within groups."""
+    return query(
+        run,
+        "SELECT * FROM score_groups WHERE best_within <> best_whole "
+        f"ORDER BY abs(best_within - best_whole) DESC, kind, name LIMIT {most}",
+    )
 
 
 def tokens_of(run: Run) -> str:

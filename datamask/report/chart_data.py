@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from datamask.analysis import learning_tables
-from datamask.analysis.summary import gains, open_run_database, rows_of, terms_of, units_of
+from datamask.analysis.summary import gains, query, terms_of, units_of
 from datamask.objectives.formula import metric_name
 from datamask.report.charts import GREY, Chart, Series, look
 from datamask.runs.run import Run
@@ -104,10 +103,8 @@ def training_windows(run: Run) -> list[Chart]:
     if run.settings.tokens is None:
         return []
     total = run.receipt("order").metrics["tokens"]
-    with open_run_database(run, "documents exposures") as connection:
-        rows = rows_of(connection.execute(_WINDOWS, {"total": total}))
     series = []
-    for number, row in enumerate(rows):
+    for number, row in enumerate(query(run, _WINDOWS, {"total": total})):
         hover = [
             f"{row['name']}: {share:.1%} here, {row['share']:.1%} of all" for share in row["shares"]
         ]
@@ -138,8 +135,7 @@ WHERE s.x IS NOT NULL ORDER BY s.shard, s.row
 
 def embedding_map(run: Run) -> Chart:
     """Chart the sample's documents: a dot for ours, an outline around top quality."""
-    with open_run_database(run, _MAPPED) as connection:
-        sampled = rows_of(connection.execute(_MAPPED))
+    sampled = query(run, _MAPPED)
     series = []
     for name, size in (("source", 5), ("top_quality", 9), ("selected", 6)):
         rows = [row for row in sampled if row[name]]
@@ -264,16 +260,11 @@ def read_curves(run: Run, shards: Sequence[int] | None) -> Lines:
     if shards is None:
         every = -(-run.num_shards // MOST_SHARDS)
         sql = f"FROM curves WHERE shard % {every} = 0 ORDER BY term, shard, step"
-        with open_run_database(run, sql) as connection:
-            table = connection.sql(sql).to_arrow_table()
+        rows = query(run, sql)
     else:
-        table = learning_tables.curves(run, shards)
-    return _by_term(table)
-
-
-def _by_term(table: pa.Table) -> Lines:
+        rows = learning_tables.curves(run, shards).to_pylist()
     points: dict[str, dict[int, list[tuple[int, float]]]] = {}
-    for row in table.to_pylist():
+    for row in rows:
         of_shard = points.setdefault(row["term"], {}).setdefault(row["shard"], [])
         of_shard.append((row["step"], row["value"]))
     return {

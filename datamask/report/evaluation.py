@@ -192,11 +192,8 @@ def evaluation_markdown(run: Run) -> str:
     return render("evaluation.md", results=results) if results else ""
 
 
-def write_evaluation_page(run: Run) -> list[Chart]:
-    """Write `evaluation.html`, if the run has an evaluation, and return its charts."""
-    results = findings(run)
-    if results is None:
-        return []
+def write_evaluation_page(run: Run, results: Findings) -> list[Chart]:
+    """Write `evaluation.html` with the results of a run's evaluation, and return its charts."""
     charts = [difference_chart(results), *curves(run)]
     settings = run.settings.evaluation.model_dump(mode="json")
     page = render(

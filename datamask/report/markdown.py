@@ -5,9 +5,15 @@ All values come from `composition.duckdb`, like those of the report page.
 
 from __future__ import annotations
 
-from typing import Any
-
-from datamask.analysis.summary import benchmarks, drift, funnel_of, query, repeats_of, tabs_of
+from datamask.analysis.summary import (
+    benchmarks,
+    drift,
+    funnel_of,
+    moved_groups,
+    query,
+    repeats_of,
+    tabs_of,
+)
 from datamask.report.rendering import render
 from datamask.runs.run import Run
 
@@ -21,15 +27,6 @@ def score_coverage(run: Run) -> dict[str, float]:
     )
     covered = {row["score"]: row["covered"] for row in rows}
     return {score.name: covered[score.name] for score in run.settings.scores}
-
-
-def moved_groups(run: Run, most: int) -> list[dict[str, Any]]:
-    """Return groups whose part of the best tenth changes most with normalisation within groups."""
-    return query(
-        run,
-        "SELECT * FROM score_groups WHERE best_within <> best_whole "
-        f"ORDER BY abs(best_within - best_whole) DESC, kind, name LIMIT {most}",
-    )
 
 
 def report_markdown(run: Run) -> str:

@@ -26,9 +26,8 @@ from datamask.quality.in_groups import rows_in_groups
 from datamask.report import chart_data, page_data
 from datamask.report.answer import Answer, answer
 from datamask.report.charts import Chart, write_captions, write_pictures
-from datamask.report.evaluation import findings, write_evaluation_page
+from datamask.report.evaluation import Findings, findings, write_evaluation_page
 from datamask.report.findings import learned_from
-from datamask.report.markdown import moved_groups
 from datamask.report.redundancy import (
     NEAR_DUPLICATE_COSINE,
     compared_copies,
@@ -61,7 +60,7 @@ def write_report(run: Run, compute: Compute) -> None:
     """
     run.receipt("composition")
     # DuckDB opens the file once, and further connections share it: 40 openings cost a second.
-    with open_composition(run):
+    with open_composition(run, "totals"):
         due, files = run.fingerprint("report"), (sample_path(run), neighbours_path(run))
         if any(run.state_of(path, due) != "done" for path in files):
             write_sample(run)
@@ -69,11 +68,13 @@ def write_report(run: Run, compute: Compute) -> None:
         charts = chart_data.training_windows(run)
         if run.settings.has_vectors:
             charts = [chart_data.tradeoff(run), chart_data.embedding_map(run), *charts]
-        trained, curves = write_evaluation_page(run), chart_data.curve_charts({"": run})
+        curves = chart_data.curve_charts({"": run})
+        evaluated = findings(run)
+        trained = write_evaluation_page(run, evaluated) if evaluated else []
         write_pictures(run.storage, "pictures", [*charts, *trained, *curves])
         write_captions(run, [*charts, *trained, *curves])
         answered = answer(run)
-        page = _page(run, answered, charts, trained, curves)
+        page = _page(run, answered, evaluated, charts, trained, curves)
         write_text_file(run.local_path("report"), html_receipt(receipt) + page, run.storage)
         for line in answered.warnings:
             logger.warning("%s", line)
@@ -82,6 +83,7 @@ def write_report(run: Run, compute: Compute) -> None:
 def _page(
     run: Run,
     answered: Answer,
+    evaluated: Findings | None,
     charts: list[Chart],
     trained: list[Chart],
     curves: list[Chart],
@@ -90,24 +92,38 @@ def _page(
     settings["source"]["path"] = Path(settings["source"]["path"]).name
     selection = run.in_force.selection
     shards = query(run, "SELECT * FROM shards ORDER BY objective - objective_random, shard")
-    funnel = summary.funnel_of(run)
+    funnel, tabs = summary.funnel_of(run), summary.tabs_of(run.settings)
     groups, documents = page_data.groups(run), page_data.documents(run)
     kinds = {row[0] for row in groups}
     return render(
         "report.html",
+        title=run.root.absolute().name,
+        today=date.today().isoformat(),
+        run=run,
+        source=settings["source"]["path"],
+        settings=yaml.safe_dump(settings, sort_keys=False),
+        selection=selection,
+        pruned=run.in_force.prune_fraction,
+        formula=formula(selection),
+        names=chart_data.NAMES,
         charts=charts,
         trained=trained,
         curves=curves,
         answer=answered,
-        today=date.today().isoformat(),
-        title=run.root.absolute().name,
-        source=settings["source"]["path"],
-        run=run,
-        selection=selection,
-        evaluated=findings(run),
-        formula=formula(selection),
+        evaluated=evaluated,
+        # From `composition.duckdb`.
         funnel=funnel,
-        kinds={kind: name for kind, name in summary.tabs_of(run.settings).items() if kind in kinds},
+        kinds={kind: name for kind, name in tabs.items() if kind in kinds},
+        repeats=summary.repeats_of(run),
+        tokens=summary.tokens_of(run),
+        benchmarks=summary.benchmarks(run),
+        drift=summary.drift(run),
+        scores=query(run, "SELECT * FROM score_summary"),
+        correlations=query(run, "SELECT * FROM score_correlations"),
+        explained=query(run, "SELECT * FROM score_explained"),
+        moved=summary.moved_groups(run, MOVED_GROUPS),
+        rounds=query(run, "SELECT * FROM rounds ORDER BY round"),
+        # The rows of the tables that the page's script searches.
         documents=len(documents),
         first_documents=page_data.first_documents(documents),
         states=page_data.choices(documents),
@@ -119,27 +135,16 @@ def _page(
                 "near": NEAR_DUPLICATE_COSINE if run.settings.has_vectors else None,
             }
         ),
-        repeats=summary.repeats_of(run),
-        tokens=summary.tokens_of(run),
-        benchmarks=summary.benchmarks(run),
+        # From receipts and records of stages.
         copies=compared_copies(run),
-        drift=summary.drift(run),
-        names=chart_data.NAMES,
-        scores=query(run, "SELECT * FROM score_summary"),
-        correlations=query(run, "SELECT * FROM score_correlations"),
-        explained=query(run, "SELECT * FROM score_explained"),
         fitted=example_figures(run),
         in_groups=rows_in_groups(run),
-        pruned=run.in_force.prune_fraction,
-        moved=moved_groups(run, MOVED_GROUPS),
         shards=[row | _work(run, row["shard"]) for row in shards[:LISTED_SHARDS]],
-        rounds=query(run, "SELECT * FROM rounds ORDER BY round"),
         learned_from=learned_from(run) if selection.num_rounds else "",
         drawn=selection.num_rounds and run.receipt("learning", 0).metrics["drawn"],
         speed=embedding_speed(run),
         encoder=encoder_name(run) if run.settings.has_vectors else None,
         revision=run.pinned_revisions.get(PIN),
-        settings=yaml.safe_dump(settings, sort_keys=False),
     )
 
 

@@ -13,7 +13,7 @@ import json
 from collections import Counter
 from typing import Any
 
-from datamask.analysis.summary import open_run_database, query, rows_of
+from datamask.analysis.summary import query
 from datamask.report.finding import LEAST_EXPECTED
 from datamask.report.group_findings import RETENTION
 from datamask.report.redundancy import NEAR_COPY, NEAR_DUPLICATE_COSINE
@@ -53,10 +53,8 @@ ORDER BY s.kind = 'random', d.dropped IS NOT NULL, s.kind, d.logit, s.shard, s.r
 def documents(run: Run) -> list[list[Any]]:
     """List the documents to read, extremes first; each is listed once."""
     sql = _DOCUMENTS.format(weight=run.in_force.selection.quality_weight)
-    with open_run_database(run, sql) as connection:
-        rows = rows_of(connection.execute(sql))
     by_id: dict[str, list[Any]] = {}
-    for row in rows:
+    for row in query(run, sql):
         by_id.setdefault(row["id"], [*row.values()])
     for values in by_id.values():
         if values[5] in by_id:  # The page has its text already.

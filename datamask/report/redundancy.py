@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from datamask.analysis.summary import open_run_database, rows_of
+from datamask.analysis.summary import query
 from datamask.runs.run import Run
 from datamask.source.texts import beginnings
 
@@ -47,8 +47,7 @@ def redundancy(run: Run) -> dict[str, dict[str, Any]]:
     if not run.fetch(sample_path(run)).exists():
         return {}
     sql = _REDUNDANCY.format(least=NEAR_DUPLICATE_COSINE)
-    with open_run_database(run, sql) as connection:
-        rows = {row["set"]: row for row in rows_of(connection.execute(sql))}
+    rows = {row["set"]: row for row in query(run, sql)}
     return {name: rows[name] for name in SETS if name in rows}
 
 

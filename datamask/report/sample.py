@@ -17,8 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from datamask.analysis.summary import query
+from datamask.analysis.summary import query, terms_of
 from datamask.config.outputs import SAMPLED_DOCUMENTS, SAMPLED_SHARDS
+from datamask.embedding.vectors import read_vectors
 from datamask.report.redundancy import (
     NEAR_COPY,
     NEAR_DUPLICATE_COSINE,
@@ -27,7 +28,7 @@ from datamask.report.redundancy import (
 )
 from datamask.runs.files import read_columns, write_parquet
 from datamask.runs.run import Run, shard_seed
-from datamask.selection.documents import read_survivors, with_vectors
+from datamask.selection.documents import check_rows
 from datamask.source.texts import beginnings
 
 QUERIES, BLOCK, CHECKED, GROUP = 512, 65_536, 8, 64
@@ -153,7 +154,8 @@ def _sample_shard(
     shown = np.concatenate([*kinds.values()])
     features = np.zeros((size, 0), np.float16)
     if run.settings.has_vectors:
-        features = with_vectors(run, read_survivors(run, shard)).features
+        check_rows(run, "embeddings", shard, size)
+        features = read_vectors(run.path("embeddings", shard), run.settings.embedding.dimension)
 
     def near(rows: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if not run.settings.has_vectors:
@@ -218,12 +220,10 @@ def _quality_gains(run: Run, shard: int, table: pa.Table) -> np.ndarray:
     if not is_known or selection.num_rounds == 1 or not len(quality):
         return np.full(len(quality), np.nan)
     if selection.scope == "corpus":
-        from datamask.selection.outcome import corpus_metrics
-
-        scales = corpus_metrics(run)["scales"]
+        scale = terms_of(run)["quality"]["scale"]
     else:
-        scales = run.receipt("selection", shard).metrics["scales"]
-    gains: np.ndarray = (quality - quality.mean()) / scales["quality"]
+        scale = run.receipt("selection", shard).metrics["scales"]["quality"]
+    gains: np.ndarray = (quality - quality.mean()) / scale
     return gains
 
 

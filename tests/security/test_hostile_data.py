@@ -116,7 +116,7 @@ def test_the_subset_of_a_hostile_corpus_is_its_rows(hostile):
 def test_sql_treats_hostile_values_as_data(hostile):
     """The tables hold the source's values, and their counts equal those of Python."""
     run, source, _ = hostile
-    with open_composition(run) as connection:
+    with open_composition(run, "documents") as connection:
         found = connection.execute(
             'SELECT id, dump, language, domain, drop_table, "select" FROM documents '
             "ORDER BY shard, row"
