@@ -31,11 +31,11 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
 from datamask.runs import schemas
-from datamask.runs.budget import SubsetFile
 from datamask.runs.files import write_parquet
 from datamask.runs.opening import run_storage
 from datamask.runs.receipt import Receipt, read_receipt
 from datamask.runs.run import Run
+from datamask.runs.subset_files import SubsetFile
 from datamask.tokens.files import write_tokens
 from datamask.tokens.order import put_in_order
 from datamask.tokens.tokenise import PIN, tokenise

@@ -34,10 +34,10 @@ from datamask.planning.plan import dry_run as try_plan
 from datamask.planning.plan import plan_run
 from datamask.planning.preview import PlanPreview, preview
 from datamask.runs import locks
-from datamask.runs.budget import expected_documents
 from datamask.runs.in_progress import working
 from datamask.runs.opening import run_storage
 from datamask.runs.stages import stages_of
+from datamask.runs.subset_files import expected_documents
 from datamask.source.convert import NotConvertedError, convert, source_files
 from datamask.source.opening import resolve_path
 from datamask.source.originals import FOLDER

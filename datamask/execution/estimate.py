@@ -33,8 +33,8 @@ from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
 from datamask.planning.preview import PlanPreview
 from datamask.quality.example_texts import LEAST_LABELS, RANDOM_DOCUMENTS
-from datamask.runs import budget
 from datamask.runs.stages import stages_of
+from datamask.runs.subset_files import expected_documents
 from datamask.source.reading import read_piece
 
 logger = logging.getLogger(__name__)
@@ -125,7 +125,7 @@ def _settings(plan: PlanPreview, tables: list[pa.Table], source: Path) -> Settin
     ids = pa.chunked_array([table[settings.source.columns.id] for table in tables])
     scores = tuple(_score(score, ids, source.parent) for score in settings.scores)
     size = sum(piece.bytes for piece in plan.pieces)
-    kept = budget.expected_documents(settings.selection, plan.documents, size)
+    kept = expected_documents(settings.selection, plan.documents, size)
     changes: dict[str, dict[str, Any]] = {
         "source": {"path": str(source)},
         "plan": {"rows_per_shard": max(map(len, tables)), "bytes_per_shard": 2**62},

@@ -32,9 +32,10 @@ from datamask.planning.preflight_schema import (
 )
 from datamask.publishing.access import check_access
 from datamask.quality.kinds import KINDS
-from datamask.runs import budget
+from datamask.runs.budget import Counts, budget_problems
 from datamask.runs.run import Run
 from datamask.runs.schemas import MADE_IDS, OF_PARQUET, SIGNATURE_BYTES, SKETCH_BYTES, Piece
+from datamask.runs.subset_files import expected_documents
 from datamask.source.completed import lacking_ids, makes_ids, with_fields, with_folders
 from datamask.source.convert import not_converted, source_files
 from datamask.source.opening import SOURCE_PIN, digest_file, opening, resolve_path
@@ -225,7 +226,7 @@ def examine(
         problems.append(InputError(problem, path=settings.source.path))
     elif are_all:
         counts = counts_of_footers(settings, documents)
-        budgeting = list(budget.budget_problems(settings.selection, counts))
+        budgeting = list(budget_problems(settings.selection, counts))
         problems += budgeting
         text = sum(bytes_of for file in files for _, bytes_of in file.groups)
         problems += size_problems(settings, text, before)
@@ -313,18 +314,18 @@ def _score_pin(score: Score, settings: Settings, before: Run | None) -> dict[str
     return {score.pin_key: pin} if pin else {}
 
 
-def counts_of_footers(settings: Settings, documents: int) -> budget.Counts:
+def counts_of_footers(settings: Settings, documents: int) -> Counts:
     """Count the documents that are left if as few are pruned as the settings can mean."""
     if not settings.least_pruned:
-        return budget.Counts(documents)
+        return Counts(documents)
     left = documents - int(Fraction(str(settings.least_pruned)) * documents)
-    return budget.Counts(documents, left, f"quality.prune_fraction {settings.least_pruned}")
+    return Counts(documents, left, f"quality.prune_fraction {settings.least_pruned}")
 
 
 def _disk_needed(settings: Settings, documents: int, size: int) -> dict[str, int]:
     """Estimate the bytes on disk by folder of the run, from bytes per document."""
     survivors = counts_of_footers(settings, documents).left or documents
-    total = budget.expected_documents(settings.selection, documents, size)
+    total = expected_documents(settings.selection, documents, size)
     stages = [score.stage for score in settings.scores]
     needed = {
         "classifier_scores": 20 * stages.count("classifier_scores") * documents,

@@ -16,7 +16,14 @@ from datamask.config.selection import Selection
 from datamask.errors import DatamaskError, InputError, SettingsError, gathering
 from datamask.quality.combining import facts_of, load_documents, rows_of
 from datamask.runs import schemas
-from datamask.runs.budget import Counts, budget_problems, check_budget, total_units, unit_of
+from datamask.runs.budget import (
+    Counts,
+    budget_problems,
+    check_budget,
+    too_many_cells,
+    total_units,
+    unit_of,
+)
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
 from datamask.selection.documents import check_tokens
@@ -46,8 +53,6 @@ def problems_of_source(
     ((tokens,),) = execute(connection, "SELECT coalesce(sum(tokens), 0) FROM counts")
     groups = dict(execute(connection, by_group)) if known.limits else None
     if selection.has_cells and not known.has_cells:
-        from datamask.runs.cell_counts import too_many_cells  # This imports scipy.
-
         yield from too_many_cells(len(groups or ()))
     # A budget of documents may have any number of tokens, at most those of the whole source.
     epoch = (0, tokens) if selection.training_tokens and not selection.tokens else None

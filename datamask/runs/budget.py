@@ -1,4 +1,4 @@
-"""Count the documents to keep in corpus, shards and published files, and say if there are so many.
+"""Count the documents to keep in corpus and shards, and say if there are so many.
 
 `budget_problems` is the only place that compares what the settings ask for with the documents that
 there are: planning and stages give it what they have counted.
@@ -6,19 +6,25 @@ there are: planning and stages give it what they have counted.
 This is pure integer arithmetic, so that the same corpus gives the same numbers on every machine and
 however its files are split. A budget of documents is met exactly; `datamask.selection.threshold`
 meets a budget of tokens within one document.
+
+With limits of several columns, a cell is a group by all limited columns together, and a limited
+group is a set of cells. So limits are linear constraints on what is kept of the cells.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
 from datamask.config.selection import AND, NO_GROUP, Selection
 from datamask.errors import SettingsError, together
+
+MOST_CELLS = 5000
+"""Maximum number of cells; each is a part of a linear programme (docs/log.md#limits)."""
 
 
 def total_budget(selection: Selection, num_documents: int) -> int:
@@ -176,10 +182,7 @@ def limit_problems(
 
 @dataclass(frozen=True, slots=True)
 class LimitedGroup:
-    """A group with limits, and the cells that it consists of.
-
-    A cell is a group by all limited columns together (`selection.threshold.name_of`).
-    """
+    """A group with limits, and the cells that it consists of (`selection.threshold.name_of`)."""
 
     column: str
     name: str
@@ -188,32 +191,36 @@ class LimitedGroup:
     cells: list[str]
 
 
-def limited_groups(selection: Selection, total: int, cells: Iterable[str]) -> list[LimitedGroup]:
+def limited_groups(selection: Selection, total: int, cells: Collection[str]) -> list[LimitedGroup]:
     """List the groups that limits of several columns concern, among these cells."""
-    groups, parts = [], {cell: cell.split(AND) for cell in cells}
+    return [
+        LimitedGroup(alone.limits[0].column, name, floor, cap, inside[name])
+        for alone, inside in _groups_of_cells(selection, cells)
+        for name, (floor, cap) in group_bounds(alone, total, inside).items()
+    ]
+
+
+def _groups_of_cells(
+    selection: Selection, cells: Collection[str]
+) -> Iterator[tuple[Selection, dict[str, list[str]]]]:
+    """Yield the limits of each column alone, with the cells of each group by this column."""
     for column in dict.fromkeys(limit.column for limit in selection.limits):
         alone = selection.with_limits_of(column)
         at = [selection.limited.index(name) for name in alone.limited]
         inside: dict[str, list[str]] = {}
-        for cell, names in parts.items():
+        for cell in cells:
+            names = cell.split(AND)
             inside.setdefault(AND.join(names[index] for index in at), []).append(cell)
-        for name, (floor, cap) in group_bounds(alone, total, inside).items():
-            groups.append(LimitedGroup(column, name, floor, cap, inside[name]))
-    return groups
+        yield alone, inside
 
 
 def _problems_of_cells(
     selection: Selection, total: int, cells: Mapping[str, int]
 ) -> Iterator[SettingsError]:
     """Yield the problems of each column's limits alone or, if there are none, of all together."""
-    from datamask.runs.cell_counts import shortages, too_many_cells  # This imports scipy.
-
     problems = list(too_many_cells(len(cells)))
-    for column in dict.fromkeys(limit.column for limit in selection.limits):
-        alone = selection.with_limits_of(column)
-        at, groups = [selection.limited.index(name) for name in alone.limited], Counter[str]()
-        for cell, there in cells.items():
-            groups[AND.join(cell.split(AND)[index] for index in at)] += there
+    for alone, inside in _groups_of_cells(selection, cells):
+        groups = {name: sum(map(cells.__getitem__, some)) for name, some in inside.items()}
         problems += limit_problems(alone, total, groups)
     yield from problems
     if problems:
@@ -229,6 +236,64 @@ def _problems_of_cells(
         )
 
 
+def too_many_cells(number: int) -> Iterator[SettingsError]:
+    """Yield an error if there are more than `MOST_CELLS` cells.
+
+    *number* counts the cells, or the groups by some of the limited columns, which are no more.
+    """
+    if number > MOST_CELLS:
+        yield SettingsError(
+            f"selection.limits: their columns make {number:,} groups together, at most "
+            f"{MOST_CELLS:,} are possible; name the groups to limit by `value`"
+        )
+
+
+def memberships(groups: Sequence[Sequence[str]], cells: Sequence[str]) -> Any:
+    """Return a sparse matrix, groups x cells: 1 if the cell is part of the group."""
+    from scipy import sparse
+
+    index = {cell: number for number, cell in enumerate(cells)}
+    columns = [index[cell] for group in groups for cell in group]
+    rows = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
+    shape = (len(groups), len(cells))
+    return sparse.csr_array((np.ones(len(columns)), (rows, columns)), shape=shape)
+
+
+def shortages(
+    groups: Sequence[Sequence[str]], bounds: np.ndarray, total: int, cells: Mapping[str, int]
+) -> Iterator[tuple[int, int]]:
+    """Find the floors that limits cannot meet together; yield nothing if they meet all.
+
+    Caps hold, and as little as possible is missing from the floors and the total. Yields the number
+    of each group that misses its floor, and what the group has then. A total that is missed has the
+    number after the last group.
+
+    Args:
+        groups: the cells of each group with limits.
+        bounds: the floor and the cap of each group.
+        total: what is to be kept.
+        cells: what is there of each cell.
+    """
+    from scipy import sparse
+    from scipy.optimize import linprog
+
+    inside, number, many = memberships(groups, [*cells]), len(cells), len(groups)
+    floors, caps = bounds.T
+    none = sparse.csr_array((many, many + 1))
+    missing = sparse.hstack([sparse.eye_array(many), sparse.csr_array((many, 1))])
+    solution = linprog(
+        np.r_[np.zeros(number), np.ones(many + 1)],
+        A_ub=sparse.vstack([sparse.hstack([inside, none]), sparse.hstack([-inside, -missing])]),
+        b_ub=np.r_[caps, -floors],
+        A_eq=np.r_[np.ones(number), np.zeros(many), 1.0][None],
+        b_eq=[total],
+        bounds=np.c_[np.zeros(number + many + 1), np.r_[[*cells.values()], floors, total]],
+    )
+    for group, (short, asked) in enumerate(zip(solution.x[number:], [*floors, total], strict=True)):
+        if short > 0.5:
+            yield group, int(asked - np.ceil(short - 1e-6))
+
+
 def too_little(
     selection: Selection, most: int, total: int, limited: Iterable[str]
 ) -> SettingsError:
@@ -240,17 +305,6 @@ def too_little(
         f"selection.limits: the caps leave {most:,} {unit_of(selection)}, but {total:,} are to be "
         f"kept; {remedy}"
     )
-
-
-BYTES_PER_TOKEN = 4
-
-
-def expected_documents(selection: Selection, num_documents: int, num_bytes: int) -> int:
-    """Return the number of documents to keep; for a budget of tokens, estimate it from bytes."""
-    if selection.tokens is None:
-        return total_budget(selection, num_documents)
-    kept = num_documents * selection.tokens * BYTES_PER_TOKEN // max(num_bytes, 1)
-    return max(1, min(kept, num_documents))
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,92 +361,3 @@ def shard_budget(total: int, kept_before: int, kept: int, kept_total: int) -> in
     """
     whole = max(kept_total, 1)
     return total * (kept_before + kept) // whole - total * kept_before // whole
-
-
-@dataclass(frozen=True, slots=True)
-class SubsetFile:
-    """One published file: whole consecutive shards, or one part of a large shard.
-
-    Part `p` of `n` holds a shard's selected documents from floor(p·S/n) to floor((p+1)·S/n). If
-    `dump` is set, the file holds only the selected documents of that dump.
-    """
-
-    shards: tuple[int, ...]
-    part: int = 0
-    parts: int = 1
-    dump: str = ""
-
-
-def subset_files(
-    shard_rows: list[int],
-    shard_bytes: list[int],
-    total: int,
-    file_bytes: int,
-    shard_dumps: list[dict[str, int]] | None = None,
-) -> list[SubsetFile]:
-    """Group shards into files of about *file_bytes*, from the plan alone.
-
-    The estimate multiplies the planned bytes by the fraction of the corpus that is kept, and does
-    not read the mask. So a shard that is learned again changes only the files that contain it.
-
-    *shard_rows* and *shard_bytes* describe the source; *total* of its documents are kept. With
-    *shard_dumps* (the documents of each shard by dump) no file holds two dumps, and the dumps are
-    in the source's order.
-    """
-    num_rows = max(sum(shard_rows), 1)
-    files: list[SubsetFile] = []
-    shard_dumps = shard_dumps or [{"": rows} for rows in shard_rows]
-    for dump in dict.fromkeys(name for dumps in shard_dumps for name in dumps):
-        estimates = [
-            (shard, shard_bytes[shard] * dumps[dump] * total // (shard_rows[shard] * num_rows))
-            for shard, dumps in enumerate(shard_dumps)
-            if dump in dumps
-        ]
-        files += _group(estimates, file_bytes, dump)
-    return files
-
-
-def _group(estimates: list[tuple[int, int]], file_bytes: int, dump: str = "") -> list[SubsetFile]:
-    """Fill files with shards, given as pairs of a shard and its estimated bytes."""
-    files: list[SubsetFile] = []
-    group: list[int] = []
-    size = 0
-    for shard, estimate in estimates:
-        if group and size + estimate > file_bytes:
-            files.append(SubsetFile(tuple(group), dump=dump))
-            group, size = [], 0
-        if estimate > file_bytes:
-            parts = -(-estimate // file_bytes)
-            files.extend(SubsetFile((shard,), part, parts, dump) for part in range(parts))
-            continue
-        group.append(shard)
-        size += estimate
-    if group:
-        files.append(SubsetFile(tuple(group), dump=dump))
-    return files
-
-
-MOST_OPEN = 16
-"""Maximum number of files written in one pass over the source; each keeps up to a row group in
-memory."""
-
-
-def file_groups(files: list[SubsetFile]) -> list[int]:
-    """Return the group of each file: one pass over the source writes all files of a group.
-
-    A group's number is the index of its first file. A group has at most `MOST_OPEN` files. More
-    than half of a file's shards are also in earlier files of its group. Parts of a large shard are
-    groups of their own, because they are mostly in different row groups.
-    """
-    groups, group, covered, size = list(range(len(files))), 0, set[int](), 0
-    for index in sorted(groups, key=lambda index: (files[index].shards[0], index)):
-        shards = files[index].shards
-        shared = sum(shard in covered for shard in shards)
-        if files[index].parts > 1:
-            continue
-        if size == MOST_OPEN or 2 * shared <= len(shards):
-            group, covered, size = index, set(), 0
-        groups[index] = group
-        covered.update(shards)
-        size += 1
-    return groups

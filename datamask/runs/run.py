@@ -25,10 +25,11 @@ from datamask.config import recipe
 from datamask.config.outputs import MOST_DUMPS
 from datamask.config.settings import Settings
 from datamask.errors import CorruptFileError, RunError
-from datamask.runs import budget, schemas
+from datamask.runs import schemas
 from datamask.runs.files import read_columns, reading
 from datamask.runs.receipt import Receipt, canonical_json, read_receipt
 from datamask.runs.stages import STAGES, Stage, Unit, owner_of, stages_of
+from datamask.runs.subset_files import SubsetFile, expected_documents, file_groups, subset_files
 from datamask.storage.contents import parse_json
 from datamask.storage.local import Storage
 from datamask.storage.names import inside
@@ -120,17 +121,17 @@ class Run:
         return sum(piece.rows for piece in self.pieces)
 
     @cached_property
-    def subset_files(self) -> list[budget.SubsetFile]:
+    def subset_files(self) -> list[SubsetFile]:
         """The files of the subset, from the plan and the settings."""
         rows = [self.shard_rows(shard) for shard in range(self.num_shards)]
         sizes = [sum(piece.bytes for piece in pieces) for pieces in self.shard_pieces]
-        kept = budget.expected_documents(self.settings.selection, self.num_documents, sum(sizes))
-        return budget.subset_files(rows, sizes, kept, self.settings.subset.file_bytes, self.dumps)
+        kept = expected_documents(self.settings.selection, self.num_documents, sum(sizes))
+        return subset_files(rows, sizes, kept, self.settings.subset.file_bytes, self.dumps)
 
     @cached_property
     def subset_groups(self) -> list[int]:
         """The group of each file of the subset. One worker writes a group (`file_groups`)."""
-        return budget.file_groups(self.subset_files)
+        return file_groups(self.subset_files)
 
     @cached_property
     def dumps(self) -> list[dict[str, int]]:

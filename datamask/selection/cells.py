@@ -28,8 +28,7 @@ from scipy.optimize import LinearConstraint, linprog, milp
 
 from datamask.config.selection import Selection
 from datamask.errors import SettingsError
-from datamask.runs.budget import limited_groups
-from datamask.runs.cell_counts import memberships
+from datamask.runs.budget import limited_groups, memberships
 from datamask.selection.order import ORDER
 from datamask.storage.duckdb_scratch import execute, execute_with
 

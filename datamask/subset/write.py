@@ -21,11 +21,11 @@ import pyarrow.compute as pc
 
 from datamask.config.compute import Compute
 from datamask.errors import CorruptFileError
-from datamask.runs import budget
 from datamask.runs.files import parquet_output, read_columns
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.runs.schemas import added_columns
+from datamask.runs.subset_files import SubsetFile
 from datamask.source.dumps import dump_names
 from datamask.source.reading import read_shard, source_schema
 
@@ -128,7 +128,7 @@ def write_subset(run: Run, unit: int, compute: Compute) -> None:
                     open_files[unit].close()
 
 
-def _places(chosen: pa.Table, file: budget.SubsetFile) -> np.ndarray:
+def _places(chosen: pa.Table, file: SubsetFile) -> np.ndarray:
     """Return the documents of a file among the selected documents of a shard."""
     rows = np.arange(len(chosen))
     if file.dump:

@@ -7,12 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datamask.config.selection import Selection
-from datamask.runs.budget import (
-    SubsetFile,
-    file_groups,
-    subset_files,
-    total_budget,
-)
+from datamask.runs.budget import total_budget
+from datamask.runs.subset_files import SubsetFile, file_groups, subset_files
 
 
 def test_a_ratio_is_taken_as_written():

@@ -9,7 +9,7 @@ from datamask.config.loading import parse_settings
 from datamask.config.selection import Selection
 from datamask.errors import SettingsError
 from datamask.planning.plan import plan_run
-from datamask.runs import cell_counts
+from datamask.runs import budget
 from datamask.runs.budget import Counts, budget_problems
 from datamask.selection.cells import Candidates, fill_cells, most_of_cells
 from tests.finished import finish, settings, table_of
@@ -142,7 +142,7 @@ def test_what_cannot_be_met_is_named_with_its_number(limits, told):
 
 def test_too_many_cells_are_refused_when_planned(source, tmp_path, monkeypatch):
     """The groups of one column are too many already, though topics are not known yet."""
-    monkeypatch.setattr(cell_counts, "MOST_CELLS", 3)
+    monkeypatch.setattr(budget, "MOST_CELLS", 3)
     limits = [{"column": "domain", "cap": 0.9}, {"column": "topic", "value": "a", "cap": 0.5}]
     with pytest.raises(SettingsError, match=r"make \d groups together, at most 3"):
         plan_run(tmp_path / "run", settings(source, topics={}, selection={"limits": limits}))

@@ -15,7 +15,7 @@ from datamask.config.compute import Compute
 from datamask.errors import CorruptFileError, InputError, RunError
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
-from datamask.runs import budget
+from datamask.runs import subset_files
 from datamask.runs.files import write_parquet
 from datamask.runs.opening import open_run
 from datamask.runs.receipt import read_receipt
@@ -81,7 +81,7 @@ def test_files_do_not_depend_on_how_many_are_written_at_once(
 ):
     """One at a time, several at once, all in one pass, or the rest after a crash: the same."""
     run, _ = made
-    monkeypatch.setattr(budget, "MOST_OPEN", most)
+    monkeypatch.setattr(subset_files, "MOST_OPEN", most)
     shutil.copytree(run.root, tmp_path / "run")
     again = open_run(tmp_path / "run")
     for unit in range(1, run.num_units("subset")):
