@@ -76,12 +76,6 @@ def open_composition(run: Run, sql: str) -> Iterator[Any]:
         for table in ("sample", "neighbours"):
             if _is_named(sql, table) and (path := run.fetch(f"report/{table}.parquet")).exists():
                 connection.register(table, read_columns(path))
-        if _is_named(sql, "arms"):
-            arms = [arm_documents(run, unit) for unit in range(run.num_units("arms"))]
-            connection.register("arms", pa.concat_tables([_ARMS.empty_table(), *arms]))
-        if _is_named(sql, "verdicts"):
-            path, none = run.path("evaluation"), schemas.EVALUATION.empty_table()
-            connection.register("verdicts", read_columns(path) if path.exists() else none)
         if _is_named(sql, "exposures") and run.settings.tokens is not None:
             run.receipt("order")
             quoted = str(run.path("order").absolute()).replace("'", "''")
@@ -120,19 +114,6 @@ def rows_of(result: Any) -> list[dict[str, Any]]:
     """Return all rows of a DuckDB result, as dictionaries by column."""
     names = [column[0] for column in result.description]
     return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
-
-
-_ARMS = schemas.ARM.set(3, pa.field("tokens", pa.int32())).insert(0, pa.field("arm", pa.string()))
-
-
-def arm_documents(run: Run, unit: int) -> pa.Table:
-    """Return the documents of an arm with its name and token counts; none before it is made."""
-    if not (path := run.path("arms", unit)).exists():
-        return _ARMS.empty_table()
-    table = read_columns(path)
-    names = pa.repeat(run.settings.evaluation.arms[unit].name, len(table))
-    columns = [names, *table.columns[:3], pc.list_value_length(table["tokens"])]
-    return pa.table(columns, schema=_ARMS)
 
 
 _SEEN = """
@@ -181,6 +162,7 @@ def run_query(run: Run, sql: str) -> Iterator[tuple[list[str], Iterator[tuple[An
 
     try:
         with open_composition(run, sql) as connection:
+            _add_evaluation(connection, run, sql)
             with contextlib.suppress(duckdb.InvalidInputException):  # Another query has locked it.
                 connection.execute("SET lock_configuration = true")
             result = connection.execute("FROM query(?)", [sql])
@@ -190,6 +172,29 @@ def run_query(run: Run, sql: str) -> Iterator[tuple[list[str], Iterator[tuple[An
         # DuckDB then repeats the statement around the SQL, which is not the user's.
         said = str(error).partition("\nLINE ")[0]
         raise RunError(f"query: {one_line(said)}") from None
+
+
+_ARMS = schemas.ARM.set(3, pa.field("tokens", pa.int32())).insert(0, pa.field("arm", pa.string()))
+
+
+def _add_evaluation(connection: Any, run: Run, sql: str) -> None:
+    """Add the tables `arms` and `verdicts`, if the SQL names them; no page reads them."""
+    if _is_named(sql, "arms"):
+        arms = [_arm_documents(run, unit) for unit in range(run.num_units("arms"))]
+        connection.register("arms", pa.concat_tables([_ARMS.empty_table(), *arms]))
+    if _is_named(sql, "verdicts"):
+        path, none = run.path("evaluation"), schemas.EVALUATION.empty_table()
+        connection.register("verdicts", read_columns(path) if path.exists() else none)
+
+
+def _arm_documents(run: Run, unit: int) -> pa.Table:
+    """Return the documents of an arm with its name and token counts; none before it is made."""
+    if not (path := run.path("arms", unit)).exists():
+        return _ARMS.empty_table()
+    table = read_columns(path)
+    names = pa.repeat(run.settings.evaluation.arms[unit].name, len(table))
+    columns = [names, *table.columns[:3], pc.list_value_length(table["tokens"])]
+    return pa.table(columns, schema=_ARMS)
 
 
 def terms_of(run: Run, shards: Sequence[int] | None = None) -> dict[str, dict[str, Any]]:
