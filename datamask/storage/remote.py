@@ -152,18 +152,19 @@ class RemoteStorage(Storage):
         if name.startswith(LOCAL_ONLY):
             return super().put(temporary, name)
         leases.check_lease.get()()
-        sha256 = sha256_of(temporary)[0]
-        is_checked = not name.startswith(UNCHECKED)
-        if is_checked:
+        sha256, fingerprint = sha256_of(temporary)[0], ""
+        if not name.startswith(UNCHECKED):
+            # Files without a receipt, such as pictures, carry no fingerprint.
+            with contextlib.suppress(DatamaskError):
+                fingerprint = self._fingerprint_in(temporary)
             record, file = self.record(name).with_sha256(name, sha256), self.record_name(name)
             self._versions[file] = self.store.write(file, record.text.encode())
         before = self._versions.get(name)
         entry = self._versions[name] = self.store.put(name, temporary)
         self.cache.add(temporary, name, entry, sha256)
-        if is_checked:
-            # Files without a receipt, such as pictures, carry no fingerprint.
-            with contextlib.suppress(DatamaskError, FileNotFoundError):
-                self._note(name, entry, self._fingerprint_in(inside(self.root, name)))
+        if fingerprint:
+            with contextlib.suppress(DatamaskError):
+                self._note(name, entry, fingerprint)
                 if before is not None and before != entry:
                     old = self._fingerprints.pop((name, before), "")
                     if old:
