@@ -321,11 +321,6 @@ class Selection(Group):
         names = ("tokens", "training_tokens")
         return next((name for name in names if getattr(self, name) is not None), "")
 
-    def of_mask(self) -> dict[str, Any]:
-        """The settings that decide which documents are kept, as plain data."""
-        without = {*TRAINING, *(() if self.mask_model else ("mask_model",))}
-        return self.model_dump(mode="json", exclude=without)
-
     @property
     def has_custom_terms(self) -> bool:
         """True if a term of the objective is a class of the user."""

@@ -46,7 +46,7 @@ def select_by_run(documents: Documents, sections: Mapping[str, Any], compute: Co
         documents.write(home)
         settings = documents.settings(home, sections)
         with naming_arguments(home):
-            run = run_up_to(home / "run", settings, compute, "selection")
+            run = select_in(home / "run", settings, compute)
         mask, logits, dropped, values = result_of(run)
         metrics, chosen = run.receipt("selection", 0).metrics, run.in_force.selection
         note = _note(run, dropped)
@@ -73,10 +73,10 @@ def naming_arguments(home: Path) -> Iterator[None]:
         raise
 
 
-def run_up_to(root: Path, settings: Settings, compute: Compute, last: str) -> Run:
-    """Plan a run and do its stages up to one."""
+def select_in(root: Path, settings: Settings, compute: Compute) -> Run:
+    """Plan a run and do its stages up to `selection`."""
     run = plan_run(root, settings, compute)
-    for stage in stages_of(run.settings, last=last):
+    for stage in stages_of(run.settings, last="selection"):
         run_stage(run, stage, compute)
     return run
 
@@ -135,5 +135,5 @@ class RunJudge:
         with tempfile.TemporaryDirectory(dir=self.home) as folder:
             source = documents.write(Path(folder))
             settings = settings_to_apply(self.run, Source(path=str(source)))
-            run = run_up_to(Path(folder) / "run", settings, self.compute, "selection")
+            run = select_in(Path(folder) / "run", settings, self.compute)
             return result_of(run)[1]

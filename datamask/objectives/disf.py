@@ -34,7 +34,6 @@ class DiSF(MomentObjective):
 
     name = "disf"
     maximise = False
-    of_proportions = True
 
     def of_few(self, features_ND: Tensor) -> MomentObjective | None:
         """Return `DiSFOfFew`; None for a subclass, whose function may differ."""

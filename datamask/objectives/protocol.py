@@ -110,9 +110,7 @@ class MomentObjective(ABC):
     also the sum of x xᵀ. `bounded` promises that, for 0 <= p <= 1, the value in its good direction
     is concave, which lets the learner certify how far from optimal a mask is. `linear` promises
     that the value is linear in the sums at a fixed count, so that scope `corpus` needs a single
-    round. `of_proportions` promises that the value depends on the proportions of the sums alone, so
-    that its gradient at S documents is the gradient at fewer, divided by the same number as the
-    sums.
+    round.
     """
 
     name: str
@@ -120,7 +118,6 @@ class MomentObjective(ABC):
     order: ClassVar[int] = 2
     bounded: ClassVar[bool] = False
     linear: ClassVar[bool] = False
-    of_proportions: ClassVar[bool] = False
 
     def of_few(self, features_ND: Tensor) -> MomentObjective | None:
         """Return this function for N < D documents, whose `second_DD` is a weight of each document.

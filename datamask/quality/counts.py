@@ -163,7 +163,7 @@ def _check_limits(connection: Any, run: Run) -> None:
     )
     total = total_units(selection, run.num_documents)
     if selection.tokens is None:
-        check_limits(connection, selection, total, "candidates")
+        check_limits(connection, selection, total)
     else:
         cut_table(connection, selection, total)
 

@@ -320,10 +320,10 @@ def png(chart: Chart) -> bytes:
     return drawn
 
 
-def write_pictures(storage: Storage, folder: str, charts: Iterable[Chart]) -> None:
-    """Write one file per chart with values, and remove all other pictures in the folder."""
-    drawn = {f"{folder}/{chart.key}.png": chart for chart in charts if chart.series}
-    for name in storage.list(folder, "*.png"):
+def write_pictures(storage: Storage, charts: Iterable[Chart]) -> None:
+    """Write one file per chart with values to `pictures/`, and remove all other pictures there."""
+    drawn = {f"pictures/{chart.key}.png": chart for chart in charts if chart.series}
+    for name in storage.list("pictures", "*.png"):
         if name not in drawn:
             storage.remove(name)
     for name, chart in drawn.items():

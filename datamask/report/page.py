@@ -71,7 +71,7 @@ def write_report(run: Run, compute: Compute) -> None:
         curves = chart_data.curve_charts({"": run})
         evaluated = findings(run)
         trained = write_evaluation_page(run, evaluated) if evaluated else []
-        write_pictures(run.storage, "pictures", [*charts, *trained, *curves])
+        write_pictures(run.storage, [*charts, *trained, *curves])
         write_captions(run, [*charts, *trained, *curves])
         answered = answer(run)
         page = _page(run, answered, evaluated, charts, trained, curves)

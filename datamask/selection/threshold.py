@@ -160,15 +160,15 @@ def name_of(selection: Selection, table: str, edges: Sequence[float] = ()) -> st
     return f"concat_ws('{AND}', {', '.join(names)})" if names else "''"
 
 
-def check_limits(connection: Any, selection: Selection, total: int, table: str) -> dict[str, int]:
+def check_limits(connection: Any, selection: Selection, total: int) -> dict[str, int]:
     """Make table `bounds` (name, floor, cap) of limited groups or cells; return caps by name.
 
-    *table* names the groups: it has the columns name and units.
+    `candidates` names the groups: it has the columns name and units.
 
     Raises:
         SettingsError: the limits cannot be met.
     """
-    names = [name for (name,) in execute(connection, f"SELECT DISTINCT name FROM {table}")]
+    names = [name for (name,) in execute(connection, "SELECT DISTINCT name FROM candidates")]
     bounds_of = budget.group_bounds(selection, total, names)
     rows = [{"name": name, "floor": floor, "cap": cap} for name, (floor, cap) in bounds_of.items()]
     schema = pa.schema([("name", pa.string()), ("floor", pa.int64()), ("cap", pa.int64())])
@@ -176,7 +176,7 @@ def check_limits(connection: Any, selection: Selection, total: int, table: str) 
     execute_with(connection, given, "CREATE TEMP TABLE bounds AS FROM arriving")
     units = execute(
         connection,
-        f"SELECT name, sum(units)::BIGINT FROM {table} LEFT JOIN bounds USING (name) "
+        "SELECT name, sum(units)::BIGINT FROM candidates LEFT JOIN bounds USING (name) "
         "WHERE cap IS NULL OR units <= cap GROUP BY name",
     )
     groups = dict.fromkeys(names, 0) | dict(units)
@@ -204,7 +204,7 @@ def cut_table(
     Raises:
         SettingsError: limits cannot be met, or leave too few tokens.
     """
-    caps = check_limits(connection, selection, total, "candidates")
+    caps = check_limits(connection, selection, total)
     if selection.has_cells:
         from datamask.selection.cells import cut_cells  # This imports scipy.
 

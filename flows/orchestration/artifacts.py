@@ -25,7 +25,8 @@ def show_report(run: Run) -> None:
     texts = (answer_markdown(run), evaluation_markdown(run), report_markdown(run))
     text = "\n\n".join(filter(None, (*texts, way_to_pages(run, *pages))))
     create_markdown_artifact(text, **titled(run, "report"))
-    show_pictures(run, "pictures")
+    for name in run.storage.list("pictures", "*.png"):
+        _show_picture(run, run.fetch(name))
 
 
 def show_sweep(run: Run, rows: list[Row], page: Path) -> None:
@@ -36,13 +37,8 @@ def show_sweep(run: Run, rows: list[Row], page: Path) -> None:
         _show_picture(run, path)
 
 
-def show_pictures(run: Run, folder: str) -> None:
-    """Show every picture of a folder, as data within its artifact."""
-    for name in run.storage.list(folder, "*.png"):
-        _show_picture(run, run.fetch(name))
-
-
 def _show_picture(run: Run, path: Path) -> None:
+    """Show a picture as data within its artifact."""
     data = base64.b64encode(path.read_bytes()).decode()
     title = titled(run, f"picture-{path.stem.replace('_', '-')}", f": {path.name}")
     create_image_artifact(f"data:image/png;base64,{data}", **title)

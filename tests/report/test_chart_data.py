@@ -110,7 +110,7 @@ def test_pictures_are_those_of_the_page(run, tmp_path):
     folder = tmp_path / "pictures"
     folder.mkdir()
     (folder / "old.png").write_bytes(b"")
-    write_pictures(run_storage(tmp_path), "pictures", [chart])
+    write_pictures(run_storage(tmp_path), [chart])
     assert {path.name for path in folder.iterdir()} == {"tradeoff.png"}
     shown = Image.open(folder / "tradeoff.png")
     assert shown.size[0] > 600 and len(shown.convert("RGB").getcolors(10**6) or ()) > 20
