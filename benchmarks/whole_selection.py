@@ -8,7 +8,11 @@ random subsets is a share of greedy's: values in float64, of all documents, in t
 `exact` and `near` are corpora of which half the documents copy the other half, exactly or with a
 noise of `NOISE` times the length of the vector.
 
+Above `GREEDY` documents, a draw is the whole corpus, only ours selects, the gain is in units of the
+joint objective, and coverage is that of `JUDGED` documents.
+
     python -m benchmarks.whole_selection [--rows 10000] [--draws 3] [--metric facility_location]
+    python -m benchmarks.whole_selection --default --rows 1000000 --draws 1
 """
 
 from __future__ import annotations
@@ -38,7 +42,7 @@ from datamask.objectives.disf import DIVISOR
 from datamask.objectives.weighted import build_terms
 
 CASES = [
-    ("facility_location", 0.3, 0.1, "text"),  # The default.
+    *(("facility_location", 0.3, 0.1, kind) for kind in ("text", "clustered")),  # The default.
     *(
         ("facility_location", weight, ratio, "text")
         for ratio in (0.1, 0.5)
@@ -53,6 +57,7 @@ CASES = [
     ),
 ]
 NOISE = 0.1
+GREEDY, JUDGED = 25_000, 4096
 SUBSETS = 8
 """Random subsets whose mean value is gain 0."""
 
@@ -68,9 +73,10 @@ def correlation(features: np.ndarray) -> float:
 def corpus(folder: Path, rows: int, draw: int, kind: str) -> tuple[np.ndarray, np.ndarray]:
     """Vectors and quality of one draw."""
     generator = np.random.default_rng(draw)
-    features, quality = load(folder, "text", 2 * rows)
-    drawn = np.sort(generator.choice(2 * rows, rows, replace=False))
-    if kind != "text":
+    number = rows if rows > GREEDY else 2 * rows
+    features, quality = load(folder, "clustered" if kind == "clustered" else "text", number)
+    drawn = np.sort(generator.choice(number, rows, replace=False))
+    if kind in ("exact", "near"):
         drawn[rows // 2 :] = drawn[: rows - rows // 2]
     vectors = features[drawn].astype(np.float32)
     if kind == "near":
@@ -98,15 +104,19 @@ def select(
     scaled = [replace(term, scale=scales.get(term.objective.name, 1.0)) for term in terms]
     order = np.argsort(-score, kind="stable")
     greedy = choose if metric == "disf" else choose_covering
+    is_large = rows > GREEDY
     start = time.process_time()
-    chosen = order[greedy(vectors[order], score[order], count, scaled)]
+    chosen = ours.indices
+    if not is_large:
+        chosen = order[greedy(vectors[order], score[order], count, scaled)]
     rival = time.process_time() - start
 
-    wide = vectors.astype(np.float64)
-    spread = [np.random.default_rng(99 + k).permutation(rows)[:count] for k in range(SUBSETS)]
+    wide, judged = (vectors, JUDGED) if is_large else (vectors.astype(np.float64), rows)
+    subsets = 2 if is_large else SUBSETS
+    spread = [np.random.default_rng(99 + k).permutation(rows)[:count] for k in range(subsets)]
     values = []
     for some in (ours.indices, chosen, *spread):
-        diverse = correlation(wide[some]) if metric == "disf" else coverage(wide, some, rows)
+        diverse = correlation(wide[some]) if metric == "disf" else coverage(wide, some, judged)
         values.append((score[some].mean(), diverse))
     table = np.array(values)
     units = scales.get("quality", 1.0), scales.get(metric, 1.0)
@@ -116,7 +126,10 @@ def select(
         "ours": seconds,
         "scales": 100 * sum(scales_took) / seconds,
         "greedy": rival,
-        "gain": 100 * gains[0] / gains[1],
+        "gain": 100 * gains[0] if is_large else 100 * gains[0] / gains[1],
+        "quality": table[0, 0],
+        "coverage": table[0, 1],
+        "random": table[2:, 1].mean(),
     }
 
 
@@ -146,6 +159,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=10_000)
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--metric", default="", help="only lines of this metric")
+    parser.add_argument("--default", action="store_true", help="only the default, on two corpora")
     parser.add_argument("--folder", type=Path, default=Path("runs/bench"))
     parser.add_argument("--case", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -153,14 +167,15 @@ def main() -> None:
         draw, number = map(int, arguments.case.split(","))
         print(json.dumps(select(arguments.folder, arguments.rows, draw, CASES[number])))
         return
-    load(arguments.folder, "text", 2 * arguments.rows)
     kind = torch.backends.cpu.get_cpu_capability()
     print(f"{date.today()}, {arguments.rows} documents, {platform.machine()} with {kind}\n")
-    print("| metric | lambda | share | corpus | `select` | of it scales | greedy | gain |")
-    print("|:--|--:|--:|:--|--:|--:|--:|--:|")
     units = {"ours": " s", "scales": " %", "greedy": " s", "gain": " %"}
+    units |= {"quality": "", "coverage": "", "random": ""}
+    print("| metric | lambda | share | corpus | `select` | of it scales | greedy | gain", end=" ")
+    print("| quality | coverage | coverage of random documents |")
+    print("|:--|--:|--:|:--|--:|--:|--:|--:|--:|--:|--:|")
     for number, case in enumerate(CASES):
-        if arguments.metric not in ("", case[0]):
+        if arguments.metric not in ("", case[0]) or (arguments.default and case[1] != 0.3):
             continue
         results = []
         for draw in range(arguments.draws):
@@ -172,7 +187,9 @@ def main() -> None:
         cells = [*map(str, case)]
         for name, unit in units.items():
             values = [result[name] for result in results]
-            cells.append(f"{min(values):.1f} to {max(values):.1f}{unit}")
+            cells.append(
+                f"{min(values):.{1 if unit else 3}f} to {max(values):.{1 if unit else 3}f}{unit}"
+            )
         print(f"| {' | '.join(cells)} |", flush=True)
 
 

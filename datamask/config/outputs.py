@@ -79,6 +79,9 @@ class Publication(Group):
         return self
 
 
+OTHER_DUMPS = "other"
+"""Name for the dump of documents that have none, or whose dump's name cannot name a folder."""
+
 MOST_DUMPS = 200
 """Maximum number of dumps that get files and a configuration of their own: every dump costs at
 least one file, however small."""

@@ -26,6 +26,7 @@ from datamask.runs.stages import STAGES
 from datamask.runs.stalls import unless_stuck
 from datamask.storage.local import check_no_folder
 from datamask.storage.stopping import stoppable_threads
+from datamask.storage.temporary import shared_folder
 
 logger = logging.getLogger(__name__)
 
@@ -167,7 +168,8 @@ def attempt(
     if not STAGES[stage].in_parallel:
         unit = units[0] if STAGES[stage].each == "round" else None
         work = functools.partial(run_unit, run, stage, unit, compute, force=force)
-        retried(work) if patient else work()
+        with shared_folder(run.root):
+            retried(work) if patient else work()
         done = len(units)
         report()
         return
@@ -175,7 +177,7 @@ def attempt(
     first = random.randrange(len(units)) if run.address != str(run.root) else 0
     left = [*units[first:], *units[:first]]
     for is_last in attempts():
-        with stoppable_threads(workers) as pool:
+        with shared_folder(run.root), stoppable_threads(workers) as pool:
             # By the copied context, Prefect knows the task of a line in the log.
             contexts = (copy_context() for _ in left)
             list(pool.map(lambda context, unit: context.run(attempt_one, unit), contexts, left))

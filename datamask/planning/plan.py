@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TypeGuard
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from datamask.config.compute import Compute
 from datamask.config.settings import Settings
@@ -250,8 +249,7 @@ def _stable(pieces: Iterable[Piece]) -> list[Piece]:
 
 def _note(planned: Run, key: bytes) -> bytes:
     """Return the value that plan.parquet keeps under a key; empty if there is none."""
-    note: bytes = (pq.read_metadata(planned.plan_path).metadata or {}).get(key, b"")
-    return note
+    return planned.plan_metadata.get(key, b"")
 
 
 def _rows_matter(plan: PlanPreview) -> str:

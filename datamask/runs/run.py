@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from datamask.config import recipe
-from datamask.config.outputs import MOST_DUMPS
+from datamask.config.outputs import MOST_DUMPS, OTHER_DUMPS
 from datamask.config.settings import Settings
 from datamask.errors import CorruptFileError, RunError
 from datamask.runs import schemas
@@ -36,9 +36,6 @@ from datamask.storage.names import inside
 
 DUMPS_KEY = b"datamask-dumps"
 """Key in plan.parquet's metadata for the number of documents of each dump in each shard (JSON)."""
-
-OTHER_DUMPS = "other"
-"""Name for the dump of documents that have none, or whose dump's name cannot name a folder."""
 
 
 def digest(*parts: Any) -> str:
@@ -102,6 +99,11 @@ class Run:
         return tuple(starmap(schemas.Piece, zip(*columns, strict=True)))
 
     @cached_property
+    def plan_metadata(self) -> dict[bytes, bytes]:
+        """What plan.parquet says besides its rows. It grows with the shards, so is read once."""
+        return dict(pq.read_metadata(self.plan_path).metadata or {})
+
+    @cached_property
     def shard_pieces(self) -> tuple[tuple[schemas.Piece, ...], ...]:
         """The pieces of the plan, grouped by shard."""
         return tuple(tuple(of) for _, of in groupby(self.pieces, lambda piece: piece.shard))
@@ -137,9 +139,8 @@ class Run:
     def dumps(self) -> list[dict[str, int]]:
         """Documents of each shard by dump (`source.dumps`); empty if the subset has none."""
         assert self.pieces, "the plan has been checked"
-        encoded = (pq.read_metadata(self.plan_path).metadata or {}).get(DUMPS_KEY, b"[]")
         with reading(self.plan_path):
-            by_shard = parse_json(encoded)
+            by_shard = parse_json(self.plan_metadata.get(DUMPS_KEY, b"[]"))
         names = {name for dumps in by_shard for name in dumps}
         return by_shard if names - {OTHER_DUMPS} and len(names) <= MOST_DUMPS else []
 

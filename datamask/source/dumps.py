@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from datamask.runs.run import OTHER_DUMPS
+from datamask.config.outputs import OTHER_DUMPS
 from datamask.runs.schemas import Piece
 from datamask.storage.duckdb_scratch import execute, execute_with
 

@@ -133,7 +133,7 @@ def invalid_text(values: pa.Array) -> int | None:
 
 def source_schema(run: Run) -> pa.Schema:
     """Return the schema of the source's columns, as `read_shard` yields them."""
-    encoded = pq.read_schema(run.plan_path).metadata[SCHEMA_KEY].decode()
+    encoded = run.plan_metadata[SCHEMA_KEY].decode()
     return pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(encoded)))
 
 
@@ -233,10 +233,12 @@ def read_piece(
                 some.append(group)
                 wanted.append(inside - start + before)
                 before += file.metadata.row_group(group).num_rows
-            for _, taken in take_rows(_batches(file, some, names, source), np.concatenate(wanted)):
+            places = np.concatenate(wanted)
+            until = int(places[-1]) + 1
+            for _, taken in take_rows(_batches(file, some, names, source, until), places):
                 yield taken
             return
-        for batch in _batches(file, groups, names, source):
+        for batch in _batches(file, groups, names, source, skip + left):
             if skip >= batch.num_rows:
                 skip -= batch.num_rows
                 continue
@@ -278,14 +280,19 @@ def take_rows(
                 taken = batch.cast(plain_schema(batch.schema)).take(rows_of_batch)
             yield inside, taken
         start += batch.num_rows
+        if len(rows) and start > rows[-1]:
+            return  # What follows is not even decoded.
 
 
 def _batches(
-    file: PinnedParquet, groups: Sequence[int], names: list[str], source: Source | None
+    file: PinnedParquet, groups: Sequence[int], names: list[str], source: Source | None, until: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yield batches of some row groups; groups up to FETCH_BYTES are fetched together."""
+    """Yield batches of some row groups; groups up to FETCH_BYTES are fetched together.
+
+    Rows from *until* on are not wanted: the first batch has none if it can.
+    """
     together: list[int] = []
-    size, at_once = 0, long_texts.BATCH_ROWS
+    size, at_once = 0, min(long_texts.BATCH_ROWS, until)
     for group in groups:
         columns = file.metadata.row_group(group)
         together.append(group)
@@ -294,7 +301,7 @@ def _batches(
         if size >= FETCH_BYTES or group == groups[-1]:
             note(source_bytes=size)
             yield from batches_of(file, names, source, together, at_once)
-            together, size, at_once = [], 0, long_texts.BATCH_ROWS
+            together, size, at_once = [], 0, min(long_texts.BATCH_ROWS, until)
 
 
 def _cast(batch: pa.RecordBatch, schema: pa.Schema, piece: Piece) -> pa.RecordBatch:

@@ -74,7 +74,9 @@ class Storage:
             unfinished = temporary.with_name(f"{temporary.name}.record")
             unfinished.write_text(record.text, encoding="utf-8")
             move_into_place(unfinished, path)
-        move_into_place(temporary, inside(self.root, name))
+        # What an attempt notes about itself is never state.
+        survives = not name.startswith(("records/", "logs/"))
+        move_into_place(temporary, inside(self.root, name), survives=survives)
 
     def list(self, folder: str, pattern: str = "*") -> list[str]:
         """The names of the files directly in a folder that fit a glob, sorted."""
@@ -180,8 +182,8 @@ def check_no_folder(path: Path) -> None:
         )
 
 
-def move_into_place(temporary: Path, path: Path) -> None:
-    """Rename a finished file such that it survives a power cut.
+def move_into_place(temporary: Path, path: Path, *, survives: bool = True) -> None:
+    """Rename a finished file such that it survives a power cut; or only the file before it, whole.
 
     A file of another file system is first copied next to *path*.
 
@@ -189,8 +191,9 @@ def move_into_place(temporary: Path, path: Path) -> None:
         RunError: a folder is in the place of the file.
     """
     check_no_folder(path)
-    with temporary.open("rb") as file:
-        os.fsync(file.fileno())
+    if survives or path.exists():
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
     try:
         os.replace(temporary, path)
     except OSError as error:
@@ -199,9 +202,11 @@ def move_into_place(temporary: Path, path: Path) -> None:
         beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
         try:
             shutil.copyfile(temporary, beside)
-            move_into_place(beside, path)
+            move_into_place(beside, path, survives=survives)
         finally:
             beside.unlink(missing_ok=True)
+        return
+    if not survives:
         return
     folder = os.open(path.parent, os.O_RDONLY)
     try:

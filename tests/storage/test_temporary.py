@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from datamask.execution.pipeline import rebuild
-from datamask.storage.temporary import remove_orphans, temporary_folder
+from datamask.storage.temporary import remove_orphans, shared_folder, temporary_folder
 from tests import finished
 from tests.killed import kill
 from tests.storage.conftest import process, wait_for
@@ -25,9 +25,11 @@ from datamask.config.compute import Compute
 from datamask.runs.files import replace_file
 from datamask.runs.opening import run_storage
 from datamask.storage.duckdb_scratch import temporary_duckdb
+from datamask.storage.temporary import shared_folder
 storage = run_storage(sys.argv[1])
 with contextlib.ExitStack() as stack:
     stack.enter_context(temporary_duckdb(storage.root, Compute()))
+    stack.enter_context(shared_folder(storage.root))
     for name in ("embeddings/00001.parquet", "records/embeddings/00001.parquet.json"):
         made = stack.enter_context(replace_file(storage.root / name, storage))
         made.write_bytes(b"half")
@@ -35,8 +37,8 @@ with contextlib.ExitStack() as stack:
     print("working", flush=True)
     time.sleep(120)
 """
-FILES = 3 + 2 * 2
-"""What that program has in tmp/: three locks, two files and their logs."""
+FILES = 2 + 2 * 2
+"""What that program has in tmp/: a lock of its database, one of all files, two files and logs."""
 
 
 def start(root: Path) -> subprocess.Popen[str]:
@@ -113,6 +115,21 @@ def test_a_new_lock_that_another_launch_looks_at_is_waited_for(tmp_path, monkeyp
     monkeypatch.setattr(os, "open", opened_by_both)
     with temporary_folder(tmp_path) as folder:
         assert folder.is_dir()
+
+
+def test_temporary_folders_of_a_step_share_a_lock(tmp_path):
+    """Each is empty and its own, and goes with its block; the lock goes with the step."""
+    with shared_folder(tmp_path):
+        assert not list(tmp_path.iterdir())
+        for _ in range(2):
+            with temporary_folder(tmp_path) as one, temporary_folder(tmp_path) as other:
+                (one / "half").write_bytes(b"half")
+                assert len(list(tmp_path.glob("tmp/*.lock"))) == 1
+                assert not list(other.iterdir())
+            assert not one.exists() and not other.exists()
+        with temporary_folder(tmp_path / "another run"):
+            assert len(list(tmp_path.glob("another run/tmp/*.lock"))) == 1
+    assert not (tmp_path / "tmp").exists()
 
 
 def test_a_folder_on_another_disk_gets_its_files(tmp_path, monkeypatch):
