@@ -90,6 +90,8 @@ class Group(BaseModel):
                 return value.relocated(place, model)
             if isinstance(value, tuple):
                 return tuple(changed(item, marks) for item in value)
+            if isinstance(value, dict):
+                return {name: changed(item, marks) for name, item in value.items()}
             if PLACE in marks:
                 return place(value)
             return model(value) if MODEL in marks else value

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from datamask.config import recipe
+from datamask.config.classes import FastTextClasses, GroupsBy, ModelClasses
 from datamask.config.group import OF_SOURCE, Group, Model, Place, SourceGroup, known_or_own
 from datamask.config.scores import RESERVED_SCORE_NAMES, Score
 from datamask.config.screening import Contamination, NearDuplicates
@@ -69,9 +70,10 @@ class Source(Group):
     `embedding.column` name others)"""
     columns: Columns = Field(default_factory=Columns)
     """names of the columns"""
-    groups: dict[str, str] = Field(default_factory=dict)
+    groups: dict[str, GroupsBy] = Field(default_factory=dict)
     """groups of your own: a name, and a SQL expression of DuckDB over the source's columns, such as
-    {site: "split_part(url, '/', 3)"}; the name then serves wherever `domain` does"""
+    {site: "split_part(url, '/', 3)"}, or a classifier whose classes are the groups, such as
+    {subject: {kind: fasttext, path: subjects.bin}}; the name then serves wherever `domain` does"""
     most_characters: int = Field(10_000_000, ge=1)
     """most characters (code points) of one document"""
     longer: Literal["refuse", "cut", "drop"] = "refuse"
@@ -112,6 +114,16 @@ class Source(Group):
     def kinds(self) -> tuple[str, ...]:
         """Names of the kinds of groups that the source knows."""
         return (*OF_SOURCE, *self.groups)
+
+    @property
+    def expressions(self) -> dict[str, str]:
+        """The SQL expressions of `groups`, by name."""
+        return {name: of for name, of in self.groups.items() if isinstance(of, str)}
+
+    @property
+    def classifiers(self) -> dict[str, ModelClasses | FastTextClasses]:
+        """The classifiers of `groups`, by name."""
+        return {name: of for name, of in self.groups.items() if not isinstance(of, str)}
 
     @property
     def id_column(self) -> str:

@@ -311,11 +311,6 @@ class Selection(Group):
         return self.model_copy(update={"limits": limits})
 
     @property
-    def of_source(self) -> Selection:
-        """These settings with the limits of groups that are known before stage `quality` alone."""
-        return self.without_limits_of("topic", "quality")
-
-    @property
     def needs_tokens(self) -> str:
         """Name the setting that needs the tokens of every document; empty if none does."""
         names = ("tokens", "training_tokens")

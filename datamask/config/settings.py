@@ -111,6 +111,12 @@ class Settings(Group):
         object.__setattr__(self, "selection", filled)  # settings are frozen
         return self
 
+    @property
+    def selection_by_columns(self) -> Selection:
+        """The selection with those limits alone whose groups columns of the source define."""
+        computed = ("topic", "quality", *self.source.classifiers)
+        return self.selection.without_limits_of(*computed)
+
     def given(self, *without: str) -> dict[str, Any]:
         """Return these settings as plain data, *without* some groups and values filled in."""
         data = self.model_dump(mode="json", exclude={*without})

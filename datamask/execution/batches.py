@@ -12,7 +12,10 @@ from collections.abc import Sequence
 from datamask.runs.run import Run
 from datamask.runs.stages import STAGES
 
-DOCUMENTS_PER_TASK = {"scores": 2_000_000, "classifier_scores": 200_000, "embeddings": 200_000}
+DOCUMENTS_PER_TASK = {
+    "scores": 2_000_000,
+    **dict.fromkeys(("classifier_scores", "classes", "embeddings"), 200_000),
+}
 """Documents that make a task of a minute or more, by stage."""
 DOCUMENTS_OTHERWISE = 1_000_000
 TASKS_PER_SLOT = 16

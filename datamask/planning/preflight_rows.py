@@ -98,7 +98,7 @@ def check_rows(
         problems += _repeated_ids(connection, rows)
         if rows.counted and not problems:
             [(documents,)] = execute(connection, "SELECT count(*) FROM ids")
-            problems += problems_of_source(connection, settings.selection, documents)
+            problems += problems_of_source(connection, settings, documents)
         if VECTORS_PIN in pinned_revisions and not problems:
             problems += missing_vectors(connection, rows.paths, rows.id_at, settings)
         for score in settings.scores:
@@ -122,7 +122,7 @@ class _SourceRows:
         ]
         self.missing: list[_Missing] = []
         source, selection = settings.source, settings.selection
-        kinds = selection.of_source.limited
+        kinds = settings.selection_by_columns.limited
         self.groups = SourceGroups(source, kinds, columns)
         counted = {f"{_GROUP}{name}": name for name in self.groups.columns} if kinds else {}
         counted |= {"tokens": source.columns.token_count} if selection.needs_tokens else {}
@@ -138,7 +138,7 @@ class _SourceRows:
         at_once = min(MOST_FILES_AT_ONCE, len(self.paths) // (8 * threads) + 1)
         statements = ["INSERT INTO ids SELECT md5_number(id), file, row FROM arriving"]
         if self.counted:
-            name = name_of(self.settings.selection.of_source, "arriving")
+            name = name_of(self.settings.selection_by_columns, "arriving")
             counts = f"SELECT {name}, count(*), sum(tokens) FROM arriving GROUP BY 1"
             statements.append(f"INSERT INTO counts {counts}")
         if self.has_dumps:

@@ -75,6 +75,8 @@ def column_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskE
             yield SettingsError(
                 f"quality.scores.{index}.kind: {score.kind} needs text; layout `features` has none"
             )
+    for name in source.classifiers if source.layout == "features" else ():
+        yield SettingsError(f"source.groups.{name}: needs text; layout `features` has none")
     named = [score.source_group for score in settings.scores if score.source_group]
     for name in dict.fromkeys(group.column for group in (*named, *settings.quality.favoured)):
         if name in OF_SOURCE:

@@ -31,6 +31,7 @@ from datamask.planning.preflight_schema import (
     token_problems,
 )
 from datamask.publishing.access import check_access
+from datamask.quality.classes import pin_classes, pin_key
 from datamask.quality.kinds import KINDS
 from datamask.runs.budget import Counts, budget_problems
 from datamask.runs.run import Run
@@ -258,6 +259,10 @@ def _other_pins(
     for score in settings.scores:
         with gathering(problems):
             pins |= _score_pin(score, settings, before)
+    for name, by in settings.source.classifiers.items():
+        if settings.source.layout == "documents":
+            with gathering(problems):
+                pins[pin_key(name)] = pin_classes(name, by, before)
     for key, path, columns in references(settings):
         with gathering(problems):
             pins[key] = reference_digest(path, columns)
@@ -329,6 +334,7 @@ def _disk_needed(settings: Settings, documents: int, size: int) -> dict[str, int
     stages = [score.stage for score in settings.scores]
     needed = {
         "classifier_scores": 20 * stages.count("classifier_scores") * documents,
+        "classes": 2 * len(settings.source.classifiers) * documents,
         "file_scores": 10 * stages.count("file_scores") * documents,
         "vector_places": 12 * documents * bool(settings.has_vectors and settings.vector_files),
         "scores": 100 * documents,

@@ -25,6 +25,7 @@ from datamask.config.settings import Settings
 from datamask.hygiene.screening import WORDS
 from datamask.objectives.formula import formula
 from datamask.publishing.configurations import Configuration
+from datamask.quality.classes import pin_key
 from datamask.quality.examples import example_figures
 from datamask.report.answer import answer_markdown
 from datamask.report.charts import read_captions
@@ -273,6 +274,9 @@ def _settings(run: Run) -> str:
         if score.get("model"):
             name = score.get("name", "heuristic")
             score["revision"] = run.pinned_revisions.get(f"classifier_scores:{name}")
+    for name, by in shown.source.classifiers.items():
+        if by.kind == "classifier":
+            settings["source"]["groups"][name]["revision"] = run.pinned_revisions[pin_key(name)]
     if "embeddings:model" in run.pinned_revisions and run.settings.embedding.has_model:
         settings.setdefault("embedding", {})["revision"] = run.pinned_revisions["embeddings:model"]
     text: str = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from datamask.config.compute import Compute
-from datamask.config.selection import Selection
+from datamask.config.settings import Settings
 from datamask.errors import DatamaskError, InputError, SettingsError, gathering
 from datamask.quality.combining import facts_of, load_documents, rows_of
 from datamask.runs import schemas
@@ -42,13 +42,14 @@ Reasons = list[tuple[int, str | None, int, int]]
 
 
 def problems_of_source(
-    connection: Any, selection: Selection, documents: int
+    connection: Any, settings: Settings, documents: int
 ) -> Iterator[SettingsError]:
     """Yield what all *documents* of the source cannot give, by DuckDB's table `counts`.
 
-    Of the limits, only groups that the source knows are counted (`Selection.of_source`).
+    Of the limits, only groups that columns define are counted (`Settings.selection_by_columns`).
     """
-    known, unit = selection.of_source, unit_of(selection)
+    selection, known = settings.selection, settings.selection_by_columns
+    unit = unit_of(selection)
     by_group = f"SELECT name, coalesce(sum({unit}), 0) FROM counts GROUP BY name"
     ((tokens,),) = execute(connection, "SELECT coalesce(sum(tokens), 0) FROM counts")
     groups = dict(execute(connection, by_group)) if known.limits else None
@@ -94,13 +95,13 @@ def _is_done(run: Run, stage: str) -> bool:
 
 def _problems_of_scores(connection: Any, run: Run) -> Iterator[SettingsError]:
     """Count all documents by stage `scores`, because it is not known which are left."""
-    known = run.settings.selection.of_source
+    known = run.settings.selection_by_columns
     name = name_of(known, "s")
     execute(connection, COUNTS)
     facts = facts_of(connection, run, known.limited)
     counted = f"SELECT {name}, count(*), sum(tokens) FROM {facts} s GROUP BY ALL"
     execute(connection, f"INSERT INTO counts {counted}")
-    return problems_of_source(connection, run.settings.selection, run.num_documents)
+    return problems_of_source(connection, run.settings, run.num_documents)
 
 
 def count_documents(connection: Any) -> Reasons:

@@ -17,13 +17,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from datamask.config.compute import Compute
 from datamask.config.scores import LARGEST, ExamplesScore
 from datamask.errors import InputError, one_line
+from datamask.quality.classes import classes_of
 from datamask.quality.held_out import are_drawn
 from datamask.quality.word_model import FOLDS, features_of
 from datamask.runs.run import Run, shard_seed
 from datamask.source.columns import usable
-from datamask.source.groups import SourceGroups, group_columns
+from datamask.source.groups import SourceGroups, group_columns, read_groups
 from datamask.source.opening import PlannedFiles
 from datamask.source.reading import read_ids, read_shard, source_schema
 from datamask.source.rows import ROW_SUFFIXES, read_rows, read_scores
@@ -126,18 +128,20 @@ def blocks(number: int) -> list[str]:
 
 
 def example_groups(
-    run: Run, score: ExamplesScore, kinds: Sequence[str]
+    run: Run, score: ExamplesScore, kinds: Sequence[str], compute: Compute
 ) -> tuple[dict[str, dict[str, Any]], dict[str, list[str | None]]]:
     """Read the examples (`read_examples`), and their groups of those *kinds* that they have.
 
     A kind's groups are in the order of the texts. Examples have a kind if they have all columns of
-    the source that it is made of.
+    the source that it is made of, or if it is that of a classifier.
 
     Raises:
-        InputError: as in `read_examples`, or a column has another type than in the source.
+        InputError: as in `read_examples` and `classes_of`, or a column has another type than in the
+            source.
     """
     source, schema = run.settings.source, source_schema(run)
-    columns = {kind: group_columns(source, kind, schema.names) for kind in kinds}
+    of_columns = [kind for kind in kinds if kind not in source.classifiers]
+    columns = {kind: group_columns(source, kind, schema.names) for kind in of_columns}
     wanted = [*dict.fromkeys(chain(*columns.values()))]
     wanted = [name for name in wanted if name in schema.names]
     texts, _ = read_examples(score, planned_digest(run, score), wanted)
@@ -154,7 +158,11 @@ def example_groups(
     known = [kind for kind, names in columns.items() if {*names} <= arrays.keys()]
     groups = SourceGroups(source, known, schema.names)
     batch = pa.RecordBatch.from_pydict({name: arrays[name] for name in groups.columns if known})
-    return texts, {kind: of.to_pylist() for kind, of in groups.of(batch, score.path).items()}
+    names = {kind: of.to_pylist() for kind, of in groups.of(batch, score.path).items()}
+    for kind in kinds:
+        if kind in source.classifiers:
+            names[kind] = classes_of(run, kind, [*texts], compute).to_pylist()
+    return texts, names
 
 
 def read_labels(score: ExamplesScore, planned: str | None = None) -> tuple[dict[str, float], str]:
@@ -199,7 +207,9 @@ def planned_digest(run: Run, score: ExamplesScore) -> str:
     return run.pinned_revisions[score.pin_key]
 
 
-def contrasted(run: Run, score: ExamplesScore, *, is_matched: bool = True) -> Judged:
+def contrasted(
+    run: Run, score: ExamplesScore, compute: Compute, *, is_matched: bool = True
+) -> Judged:
     """Read examples (target 1), and random documents (target 0) without copies of examples.
 
     If *is_matched*, groups of a kind (`ExamplesScore.matched_kind`) with `LEAST_SHARE` of the
@@ -219,7 +229,7 @@ def contrasted(run: Run, score: ExamplesScore, *, is_matched: bool = True) -> Ju
         _check_number(len(known), f"{run.settings.source.path} ({kind} {group.value})")
         pieces = blocks(len(known))
     else:
-        texts, of_kinds = example_groups(run, score, [kind] if is_matched else [])
+        texts, of_kinds = example_groups(run, score, [kind] if is_matched else [], compute)
         known = {text: (-1, number) for number, text in enumerate(texts)}
         pieces = _pieces_of(score, texts)
         counts = Counter(filter(None, of_kinds.get(kind, ())))
@@ -311,16 +321,6 @@ def read_places(run: Run, shard: int, rows: np.ndarray) -> Iterator[tuple[Place,
 def read_texts(run: Run, shard: int, rows: np.ndarray) -> Iterator[str]:
     """Yield the texts of some documents of a shard that are not held out for evaluation."""
     return (text for _, text in read_places(run, shard, rows))
-
-
-def read_groups(
-    run: Run, shard: int, kinds: Sequence[str], rows: np.ndarray | None = None
-) -> dict[str, pa.ChunkedArray]:
-    """Read the groups of a shard's documents, or of some *rows*, by kind; text, null for none."""
-    groups = SourceGroups(run.settings.source, kinds, source_schema(run).names)
-    batches = read_shard(run, shard, groups.columns, rows, has_text=False)
-    chunks = [groups.of(batch, run.settings.source.path) for batch in batches]
-    return {kind: pa.chunked_array([of[kind] for of in chunks], pa.string()) for kind in kinds}
 
 
 def labelled(run: Run, score: ExamplesScore) -> Judged:

@@ -65,7 +65,7 @@ def fit_examples(run: Run, compute: Compute) -> None:
     """
     rows, metrics = [], {}
     for score in fitted_scores(run):
-        texts = labelled(run, score) if score.labels else contrasted(run, score)
+        texts = labelled(run, score) if score.labels else contrasted(run, score, compute)
         model, figures, predicted = fit_words(texts.features, texts.targets, texts.groups)
         if texts.matched and _separated(figures)[1] < score.least_correlation:
             logger.warning(
@@ -73,7 +73,7 @@ def fit_examples(run: Run, compute: Compute) -> None:
                 "%.3f); so they are compared with documents of all groups",
                 *(score.name, texts.matched, figures["auc"]),
             )
-            texts = contrasted(run, score, is_matched=False)
+            texts = contrasted(run, score, compute, is_matched=False)
             model, figures, predicted = fit_words(texts.features, texts.targets, texts.groups)
         figures |= {"copies": texts.copies, "matched": texts.matched}
         _check_separated(run, score, figures)

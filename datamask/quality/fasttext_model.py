@@ -1,4 +1,4 @@
-"""Scores of a fastText classifier: the probability of one label, computed on the CPU.
+"""fastText classifiers, computed on the CPU: the probability of one label, or the best label.
 
 fastText is trained on one document per line, so line breaks become spaces.
 """
@@ -17,6 +17,8 @@ from datamask.runs.run import Run
 from datamask.source.windows import Scorer
 from datamask.storage.unchanged import pinned, sha256_at
 
+LABEL_PREFIX = "__label__"
+
 
 @lru_cache(maxsize=4)
 def _load(path: str, digest: str) -> Any:
@@ -33,21 +35,28 @@ def _load(path: str, digest: str) -> Any:
         raise SettingsError(f"{path}: not a fastText model ({reason})") from None
 
 
-def _model(score: FastTextScore, planned: str | None = None) -> tuple[Any, str]:
-    """Return the model of a score and the SHA-256 of its file, which is compared with *planned*."""
-    if not Path(score.path).is_file():
-        raise SettingsError(f"path of score {score.name}: no file {score.path} on this machine")
-    with pinned(score.path, planned, sha256_at) as digest:
-        return _load(score.path, digest), digest
+def load_fasttext(path: str, used_by: str, planned: str | None = None) -> tuple[Any, str]:
+    """Return a model and the SHA-256 of its file, which is compared with *planned*.
+
+    *used_by* says in messages what names the file: `score hq`.
+
+    Raises:
+        SettingsError: the package or the file is missing, or the file is not a model.
+        InputError: the SHA-256 is not the planned one.
+    """
+    if not Path(path).is_file():
+        raise SettingsError(f"path of {used_by}: no file {path} on this machine")
+    with pinned(path, planned, sha256_at) as digest:
+        return _load(path, digest), digest
 
 
 def pin_fasttext(score: FastTextScore, before: Run | None = None) -> str:
     """Return the SHA-256 of a model's file.
 
     Raises:
-        SettingsError: the package is missing, the file is not a model, or it lacks the label.
+        SettingsError: as in `load_fasttext`, or the model lacks the label.
     """
-    model, digest = _model(score)
+    model, digest = load_fasttext(score.path, f"score {score.name}")
     labels = model.get_labels()
     if score.label not in labels:
         problem = f"label of score {score.name}: {score.path} has no label {score.label}; it has "
@@ -61,7 +70,8 @@ def fasttext_scorer(run: Run, score: FastTextScore) -> Scorer:
     Raises:
         InputError: the SHA-256 of the model's file is not the planned one.
     """
-    model, _ = _model(score, run.pinned_revisions[score.pin_key])
+    planned = run.pinned_revisions[score.pin_key]
+    model, _ = load_fasttext(score.path, f"score {score.name}", planned)
 
     def probability(text: str) -> float:
         labels, probabilities = model.predict(text.replace("\n", " "), k=-1)
@@ -74,3 +84,9 @@ def fasttext_scorer(run: Run, score: FastTextScore) -> Scorer:
         return np.asarray(values, np.float64), np.ones(len(texts), np.float32)
 
     return scores
+
+
+def best_labels(model: Any, texts: list[str]) -> list[str]:
+    """Return the most probable label of each text, without fastText's prefix; empty if unknown."""
+    labels, _ = model.predict([text.replace("\n", " ") for text in texts], k=1)
+    return [of[0].removeprefix(LABEL_PREFIX) if len(of) else "" for of in labels]

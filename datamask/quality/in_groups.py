@@ -16,13 +16,13 @@ import pyarrow as pa
 
 from datamask.config.compute import Compute
 from datamask.config.scores import ExamplesScore
-from datamask.quality.example_texts import example_groups, read_groups
+from datamask.quality.example_texts import example_groups
 from datamask.quality.examples import fitted_scores
 from datamask.quality.fitting import concordance
 from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
 from datamask.runs.run import Run
-from datamask.source.groups import group_columns
+from datamask.source.groups import group_columns, read_groups
 from datamask.source.reading import source_schema
 
 logger = logging.getLogger(__name__)
@@ -61,10 +61,15 @@ def judge_in_groups(run: Run, compute: Compute) -> None:
     names = ["score", "shards", "rows", "targets", "tested"]
     models = read_columns(run.path("example_models"), names).to_pylist()
     source, known = run.settings.source, source_schema(run).names
-    kinds = [kind for kind in source.kinds if {*group_columns(source, kind, known)} <= {*known}]
+    kinds = [
+        kind
+        for kind in source.kinds
+        if kind in source.classifiers or {*group_columns(source, kind, known)} <= {*known}
+    ]
     rows: list[Row] = []
     for score, model in zip(fitted_scores(run), models, strict=True):
-        groups = _names_of(run, score, np.array(model["shards"]), np.array(model["rows"]), kinds)
+        places = (np.array(model["shards"]), np.array(model["rows"]))
+        groups = _names_of(run, score, *places, kinds, compute)
         judged = in_groups(groups, np.array(model["tested"]), np.array(model["targets"]))
         of_score = [{"score": score.name, **row} for row in judged]
         if by_chance := unordered(of_score):
@@ -75,14 +80,19 @@ def judge_in_groups(run: Run, compute: Compute) -> None:
 
 
 def _names_of(
-    run: Run, score: ExamplesScore, shards: np.ndarray, rows: np.ndarray, kinds: Sequence[str]
+    run: Run,
+    score: ExamplesScore,
+    shards: np.ndarray,
+    rows: np.ndarray,
+    kinds: Sequence[str],
+    compute: Compute,
 ) -> dict[str, np.ndarray]:
     """Return the group of each text by kind; text, None without a group."""
     names = {kind: np.full(len(rows), None, object) for kind in kinds}
     for shard in np.unique(shards).tolist():
         inside = np.flatnonzero(shards == shard)
         if shard < 0:
-            for kind, of_kind in example_groups(run, score, kinds)[1].items():
+            for kind, of_kind in example_groups(run, score, kinds, compute)[1].items():
                 names[kind][inside] = np.array(of_kind, object)[rows[inside]]
             continue
         read, places = np.unique(rows[inside], return_inverse=True)

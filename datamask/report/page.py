@@ -153,7 +153,7 @@ def _work(run: Run, shard: int) -> dict[str, Any]:
     stages = [stage for stage in learning_stages(run.settings) if stage in SHARD_STAGES]
     units = [
         (stage, unit)
-        for stage in ("classifier_scores", "scores", "embeddings", *stages)
+        for stage in ("classifier_scores", "classes", "scores", "embeddings", *stages)
         for unit in range(run.num_units(stage))[shard :: run.num_shards]
     ]
     records = [record for unit in units if (record := read_record(run, *unit))]

@@ -55,6 +55,24 @@ def classifiers(settings: Settings) -> list[Any]:
     return [*of_source, scores, settings.embedding.dtype]
 
 
+def classes(settings: Settings) -> list[Any]:
+    """Settings of the classes that classifiers give documents; planning pins the classifiers."""
+    of_source = [settings.source.id_column, texts(settings), settings.source.windows]
+    return [*of_source, [*settings.source.classifiers], settings.embedding.dtype]
+
+
+def groups(settings: Settings) -> list[Any]:
+    """Settings of the groups that the user has named."""
+    classifiers = [*settings.source.classifiers]
+    return [settings.source.expressions, *([classifiers] if classifiers else [])]
+
+
+def groups_of_source(settings: Settings) -> list[Any]:
+    """Settings of all groups that the source knows."""
+    of_columns = [f"source.columns.{name}" for name in ("dump", "language", "url")]
+    return [*reads(*of_columns)(settings), *groups(settings)]
+
+
 def file_scores(settings: Settings) -> list[Any]:
     """Settings of scores from separate files."""
     names = ("name", "path", "column", "id_column")
@@ -77,12 +95,13 @@ def example_models(settings: Settings) -> list[Any]:
             if score.where:
                 columns = settings.source.columns
                 read.append([score.where, columns.url, columns.language, columns.dump])
-                read += filter(None, [settings.source.groups.get(score.where.column)])
+                read += filter(None, [settings.source.expressions.get(score.where.column)])
             chosen.append([score.name, score.path, score.labels, score.least_correlation, *read])
             if score.path:
                 kind, source = score.matched_kind, settings.source
                 of_source = source.columns.of_group(kind) if kind in OF_SOURCE else ""
-                chosen += [kind, of_source or source.groups[kind], score.group_column]
+                of_source = of_source or source.expressions.get(kind, "")
+                chosen += [kind, of_source, score.group_column]
     return chosen
 
 
@@ -287,6 +306,13 @@ def groups_of_quality(settings: Settings) -> tuple[str, ...]:
     """Name the stages that make groups within which scores are normalised or copies preferred."""
     favoured = (group.column for group in settings.quality.favoured)
     return _of_groups(settings, [*(s.normalise_within for s in settings.scores), *favoured])
+
+
+def groups_of_examples(settings: Settings) -> tuple[str, ...]:
+    """Name the stages that make groups which are examples, or have their shares of documents."""
+    examples = [score for score in settings.scores if isinstance(score, ExamplesScore)]
+    kinds = {score.where.column if score.where else score.matched_kind for score in examples}
+    return ("classes",) if kinds & settings.source.classifiers.keys() else ()
 
 
 def limited_groups(settings: Settings) -> tuple[str, ...]:

@@ -2,7 +2,8 @@
 
 DuckDB computes the SQL expressions of `source.groups` row by row. Planning refuses an expression
 that looks at other rows, at files or at the clock. Values become text; a blank one becomes null,
-and the document then has no group of this kind.
+and the document then has no group of this kind. The classes of classifiers come from stage
+`classes`.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from datamask.config.compute import Compute
@@ -20,6 +22,7 @@ from datamask.config.group import OF_SOURCE
 from datamask.config.inputs import Source
 from datamask.errors import InputError, SettingsError
 from datamask.runs import schemas
+from datamask.runs.files import read_columns
 from datamask.runs.in_progress import advance
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
@@ -38,10 +41,13 @@ def _columns_in(expression: str, known: Iterable[str]) -> list[str]:
 
 
 def group_columns(source: Source, kind: str, known: Iterable[str]) -> list[str]:
-    """Return the columns of a source with the columns *known* that a kind of groups is made of."""
+    """Return the columns of a source with the columns *known* that a kind of groups is made of.
+
+    The kind is not that of a classifier.
+    """
     if kind in OF_SOURCE:
         return [source.columns.of_group(kind)]
-    return _columns_in(source.groups[kind], known)
+    return _columns_in(source.expressions[kind], known)
 
 
 def group_problems(source: Source, schema: pa.Schema) -> Iterator[SettingsError]:
@@ -51,7 +57,7 @@ def group_problems(source: Source, schema: pa.Schema) -> Iterator[SettingsError]
     """
     import duckdb
 
-    for name, expression in source.groups.items():
+    for name, expression in source.expressions.items():
         table = schema.empty_table().select(_columns_in(expression, schema.names))
         with _database() as connection:
             kinds = {}
@@ -113,7 +119,7 @@ class SourceGroups:
 
     Args:
         source: names the columns, and has the expressions.
-        kinds: names of kinds that the source knows (`OF_SOURCE`, or in `source.groups`).
+        kinds: names of kinds that columns define (`OF_SOURCE`, or in `Source.expressions`).
         known: columns of the source.
     """
 
@@ -123,7 +129,7 @@ class SourceGroups:
         # A batch without columns would not say how many rows it has.
         self.columns = list(dict.fromkeys(read)) or [source.id_column]
         """Columns of the source that the groups are made of."""
-        self.database = _database() if {*self.kinds} & source.groups.keys() else None
+        self.database = _database() if {*self.kinds} & source.expressions.keys() else None
 
     def of(self, batch: pa.RecordBatch, path: str) -> dict[str, pa.Array]:
         """Return the groups of a batch with these columns, by kind; text, null without a group.
@@ -147,7 +153,9 @@ class SourceGroups:
         with self.database.cursor() as connection:
             connection.register("source", batch)
             try:
-                made = connection.sql(f"SELECT ({self.source.groups[kind]})::VARCHAR FROM source")
+                made = connection.sql(
+                    f"SELECT ({self.source.expressions[kind]})::VARCHAR FROM source"
+                )
                 column = made.to_arrow_table().column(0).cast(pa.string())
             except duckdb.Error as error:
                 problem = f"{_reason(error)}; correct the value, or use try_cast"
@@ -163,12 +171,34 @@ def name_groups(run: Run, shard: int, compute: Compute) -> Receipt:
         InputError: an expression fails for a value, or the source cannot be read.
     """
     source = run.settings.source
-    groups = SourceGroups(source, source.groups, source_schema(run).names)
-    schema, parts, done = schemas.groups(source.groups), [], 0
-    for batch in read_shard(run, shard, groups.columns, has_text=False):
-        made = groups.of(batch, source.path)
-        rows = pa.array(range(done, done + len(batch)), pa.int64())
-        parts.append(pa.RecordBatch.from_pydict({"row": rows, **made}, schema=schema))
-        done += len(batch)
-        advance(done, run.shard_rows(shard))
-    return write_output(run, "groups", shard, schema, parts, {})
+    rows = run.shard_rows(shard)
+    columns = {"row": pa.array(range(rows), pa.int64())}
+    columns |= read_groups(run, shard, [*source.groups])
+    advance(rows, rows)
+    schema = schemas.groups(source.groups)
+    return write_output(run, "groups", shard, schema, [pa.table(columns, schema=schema)], {})
+
+
+def read_groups(
+    run: Run, shard: int, kinds: Sequence[str], rows: np.ndarray | None = None
+) -> dict[str, pa.ChunkedArray]:
+    """Read the groups of a shard's documents, or of some *rows*, by kind; text, null for none.
+
+    Raises:
+        InputError: an expression fails for a value, or the source cannot be read.
+        RunError: the classes of a classifier are missing or stale.
+    """
+    source = run.settings.source
+    of_columns = [kind for kind in kinds if kind not in source.classifiers]
+    groups: dict[str, pa.ChunkedArray] = {}
+    if of_columns:
+        made = SourceGroups(source, of_columns, source_schema(run).names)
+        batches = read_shard(run, shard, made.columns, rows, has_text=False)
+        chunks = [made.of(batch, source.path) for batch in batches]
+        groups |= {k: pa.chunked_array([of[k] for of in chunks], pa.string()) for k in of_columns}
+    if classes := [kind for kind in kinds if kind in source.classifiers]:
+        run.receipt("classes", shard)
+        table = read_columns(run.path("classes", shard), classes)
+        table = table if rows is None else table.take(pa.array(rows))
+        groups |= {kind: named(table[kind].combine_chunks()) for kind in classes}
+    return {kind: groups[kind] for kind in kinds}

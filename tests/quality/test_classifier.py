@@ -1,8 +1,7 @@
 """Classifiers' scores against transformers and fastText themselves, a text at a time."""
 
 import shutil
-import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +13,23 @@ import torch
 
 from benchmarks.models import random_bert
 from datamask.config.compute import Compute
-from datamask.config.scores import ClassifierScore
 from datamask.embedding import chunked, forward
 from datamask.errors import SettingsError
 from datamask.execution.attempts import ShardsFailedError
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
 from datamask.planning.preview import preview
-from datamask.quality import classifier
+from datamask.quality import classifier_model
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
-from tests import windows
 from tests.finished import WORDS, finish, settings, table_of
+from tests.quality.classifiers import (
+    fasttext_file,
+    in_windows,
+    outputs,
+    probability,
+    random_classifier,
+)
 
 GRADES = ["bad", "fair", "good"]
 ON_CPU = Compute(device="cpu", embedding_batch=2)
@@ -37,31 +41,6 @@ def _small_chunks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chunked, "CHUNK", 8)
         yield
-
-
-def random_classifier(
-    folder: Path, bert: Path, labels: list[str], kind: str | None = None, most: int = 512
-) -> str:
-    """A BERT with a head for these labels; random weights: texts differ, no class is certain."""
-    from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
-
-    torch.manual_seed(1)
-    made = BertForSequenceClassification(
-        BertConfig(
-            vocab_size=2000,
-            hidden_size=32,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            intermediate_size=64,
-            initializer_range=0.2,
-            id2label=dict(enumerate(labels)),
-            label2id={label: place for place, label in enumerate(labels)},
-            problem_type=kind,
-        )
-    )
-    made.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(str(bert), model_max_length=most).save_pretrained(folder)
-    return str(folder)
 
 
 @pytest.fixture(scope="module")
@@ -78,38 +57,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "grades": random_classifier(folder / "grades", bert, GRADES),
         "several": random_classifier(folder / "several", bert, ["ads", "hate"], several),
     }
-
-
-def outputs(model: str, texts: list[str], max_tokens: int = 512) -> np.ndarray:
-    """Return what transformers gives for each text alone."""
-    from transformers import AutoTokenizer, BertForSequenceClassification
-
-    tokenizer: Any = AutoTokenizer.from_pretrained(model)
-    made = BertForSequenceClassification.from_pretrained(model).eval()
-    rows = []
-    for text in texts:
-        features = tokenizer(text, return_tensors="pt", truncation=True, max_length=max_tokens)
-        with torch.inference_mode():
-            rows.append(made(**features).logits[0].double().numpy())
-    return np.stack(rows)
-
-
-def in_windows(
-    model: str, texts: list[str], head: Callable[[torch.Tensor], torch.Tensor]
-) -> np.ndarray:
-    """The weighted mean over three windows of 8 tokens of what a head makes of the outputs."""
-    from transformers import AutoTokenizer
-
-    tokenizer: Any = AutoTokenizer.from_pretrained(model)
-    values = []
-    for text in texts:
-        cut = tokenizer(text, truncation=True, max_length=8, return_offsets_mapping=True)
-        held = max(stop for _, stop in cut["offset_mapping"])
-        held = held if len(tokenizer(text)["input_ids"]) > 8 else len(text)
-        spans = windows.by_hand(text, held, 3)
-        made = torch.from_numpy(outputs(model, [text[start:stop] for start, stop in spans], 8))
-        values.append(windows.nearest(spans, len(text)) @ head(made).numpy())
-    return np.array(values)
 
 
 def score(name: str, model: str, **more: Any) -> dict[str, Any]:
@@ -220,23 +167,23 @@ def test_another_score_computes_no_more_than_itself(source, models, tmp_path, mo
     run_stage(run, "classifier_scores", ON_CPU)
     before = column(run, "classifier_scores", "edu")
     loaded: list[str] = []
-    real = classifier.load_classifier
+    real = classifier_model.load_classifier
 
-    def noted(one: ClassifierScore, *arguments: Any) -> Any:
-        loaded.append(one.name)
-        return real(one, *arguments)
+    def noted(model: classifier_model.ClassifierModel, *arguments: Any) -> Any:
+        loaded.append(model.used_by)
+        return real(model, *arguments)
 
-    monkeypatch.setattr(classifier, "load_classifier", noted)
+    monkeypatch.setattr(classifier_model, "load_classifier", noted)
     run = plan_run(root, settings(source, quality={"scores": [{**edu, "weight": 2}, grade]}))
     assert run.remaining("classifier_scores") == [0, 1, 2]
     run_stage(run, "classifier_scores", ON_CPU)
-    assert set(loaded) == {"g"}
+    assert set(loaded) == {"score g"}
     assert (column(run, "classifier_scores", "edu") == before).all()
     loaded.clear()
     run = plan_run(root, settings(source, quality={"scores": [edu, grade]}))
     assert run.remaining("classifier_scores") == []
     run_stage(run, "classifier_scores", ON_CPU, force=True)
-    assert set(loaded) == {"edu", "g"}
+    assert set(loaded) == {"score edu", "score g"}
 
 
 WRONG = {
@@ -268,33 +215,10 @@ def test_a_model_that_changed_after_planning_is_refused(source, models, tmp_path
         run_stage(run, "classifier_scores", ON_CPU)
 
 
-LABELS = ["__label__hq", "__label__cc"]
-generator = np.random.default_rng(0)
-WORD_VECTORS = generator.normal(size=(len(WORDS) + 1, 4)).astype(np.float32)
-LABEL_VECTORS = generator.normal(size=(2, 4)).astype(np.float32)
-
-
 @pytest.fixture(scope="module")
 def binary(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fastText model with random weights, byte by byte (its format 12, supervised, softmax)."""
-    path = tmp_path_factory.mktemp("fasttext") / "model.bin"
-    words = [(word, 0) for word in ["</s>", *WORDS]] + [(label, 1) for label in LABELS]
-    content = struct.pack("<2i", 793712314, 12)
-    content += struct.pack("<12id", 4, 5, 5, 1, 5, 1, 3, 3, 0, 0, 0, 100, 1e-4)
-    content += struct.pack("<3i2q", len(words), len(WORDS) + 1, 2, 1000, -1)
-    for word, kind in words:
-        content += word.encode() + b"\0" + struct.pack("<qb", 10, kind)
-    for matrix in (WORD_VECTORS, LABEL_VECTORS):
-        content += struct.pack("<?2q", False, *matrix.shape) + matrix.tobytes()
-    path.write_bytes(content)
-    return path
-
-
-def probability(text: str) -> float:
-    """Of the first label: softmax of the words' mean vector, the end of the line among them."""
-    places = [0, *(WORDS.index(word) + 1 for word in text.split() if word in WORDS)]
-    logits = LABEL_VECTORS @ WORD_VECTORS[places].mean(axis=0)
-    return float(np.exp(logits[0]) / np.exp(logits).sum())
+    """A fastText model with two labels."""
+    return fasttext_file(tmp_path_factory.mktemp("fasttext") / "model.bin")
 
 
 def test_fasttext_scores_are_the_label_s_probability(source, binary, tmp_path):

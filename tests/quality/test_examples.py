@@ -50,7 +50,7 @@ def planned(
     kinds: list[str],
     name: str = "run",
     selection: dict[str, Any] | None = None,
-    groups: dict[str, str] | None = None,
+    groups: dict[str, Any] | None = None,
     **evaluation: Any,
 ) -> Run:
     """A run with one score of kind `examples` over a corpus of these kinds."""
