@@ -1,6 +1,7 @@
 """Classes of classifiers as groups, against transformers, fastText's weights and a column."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from datamask.publishing.card import recipe
 from datamask.quality import classes, example_texts
 from datamask.quality.in_groups import rows_in_groups
 from datamask.runs.run import Run
+from datamask.source.groups import read_groups
 from tests.finished import WORDS, finish, selected_ids, settings, table_of
 from tests.quality.classifiers import (
     fasttext_file,
@@ -140,6 +142,9 @@ def test_classes_are_those_of_the_models_themselves(runs, with_columns):
     for name, column in (("grade", "by_grade"), ("label", "by_label")):
         assert groups[name].to_pylist() == expected[column].to_pylist()
         assert len(set(groups[name].to_pylist())) > 2
+        some = np.arange(7, by_classes.shard_rows(0), 2)
+        read = read_groups(by_classes, 0, [name], some)[name].to_pylist()
+        assert read == [expected[column][row].as_py() for row in some.tolist()]
     assert None in groups["grade"].to_pylist()
 
 
@@ -182,6 +187,9 @@ def test_a_further_classifier_computes_its_own_classes_alone(source, models, tmp
         assert {*run.states(stage)} == {"done"}
     for stage in ("classes", "groups", "documents"):
         assert {*run.states(stage)} == {"stale"}
+    pins = run.pinned_revisions | {"classes:label": "another"}
+    repinned = replace(run, pinned_revisions=pins)
+    assert repinned.fingerprint("groups", 0) != run.fingerprint("groups", 0)
     computed, real = [], classes._classes
 
     def noted(run: Run, documents: Any, total: int, name: str, *rest: Any) -> Any:
@@ -287,10 +295,10 @@ def test_a_score_from_examples_without_addresses_is_judged_by_class(tmp_path):
             run_stage(run, stage, ON_CPU)
         figures = run.receipt("example_models").metrics["taste"]
         assert figures["matched"] == name and figures["others"] == 250
-        rows = [row for row in rows_in_groups(run) if row["kind"] == "site"]
-        judged[name] = [(row["name"], row["texts"], row["auc"]) for row in rows]
-    assert judged["domain"] == judged["site"]
-    assert [row[:2] for row in judged["site"]] == [("cook", 450)]
+        for row in rows_in_groups(run):
+            judged[f"{name} {row['kind']}"] = [row["name"], row["texts"], row["auc"]]
+    assert judged["domain site"] == judged["site site"] == ["cook", *judged["domain domain"][1:]]
+    assert judged["site site"][1] == 450
 
 
 def test_the_card_names_the_classifiers(runs):
