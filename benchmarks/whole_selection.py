@@ -35,7 +35,7 @@ import torch
 
 from benchmarks.inputs import load
 from benchmarks.learner import coverage
-from datamask.baselines.greedy import choose, choose_covering
+from datamask.baselines.greedy import LAZY_LIMIT, choose, choose_covering
 from datamask.config.selection import Selection
 from datamask.learning import learner
 from datamask.objectives.disf import DIVISOR
@@ -57,7 +57,7 @@ CASES = [
     ),
 ]
 NOISE = 0.1
-GREEDY, JUDGED = 25_000, 4096
+GREEDY, JUDGED = LAZY_LIMIT, 4096
 SUBSETS = 8
 """Random subsets whose mean value is gain 0."""
 

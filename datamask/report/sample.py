@@ -43,7 +43,7 @@ EXTREMES, ASKED = 20, 1000
 """Number of documents of each kind that is not random, and of those of each selection whose nearest
 document in it is searched (docs/log.md#report)."""
 
-PRINCIPAL_COMPONENTS, PERPLEXITY, ITERATIONS, ANGLE = 50, 20, 400, 1.0
+PRINCIPAL_COMPONENTS, PERPLEXITY, ITERATIONS, ANGLE, EXAGGERATION = 50, 20, 250, 1.0, 1.0
 """Of the map by t-SNE (docs/log.md#report)."""
 
 SAMPLE = pa.schema(
@@ -374,6 +374,7 @@ def embedding_map(features: np.ndarray, seed: int) -> np.ndarray:
             perplexity=min(PERPLEXITY, (len(features) - 1) / 3),
             max_iter=ITERATIONS,
             angle=ANGLE,
+            early_exaggeration=EXAGGERATION,
             random_state=seed % 2**32,
         )
         points = made.fit_transform(reduced)

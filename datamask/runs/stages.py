@@ -231,7 +231,7 @@ _STAGES = (
                    "evaluation.learning_rates", "evaluation.seeds"),
           of.evaluates, after_all=("arms", "training"), file="evaluation.parquet"),
     # The report and the publication.
-    Stage("report", 26, "datamask.report.page:write_report", "run",
+    Stage("report", 27, "datamask.report.page:write_report", "run",
           of.report,
           after_all=("composition", "evaluation", "order", "scores_in_groups"), file="report.html",
           beside=("report/*.parquet", "report/*.json", "pictures/*.png")),
