@@ -21,7 +21,7 @@ from datamask.cli.options import (
     root_argument,
     set_option,
 )
-from datamask.cli.progress import clock, shown_progress
+from datamask.cli.progress import shown_progress
 from datamask.cli.terminal import print_rows, print_text
 from datamask.config.compute import Compute
 from datamask.config.loading import load_settings
@@ -29,6 +29,7 @@ from datamask.config.settings import Settings
 from datamask.errors import DatamaskError, SettingsError, together
 from datamask.evaluation.models import training_explained
 from datamask.execution.estimate import StageEstimate, estimate
+from datamask.execution.progress import clock
 from datamask.planning.first_settings import look, settings_text
 from datamask.planning.plan import dry_run as try_plan
 from datamask.planning.plan import plan_run

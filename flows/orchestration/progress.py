@@ -15,7 +15,7 @@ from typing import Any
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.context import FlowRunContext
 
-from datamask.cli.progress import Stages, lines
+from datamask.execution.progress import Stages, lines
 from datamask.runs.run import Run, digest
 from tasks.forwarding import warnings_forwarded
 

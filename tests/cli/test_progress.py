@@ -13,10 +13,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from datamask.cli import progress as progress_module
-from datamask.cli.progress import Stages, clock, shown_progress
+from datamask.cli.progress import shown_progress
 from datamask.cli.rebuilding import print_answer
 from datamask.cli.terminal import print_rows, print_text
+from datamask.execution import progress as progress_module
+from datamask.execution.progress import Stages, clock
 from datamask.report.answer import Answer
 from datamask.report.finding import Finding
 from datamask.runs import in_progress
