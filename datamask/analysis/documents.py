@@ -23,7 +23,7 @@ from datamask.config.group import OF_SOURCE
 from datamask.config.selection import NO_GROUP
 from datamask.errors import CorruptFileError
 from datamask.runs import budget, schemas
-from datamask.runs.files import read_columns, write_parquet
+from datamask.runs.files import write_parquet
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
@@ -69,9 +69,9 @@ def _join(run: Run, shard: int) -> pa.Table:
     """
     scores = schemas.scores(score.name for score in run.settings.scores)
     kept = [name for name in scores.names if name != "content"]
-    facts = read_columns(run.path("scores", shard), kept).combine_chunks()
+    facts = run.read_output("scores", shard, kept).combine_chunks()
     judged = ["quality", "dropped", *schemas.NEAR_DUPLICATE.names, *schemas.CONTAMINATION.names]
-    quality = read_columns(run.path("quality", shard), ["id", "row", *judged]).combine_chunks()
+    quality = run.read_output("quality", shard, ["id", "row", *judged]).combine_chunks()
     first, second = (table.slice(0, min(len(facts), len(quality))) for table in (facts, quality))
     same = pc.and_(*(pc.equal(first[name], second[name]) for name in ("id", "row")))
     number = pc.sum(same).as_py() or 0
@@ -109,7 +109,7 @@ def _candidates(run: Run, shard: int, is_left: pa.ChunkedArray) -> dict[str, pa.
     unknown = {"topic": pa.string(), "text_read": pa.float32()}
     arrays = {name: pa.nulls(len(is_left), kind) for name, kind in unknown.items()}
     for stage, names in columns.items():
-        table = read_columns(run.path(stage, shard), names)
+        table = run.read_output(stage, shard, names)
         if len(table) != number:
             raise CorruptFileError(
                 f"{run.path(stage, shard)}: {len(table)} documents, but "
@@ -117,7 +117,7 @@ def _candidates(run: Run, shard: int, is_left: pa.ChunkedArray) -> dict[str, pa.
             )
         arrays |= {name: table[name].take(rows) for name in names}
     if own := [*run.settings.source.groups]:
-        table = read_columns(run.path("groups", shard), own)
+        table = run.read_output("groups", shard, own)
         arrays |= {name: pc.fill_null(table[name], NO_GROUP) for name in own}
     arrays["topic"] = pc.fill_null(arrays["topic"], NO_GROUP)
     arrays["selected"] = pc.fill_null(arrays["selected"], False)

@@ -8,6 +8,12 @@ from pydantic import ConfigDict, Field, model_validator
 
 from datamask.config.group import PLACE, Group, Place, SourceGroup, or_text
 
+WORDS = 5
+"""Words in an n-gram of near-duplicates, as in FineWeb and datatrove."""
+
+SHORTEST = 5
+"""Minimum words of a benchmark's item. An item of fewer words than an n-gram is one n-gram."""
+
 
 class NearDuplicates(Group):
     """Near-duplicates by MinHash of word n-grams: documents that resemble a better, kept one."""

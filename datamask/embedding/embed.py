@@ -22,7 +22,6 @@ from datamask.embedding.vector_files import read_placed
 from datamask.errors import CorruptFileError, InputError
 from datamask.runs import schemas
 from datamask.runs.checkpoints import Checkpoints, State
-from datamask.runs.files import read_columns
 from datamask.runs.in_progress import note
 from datamask.runs.output import write_output
 from datamask.runs.run import Run
@@ -67,7 +66,7 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> None:
 def _survivors(run: Run, shard: int) -> tuple[pa.Array, np.ndarray]:
     """Return ids of all documents of a shard, as text, and a mask of survivors of pruning; bool."""
     run.receipt("quality", shard)
-    quality = read_columns(run.path("quality", shard), ["id", "dropped"])
+    quality = run.read_output("quality", shard, ["id", "dropped"])
     return quality["id"].combine_chunks(), quality["dropped"].is_null().to_numpy()
 
 

@@ -33,7 +33,6 @@ from datamask.evaluation.texts import (
     read_tokenizer,
 )
 from datamask.runs import budget, schemas
-from datamask.runs.files import read_columns
 from datamask.runs.opening import open_run
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
@@ -128,7 +127,7 @@ def _own_texts(run: Run, arm: Arm, enough: float, totals: dict[str, int]) -> Ite
 def _encoded(run: Run, batches: Iterable[Batch], totals: dict[str, int]) -> Iterator[pa.Table]:
     """Yield the tokens of documents, without copies of held-out ones; add counts to *totals*."""
     tokenizer = read_tokenizer(run)
-    held_out = read_columns(run.path("held_out"), ["signature"])
+    held_out = run.read_output("held_out", columns=["signature"])
     for shard, rows, ids, texts in batches:
         groups, of_held_out = copy_groups(texts, held_out)
         is_copy = np.isin(groups, [*of_held_out])
@@ -249,7 +248,7 @@ def piece_of(stream: npt.NDArray[np.uint32], begin: int, number: int) -> npt.NDA
 def arm_stream(run: Run, arm: int, separator: int) -> npt.NDArray[np.uint32]:
     """Join the documents of an arm in a seeded random order, with the separator after each."""
     run.receipt("arms", arm)
-    table = read_columns(run.path("arms", arm), ["id", "tokens"])
+    table = run.read_output("arms", arm, ["id", "tokens"])
     keys = [f"{run.settings.seed}/{name}".encode() for name in table["id"].to_pylist()]
     order = sorted(range(len(keys)), key=lambda row: hashlib.md5(keys[row]).digest())
     tokens = table["tokens"].combine_chunks().take(pa.array(order))

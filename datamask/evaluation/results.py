@@ -21,7 +21,6 @@ from datamask.evaluation.ngram import MOST_TOKENS, Trigrams, bits_by_text
 from datamask.evaluation.questions import accuracies, is_scored
 from datamask.evaluation.units import read_bits, sets_of
 from datamask.runs import schemas
-from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
@@ -39,7 +38,7 @@ def evaluate(run: Run, compute: Compute) -> Receipt:
     bits = np.stack([*by_rate.values()], axis=2)
     names = [arm.name for arm in evaluation.arms]
     columns = ["set", "id", "in_all", "group", "tokens", "prefix", "bytes", "right"]
-    held_out = read_columns(run.path("held_out"), columns)
+    held_out = run.read_output("held_out", columns=columns)
     accuracy = accuracies(names, bits, held_out)
     scored = is_scored(held_out)
     held_out, bits = held_out.filter(scored), bits[..., scored]
@@ -136,7 +135,7 @@ def read_results(run: Run) -> list[dict[str, Any]]:
         RunError: it is missing or stale.
     """
     run.receipt("evaluation")
-    rows: list[dict[str, Any]] = read_columns(run.path("evaluation")).to_pylist()
+    rows: list[dict[str, Any]] = run.read_output("evaluation").to_pylist()
     return rows
 
 

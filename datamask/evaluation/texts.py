@@ -30,7 +30,6 @@ from datamask.quality import combining
 from datamask.quality.examples import example_texts
 from datamask.quality.held_out import is_drawn
 from datamask.runs import schemas
-from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
 from datamask.runs.run import Run
 from datamask.source.reading import read_shard, take_rows
@@ -171,7 +170,7 @@ def read_tokenizer(run: Run) -> Any:
     """Load the tokenizer of an evaluation."""
     from tokenizers import Tokenizer
 
-    return as_text(Tokenizer.from_str(read_columns(run.path("tokenizer"))["definition"][0].as_py()))
+    return as_text(Tokenizer.from_str(run.read_output("tokenizer")["definition"][0].as_py()))
 
 
 def encode_held_out(run: Run, compute: Compute) -> None:

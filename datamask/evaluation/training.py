@@ -30,7 +30,7 @@ from datamask.evaluation.units import Trial, trials_of
 from datamask.objectives.threads import one_thread
 from datamask.runs import schemas
 from datamask.runs.checkpoints import Checkpoints
-from datamask.runs.files import read_columns, replace_file
+from datamask.runs.files import replace_file
 from datamask.runs.in_progress import advance
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
@@ -83,7 +83,7 @@ def train(run: Run, unit: int, compute: Compute) -> Receipt:
             bits_now = f", {training.curve[-1][1]:.2f} bits per token" if training.curve else ""
             advance(step, training.num_steps(sequences), "steps", bits_now)
         diverged = training.problem()
-        held_out = read_columns(run.path("held_out"), ["set", "id", "tokens", "prefix"])
+        held_out = run.read_output("held_out", columns=["set", "id", "tokens", "prefix"])
         bits, model = None, training.averaged_model()
         if not diverged:
             context = training.size.context

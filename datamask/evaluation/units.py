@@ -16,7 +16,6 @@ from datamask.evaluation.models import learning_rates
 from datamask.evaluation.pinning import changed_selection
 from datamask.evaluation.texts import SOURCE_SET
 from datamask.runs import stage_settings as of
-from datamask.runs.files import read_columns
 from datamask.runs.run import Run
 from datamask.runs.stages import Unit
 
@@ -97,7 +96,7 @@ def read_bits(run: Run) -> tuple[dict[float, npt.NDArray[np.float64]], dict[str,
     for unit, trial in enumerate(trials_of(run)):
         if reason := run.receipt("training", unit).metrics["diverged"]:
             diverged[f"{trial.rate:g}"] = f"{run.unit_label('training', unit)}: {reason}"
-        bits = read_columns(run.path("training", unit), ["bits"])["bits"].to_numpy()
+        bits = run.read_output("training", unit, ["bits"])["bits"].to_numpy()
         read[trial.rate, trial.arm, trial.seed] = bits
     usable = [rate for rate in learning_rates(evaluation) if f"{rate:g}" not in diverged]
     if not usable:

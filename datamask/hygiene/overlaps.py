@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datamask.config.compute import Compute
+from datamask.config.screening import WORDS
 from datamask.hygiene.references import source_columns, texts_of
-from datamask.hygiene.screening import WORDS
 from datamask.hygiene.words import hash_ngrams, split_words
 from datamask.runs import schemas
 from datamask.runs.in_progress import advance

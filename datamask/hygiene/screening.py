@@ -15,23 +15,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datamask.config.compute import Compute
+from datamask.config.screening import SHORTEST, WORDS
 from datamask.hygiene.minhash import sign, sketch
 from datamask.hygiene.references import source_columns, texts_of
 from datamask.hygiene.words import Words, hash_names, hash_ngrams, split_words
 from datamask.runs import schemas
-from datamask.runs.files import read_columns
 from datamask.runs.in_progress import advance
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.source.reading import read_documents
 from datamask.source.rows import TEXTS_AT_ONCE
-
-WORDS = 5
-"""Words in an n-gram of near-duplicates, as in FineWeb and datatrove."""
-
-SHORTEST = 5
-"""Minimum words of a benchmark's item. An item of fewer words than an n-gram is one n-gram."""
 
 
 def index_benchmarks(run: Run, compute: Compute) -> None:
@@ -148,7 +142,7 @@ def _signed(words: Words, n: int | None) -> list[pa.Array]:
 
 def _by_length(run: Run, ngram: int) -> dict[int, npt.NDArray[np.uint64]]:
     """Return the hashes of the benchmarks' n-grams by their number of words, ascending."""
-    items = read_columns(run.path("benchmark_ngrams"), ["words", "hashes"])
+    items = run.read_output("benchmark_ngrams", columns=["words", "hashes"])
     lengths = np.minimum(pc.list_value_length(items["words"]).to_numpy(), ngram)
     hashes = {
         int(length): items["hashes"].filter(pa.array(lengths == length)).combine_chunks().flatten()

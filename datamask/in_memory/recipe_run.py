@@ -27,7 +27,6 @@ from datamask.in_memory.documents import EXAMPLES, GIVEN, QUALITY_AS_BEFORE, Doc
 from datamask.in_memory.selected import Selected
 from datamask.planning.applying import settings_to_apply
 from datamask.planning.plan import plan_run
-from datamask.runs.files import read_columns
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
 from datamask.source.opening import resolve_path
@@ -88,12 +87,12 @@ def result_of(run: Run) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
     """
     shards = range(run.num_shards)
     table = pa.concat_tables(
-        read_columns(run.path("quality", shard), ["dropped", "quality"]) for shard in shards
+        run.read_output("quality", shard, ["dropped", "quality"]) for shard in shards
     )
     dropped = np.array(table["dropped"].to_pylist(), object)
     survives = np.array([reason is None for reason in dropped])
     made = pa.concat_tables(
-        read_columns(run.path("selection", shard), ["logit", "selected"]) for shard in shards
+        run.read_output("selection", shard, ["logit", "selected"]) for shard in shards
     )
     mask, logits = np.zeros(len(dropped), bool), np.full(len(dropped), np.nan, np.float32)
     mask[survives] = made["selected"].to_numpy()

@@ -16,7 +16,6 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeGuard
 
 import pyarrow as pa
 
@@ -32,9 +31,10 @@ from datamask.quality.counts import known_problems
 from datamask.runs import locks, schemas
 from datamask.runs.files import write_parquet
 from datamask.runs.opening import create_run, open_run, run_exists, run_storage
-from datamask.runs.run import DUMPS_KEY, Run, digest
+from datamask.runs.run import Run, digest
 from datamask.runs.schemas import Piece
 from datamask.runs.stages import stages_of
+from datamask.runs.subset_files import DUMPS_KEY
 from datamask.source.convert import convert, share_copies
 from datamask.source.opening import check_on_record, is_remote
 from datamask.source.originals import FOLDER, NOTE, at_original
@@ -92,18 +92,18 @@ def plan_run(
     try:
         with locks.settings(storage):
             before = open_run(root) if run_exists(root) else None
-            known = before or origin
+            planned, known = _planned(before), before or origin
             own = known.settings if known else None
             settings = settings(own) if callable(settings) else settings or own
             assert settings is not None, "there is a run"
-            if publishing and settings.publication and before and before.plan_path.exists():
+            if publishing and settings.publication and planned:
                 # A finished publication needs neither the Hub nor a token.
-                publishing = before.settings != settings or before.state("publication") != "done"
-            if not extend and not checks and _is_publication_alone(before, settings):
+                publishing = planned.settings != settings or planned.state("publication") != "done"
+            if planned and not extend and not checks and _is_publication_alone(planned, settings):
                 if publishing and settings.publication is not None:
                     check_access(settings.publication)
                 with locks.alone(storage):
-                    return create_run(storage.address, settings, before.pinned_revisions)
+                    return create_run(storage.address, settings, planned.pinned_revisions)
             to_parquet = _conversion(known, storage, compute)
             plan = examine(
                 settings, known, publishing=publishing, extend=extend, convert=to_parquet
@@ -111,7 +111,7 @@ def plan_run(
             for check in checks:
                 with gathering(plan.problems):
                     check()
-            run = _write(storage, plan, compute, before, origin, extend)
+            run = _write(storage, plan, compute, planned, origin, extend)
     except BaseException:
         if is_new:
             with contextlib.suppress(OSError):
@@ -123,13 +123,18 @@ def plan_run(
     return run
 
 
-def _is_publication_alone(before: Run | None, settings: Settings) -> TypeGuard[Run]:
-    """True if a finished run only publishes otherwise; its source does not matter then."""
-    if before is None or not before.plan_path.exists() or before.settings == settings:
+def _planned(run: Run | None) -> Run | None:
+    """Return the run if it has a plan."""
+    return run if run is not None and run.plan_path.exists() else None
+
+
+def _is_publication_alone(planned: Run, settings: Settings) -> bool:
+    """Return True if a finished run only publishes otherwise; its source does not matter then."""
+    if planned.settings == settings:
         return False
-    now = settings.model_copy(update={"publication": before.settings.publication})
-    stages = stages_of(before.settings, last="report")
-    return now == before.settings and not any(before.remaining(stage) for stage in stages)
+    now = settings.model_copy(update={"publication": planned.settings.publication})
+    stages = stages_of(planned.settings, last="report")
+    return now == planned.settings and not any(planned.remaining(stage) for stage in stages)
 
 
 def dry_run(root: Root, settings: Settings, compute: Compute) -> tuple[PlanPreview, bool]:
@@ -142,9 +147,9 @@ def dry_run(root: Root, settings: Settings, compute: Compute) -> tuple[PlanPrevi
     before = open_run(root) if run_exists(root) else None
     to_parquet = _conversion(before, storage, compute, may_write=False)
     plan = examine(settings, before, convert=to_parquet)
-    if not _may_go_on(storage, plan, before, extend=False):
+    if not _may_go_on(storage, plan, _planned(before), extend=False):
         return plan, False
-    checked = _checked(plan, before, is_own=True)
+    checked = _checked(plan, _planned(before), is_own=True)
     if checked is None and is_remote(plan.settings.source.path):
         return plan, False
     with tempfile.TemporaryDirectory() as folder:
@@ -189,15 +194,14 @@ def _write(
     storage: Storage,
     plan: PlanPreview,
     compute: Compute,
-    before: Run | None,
+    planned: Run | None,
     origin: Run | None,
     extend: bool,
 ) -> Run:
     """Write the plan, if it is new or grows, and run.json, unless there are problems."""
-    if not _may_go_on(storage, plan, before, extend=extend):
+    if not _may_go_on(storage, plan, planned, extend=extend):
         raise together([*map(at_original, plan.problems)])
-    planned = before if before is not None and before.plan_path.exists() else None
-    checked = _checked(plan, planned or origin, is_own=planned is not None)
+    checked = _checked(plan, planned or _planned(origin), is_own=planned is not None)
     now = (plan.settings, plan.pinned_revisions)
     if planned is not None and checked and (planned.settings, planned.pinned_revisions) == now:
         return create_run(storage.address, *now)
@@ -210,31 +214,29 @@ def _write(
         return create_run(storage.address, *now)
 
 
-def _may_go_on(storage: Storage, plan: PlanPreview, before: Run | None, *, extend: bool) -> bool:
+def _may_go_on(storage: Storage, plan: PlanPreview, planned: Run | None, *, extend: bool) -> bool:
     """Add problems of folder, disk space and cut; return True if rows can be checked.
 
     They cannot if a planned run that keeps its shards has any problem.
     """
-    problems = plan.problems
+    problems, added = plan.problems, plan.documents
     problems += folder_problems(storage, plan.settings)
-    if before is None or not before.plan_path.exists():
-        problems += room_problems(storage, plan.disk)
-    elif extend and before.pieces != plan.pieces and _continues(before, plan):
-        added = plan.documents - before.num_documents
-        shares = {name: of * added // plan.documents for name, of in plan.disk.items()}
-        problems += room_problems(storage, shares)
-    else:
-        problems[:0] = _another_cut(before, plan)
-        return not problems
+    if planned is not None:
+        if not extend or planned.pieces == plan.pieces or not _continues(planned, plan):
+            problems[:0] = _another_cut(planned, plan)
+            return not problems
+        added -= planned.num_documents
+    needed = {name: of * added // plan.documents for name, of in plan.disk.items()}
+    problems += room_problems(storage, needed)
     return True
 
 
 def _checked(plan: PlanPreview, known: Run | None, *, is_own: bool) -> Run | None:
-    """Return a known run if it has this plan, and its rows were checked for the new settings.
+    """Return a planned run if it has this plan, and its rows were checked for the new settings.
 
     Unless it *is_own*, its copies of converted files are in another folder.
     """
-    if known is None or not known.plan_path.exists():
+    if known is None:
         return None
     is_same = _note(known, MADE_FOR_KEY) == _rows_matter(plan).encode()
     before, now = known.pieces, plan.pieces

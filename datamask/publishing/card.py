@@ -20,9 +20,9 @@ from datamask.analysis.summary import near_duplicates, open_composition, query, 
 from datamask.config.evaluation import Evaluation
 from datamask.config.outputs import MOST_DUMPS, Publication
 from datamask.config.scores import HeuristicScore
+from datamask.config.screening import WORDS
 from datamask.config.selection import FROM_RECIPE, NO_GROUP, without_budget
 from datamask.config.settings import Settings
-from datamask.hygiene.screening import WORDS
 from datamask.objectives.formula import formula
 from datamask.publishing.configurations import Configuration
 from datamask.quality.classes import pin_key
@@ -114,6 +114,7 @@ def card_text(
             answer=answer_markdown(run),
             configurations=configs,
             num_dumps=query(run, count_dumps)[0]["n"],
+            is_by_dump=any(file.dump for file in run.subset_files),
             languages=languages,
             least_share=LEAST_LANGUAGE_SHARE,
             repository=repository,

@@ -149,7 +149,7 @@ def _write_scores(run: Run, folder: Path) -> Configuration:
 
     def batches() -> Iterator[pa.RecordBatch]:
         for shard in range(run.num_shards):
-            table = read_columns(run.path("documents", shard), schema.names)
+            table = run.read_output("documents", shard, schema.names)
             column = schema.get_field_index("dump")
             is_none = pc.equal(table["dump"], NO_GROUP)
             table = table.set_column(column, "dump", pc.if_else(is_none, None, table["dump"]))

@@ -30,7 +30,6 @@ from datamask.quality.example_texts import (
 from datamask.quality.resemblance import alike, resemblance
 from datamask.quality.word_model import WordModel, example_scores, fit_words
 from datamask.runs import schemas
-from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
 from datamask.runs.run import Run
 from datamask.source.windows import Scorer
@@ -125,7 +124,7 @@ def example_scorer(run: Run, score: ExamplesScore) -> Scorer:
     """Return the function that scores texts by the model that was fitted for a score."""
     run.receipt("example_models")
     names = ["score", *WordModel.__slots__]
-    rows = read_columns(run.path("example_models"), names).to_pylist()
+    rows = run.read_output("example_models", columns=names).to_pylist()
     [row] = [row for row in rows if row["score"] == score.name]
     model = WordModel(
         np.array(row["weights"]),

@@ -19,7 +19,6 @@ from datamask.config.scores import ExamplesScore
 from datamask.quality.example_texts import example_groups
 from datamask.quality.examples import fitted_scores
 from datamask.quality.fitting import concordance
-from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
 from datamask.runs.run import Run
 from datamask.source.groups import group_columns, read_groups
@@ -59,7 +58,7 @@ def judge_in_groups(run: Run, compute: Compute) -> None:
     """
     run.receipt("example_models")
     names = ["score", "shards", "rows", "targets", "tested"]
-    models = read_columns(run.path("example_models"), names).to_pylist()
+    models = run.read_output("example_models", columns=names).to_pylist()
     source, known = run.settings.source, source_schema(run).names
     kinds = [
         kind
@@ -152,5 +151,5 @@ def rows_in_groups(run: Run) -> list[Row]:
     if not fitted_scores(run):
         return []
     run.receipt("scores_in_groups")
-    rows: list[Row] = read_columns(run.path("scores_in_groups")).to_pylist()
+    rows: list[Row] = run.read_output("scores_in_groups").to_pylist()
     return rows

@@ -18,7 +18,7 @@ from datamask.evaluation.verdict import LEVEL, bits_per_byte
 from datamask.report.charts import Chart, Series, look
 from datamask.report.finding import MOST_NAMED
 from datamask.report.rendering import render, shown_model
-from datamask.runs.files import read_columns, write_text_file
+from datamask.runs.files import write_text_file
 from datamask.runs.run import Run
 
 Row = dict[str, Any]
@@ -215,7 +215,7 @@ def models(run: Run) -> list[dict[str, Any]]:
     Bits per byte are None for a learning rate at which a model diverged.
     """
     by_rate, _ = read_bits(run)
-    held_out = read_columns(run.path("held_out"), ["set", "in_all", "bytes", "right"])
+    held_out = run.read_output("held_out", columns=["set", "in_all", "bytes", "right"])
     scored = is_scored(held_out)
     held_out = held_out.filter(scored)
     _, is_member = next(sets_of(held_out, run.settings.evaluation))

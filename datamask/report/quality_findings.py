@@ -8,8 +8,8 @@ from math import log2
 from datamask.analysis.summary import benchmarks, query, totals_of
 from datamask.config.recipe import wanted_share
 from datamask.config.scores import ExamplesScore
+from datamask.config.screening import SHORTEST
 from datamask.config.selection import Selection
-from datamask.hygiene.screening import SHORTEST
 from datamask.quality.examples import example_figures
 from datamask.quality.in_groups import rows_in_groups, unordered, warning_of
 from datamask.quality.resemblance import alike

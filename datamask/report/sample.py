@@ -26,7 +26,7 @@ from datamask.report.redundancy import (
     neighbours_path,
     sample_path,
 )
-from datamask.runs.files import read_columns, write_parquet
+from datamask.runs.files import write_parquet
 from datamask.runs.run import Run, shard_seed
 from datamask.selection.documents import check_rows
 from datamask.source.texts import beginnings
@@ -138,7 +138,7 @@ def _sample_shard(
         The columns of `SAMPLE` that a shard knows, and quality; the vectors of the random documents
         among them, float32, n x D; and the shard's part of `neighbours.parquet`.
     """
-    everything = read_columns(run.path("documents", shard), READ).combine_chunks()
+    everything = run.read_output("documents", shard, READ).combine_chunks()
     # A filter by an expression would import pandas where it is installed.
     table = everything.filter(pc.is_null(everything["dropped"])).combine_chunks()
     size, selected = table.num_rows, table["selected"].to_numpy()

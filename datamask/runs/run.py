@@ -19,23 +19,25 @@ from itertools import groupby, starmap
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datamask.config import recipe
-from datamask.config.outputs import MOST_DUMPS, OTHER_DUMPS
 from datamask.config.settings import Settings
 from datamask.errors import CorruptFileError, RunError
 from datamask.runs import schemas
 from datamask.runs.files import read_columns, reading
 from datamask.runs.receipt import Receipt, canonical_json, read_receipt
 from datamask.runs.stages import STAGES, Stage, Unit, owner_of, stages_of
-from datamask.runs.subset_files import SubsetFile, expected_documents, file_groups, subset_files
-from datamask.storage.contents import parse_json
+from datamask.runs.subset_files import (
+    SubsetFile,
+    expected_documents,
+    file_groups,
+    planned_dumps,
+    subset_files,
+)
 from datamask.storage.local import Storage
 from datamask.storage.names import inside
-
-DUMPS_KEY = b"datamask-dumps"
-"""Key in plan.parquet's metadata for the number of documents of each dump in each shard (JSON)."""
 
 
 def digest(*parts: Any) -> str:
@@ -127,22 +129,15 @@ class Run:
         """The files of the subset, from the plan and the settings."""
         rows = [self.shard_rows(shard) for shard in range(self.num_shards)]
         sizes = [sum(piece.bytes for piece in pieces) for pieces in self.shard_pieces]
+        with reading(self.plan_path):
+            dumps = planned_dumps(self.plan_metadata)
         kept = expected_documents(self.settings.selection, self.num_documents, sum(sizes))
-        return subset_files(rows, sizes, kept, self.settings.subset.file_bytes, self.dumps)
+        return subset_files(rows, sizes, kept, self.settings.subset.file_bytes, dumps)
 
     @cached_property
     def subset_groups(self) -> list[int]:
         """The group of each file of the subset. One worker writes a group (`file_groups`)."""
         return file_groups(self.subset_files)
-
-    @cached_property
-    def dumps(self) -> list[dict[str, int]]:
-        """Documents of each shard by dump (`source.dumps`); empty if the subset has none."""
-        assert self.pieces, "the plan has been checked"
-        with reading(self.plan_path):
-            by_shard = parse_json(self.plan_metadata.get(DUMPS_KEY, b"[]"))
-        names = {name for dumps in by_shard for name in dumps}
-        return by_shard if names - {OTHER_DUMPS} and len(names) <= MOST_DUMPS else []
 
     @property
     def last_round(self) -> int:
@@ -206,6 +201,10 @@ class Run:
     def path(self, stage: str, unit: int = 0) -> Path:
         """Return the path of a stage's output, for reading."""
         return self.fetch(self.name(stage, unit))
+
+    def read_output(self, stage: str, unit: int = 0, columns: list[str] | None = None) -> pa.Table:
+        """Read a stage's output, or these columns of it (`read_columns`), without its receipt."""
+        return read_columns(self.path(stage, unit), columns)
 
     def local_path(self, stage: str, unit: int = 0) -> Path:
         """Return the path where a stage's output belongs on this machine, for writing."""

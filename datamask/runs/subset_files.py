@@ -5,10 +5,16 @@ This is pure integer arithmetic, so that equal plans give equal files on every m
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from datamask.config.outputs import MOST_DUMPS, OTHER_DUMPS
 from datamask.config.selection import Selection
 from datamask.runs.budget import total_budget
+from datamask.storage.contents import parse_json
+
+DUMPS_KEY = b"datamask-dumps"
+"""Key in plan.parquet's metadata for the number of documents of each dump in each shard (JSON)."""
 
 BYTES_PER_TOKEN = 4
 
@@ -19,6 +25,19 @@ def expected_documents(selection: Selection, num_documents: int, num_bytes: int)
         return total_budget(selection, num_documents)
     kept = num_documents * selection.tokens * BYTES_PER_TOKEN // max(num_bytes, 1)
     return max(1, min(kept, num_documents))
+
+
+def planned_dumps(notes: Mapping[bytes, bytes]) -> list[dict[str, int]]:
+    """Read the documents of each shard by dump from what plan.parquet says besides its rows.
+
+    The list is empty if the subset is not divided by dump.
+
+    Raises:
+        ValueError: the plan is damaged.
+    """
+    by_shard: list[dict[str, int]] = parse_json(notes.get(DUMPS_KEY, b"[]"))
+    names = {name for dumps in by_shard for name in dumps}
+    return by_shard if names - {OTHER_DUMPS} and len(names) <= MOST_DUMPS else []
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,7 @@ def read_tokens(run: Run, documents: ShardDocuments) -> np.ndarray:
         InputError: a document has no number of tokens (`check_tokens`).
     """
     shard, rows = documents.shard, documents.rows
-    tokens = read_columns(run.path("scores", shard), ["tokens"])["tokens"].take(rows)
+    tokens = run.read_output("scores", shard, ["tokens"])["tokens"].take(rows)
     check_tokens(run, shard, rows, tokens)
     return np.asarray(tokens.to_numpy(), np.int64)
 
@@ -118,7 +118,7 @@ def check_rows(run: Run, stage: str, shard: int, number: int) -> None:
 def read_column(run: Run, stage: str, documents: ShardDocuments, name: str) -> pa.ChunkedArray:
     """Read a column of a stage's file, a row for each document. Errors are as in `check_rows`."""
     check_rows(run, stage, documents.shard, len(documents.ids))
-    return read_columns(run.path(stage, documents.shard), [name])[name]
+    return run.read_output(stage, documents.shard, [name])[name]
 
 
 def read_groups(run: Run, documents: ShardDocuments, column: str) -> pa.ChunkedArray:
@@ -126,7 +126,7 @@ def read_groups(run: Run, documents: ShardDocuments, column: str) -> pa.ChunkedA
     if column == "topic":
         return read_column(run, "topics", documents, "topic")
     stage = "groups" if column in run.settings.source.groups else "scores"
-    groups = read_columns(run.path(stage, documents.shard), [column])[column]
+    groups = run.read_output(stage, documents.shard, [column])[column]
     return pc.fill_null(groups.take(documents.rows), NO_GROUP)
 
 
@@ -138,7 +138,7 @@ def read_indicators(run: Run, documents: ShardDocuments) -> dict[str, np.ndarray
     groups = {column: read_groups(run, documents, column).to_numpy() for column in named}
     if "length" in columns:
         edges = run.receipt("quality", shard).metrics["length_edges"]
-        table = read_columns(run.path("scores", shard), ["characters"]).take(documents.rows)
+        table = run.read_output("scores", shard, ["characters"]).take(documents.rows)
         bins = np.searchsorted(edges, table["characters"].to_numpy(), side="right")
         groups["length"] = bins.astype(str)
     indicators = {}

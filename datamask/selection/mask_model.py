@@ -31,7 +31,7 @@ from datamask.objectives.formula import formula
 from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import WeightedTerm, is_linear, with_unit
 from datamask.runs import budget
-from datamask.runs.files import read_columns, replace_file, write_text_file
+from datamask.runs.files import replace_file, write_text_file
 from datamask.runs.opening import versions
 from datamask.runs.run import Run, digest
 from datamask.selection import sampling, sums
@@ -54,7 +54,7 @@ def make_mask_model(run: Run, compute: Compute) -> None:
     topics = None
     if run.settings.topics is not None:
         run.receipt("topic_model")
-        topics = read_columns(run.path("topic_model"))
+        topics = run.read_output("topic_model")
     path = run.local_path("mask_model")
     if not about["unavailable"]:
         model, facts, about["unavailable"] = _build(run, compute)

@@ -22,7 +22,6 @@ import pyarrow as pa
 from datamask.config.compute import Compute
 from datamask.config.selection import RepeatCap, Selection
 from datamask.runs import budget, schemas
-from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
 from datamask.runs.run import Run
 from datamask.selection.documents import read_column, read_groups, read_ranked, read_survivors
@@ -159,7 +158,7 @@ def with_repeat(run: Run, documents: pa.Table, compute: Compute) -> pa.Table:
     if run.settings.selection.max_repeat == 1:
         return documents
     run.receipt("repeats")
-    (row,) = read_columns(run.path("repeats")).to_pylist()
+    (row,) = run.read_output("repeats").to_pylist()
     selection = run.settings.selection
     repeats = repeat_column(tuple(row.values()), selection.max_repeat)
     repeats = f"least({repeats}, {most_exposures(selection, 'documents')})"

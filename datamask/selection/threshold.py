@@ -30,7 +30,6 @@ from datamask.config.compute import Compute
 from datamask.config.selection import AND, NO_GROUP, QUALITY_BANDS, Selection
 from datamask.errors import together
 from datamask.runs import budget, schemas
-from datamask.runs.files import read_columns
 from datamask.runs.in_progress import each_in_turn
 from datamask.runs.output import write_output
 from datamask.runs.run import Run
@@ -317,7 +316,7 @@ def kept_of_shard(run: Run, candidates: pa.Table, compute: Compute) -> np.ndarra
     with temporary_duckdb(run.root, compute) as connection:
         made = f"CREATE TABLE candidates AS SELECT *, {name} AS name FROM arriving"
         execute_with(connection, candidates, made)
-        return apply_cut(connection, read_columns(run.path("threshold")))
+        return apply_cut(connection, run.read_output("threshold"))
 
 
 def apply_cut(connection: Any, cut: pa.Table) -> np.ndarray:

@@ -27,7 +27,6 @@ from datamask.config.selection import NO_GROUP
 from datamask.embedding.vectors import read_vectors, row_groups
 from datamask.errors import SettingsError, did_you_mean
 from datamask.runs import schemas
-from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
 from datamask.runs.run import Run, shard_seed
 from datamask.selection.mask_model import read_topics
@@ -95,7 +94,7 @@ def _sample(
         path, dimension = run.path("embeddings", shard), run.settings.embedding.dimension
         vectors.append(read_vectors(path, dimension, rows, np.float32))
         # Topics may normalise the quality that is learned from.
-        quality = read_columns(run.path("quality", shard), ["row", "dropped"])
+        quality = run.read_output("quality", shard, ["row", "dropped"])
         of_source = quality.filter(pc.is_null(quality["dropped"]))["row"].take(pa.array(rows))
         sampled += [(shard, row) for row in of_source.to_pylist()]
     return np.concatenate(vectors), sampled
@@ -207,7 +206,7 @@ def read_topic_model(run: Run) -> tuple[list[str], np.ndarray]:
     if about := judged_by(run):
         return read_topics(run.settings.selection.mask_model, about)
     run.receipt("topic_model")
-    table = read_columns(run.path("topic_model"))
+    table = run.read_output("topic_model")
     directions = np.stack(table["direction"].to_numpy(zero_copy_only=False)).astype(np.float32)
     return table["topic"].to_pylist(), directions
 

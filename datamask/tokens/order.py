@@ -23,7 +23,6 @@ from datamask.config.outputs import Phase
 from datamask.config.settings import Settings
 from datamask.errors import SettingsError, one_line
 from datamask.runs import schemas
-from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
 from datamask.runs.run import Run
 from datamask.selection.order import last_within
@@ -123,7 +122,7 @@ def _cut_last_exposure(connection: Any, run: Run, total: int) -> int:
     epoch with more tokens than the total is seen whole, and nothing is cut.
     """
     excess = total - int(run.receipt("repeats").metrics["total"])
-    [last] = read_columns(run.path("repeats")).to_pylist()
+    [last] = run.read_output("repeats").to_pylist()
     where, values = "id = ? AND repeat > 1 AND tokens > ?", [last["id"], excess]
     execute(connection, f"UPDATE documents SET cut = {excess} WHERE {where}", values)
     [(cut,)] = execute(connection, "SELECT sum(cut)::BIGINT FROM documents")

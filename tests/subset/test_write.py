@@ -66,7 +66,7 @@ def test_with_too_many_dumps_the_order_is_the_sources(made, tmp_path, monkeypatc
     """Without a split the same documents are in the source's order, in files of any dump."""
     run, source = made
     shutil.copytree(run.root, tmp_path / "run")
-    monkeypatch.setattr("datamask.runs.run.MOST_DUMPS", 1)
+    monkeypatch.setattr(subset_files, "MOST_DUMPS", 1)
     whole = open_run(tmp_path / "run")
     run_stage(whole, "subset", Compute())
     ids = table_of(whole, "subset")["id"].to_pylist()
