@@ -66,8 +66,7 @@ class Upload:
         self.new_tag = False
         """True if the tag was set or moved."""
         self.missing = ""
-        """Message about the missing tag, while it is deleted and not made again; empty otherwise.
-                """
+        """Message about the missing tag, while it is deleted and not yet made again; else empty."""
         self.edited = ""
         """Commit of `main` whose card somebody has edited; empty if none has."""
 

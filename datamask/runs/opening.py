@@ -65,9 +65,8 @@ def open_run(root: Root, read: ReadFingerprint = fingerprint_in) -> Run:
             raise ValueError("changed by hand or damaged")
         settings = record["settings"]
         if settings.get("embedding", {}).get("keep") is True:
-            del settings["embedding"][
-                "keep"
-            ]  # Older runs record this setting; today every run keeps its vectors.
+            # Older runs record this setting; today every run keeps its vectors.
+            del settings["embedding"]["keep"]
         return Run(storage, parse_settings(settings), record["pinned_revisions"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptFileError(

@@ -217,8 +217,7 @@ def held(store: ObjectStore, name: str, cache: str, shared: bool | None) -> Iter
     token = check_lease.set(lease.check)
     try:
         # Take our lease first, then check the others. A process that wants the other kind does the
-        # same,
-        # so at least one of the two sees the other.
+        # same, so at least one of the two sees the other.
         if shared:
             _wait_until_free(store, alone, cache, shared)
         elif shared is False:

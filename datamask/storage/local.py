@@ -46,8 +46,7 @@ class Storage:
 
         Raises:
             CorruptFileError: its bytes are not the bytes that were written. In a folder, the file
-            is set
-                aside.
+                is set aside.
         """
         path = inside(self.root, name)
         if name.startswith(UNCHECKED):

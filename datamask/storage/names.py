@@ -27,9 +27,8 @@ def inside(root: Path, name: str) -> Path:
     may lead to another file of the run, as the links in `publication/` do.
 
     Raises:
-        RunError: the path would be outside of the run; or a pipe, socket or device, which would
-        block
-            whoever opens it, is in the place of a file or folder.
+        RunError: the path would be outside of the run; or a pipe, socket or device is in the place
+            of a file or folder, and would block whoever opens it.
     """
     if not is_plain(name):
         raise RunError(
