@@ -1,7 +1,7 @@
 """Count documents and tokens, for the question if the budget can be met (`runs.budget`).
 
-Planning counts the source, stage `quality` what is left of it, and planning asks a run that has
-counted when new settings leave the same documents.
+Planning counts the source, and stage `quality` the documents that remain of it. If new settings
+keep the same documents, planning asks the run that has counted them.
 """
 
 from __future__ import annotations
