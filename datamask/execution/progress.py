@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 from datamask.runs.in_progress import Work, running
@@ -169,19 +170,30 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-@contextlib.contextmanager
-def lines(stages: Stages, seconds: float, write: Callable[[str], None]) -> Iterator[None]:
+def lines(
+    stages: Stages, seconds: float, write: Callable[[str], None]
+) -> AbstractContextManager[None]:
     """Write a line for the whole and for each stage at work every *seconds*."""
-    ended = threading.Event()
 
     def show() -> None:
-        while not ended.wait(seconds):
-            rows = stages.shown()
-            for line in (stages.whole(rows), *(f"{row.stage}: {row.text}" for row in rows)):
-                if line:
-                    write(line)
+        rows = stages.shown()
+        for line in (stages.whole(rows), *(f"{row.stage}: {row.text}" for row in rows)):
+            if line:
+                write(line)
 
-    thread = threading.Thread(target=show, daemon=True)
+    return every(seconds, show)
+
+
+@contextlib.contextmanager
+def every(seconds: float, call: Callable[[], None]) -> Iterator[None]:
+    """Call a function every *seconds*, from a thread, while the block runs."""
+    ended = threading.Event()
+
+    def repeat() -> None:
+        while not ended.wait(seconds):
+            call()
+
+    thread = threading.Thread(target=repeat, daemon=True)
     thread.start()
     try:
         yield

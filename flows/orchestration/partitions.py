@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from typing import Annotated, Any
@@ -31,6 +30,7 @@ from pydantic import Field
 
 from datamask.config.compute import Compute
 from datamask.errors import SettingsError, TerminalError, one_line
+from datamask.execution.progress import every
 from datamask.runs.run import Run
 from datamask.runs.stages import PARALLEL_STAGES, STAGES
 from flows.orchestration.progress import Progress, first_log
@@ -136,37 +136,29 @@ def check_deployments(partitions: int, stages: tuple[str, ...] = PARALLEL_STAGES
 @contextlib.contextmanager
 def waits_told(stage: str, flow_run: UUID, pool: str) -> Iterator[None]:
     """Log each minute, to the first flow run, which parts are waited for, and what they need."""
-    ended, log = threading.Event(), first_log()
+    log = first_log()
     with get_client(sync_client=True) as client:
         is_own = bool(pool) and own_pool(client) == pool
     children = FlowRunFilter(parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=[flow_run]))
 
     def tell() -> None:
-        while not ended.wait(SECONDS_BETWEEN_LINES):
-            with contextlib.suppress(PrefectException, httpx.HTTPError):
-                with get_client(sync_client=True) as client:
-                    flow_runs = client.read_flow_runs(flow_run_filter=children)
-                    status = client.read_work_pool(pool).status if pool else None
-                unfinished = [
-                    run.state for run in flow_runs if run.state and not run.state.is_final()
-                ]
-                counts = Counter(state.name for state in unfinished).items()
-                waiting = ", ".join(f"{count} {name}" for name, count in counts)
-                rest = f"; run `{REMEDIES[status].format(pool)}`" if status in REMEDIES else ""
-                is_stuck = unfinished and not any(state.is_running() for state in unfinished)
-                if is_own and is_stuck and not rest:
-                    second = REMEDIES[WorkPoolStatus.NOT_READY].format(pool)
-                    rest = "; if the pool's only worker has `--limit 1`, this flow run occupies it"
-                    rest += f": run `{second}` for a second one"
-                log(f"{stage}: waiting for parts in pool {pool}: {waiting or 'none'}{rest}")
+        with contextlib.suppress(PrefectException, httpx.HTTPError):
+            with get_client(sync_client=True) as client:
+                flow_runs = client.read_flow_runs(flow_run_filter=children)
+                status = client.read_work_pool(pool).status if pool else None
+            unfinished = [run.state for run in flow_runs if run.state and not run.state.is_final()]
+            counts = Counter(state.name for state in unfinished).items()
+            waiting = ", ".join(f"{count} {name}" for name, count in counts)
+            rest = f"; run `{REMEDIES[status].format(pool)}`" if status in REMEDIES else ""
+            is_stuck = unfinished and not any(state.is_running() for state in unfinished)
+            if is_own and is_stuck and not rest:
+                second = REMEDIES[WorkPoolStatus.NOT_READY].format(pool)
+                rest = "; if the pool's only worker has `--limit 1`, this flow run occupies it"
+                rest += f": run `{second}` for a second one"
+            log(f"{stage}: waiting for parts in pool {pool}: {waiting or 'none'}{rest}")
 
-    thread = threading.Thread(target=tell, daemon=True)
-    thread.start()
-    try:
+    with every(SECONDS_BETWEEN_LINES, tell):
         yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def run_parts(
