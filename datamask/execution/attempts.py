@@ -51,9 +51,11 @@ def shards_failed(
     """
     names = [run.unit_label(stage, unit) for unit in sorted(failures)]
     more = f" and {len(names) - MOST_NAMED:,} more" if len(names) > MOST_NAMED else ""
-    named = f": {', '.join(names[:MOST_NAMED])}{more}" if len(names) < run.num_units(stage) else ""
+    is_shard = STAGES[stage].each == "shard"
+    number = run.num_shards if is_shard else run.num_units(stage)  # of a round, its own alone
+    named = f": {', '.join(names[:MOST_NAMED])}{more}" if len(names) < number else ""
     first, command = min(failures), command or f"datamask rerun-failed {shlex.quote(run.address)}"
-    of = f"{run.num_units(stage):,}" + " shards" * (STAGES[stage].each == "shard")
+    of = f"{number:,}" + " shards" * is_shard
     return ShardsFailedError(
         f"{run.folder_of(stage, first)}: {len(names):,} of {of} failed{named} ({failures[first]}); "
         f"fix the cause, then run `{command}`; it resumes where it stopped"

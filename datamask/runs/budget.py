@@ -3,9 +3,9 @@
 `budget_problems` is the only place that compares what the settings ask for with the documents that
 there are: planning and stages give it what they have counted.
 
-This is pure integer arithmetic, so that the same corpus gives the same numbers on every machine and
-however its files are split. A budget of documents is met exactly; `datamask.selection.threshold`
-meets a budget of tokens within one document.
+Budgets, and limits of one column, are integer arithmetic, so that the same corpus gives the same
+numbers on every machine and however its files are split. A budget of documents is met exactly;
+`datamask.selection.threshold` meets a budget of tokens within one document.
 
 With limits of several columns, a cell is a group by all limited columns together, and a limited
 group is a set of cells. So limits are linear constraints on what is kept of the cells.

@@ -22,7 +22,6 @@ from datamask.config.group import OF_SOURCE
 from datamask.config.inputs import Source
 from datamask.errors import InputError, SettingsError
 from datamask.runs import schemas
-from datamask.runs.files import read_columns
 from datamask.runs.in_progress import advance
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
@@ -198,7 +197,7 @@ def read_groups(
         groups |= {k: pa.chunked_array([of[k] for of in chunks], pa.string()) for k in of_columns}
     if classes := [kind for kind in kinds if kind in source.classifiers]:
         run.receipt("classes", shard)
-        table = read_columns(run.path("classes", shard), classes)
+        table = run.read_output("classes", shard, classes)
         table = table if rows is None else table.take(pa.array(rows))
         groups |= {kind: named(table[kind].combine_chunks()) for kind in classes}
     return {kind: groups[kind] for kind in kinds}

@@ -12,8 +12,25 @@ from tests import windows
 from tests.finished import WORDS
 
 
+def fixed_words(folder: Path) -> Path:
+    """A tokenizer of whole words in a folder; one that is trained numbers its pieces by chance."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    names = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
+    words = {word: number for number, word in enumerate([*names, *WORDS])}
+    made = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    made.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    special: Any = {f"{name.strip('[]').lower()}_token": name for name in names}
+    PreTrainedTokenizerFast(tokenizer_object=made, **special).save_pretrained(folder)
+    return folder
+
+
 def random_classifier(
-    folder: Path, bert: Path, labels: list[str], kind: str | None = None, most: int = 512
+    folder: Path, tokenizer: Path, labels: list[str], kind: str | None = None, most: int = 512
 ) -> str:
     """A BERT with a head for these labels; random weights: texts differ, no class is certain."""
     from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
@@ -33,7 +50,7 @@ def random_classifier(
         )
     )
     made.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(str(bert), model_max_length=most).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(str(tokenizer), model_max_length=most).save_pretrained(folder)
     return str(folder)
 
 
