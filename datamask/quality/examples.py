@@ -27,7 +27,7 @@ from datamask.quality.example_texts import (
     planned_digest,
     read_examples,
 )
-from datamask.quality.resemblance import alike, resemblance
+from datamask.quality.resemblance import alike, order_effect, resemblance, sorted_by_kind
 from datamask.quality.word_model import WordModel, example_scores, fit_words
 from datamask.runs import schemas
 from datamask.runs.output import write_output
@@ -57,7 +57,7 @@ def fit_examples(run: Run, compute: Compute) -> None:
     values), `examples` and `others` (texts of the two kinds; in a ridge all are examples), `copies`
     and `matched` (`Judged`), `auc` (`fitting.concordance`), `correlation` (Spearman's, of targets
     and cross-validated predictions) and, for files of texts without `group_column`, `groups`
-    (`resemblance.resemblance`).
+    (`resemblance.resemblance`) and `order` (`resemblance.order_effect`).
 
     Raises:
         InputError: there are too few texts, or they cannot be separated.
@@ -113,7 +113,8 @@ def _explain(score: ExamplesScore, figures: dict[str, Any], texts: Judged) -> No
     if not score.group_column:
         is_example = texts.targets == 1
         figures["groups"] = resemblance(texts.features[is_example], texts.features[~is_example])
-    if text := alike(figures.get("groups")):
+        figures["order"] = order_effect(texts.features, texts.targets, texts.groups)
+    if text := alike(figures.get("groups")) or sorted_by_kind(figures.get("order")):
         logger.warning("score %s: %s", score.name, text)
     pruned, weight = following(figures["auc"])
     told = f"the worst {pruned:.0%} are pruned and lambda is {weight:g}"

@@ -3,14 +3,19 @@
 Pieces of one text share its names, so a score that has learned from some recognises the others. A
 cross-validation that has both in different folds then praises a score that knows nothing of other
 texts. Folds of neighbours in the file keep pieces together, unless the file is shuffled; that is
-why resemblance is measured, too.
+why resemblance is measured, too. But in a file that is sorted by kind of text, such folds test a
+score on kinds that it has not seen, so the effect of the order is measured as well.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
+from datamask.quality.fitting import concordance
+from datamask.quality.word_model import FOLDS, cross_validated_familiarity, folds_of
 
 COMPARED = 300
 """Maximum number of examples, and of random documents, that are compared (docs/log.md#examples)."""
@@ -22,6 +27,10 @@ SIMILARITY = 0.02
 FEWEST = 0.6
 """Groups of examples, as a fraction of the groups of random documents, below which there is a
 warning (docs/log.md#examples)."""
+
+LEAST_EFFECT = 0.04
+"""AUC that familiarity with the words gains in random folds over blocks of the file, from which on
+there is a warning (docs/log.md#examples)."""
 
 
 def resemblance(examples: Any, others: Any) -> dict[str, int]:
@@ -70,4 +79,39 @@ def alike(groups: dict[str, int] | None) -> str:
         "together in the file, or name the column that says of which text in group_column; else "
         "the score is praised for recognising texts, prunes more than it should, and may know "
         "nothing of others."
+    )
+
+
+def order_effect(features: Any, targets: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
+    """Compare how well the examples' words separate them, in blocks of the file and at random.
+
+    Arguments are as in `word_model.fit_words`.
+
+    Returns:
+        cross-validated AUCs of familiarity alone, in folds of neighbours (`blocks`) and in folds
+        drawn at random (`random`).
+    """
+    from sklearn.model_selection import PredefinedSplit, StratifiedKFold
+
+    folds: dict[str, Any] = {
+        "blocks": PredefinedSplit(folds_of(groups, len(targets))),
+        "random": StratifiedKFold(FOLDS, shuffle=True, random_state=0),
+    }
+    made = {}
+    for name, of in folds.items():
+        values = cross_validated_familiarity(of, features, targets)
+        made[name] = concordance(values, targets)[0]
+    return made
+
+
+def sorted_by_kind(order: dict[str, float] | None) -> str:
+    """Write a sentence about examples whose file seems to be sorted by kind; else empty."""
+    if not order or order["random"] - order["blocks"] < LEAST_EFFECT:
+        return ""
+    return (
+        "examples are recognised worse by the other parts of their file (AUC of familiar words "
+        f"{order['blocks']:.2f}) than by examples drawn at random ({order['random']:.2f}). If the "
+        "file is sorted by kind of text, shuffle it: the score is now tested on kinds that it has "
+        "not seen, so less is pruned than should be. If neighbours in the file are pieces of one "
+        "text, name the column that says of which in group_column."
     )

@@ -197,6 +197,18 @@ def folds_of(groups: Sequence[str], number: int) -> np.ndarray:
     return np.concatenate([fold_of[members], others])
 
 
+def cross_validated_familiarity(folds: Any, features: Any, targets: np.ndarray) -> np.ndarray:
+    """Return how familiar each text's words are from the texts of the other folds; shape N.
+
+    *features* are sparse (N x D), *targets* are 0 or 1.
+    """
+    values = np.zeros(len(targets))
+    for rest, part in folds.split(features, targets):
+        ratios = log_ratios_of(features[rest], targets[rest] == 1)
+        values[part] = familiarity(features[part], ratios)
+    return values
+
+
 def _weigh(
     folds: Any, margins: np.ndarray, features: Any, targets: np.ndarray
 ) -> tuple[np.ndarray, float, np.ndarray]:
@@ -210,10 +222,7 @@ def _weigh(
     """
     from sklearn.linear_model import LogisticRegression
 
-    values = np.column_stack([margins, np.zeros(len(margins))])
-    for rest, part in folds.split(features, targets):
-        ratios = log_ratios_of(features[rest], targets[rest] == 1)
-        values[part, 1] = familiarity(features[part], ratios)
+    values = np.column_stack([margins, cross_validated_familiarity(folds, features, targets)])
     model = LogisticRegression(C=1e6, class_weight="balanced").fit(values, targets)
     if (model.coef_ < 0).any():  # Both values say the same (Breiman 1996).
         values *= model.coef_ > 0

@@ -12,7 +12,7 @@ from datamask.config.screening import SHORTEST
 from datamask.config.selection import Selection
 from datamask.quality.examples import example_figures
 from datamask.quality.in_groups import rows_in_groups, unordered, warning_of
-from datamask.quality.resemblance import alike
+from datamask.quality.resemblance import alike, sorted_by_kind
 from datamask.report.finding import Finding
 from datamask.report.group_findings import label_command, prefers_quality, remedy
 from datamask.runs.run import Run
@@ -120,6 +120,9 @@ def _examples(run: Run) -> Iterator[Finding]:
             yield Finding("unknown", "wanted share", short, text)
             if text := alike(figures[score.name].get("groups")):
                 short = "the examples resemble each other, as pieces of few texts do"
+                yield Finding("warning", "examples", short, f"Score {score.name}: {text}")
+            elif text := sorted_by_kind(figures[score.name].get("order")):
+                short = "the file of examples seems to be sorted by kind: shuffle it"
                 yield Finding("warning", "examples", short, f"Score {score.name}: {text}")
 
 

@@ -98,7 +98,7 @@ _STAGES = (
           lambda s: bool(s.source.classifiers), reads_source=True, on_device=True),
     Stage("file_scores", 1, "datamask.quality.file_scores:join_scores", "run",
           of.file_scores, of.has_scores("file_scores"), reads_source=True),
-    Stage("example_models", 6, "datamask.quality.examples:fit_examples", "run",
+    Stage("example_models", 7, "datamask.quality.examples:fit_examples", "run",
           of.example_models, of.has_scores("example_models"), reads_source=True,
           more_inputs=of.groups_of_examples, file="example_models.parquet"),
     Stage("scores_in_groups", 1, "datamask.quality.in_groups:judge_in_groups", "run",

@@ -221,6 +221,35 @@ def test_pieces_of_few_texts_do_not_praise_a_score(tmp_path, caplog):
         parse_settings({"quality": {"scores": [{"kind": "heuristic", "group_column": "book"}]}})
 
 
+def test_a_file_that_is_sorted_by_kind_is_named(tmp_path, caplog):
+    """Five kinds with words of their own: sorted, no block knows the words of another.
+
+    The same texts shuffled, or with a column that names their texts, give no such warning.
+    """
+    drawn = np.random.default_rng(1).integers(9000, size=(200, 20))
+    texts = [
+        " ".join(f"word{row // 40}{chr(97 + word % 26)}{word}" for word in words)
+        for row, words in enumerate(drawn)
+    ]
+    shuffled = [texts[row] for row in np.random.default_rng(0).permutation(200)]
+    named = {"text": texts, "book": [str(row) for row in range(200)]}
+    tables = {"sorted": {"text": texts}, "shuffled": {"text": shuffled}, "named": named}
+    figures, warned = {}, {}
+    for name, table in tables.items():
+        pq.write_table(pa.table(table), tmp_path / f"{name}.parquet")
+        score = {"path": str(tmp_path / f"{name}.parquet"), "least_correlation": -1}
+        score |= {"group_column": "book"} if name == "named" else {}
+        run = planned(tmp_path, score, ["recipe"] * 400, name)
+        caplog.clear()
+        run_stage(run, "example_models", Compute())
+        figures[name] = run.receipt("example_models").metrics["taste"].get("order")
+        warned[name] = [record for record in caplog.records if "sorted by kind" in record.message]
+    assert figures["sorted"]["blocks"] < 0.65 < 0.8 < figures["sorted"]["random"]
+    assert abs(figures["shuffled"]["blocks"] - figures["shuffled"]["random"]) < 0.04
+    assert figures["named"] is None
+    assert [len(warned[name]) for name in tables] == [1, 0, 0]
+
+
 def test_the_log_asks_how_much_of_the_source_is_wanted(tmp_path, caplog):
     """At most 2 - 2 AUC, with which a person can see that examples are one-sided."""
     run = planned(tmp_path, {"path": str(examples_file(tmp_path, "recipe"))}, KINDS)
