@@ -50,7 +50,7 @@ def relations() -> dict[str, str]:
 
 @contextlib.contextmanager
 def open_composition(run: Run, sql: str) -> Iterator[Any]:
-    """Yield a read-only connection to a run's `composition.duckdb` and the tables beside it.
+    """Yield a read-only connection to `composition.duckdb`, which knows the run's other tables too.
 
     Args:
         run: the run.

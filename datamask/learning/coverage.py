@@ -39,10 +39,6 @@ ROUNDS, ROUNDS_OF_MOMENTS = 2, 4
 """Number of rounds, and number if a term next to facility location is not linear
 (docs/log.md#coverage)."""
 
-AT_ONCE = 256
-"""Maximum number of documents, all neighbours of all, whose gains are computed at once: one by one,
-half of them are, for each document that is taken (docs/log.md#coverage)."""
-
 RANK = 3
 """Rank, among the selected documents near a document, of the one that covers it at the start of the
 next round (docs/log.md#coverage)."""
@@ -122,29 +118,19 @@ def greedy_gains(
     heapq.heapify(heap)
     taken: dict[int, float] = {}
     added: list[int] = []
-    present: list[float] = []
     ceiling = np.inf
-    is_small = len(linear) <= AT_ONCE and len(values) == len(linear) ** 2
-    matrix = values.reshape(len(linear), -1) if is_small else None
     while heap and len(taken) < num_selected:
         _, column = heapq.heappop(heap)
         part = slice(starts[column], starts[column + 1])
         near, cosines = rows[part], values[part]
-        if matrix is None:
-            more = np.maximum(cosines - covered[near], 0).sum(dtype=np.float64)
-            gain = float(linear[column] + weight * more)
-        else:
-            if not present:
-                mores = np.maximum(matrix - covered, 0).sum(1, dtype=np.float64)
-                present = (linear + weight * mores).tolist()
-            gain = present[column]
+        more = np.maximum(cosines - covered[near], 0).sum(dtype=np.float64)
+        gain = float(linear[column] + weight * more)
         if heap and gain < -heap[0][0]:
             heapq.heappush(heap, (-gain, column))
             continue
         # Rounding can raise a sum slightly; the order must not depend on it.
         taken[column] = ceiling = min(ceiling, gain)
         covered[near] = np.maximum(covered[near], cosines)
-        present = []
         added.append(column)
         if len(added) >= SHARE_ADDED * len(taken):
             mask = torch.zeros(len(linear), dtype=torch.bool)

@@ -157,10 +157,10 @@ def convert(
 
     def write(file: str) -> None:
         name, schema = files[file], note.arrow_schema
-        with _local(name, storage) as (path, mended_copy):
+        with _local(name, storage) as (path, repaired_copy):
             if file in note.lone_surrogates:
-                formats.mend(path, name, mended_copy)
-                path = str(mended_copy)
+                formats.repair(path, name, repaired_copy)
+                path = str(repaired_copy)
             if name.lower().endswith(LANCE):
                 records = read_dataset(name, note.files[file][0], schema)
             else:
@@ -216,10 +216,10 @@ def _look(name: str, source: Source, storage: Storage) -> _Look:
     if name.lower().endswith(LANCE):
         return *identify(name), 0, 0
     version = _version(name)
-    with _local(name, storage) as (path, mended_copy):
+    with _local(name, storage) as (path, repaired_copy):
         formats.check_whole(path, name)
         most, of_text = source.most_bad_lines, source.columns.of_text
-        look = formats.look_into(path, name, most, of_text, mended_copy)
+        look = formats.look_into(path, name, most, of_text, repaired_copy)
         return [version, content_digest(path)], *look
 
 
@@ -241,9 +241,9 @@ def first_records(name: str, size: int, copy: Path, of_text: Collection[str]) ->
             compression = {".gz": "gzip", ".zst": "zstd"}.get(Path(ending).suffix)
             lines = io.BufferedReader(pa.input_stream(raw, compression=compression))
             beginning.write(lines.read(size) + lines.readline(RECORD_BYTES))
-    mended_copy = copy.with_name("mended.jsonl")
-    schema, _, lone = formats.look_into(str(head), name, 0, of_text, mended_copy)
-    head, schema = mended_copy if lone else head, merge_schemas([(name, schema)])
+    repaired_copy = copy.with_name("repaired.jsonl")
+    schema, _, lone = formats.look_into(str(head), name, 0, of_text, repaired_copy)
+    head, schema = repaired_copy if lone else head, merge_schemas([(name, schema)])
     write_parquet(copy, schema, formats.read_records(str(head), name, schema))
 
 
@@ -301,14 +301,14 @@ def _with_ids(
 
 @contextlib.contextmanager
 def _local(name: str, storage: Storage) -> Iterator[tuple[str, Path]]:
-    """Yield a local path of a file, of a copy if it is remote, and one for its mended lines."""
+    """Yield a local path of a file, of a copy if it is remote, and one for its repaired lines."""
     with temporary_folder(storage.root) as folder:
         path = name
         if is_remote(name):
             path = str(folder / name.rpartition("/")[2])
             with open_binary(name) as remote, open(path, "wb") as file:
                 shutil.copyfileobj(remote, file, 2**20)
-        yield path, folder / "mended.jsonl"
+        yield path, folder / "repaired.jsonl"
 
 
 def _version(name: str) -> str:

@@ -27,7 +27,7 @@ from datamask.source.rows import (
     bounded_lines,
     check_lines,
     first_bad_line,
-    mend_lines,
+    repair_lines,
     repeated_key,
 )
 from datamask.source.types import EXACT
@@ -75,14 +75,14 @@ def check_whole(path: str, name: str) -> None:
 
 
 def look_into(
-    path: str, name: str, most_bad_lines: int, of_text: Collection[str], mended_copy: Path
+    path: str, name: str, most_bad_lines: int, of_text: Collection[str], repaired_copy: Path
 ) -> tuple[pa.Schema, int, int]:
-    """Read a whole local file; return its columns with types, and two counts of JSON lines.
+    """Read a whole local file; return its columns with types, and two counts.
 
-    These are the lines left out, and the lone surrogates. If the file has lone surrogates, `mend`
-    writes *mended_copy*. The ending of *name*, which stands in messages, gives the format. In CSV,
-    fractions in columns *of_text* (in lower case) are text: as numbers, ids such as 2301.10140
-    would lose digits.
+    The counts are of JSON lines that are left out, and of lone surrogates; if there are any of
+    these, `repair` writes *repaired_copy*. The ending of *name*, which stands in messages, gives
+    the format. In CSV, fractions in columns *of_text* (in lower case) are text: as numbers, ids
+    such as 2301.10140 would lose digits.
 
     Raises:
         InputError: the file cannot be read, or more than *most_bad_lines* lines are not objects.
@@ -93,14 +93,14 @@ def look_into(
             with _open_arrow(path) as reader:
                 return plain_schema(reader.schema), 0, 0
         if _is_json(name):
-            return _look_into_json(path, name, most_bad_lines, mended_copy)
+            return _look_into_json(path, name, most_bad_lines, repaired_copy)
         return _look_into_csv(path, name, of_text), 0, 0
 
 
-def mend(path: str, name: str, copy: Path) -> int:
+def repair(path: str, name: str, copy: Path) -> int:
     """Write a copy of JSON lines in which lone surrogates are U+FFFD; return their number."""
     with naming(name), _decompressed(path) as file:
-        return mend_lines(file, name, copy)
+        return repair_lines(file, name, copy)
 
 
 def read_records(path: str, name: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -181,7 +181,7 @@ def _objects(path: str) -> str:
 
 
 def _look_into_json(
-    path: str, name: str, most_bad_lines: int, mended_copy: Path | None
+    path: str, name: str, most_bad_lines: int, repaired_copy: Path | None
 ) -> tuple[pa.Schema, int, int]:
     query = (
         "SELECT count(*) AS lines, count(*) FILTER (json_type(json) = 'OBJECT') AS rows, "
@@ -197,8 +197,8 @@ def _look_into_json(
         raise
     bad = counts["lines"] - counts["rows"]
     # DuckDB leaves lines with lone surrogates out.
-    if bad and mended_copy and (lone := mend(path, name, mended_copy)):
-        return *_look_into_json(str(mended_copy), name, most_bad_lines, None)[:2], lone
+    if bad and repaired_copy and (lone := repair(path, name, repaired_copy)):
+        return *_look_into_json(str(repaired_copy), name, most_bad_lines, None)[:2], lone
     if bad > most_bad_lines:
         with _decompressed(path) as file:
             raise first_bad_line(file, name, bad)

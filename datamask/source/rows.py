@@ -224,7 +224,7 @@ def bounded_lines(file: IO[AnyStr], path: str) -> Iterator[AnyStr]:
         yield line
 
 
-def mended_line(line: bytes) -> tuple[bytes, int]:
+def repaired_line(line: bytes) -> tuple[bytes, int]:
     """Replace escapes of lone surrogates in a line of JSON by U+FFFD; return their number, too."""
     if b"\\ud" not in line and b"\\uD" not in line:
         return line, 0
@@ -233,17 +233,17 @@ def mended_line(line: bytes) -> tuple[bytes, int]:
     return whole, count
 
 
-def mend_lines(file: IO[bytes], path: str, copy: Path) -> int:
-    """Write lines of JSON to *copy* without lone surrogates (`mended_line`); return their number.
+def repair_lines(file: IO[bytes], path: str, copy: Path) -> int:
+    """Write lines of JSON to *copy* without lone surrogates (`repaired_line`); return their number.
 
     Raises:
         InputError: a line is too long.
     """
     count = 0
-    with copy.open("wb") as mended:
+    with copy.open("wb") as repaired:
         for line in bounded_lines(file, path):
-            whole, lone = mended_line(line)
-            mended.write(whole)
+            whole, lone = repaired_line(line)
+            repaired.write(whole)
             count += lone
     return count
 
@@ -257,7 +257,7 @@ def json_objects(file: IO[bytes], path: str) -> Iterator[tuple[int, dict[str, An
     for number, line in enumerate(bounded_lines(file, path)):
         if not line.strip():
             continue
-        whole, count = mended_line(line)
+        whole, count = repaired_line(line)
         lone += count
         try:
             content = json.loads(whole.decode("utf-8-sig"))

@@ -27,8 +27,8 @@ def inside(root: Path, name: str) -> Path:
     may lead to another file of the run, as the links in `publication/` do.
 
     Raises:
-        RunError: the path would be outside of the run; or a pipe, socket or device is in the place
-            of a file or folder, and would block whoever opens it.
+        RunError: the path is outside of the run, or leads to a pipe, socket or device: whoever
+            opens one waits forever.
     """
     if not is_plain(name):
         raise RunError(

@@ -71,7 +71,7 @@ def test_checksums_are_those_of_sha256sum(run):
 @pytest.mark.parametrize(
     "places", [{"plan.parquet": 0.02}, {"selection/00001.parquet": 0.5, "report.html": 0.999}]
 )
-def test_flipped_bits_are_found_and_mended(run, places):
+def test_flipped_bits_are_found_and_repaired(run, places):
     """Remade files equal the lost ones; test_damage.py and the campaign flip bytes of all."""
     before = outputs(run)
     for name, place in places.items():

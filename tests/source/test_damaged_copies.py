@@ -88,7 +88,7 @@ def test_no_bit_of_a_copy_may_change(source, tmp_path):
 
 @pytest.mark.parametrize("from_end", [1, 6, 30, 200, 700])
 def test_a_damaged_footer_is_a_damaged_copy(source, tmp_path, from_end):
-    """Not a source that has changed, which a user would have to restore; launches mend it."""
+    """Not a source that has changed, which a user would have to restore; launches repair it."""
     run = plan_run(tmp_path / "run", finished.settings(source))
     path = run.root / "converted/a.jsonl.parquet"
     whole = path.read_bytes()
