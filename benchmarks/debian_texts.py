@@ -27,84 +27,11 @@ from typing import NamedTuple, get_type_hints
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.debian_packages import PACKAGES
 from datamask.quality.heuristic import STOP_WORDS
 from datamask.runs.files import replace_file, write_parquet
 from examples.demo_corpus import write_corpus
 
-MANUALS = """
-    erlang-manpages git-man libssl-doc manpages manpages-dev ncurses-doc openmpi-doc perl-doc
-    tcl8.6-doc tk8.6-doc
-"""
-DOCUMENTATION = """
-    apache2-doc cmake-doc debian-handbook debian-policy debian-reference-en git-doc libglib2.0-doc
-    libgtk-3-doc libreoffice-help-en-us linux-doc-6.1 octave-doc postfix-doc postgresql-doc-15
-    python-django-doc python-sqlalchemy-doc python3.11-doc sqlite3-doc
-"""
-OTHER_MANUALS = """
-    libcurl4-doc libmojolicious-perl libmoose-perl libx11-doc libxcb-doc lvm2 mpich-doc netpbm
-    systemd tcllib
-"""
-OTHER_DOCUMENTATION = """
-    abs-guide anarchism bind9-doc buildbot-doc developers-reference doxygen-doc exim4-doc-html
-    fp-docs-3.2.2 frr-doc krb5-doc lemonldap-ng-doc maxima-doc nodejs-doc nut-doc postgis-doc
-    python-celery-doc python-pandas-doc python-scrapy-doc shorewall-doc slurm-wlm-doc swi-prolog-doc
-    weechat-doc xapian-doc
-"""
-THIRD_MANUALS = """
-    ceph-common freebsd-manpages inn2 iproute2 libbio-perl-perl libcatalyst-perl libdbi-perl
-    libdbix-class-perl libibverbs-dev libperl-critic-perl libplack-perl libpoe-perl libppi-perl
-    librose-db-object-perl nmap samba util-linux xfsprogs zsh-common
-"""
-THIRD_DOCUMENTATION = """
-    ant-doc borgbackup-doc csound-doc derby-doc dpdk-doc gap-doc graphviz-doc icinga2-doc icu-doc
-    imagemagick-6-doc ironic-doc kea-doc keystone-doc kicad-doc-en knot-resolver-doc
-    libboost1.81-doc libstdc++-12-doc lilypond-doc-html linuxcnc-doc-en llvm-16-doc neutron-doc
-    nim-doc nova-doc ntpsec-doc openafs-doc pari-doc pcp-doc pike8.0-doc pipewire-doc povray-doc
-    python-biopython-doc python-dask-doc python-djangorestframework-doc python-statsmodels-doc
-    python-sympy-doc python-xarray-doc qtbase5-doc-html renpy-doc rsyslog-doc rust-doc scons-doc
-    singular-doc snakemake-doc sphinx-doc swift-doc tomcat10-docs topcat-doc twisted-doc uima-doc
-    wx3.2-doc
-"""
-FOURTH_MANUALS = """
-    allegro5-doc btrfs-progs coreutils libanyevent-perl libbio-perl-run-perl
-    libcatalyst-manual-perl libconfig-model-perl libcryptx-perl libdancer2-perl
-    libdate-manip-perl libdatetime-perl libdist-zilla-perl libffi-platypus-perl
-    libgraph-easy-perl libgstreamer1.0-dev libhtml-formfu-perl libhtml-formhandler-perl
-    libhtml-mason-perl libhwloc-doc libimage-exiftool-perl libimager-perl liblog-log4perl-perl
-    libmail-box-perl libmail-message-perl libmarpa-r2-perl libmath-planepath-perl
-    libnet-dns-perl libnet-ldap-perl libpdf-api2-perl libpdf-builder-perl libsdl-perl
-    libsql-translator-perl libtemplate-perl libtest-simple-perl libtest2-harness-perl
-    libtest2-suite-perl libtype-tiny-perl libur-perl libvm-ec2-perl libxml-libxml-perl
-"""
-FOURTH_DOCUMENTATION = """
-    argyll-doc autoconf-doc bacula-doc barbican-doc bird2-doc cinder-doc
-    cppreference-doc-en-html db5.3-doc dcmtk-doc designate-doc erlang-doc ffmpeg-doc fltk1.3-doc
-    freetype2-doc ganeti-doc ghc-doc ghostscript-doc glance-doc glibc-doc gnuplot-doc
-    gnuradio-doc gnutls-doc gsoap-doc haproxy-doc heat-doc lammps-doc libeigen3-doc libgtk-4-doc
-    libsdl2-doc libsvn-doc libvirt-doc manila-doc mit-scheme-doc ngspice-doc octavia-doc
-    ogre-1.12-doc openjdk-17-doc openvswitch-doc placement-doc proftpd-doc python-ase-doc
-    python-astropy-doc python-dipy-doc python-distributed-doc python-ipython-doc
-    python-lmfit-doc python-mdanalysis-doc python-notebook-doc python-openstacksdk-doc
-    python-pygame-doc python-pytest-doc python-qutip-doc python-rdflib-doc python-silx-doc
-    python-tables-doc python-vispy-doc qtcharts5-doc-html qtcreator-doc qtdeclarative5-doc-html
-    rdkit-doc scala-doc scilab-doc senlin-doc swig4.0-doc wireshark-doc
-"""
-FIFTH_DOCUMENTATION = """
-    ada-reference-manual-2012 cargo-web-doc debian-edu-doc-en dynare-doc freedombox-doc-en
-    gimp-help-en gnucash-docs grass-doc groovy-doc installation-guide-amd64 lazarus-doc-2.2 ns3-doc
-    openms-doc pacemaker-doc petsc3.18-doc python-gevent-doc python-pymatgen-doc python-scipy-doc
-    python-sfepy-doc python-skimage-doc python-sklearn-doc racket-doc regina-normal-doc
-    rt5-doc-html uhd-doc weka-doc
-"""
-PACKAGES = {
-    "first": (MANUALS, DOCUMENTATION),
-    "other": (OTHER_MANUALS, OTHER_DOCUMENTATION),
-    "third": (THIRD_MANUALS, THIRD_DOCUMENTATION),
-    "fourth": (FOURTH_MANUALS, FOURTH_DOCUMENTATION),
-    "fifth": ("", FIFTH_DOCUMENTATION),
-}
-"""Packages with manual pages and with HTML documentation. Selections are explored on texts of the
-first ones; the others are for corpora that are looked at once."""
 GROFF = ("groff", "-k", "-t", "-mandoc", "-Tutf8", "-P-cbou", "-rLL=100n", "-rHY=0")
 LEAST_WORDS = 20
 LEAST_STOP_WORDS = 0.12
@@ -289,16 +216,18 @@ def is_prose(text: str) -> bool:
 
 def write(folder: Path, work: Path, packages: str) -> Counter[str]:
     """Write the corpus and the versions of its packages; number of documents by domain."""
+    apt, group = Apt(work), PACKAGES[packages]
     docstrings = work / "docstrings"
     if not docstrings.exists():
-        write_corpus(docstrings)
+        folders = [apt.unpack(package)[0] for package in group.docstrings.split()]
+        roots = tuple(folder / "usr/lib/python3/dist-packages" for folder in folders)
+        write_corpus(docstrings, roots=roots)
     columns = pq.read_table(docstrings, columns=["text", "dump"]).to_pydict()
     pairs = zip(columns["text"], columns["dump"], strict=True)
-    apt = Apt(work)
     sources = [[document(text, "docstrings", dump) for text, dump in pairs]]
     sources.append(list(descriptions(apt)))
     versions = []
-    for reader, names in zip((manuals, documentation), PACKAGES[packages], strict=True):
+    for reader, names in ((manuals, group.manuals), (documentation, group.documentation)):
         for package in names.split():
             unpacked, version = apt.unpack(package)
             texts = {text.id: text for text in reader(unpacked, package) if is_prose(text.text)}

@@ -4,8 +4,9 @@ The clean texts are those of `benchmarks.debian_texts`; the noise comes from the
 packages and of this machine: copyright files, changelogs, lists of files, manual pages in other
 languages, code, lists of links, logs. Texts are divided into folds by a hash. A fold gives one
 corpus of each setting (docs/evidence.md): `SETTING-FOLD.parquet` are the candidates, `-held-out`
-what models are scored on, `-examples` texts like those, for a score. The noise depends on the files
-of the machine and on their paths; with the same `noise.parquet`, corpora have the same bytes.
+what models are scored on, `-examples` texts like those, for a score; all are in random order.
+`tokens.parquet` are texts for a tokenizer. The noise depends on the files of the machine and on
+their paths; with the same `noise.parquet`, corpora have the same bytes.
 
     python -m benchmarks.debian_texts runs/debian-corpus --work runs/apt
     python -m benchmarks.noisy_crawl runs/debian-corpus runs/noisy-crawl --work runs/apt
@@ -277,6 +278,8 @@ def write(
         )
         for name, of_corpus in corpora(clean, pages, dirty, size, fold).items():
             _write(folder / f"{name}.parquet", of_corpus)
+            if name == "B-0":
+                _write(folder / "tokens.parquet", of_corpus[:4000])
 
 
 def _write(path: Path, documents: list[Document]) -> None:

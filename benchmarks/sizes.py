@@ -1,12 +1,13 @@
-"""Recipes of selection on nested webs of several sizes, judged on each kind of wanted text.
+"""Recipes of selection on webs of several sizes, judged on each kind of wanted text.
 
-Webs are those of `benchmarks.kinds`; docs/evidence.md has the plan and the results. An arm is
-judged by bits per byte of the trigram model on each kind of held-out text: on the *mixture* (kinds
-weighted as in the web), their mean, their median and the worst. Vectors are kept in the folder, and
-results are added to `results.jsonl` there; an arm that has one is not run again. With `--model`,
-vectors are a model's, and the results have its name.
+Webs are those of `benchmarks.kinds` or the corpora of `benchmarks.noisy_crawl`; docs/evidence.md
+has the plans and the results. An arm is judged by bits per byte of the trigram model on each kind
+of held-out text: on the *mixture* (kinds weighted as in the web), their mean, their median and the
+worst. Vectors are kept in the folder, and results are added to `results.jsonl` there; an arm that
+has one is not run again. With `--model`, vectors are a model's, and the results have its name.
 
     python -m benchmarks.sizes runs/webs --settings 4000 16000 40000 --folds 0 1
+    python -m benchmarks.sizes runs/crawl --settings A A2 B B0 C --folds 0 1 2 3 4
 """
 
 from __future__ import annotations
@@ -26,17 +27,23 @@ import pyarrow as pa
 import torch
 
 import datamask
-from benchmarks.recipes import ATTEMPTS, RANDOM_DRAWS, Corpus, interval, read_results
+from benchmarks.corpus import Corpus, interval, read_results
 from datamask.config.compute import Compute
 from datamask.config.inputs import Embedding
+from datamask.config.recipe import following
+from datamask.evaluation.verdict import holm
 from datamask.hygiene.words import hash_ngrams, split_words
 from datamask.selection.per_shard import LEAST_CHANGE
 
 NEIGHBOURS = 128
 """Documents that each document can be covered by, in coverage of what is wanted."""
+RANDOM_DRAWS = 3
+ATTEMPTS = 2
+"""How often a budget of tokens is approached; a run makes up to three attempts."""
 BUCKETS = 10_000
 """Of hashed words and pairs, in DSIR."""
 FIGURES = ("mixture", "mean", "median", "worst")
+TESTED = "rule"
 
 
 @dataclass(frozen=True)
@@ -50,6 +57,7 @@ class Arm:
         power: lambda is t to this power; 0: lambda is 0.
         is_fixed: the pruned share is *most_pruned* whatever t is.
         is_distinct: near-duplicates are dropped first.
+        is_rule: the pruned share and lambda are the product's.
     """
 
     name: str
@@ -58,17 +66,26 @@ class Arm:
     power: float = 0.0
     is_fixed: bool = False
     is_distinct: bool = False
+    is_rule: bool = False
+
+    def at(self, auc: float) -> tuple[float, float]:
+        """The pruned share and lambda with a score of that AUC."""
+        if self.is_rule:
+            return following(auc)
+        told = max(0.0, 2 * auc - 1)
+        pruned = self.most_pruned if self.is_fixed else min(self.most_pruned, told)
+        return pruned, told**self.power if self.power else 0.0
 
 
 ARMS = (
     Arm("random", "random"),
     Arm("half, random", "random", 0.5, is_fixed=True),
-    Arm("filter, random", "random", 0.5),
-    Arm("filter, distinct, random", "random", 0.5, is_distinct=True),
+    Arm("filter, random", "random", is_rule=True),
+    Arm("filter, distinct, random", "random", is_rule=True, is_distinct=True),
     Arm("top quality", "top"),
     Arm("importance sampling", "importance"),
     Arm("DSIR", "dsir"),
-    Arm("rule", "cover", 0.7, 2),
+    Arm("rule", "cover", is_rule=True),
     Arm("rule, at most half pruned", "cover", 0.5, 2),
     Arm("rule, λ = t", "cover", 0.5, 1),
     Arm("rule, λ = 0", "cover", 0.5),
@@ -81,8 +98,6 @@ ARMS = (
 class Web(Corpus):
     """A web: its documents, vectors, scores and held-out texts."""
 
-    tokenizer_of = "tokens.parquet"
-
     def __init__(self, folder: Path, setting: str, fold: int, embedding: Embedding) -> None:
         super().__init__(folder, setting, fold, embedding)
         self.neighbours = cache(self._neighbours)
@@ -90,23 +105,17 @@ class Web(Corpus):
         counts = np.array([(self.kinds == kind).sum() for kind in wanted])
         self.shares = dict(zip(wanted, counts / counts.sum(), strict=True))
 
-    @property
-    def told(self) -> float:
-        """The score's t: 2 AUC - 1."""
-        self.score("examples")
-        return max(0.0, 2 * self.auc["examples"] - 1)
-
     def rows(self, pruned: float, is_distinct: bool) -> np.ndarray:
         """The rows that are left, ascending."""
         rows = self.distinct if is_distinct else np.arange(len(self.texts))
-        order = np.argsort(-self.score("examples")[rows], kind="stable")
+        order = np.argsort(-self.quality[rows], kind="stable")
         return np.sort(rows[order][: round((1 - pruned) * len(rows))])
 
     def learned(self, rows: np.ndarray, number: int, weight: float) -> np.ndarray:
         """*rows* from the best to the worst, by facility location and quality."""
         selected = datamask.select(
             self.vectors[rows],
-            self.score("examples")[rows],
+            self.quality[rows],
             num_selected=number,
             metric="facility_location",
             quality_weight=weight,
@@ -189,16 +198,14 @@ def dsir_weights(texts: list[str], examples: list[str]) -> np.ndarray:
 
 def chosen_by(arm: Arm, web: Web, budget: int, seed: int) -> np.ndarray:
     """The rows that an arm selects: at least *budget* tokens, or all that it has."""
-    told = web.told
-    pruned = arm.most_pruned if arm.is_fixed else min(arm.most_pruned, told)
+    pruned, weight = arm.at(web.auc)
     rows = web.rows(pruned, arm.is_distinct)
-    quality, generator = web.score("examples"), np.random.default_rng([web.seed, seed, 3])
+    quality, generator = web.quality, np.random.default_rng([web.seed, seed, 3])
     if arm.method == "wanted":
         wanted = 1 / (1 + np.exp(-quality[rows]))
         chosen = cover(wanted, *web.neighbours(pruned), web.costs[rows], budget)
         return np.asarray(rows[chosen])
     if arm.method == "cover":
-        weight = told**arm.power if arm.power else 0.0
         number = max(16, round(budget / web.costs[rows].mean()))
         for _ in range(ATTEMPTS):
             number = min(len(rows), number)
@@ -232,7 +239,7 @@ def run_arm(arm: Arm, web: Web, share: float) -> dict[str, Any]:
     chosen = np.concatenate(selections)
     seconds = time.process_time() - started
     return figures | {
-        "t": web.told,
+        "auc": web.auc,
         "good": float(web.is_good[chosen].mean()),
         "copies": float((web.kinds[chosen] == "copy").mean()),
         "tokens": float(web.costs[chosen].mean()),
@@ -260,7 +267,7 @@ def measure(arguments: argparse.Namespace) -> None:
         if not wanted or not (arguments.folder / f"{setting}-{fold}.parquet").exists():
             continue
         web = Web(arguments.folder, setting, fold, embedding)
-        print(f"{setting}-{fold}: {len(web.texts)} documents, t = {web.told:.3f}", flush=True)
+        print(f"{setting}-{fold}: {len(web.texts)} documents, AUC {web.auc:.3f}", flush=True)
         for share, arm in wanted:
             result = run_arm(arm, web, share)
             print(f"  {arm.name}: {result['mixture']:.3f}, {result['seconds']:.0f} s", flush=True)
@@ -277,9 +284,14 @@ def differences(result: dict[str, Any], other: dict[str, Any]) -> dict[str, floa
 
 
 def show(arguments: argparse.Namespace) -> None:
-    """Print a table for each setting and budget: each arm minus *--against*."""
+    """Print a table for each setting and budget, each arm minus *--against*, and the rule's tests.
+
+    The tests are of all settings, budgets and both main figures; if the held-out texts are of one
+    kind, these are one.
+    """
     found = {tuple(row[:4]): row[4] for row in read_results(arguments.folder / "results.jsonl")}
     names = list(dict.fromkeys(key[3] for key in found))
+    tests: dict[tuple[str, float, str], tuple[float, float, float]] = {}
     for setting, share in product(arguments.settings, arguments.shares):
         print(f"\n{setting}, {share:.0%} of the tokens, minus {arguments.against}\n")
         print("| arm |", *(f"{figure} |" for figure in FIGURES), "mixture, mean | copies |")
@@ -292,17 +304,24 @@ def show(arguments: argparse.Namespace) -> None:
             ]
             if pairs:
                 apart = [differences(*pair) for pair in pairs]
-                cells = [interval([one[figure] for one in apart]) for figure in FIGURES]
-                shown = (f"{mean:+.3f} ± {half:.3f} |" for mean, half, _ in cells)
+                of = {figure: interval([one[figure] for one in apart]) for figure in FIGURES}
+                shown = (f"{mean:+.3f} ± {half:.3f} |" for mean, half, _ in of.values())
                 folds = "; ".join(f"{one['mixture']:+.3f} {one['mean']:+.3f}" for one in apart)
                 copies = np.mean([pair[0]["copies"] for pair in pairs])
                 print(f"| {name} |", *shown, folds, f"| {copies:.2f} |")
+                if name == TESTED != arguments.against:
+                    figures = FIGURES[:2] if of["median"] != of["mixture"] else FIGURES[:1]
+                    tests |= {(setting, share, figure): of[figure] for figure in figures}
+    adjusted = holm(np.array([p for _, _, p in tests.values()]))
+    print(f"\n{TESTED} minus {arguments.against}, p by Holm over these {len(tests)} tests")
+    for (test, (mean, half, _)), p in zip(tests.items(), adjusted, strict=True):
+        print("|", *test, f"| {mean:+.3f} ± {half:.3f} | {p:.4f} |")
 
 
 def main() -> None:
     """Run arms, then print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("folder", type=Path, help="of benchmarks.kinds")
+    parser.add_argument("folder", type=Path, help="of benchmarks.kinds or benchmarks.noisy_crawl")
     parser.add_argument("--settings", nargs="+", default=["4000", "16000", "40000"])
     parser.add_argument("--folds", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--shares", type=float, nargs="+", default=[0.1])

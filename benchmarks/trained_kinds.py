@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from benchmarks.recipes import interval
+from benchmarks.corpus import interval
 from benchmarks.trained_recipes import prepare, rebuild
 from datamask.evaluation.verdict import holm
 from datamask.runs.files import write_parquet

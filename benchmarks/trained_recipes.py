@@ -1,6 +1,6 @@
 """Recipes of selection compared by trained models: the command line's evaluation, corpus by corpus.
 
-Corpora are those of `benchmarks.noisy_crawl`, with the tokenizer that `benchmarks.recipes` keeps
+Corpora are those of `benchmarks.noisy_crawl`, with the tokenizer that `benchmarks.sizes` keeps
 there. For each, an ordinary run makes the recommended recipe's selection with the file `-examples`
 as its score, and trains models of it and of four rivals, which are scored on the file `-held-out`.
 One of these is the fixed recipe, of a run of its own: the best 50 %, lambda 0.3.
@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from benchmarks.recipes import interval
+from benchmarks.corpus import interval
 from datamask.evaluation.verdict import holm
 from datamask.runs.files import write_parquet
 

@@ -33,5 +33,6 @@ def test_no_clean_text_of_other_corpora_is_used(tmp_path):
         assert len(tables) == 3 * len(("A", "B", "B0", "C", "A2"))
         used.append(ids & {*chain.from_iterable(table["id"].to_pylist() for table in tables)})
     first, again, other = used
+    assert len(pq.read_table(tmp_path / "first" / "tokens.parquet")) == 800
     assert first == again
     assert len(first) == len(other) and not first & other
