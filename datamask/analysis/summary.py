@@ -293,6 +293,17 @@ def funnel_of(run: Run) -> list[dict[str, Any]]:
     return query(run, "SELECT * FROM funnel WHERE kind = 'all' ORDER BY number")
 
 
+def score_coverage(run: Run) -> dict[str, float]:
+    """Return the fraction of the source's documents that have a score, in [0, 1], by score."""
+    rows = query(
+        run,
+        "SELECT score, 1 - missing / greatest(documents, 1) AS covered FROM score_summary "
+        "JOIN totals USING (selection) WHERE selection = 'source'",
+    )
+    covered = {row["score"]: row["covered"] for row in rows}
+    return {score.name: covered[score.name] for score in run.settings.scores}
+
+
 def moved_groups(run: Run, most: int) -> list[dict[str, Any]]:
     """Return groups whose part of the best tenth changes most with normalisation within groups."""
     return query(
@@ -335,12 +346,12 @@ def near_duplicates(run: Run) -> dict[str, int]:
 
 
 def benchmarks(run: Run) -> list[dict[str, Any]]:
-    """Return the results of each benchmark, in the order of the settings.
+    """Return a row for each benchmark, in the order of the settings.
 
-    Keys: `name`; its number of `texts` (items), of items too `short` to be detected, of `ngrams`,
-    and of `common` n-grams that do not count; the number of `documents` that cover or quote an
-    item, of those `covering` one, of those `dropped` for it, of those `selected`, and of those both
-    covering and selected (`leaks`); and an `example` of a shared n-gram, or None.
+    A row has the `name`, and counts what the benchmark has: `texts` (items), items too `short` to
+    be detected, `ngrams`, and `common` n-grams, which do not count. It counts `documents` that
+    share n-grams with an item, and among them those that are `covering` one, `dropped` for it,
+    `selected`, and both covering and selected (`leaks`). `example` is a shared n-gram, or None.
     """
     known = run.settings.quality.contamination
     if known is None:

@@ -27,7 +27,7 @@ from datamask.objectives.formula import formula
 from datamask.publishing.configurations import Configuration
 from datamask.quality.classes import pin_key
 from datamask.quality.examples import example_figures
-from datamask.report.answer import answer_markdown
+from datamask.report.answer import answer
 from datamask.report.charts import read_captions
 from datamask.report.evaluation import evaluation_markdown
 from datamask.report.markdown import report_markdown
@@ -111,7 +111,7 @@ def card_text(
             logit=logit,
             shard=shard,
             repeat=repeat[0] if repeat else "",
-            answer=answer_markdown(run),
+            answer=answer(run).markdown,
             configurations=configs,
             num_dumps=query(run, count_dumps)[0]["n"],
             is_by_dump=any(file.dump for file in run.subset_files),

@@ -36,6 +36,11 @@ class Answer:
         """Texts of the findings of grade `warning`."""
         return [row.text for row in self.findings if row.grade == "warning"]
 
+    @property
+    def markdown(self) -> str:
+        """The answer for card and artifact, without commands: their readers lack the run."""
+        return render("answer.md", answer=self).strip()
+
 
 def answer(run: Run) -> Answer:
     """Return the answer of a finished selection.
@@ -47,14 +52,6 @@ def answer(run: Run) -> Answer:
     """
     with open_composition(run, "totals"):  # DuckDB opens the file once for all queries.
         return Answer(_what(run), [*findings_of(run)])
-
-
-def answer_markdown(run: Run) -> str:
-    """Write the answer for card and artifact, without commands: their readers lack the run.
-
-    Errors are as in `answer`.
-    """
-    return render("answer.md", answer=answer(run)).strip()
 
 
 def _what(run: Run) -> str:

@@ -12,21 +12,11 @@ from datamask.analysis.summary import (
     moved_groups,
     query,
     repeats_of,
+    score_coverage,
     tabs_of,
 )
 from datamask.report.rendering import render
 from datamask.runs.run import Run
-
-
-def score_coverage(run: Run) -> dict[str, float]:
-    """Return the fraction of the source's documents that have a score, in [0, 1], by score."""
-    rows = query(
-        run,
-        "SELECT score, 1 - missing / greatest(documents, 1) AS covered FROM score_summary "
-        "JOIN totals USING (selection) WHERE selection = 'source'",
-    )
-    covered = {row["score"]: row["covered"] for row in rows}
-    return {score.name: covered[score.name] for score in run.settings.scores}
 
 
 def report_markdown(run: Run) -> str:

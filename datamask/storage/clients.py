@@ -9,12 +9,8 @@ silent server is given up after about a minute. Work is attempted again by `runs
 from __future__ import annotations
 
 import contextlib
-import logging
-import threading
 from collections.abc import Iterator
 from typing import Any
-
-logger = logging.getLogger(__name__)
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs"}
 """The extra of the distribution that installs a protocol's client."""
@@ -23,8 +19,6 @@ CONNECT_SECONDS = 5.0
 READ_SECONDS = 15.0
 """Maximum seconds of silence in the middle of an answer, and before it."""
 TRIES = 2
-SECONDS_BEFORE_LINE = 10.0
-"""Seconds until a line in the log says which request is waited for."""
 
 CREDENTIALS = "check the credentials in the environment, their permissions, and the clock"
 """Remedy if a store refuses a request. A store refuses one whose time differs by minutes."""
@@ -65,19 +59,6 @@ def file_system(url: str, **options: Any) -> tuple[Any, str]:
     if kind == "s3":
         filesystem.retries = TRIES
     return filesystem, path
-
-
-@contextlib.contextmanager
-def waiting(address: str) -> Iterator[None]:
-    """Log that the store is waited for if the block takes longer than `SECONDS_BEFORE_LINE`."""
-    line = "%s: not finished after %g seconds; waiting for the store"
-    timer = threading.Timer(SECONDS_BEFORE_LINE, logger.info, (line, address, SECONDS_BEFORE_LINE))
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import threading
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,13 +20,16 @@ from pathlib import Path
 from typing import Any
 
 from datamask.errors import DatamaskError, RunError, StorageError, is_transient, one_line
-from datamask.storage.clients import CREDENTIALS, EXTRAS, code_of, file_system, is_refused, waiting
+from datamask.storage.clients import CREDENTIALS, EXTRAS, code_of, file_system, is_refused
 from datamask.storage.names import is_plain
 
 logger = logging.getLogger(__name__)
 
 SMALL_BYTES = 8 * 2**20
 """Files up to this size are sent in one request, whose answer names their version."""
+
+SECONDS_BEFORE_LINE = 10.0
+"""Seconds until a line in the log says which request is waited for."""
 
 _CONFLICTS = ("PreconditionFailed", "ConditionalRequestConflict", "412", "409")
 _UNKNOWN = ("NotImplemented", "501")
@@ -77,7 +81,7 @@ class ObjectStore:
         """Turn a client's errors into one line; FileNotFoundError passes unchanged."""
         address = f"{self.url}/{name}" if name else self.url
         try:
-            with waiting(address):
+            with _waiting(address):
                 yield
         except (FileNotFoundError, FileExistsError, DatamaskError):
             raise
@@ -201,6 +205,19 @@ class ObjectStore:
                     raise NoConditionsError(f"{self.url}: no conditional writes") from None
                 raise
         return self._written(name, len(content), answer)
+
+
+@contextlib.contextmanager
+def _waiting(address: str) -> Iterator[None]:
+    """Log that the store is waited for if the block takes longer than `SECONDS_BEFORE_LINE`."""
+    line = "%s: not finished after %g seconds; waiting for the store"
+    timer = threading.Timer(SECONDS_BEFORE_LINE, logger.info, (line, address, SECONDS_BEFORE_LINE))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 @functools.cache

@@ -2,27 +2,38 @@
 
 import base64
 import json
+import re
 import shlex
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 from prefect.artifacts import create_image_artifact, create_link_artifact, create_markdown_artifact
 from prefect.assets import Asset, AssetProperties, add_asset_metadata, materialize
 
 from datamask.execution.sweep import Row
-from datamask.report.answer import answer_markdown
+from datamask.report.answer import answer
 from datamask.report.evaluation import evaluation_markdown
 from datamask.report.markdown import report_markdown
 from datamask.report.rendering import render
-from datamask.runs.run import Run
+from datamask.runs.run import Run, digest
 from flows.orchestration.events import tell
-from flows.orchestration.progress import titled
+
+
+def titled(run: Run, name: str, about: str = "") -> dict[str, Any]:
+    """Return key and description of an artifact.
+
+    The key has the run in it: artifacts of other runs are not versions of this one.
+    """
+    words = (run.root.name, digest(run.address)[:6], name)
+    parts = (re.sub("[^a-z0-9]+", "-", word.lower()).strip("-") for word in words)
+    return {"key": "-".join(filter(None, parts)), "description": f"{run.address}{about}"}
 
 
 def show_report(run: Run) -> None:
     """Show answer, trained models, tables and links to the pages as one artifact; pictures."""
     pages = ["report.html", *(["evaluation.html"] if run.settings.evaluation.arms else [])]
-    texts = (answer_markdown(run), evaluation_markdown(run), report_markdown(run))
+    texts = (answer(run).markdown, evaluation_markdown(run), report_markdown(run))
     text = "\n\n".join(filter(None, (*texts, way_to_pages(run, *pages))))
     create_markdown_artifact(text, **titled(run, "report"))
     for name in run.storage.list("pictures", "*.png"):

@@ -27,9 +27,10 @@ from datamask.runs.records import forget_records
 from datamask.runs.run import Run
 from datamask.runs.stages import STAGES
 from datamask.storage.location import Root
+from flows.orchestration.artifacts import titled
 from flows.orchestration.events import MOST_SHARDS, tell
 from flows.orchestration.partitions import run_parts
-from flows.orchestration.progress import Progress, titled, watched
+from flows.orchestration.progress import Progress, watched
 from flows.orchestration.task_runners import failures as failures_of
 from flows.orchestration.task_runners import task_runner, tell_of_wait
 from tasks.planning import plan_shards

@@ -6,7 +6,6 @@ flow runs of their own. So work in this process is logged there too.
 
 import contextlib
 import logging
-import re
 import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
@@ -16,7 +15,8 @@ from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.context import FlowRunContext
 
 from datamask.execution.progress import Stages, lines
-from datamask.runs.run import Run, digest
+from datamask.runs.run import Run
+from flows.orchestration.artifacts import titled
 from tasks.forwarding import warnings_forwarded
 
 logger = logging.getLogger("datamask.watched")
@@ -24,16 +24,6 @@ logger = logging.getLogger("datamask.watched")
 SECONDS_BETWEEN_LINES = 10.0
 
 _stages: ContextVar[Stages | None] = ContextVar("stages", default=None)
-
-
-def titled(run: Run, name: str, about: str = "") -> dict[str, Any]:
-    """Return key and description of an artifact.
-
-    The key has the run in it: artifacts of other runs are not versions of this one.
-    """
-    words = (run.root.name, digest(run.address)[:6], name)
-    parts = (re.sub("[^a-z0-9]+", "-", word.lower()).strip("-") for word in words)
-    return {"key": "-".join(filter(None, parts)), "description": f"{run.address}{about}"}
 
 
 class Progress:

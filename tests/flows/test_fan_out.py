@@ -70,7 +70,7 @@ class Told(logging.Handler):
 @pytest.mark.usefixtures("prefect")
 def test_a_bad_shard_stops_no_other_and_is_named(tmp_path, corpus, events):
     """The flow ends Failed with shard and remedy; run again, it redoes that shard only."""
-    from flows.orchestration.progress import titled
+    from flows.orchestration.artifacts import titled
     from flows.stages import embed_shards, import_quality, learn_masks
 
     run = planned(tmp_path, corpus)

@@ -11,6 +11,7 @@ from datamask.errors import RunError
 from datamask.evaluation.pinning import pin_evaluation
 from datamask.publishing.card import card_text, is_our_card, shown_path, size_category
 from datamask.publishing.configurations import configurations
+from datamask.report.answer import Answer
 from datamask.runs.run import Run
 from tests.finished import publish_locally
 from tests.hub.runs import compose_all
@@ -128,8 +129,9 @@ def test_the_configuration_in_the_card_is_valid(make_run, tmp_path):
 
 def test_the_command_that_judges_others_is_accepted(make_run, tmp_path, monkeypatch):
     """With the settings of the card it asks for nothing that a mask model has no place for."""
-    for name in ("evaluation_markdown", "answer_markdown"):  # nothing is trained here
-        monkeypatch.setattr(f"datamask.publishing.card.{name}", lambda *_: "")
+    # Nothing is trained here.
+    monkeypatch.setattr("datamask.publishing.card.evaluation_markdown", lambda _: "")
+    monkeypatch.setattr("datamask.publishing.card.answer", lambda _: Answer("", []))
     evaluation = {"arms": ["ours", "semdedup"], "hold_out": 0.01, "model": "tiny"}
     run = make_run({"evaluation": evaluation, "selection": {"documents": 12}})
     assert run.settings.publication is not None

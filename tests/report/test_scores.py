@@ -5,8 +5,8 @@ from collections import Counter
 import pyarrow.parquet as pq
 import pytest
 
-from datamask.analysis.summary import moved_groups, query
-from datamask.report.markdown import report_markdown, score_coverage
+from datamask.analysis.summary import moved_groups, query, score_coverage
+from datamask.report.markdown import report_markdown
 from datamask.runs.run import Run
 from tests.finished import corpus, finish, settings
 

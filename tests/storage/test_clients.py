@@ -11,7 +11,7 @@ import pytest
 
 from datamask.errors import DatamaskError, exit_status
 from datamask.source.opening import list_files, open_binary
-from datamask.storage import clients
+from datamask.storage import clients, object_store
 from datamask.storage.object_store import ObjectStore
 from tests.cli.commands import here
 from tests.conftest import mostly_nightly, nightly
@@ -25,7 +25,7 @@ def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[i
     """A function that makes a port of this machine the store, with short time-outs."""
     monkeypatch.setattr(clients, "CONNECT_SECONDS", 1.0)
     monkeypatch.setattr(clients, "READ_SECONDS", 0.5)
-    monkeypatch.setattr(clients, "SECONDS_BEFORE_LINE", 0.2)
+    monkeypatch.setattr(object_store, "SECONDS_BEFORE_LINE", 0.2)
     monkeypatch.setenv("DATAMASK_CACHE", str(tmp_path / "cache"))
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
         monkeypatch.setenv(name, "testing")
