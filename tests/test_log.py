@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 ROOMS = ("learning", "selection", "objectives", "baselines")
 MODULES = (
-    "runs/budget",
+    *("runs/budget", "runs/output"),
     *("quality/example_texts", "quality/heuristic", "quality/grouping", "quality/fitting"),
     *("quality/word_model", "quality/resemblance", "quality/in_groups"),
     "analysis/explained",

@@ -22,8 +22,8 @@ from datamask.in_memory.containers import column_of, names_of, numbers, texts_or
 from datamask.in_memory.documents import Documents
 from datamask.in_memory.recipe_run import select_by_run
 from datamask.in_memory.selected import Selected
+from datamask.objectives.formula import indicator_names
 from datamask.runs.budget import total_budget
-from datamask.selection.terms import indicator_names
 from datamask.source.columns import whole_tokens
 
 OF_RUNS = ("scope", "rounds", "mask_model", "documents", *TRAINING)

@@ -345,10 +345,7 @@ def _raw_value(objective: Objective, data: ShardData, mask_N: Tensor, moments: M
     if not isinstance(objective, FacilityLocation):
         rows = sampled_rows(data)
         return float(objective.values(mask_N[rows][None], data.batch(rows))[0])
-    rows = objective.probe_rows(data.num_documents).to(data.device)
-    share = float(mask_N.sum()) / data.num_documents
-    cover = cover_of_probes(objective, data, mask_N)
-    return float(stratified_mean(cover, mask_N[rows], share))
+    return value_of_cover(objective, data, mask_N, cover_of_probes(objective, data, mask_N))
 
 
 def cover_of_probes(objective: FacilityLocation, data: ShardData, mask_N: Tensor) -> Tensor:
@@ -367,6 +364,32 @@ def cover_of_probes(objective: FacilityLocation, data: ShardData, mask_N: Tensor
             best = torch.maximum(best, (probes @ data.rows(rows).T).amax(1))
         data.covers[key] = best
     return data.covers[key]
+
+
+def value_of_cover(
+    objective: FacilityLocation, data: ShardData, mask_N: Tensor, cover_P: Tensor
+) -> float:
+    """Return the value of facility location for a mask from the result of `cover_of_probes`."""
+    rows = objective.probe_rows(data.num_documents).to(data.device)
+    share = float(mask_N.sum()) / data.num_documents
+    return float(stratified_mean(cover_P, mask_N[rows], share))
+
+
+def by_document(
+    data: ShardData, terms: Sequence[WeightedTerm]
+) -> tuple[ShardData, Sequence[WeightedTerm]]:
+    """Use terms of N x N products if N < D and every term that reads Σ x xᵀ has such a form."""
+    if data.num_documents >= data.dimension or highest_order(terms) < 2:
+        return data, terms
+    features, few = data.rows(slice(None)), []
+    for term in terms:
+        objective = term.objective
+        if isinstance(objective, MomentObjective) and objective.order == 2:
+            if (form := objective.of_few(features)) is None:
+                return data, terms
+            term = replace(term, objective=form)
+        few.append(term)
+    return replace(data, by_document=True), few
 
 
 def sampled_rows(data: ShardData) -> Tensor:

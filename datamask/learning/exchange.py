@@ -321,7 +321,7 @@ def expecting(logits_N: Tensor, number: float) -> Tensor:
 
 
 def taken(logits_N: Tensor, proposed_N: Tensor, share: float) -> Tensor:
-    """Return the logits after applying a fraction of the move from p to the proposed p."""
+    """Move a fraction of the way from the current probabilities to the proposed; return logits."""
     if share in (0.0, 1.0):
         return proposed_N if share else logits_N
     inclusion = (

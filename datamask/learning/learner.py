@@ -26,6 +26,7 @@ from datamask.learning.data import (
     Progress,
     Reference,
     ShardData,
+    by_document,
     cover_of_probes,
     highest_order,
     moments_of,
@@ -38,12 +39,12 @@ from datamask.learning.norms import NORM_TOLERANCE, row_norms
 from datamask.learning.optimality_gap import certified_gap
 from datamask.learning.policy import initial_logits
 from datamask.learning.problem import Curve, Keeper, Problem
-from datamask.learning.ranked import LearnedMask
+from datamask.learning.ranked import LearnedMask, by_rank
 from datamask.learning.scales import references, scaled
 from datamask.learning.swap_refinement import refine_by_swaps
 from datamask.objectives.facility_location import FacilityLocation
 from datamask.objectives.level import NATURAL, Level
-from datamask.objectives.protocol import MomentObjective, Objective
+from datamask.objectives.protocol import Objective
 from datamask.objectives.weighted import (
     WeightedObjective,
     WeightedTerm,
@@ -149,7 +150,7 @@ def scale(
     if ranges is None and selection.method not in WEIGHING:
         ranges = {}
     if ranges is None and selection.method == "mask" and 0 < num_selected < len(values):
-        data, terms = _by_document(data, terms)
+        data, terms = by_document(data, terms)
         unscaled = WeightedObjective(tuple(terms))
         covers = [t.objective for t in unscaled.active if isinstance(t.objective, FacilityLocation)]
         if covers and estimator_of(selection, unscaled) == "expected":
@@ -228,12 +229,15 @@ def judge(problem: Problem, selected: np.ndarray, ranking: Ranking | None = None
 
 
 def published_logits(problem: Problem, selected: np.ndarray, ranking: Ranking) -> np.ndarray:
-    """Return each document's gain minus the threshold, or else its rank; float32, shape N."""
+    """Return the published logits (`learning.published`): gains minus the threshold; shape N.
+
+    Methods and objectives without gains have their rank in place of them (`ranked.by_rank`).
+    """
     selection, data, objective = problem.selection, problem.data, problem.objective
     num_selected, number = problem.num_selected, problem.data.num_documents
     if selection.method != "mask" or not objective.has_expectation or not number:
         order = np.lexsort((problem.id_order, -problem.quality, -ranking.logits, ~selected))
-        return published.by_rank(order, num_selected)
+        return by_rank(order, num_selected)
     # An empty or complete selection has no scale, so use the scale with one document more or less.
     size = min(max(num_selected, 1), max(number - 1, 1))
     if size != num_selected and selection.scale_terms:
@@ -308,6 +312,18 @@ def _check(
         raise InputError(problem, row=first, column="features")
 
 
+def check_terms(selection: Selection, terms: Sequence[WeightedTerm]) -> None:
+    """Check that the estimator, or the method in its place, supports all terms.
+
+    Raises:
+        SettingsError: it does not.
+    """
+    from datamask.baselines import check_method
+
+    estimator_of(selection, WeightedObjective(tuple(terms)))
+    check_method(selection, terms)
+
+
 def estimator_of(selection: Selection, objective: WeightedObjective) -> str:
     """Return the estimator in use: `auto` means `expected` if every active term supports it.
 
@@ -322,23 +338,6 @@ def estimator_of(selection: Selection, objective: WeightedObjective) -> str:
             "auto or policy_gradient"
         )
     return selection.estimator
-
-
-def _by_document(
-    data: ShardData, terms: Sequence[WeightedTerm]
-) -> tuple[ShardData, Sequence[WeightedTerm]]:
-    """Use terms of N x N products if N < D and every term that reads Σ x xᵀ has such a form."""
-    if data.num_documents >= data.dimension:
-        return data, terms
-    few = []
-    for term in terms:
-        objective = term.objective
-        if isinstance(objective, MomentObjective) and objective.order == 2:
-            if (form := objective.of_few(data.rows(slice(None)))) is None:
-                return data, terms
-            term = replace(term, objective=form)
-        few.append(term)
-    return replace(data, by_document=few != [*terms]), few
 
 
 def _error_of_probes(objective: Objective, problem: Problem, selected: np.ndarray) -> float:

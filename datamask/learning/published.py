@@ -16,7 +16,7 @@ below the threshold or rejects one above it, its logit is clipped to `LEAST` or 
 therefore the documents with a logit above 0, and the first S by (logit, quality, id).
 
 Methods that do not learn and objectives without a gradient have no gains. Their logit is the
-distance from the threshold in their own ranking, as a fraction of the shard (`by_rank`).
+distance from the threshold in their own ranking, as a fraction of the shard (`ranked.by_rank`).
 """
 
 from __future__ import annotations
@@ -44,13 +44,3 @@ def on_side(logits: np.ndarray, selected: np.ndarray) -> np.ndarray:
     sides = np.where(selected, np.maximum(logits, LEAST), np.minimum(logits, 0.0))
     # Adding 0.0 turns −0.0 into 0.0, so that equal logits have equal bits.
     return np.asarray(sides + 0.0, np.float32)
-
-
-def by_rank(order: np.ndarray, num_selected: int) -> np.ndarray:
-    """Rank a method without gains: distance in documents from the threshold, over N; float32.
-
-    *order* has the rows, best first.
-    """
-    logits = np.empty(len(order), np.float32)
-    logits[order] = (num_selected - 0.5 - np.arange(len(order))) / max(len(order), 1)
-    return logits

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datamask.config.selection import Selection
-from datamask.learning import published
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +45,23 @@ def rank(quality: np.ndarray, ids: pa.ChunkedArray, method: str, seed: int) -> n
     return order
 
 
+def by_rank(order: np.ndarray, num_selected: int) -> np.ndarray:
+    """Rank a method without gains: distance in documents from the threshold, over N; float32.
+
+    *order* has the rows, best first.
+    """
+    logits = np.empty(len(order), np.float32)
+    logits[order] = (num_selected - 0.5 - np.arange(len(order))) / max(len(order), 1)
+    return logits
+
+
 def select_ranked(
     quality: np.ndarray, ids: pa.ChunkedArray, selection: Selection, num_selected: int, seed: int
 ) -> LearnedMask:
     """Select the first S of N documents in the order of the method (see `learner.learn_mask`)."""
     has_choice = 0 < num_selected < len(quality)
     order = rank(quality, ids, selection.method if has_choice else "top_quality", seed)
-    logits = published.by_rank(order, num_selected)
+    logits = by_rank(order, num_selected)
     metrics = compare_quality(quality, logits > 0, selection.scale_terms)
     stopped_by = "steps" if has_choice else "all selected"
     metrics |= {"estimator": selection.method, "steps": 0, "stopped_by": stopped_by}

@@ -34,16 +34,17 @@ from datamask.learning.data import (
     cover_of_probes,
     moments_of,
     raw_values,
+    value_of_cover,
 )
 from datamask.learning.moment_gradient import along, raw_slope
 from datamask.learning.neighbours import Neighbours
 from datamask.learning.policy import top_mask
 from datamask.learning.problem import Curve, Problem
 from datamask.learning.swap_refinement import refine_by_swaps
-from datamask.objectives.facility_location import FacilityLocation, stratified_mean
+from datamask.objectives.facility_location import FacilityLocation
 from datamask.objectives.protocol import MomentObjective, Moments, Objective
 from datamask.objectives.trial import tried
-from datamask.objectives.weighted import WeightedObjective, WeightedTerm, is_linear
+from datamask.objectives.weighted import WeightedObjective, WeightedTerm
 
 SAMPLE, SAMPLE_OF_VALUES = 32_768, 512
 """Most documents from which the best selection by one term is learned (docs/log.md#scales)."""
@@ -99,8 +100,7 @@ def references(
         return {term.objective.name: Reference(0.0) for term in terms}
     size = min(max(round(num_selected * part), 1), data.num_documents)
     generator = np.random.Generator(np.random.PCG64(seed))
-    masks = _random_masks(data, size, generator)
-    means, covers = _mean_values(terms, data, masks)
+    means, covers = _means_of_random(terms, data, size, generator)
     known = {}
     for term in terms:
         objective, name = term.objective, term.objective.name
@@ -108,7 +108,7 @@ def references(
         if isinstance(objective, MomentObjective):
             random = _mean_of_all(objective, random, totals, data, num_selected, size)
         gain = None if ranges is None else ranges.get(name)
-        if ranges is None or is_linear([term]):
+        if ranges is None or term.is_linear:
             best_known = _best_of(objective, data, size, seed, means.get(name, random), neighbours)
             gain = best_known.gain
             if not objective.maximise:
@@ -152,27 +152,23 @@ def scaled(
     )
 
 
-def _random_masks(data: ShardData, size: int, generator: np.random.Generator) -> list[Tensor]:
-    number = min(max(-(-ENOUGH_SELECTED // size), FEWEST_SUBSETS), MOST_SUBSETS)
+def _means_of_random(
+    terms: Sequence[WeightedTerm], data: ShardData, size: int, generator: np.random.Generator
+) -> tuple[dict[str, float], dict[str, Tensor]]:
+    """Draw random subsets of *size* documents; return by name the mean raw values of terms.
+
+    The second dictionary has the mean cosine of each probe of facility location. Linear terms are
+    left out, because their mean is known exactly (`_mean_of_all`).
+    """
     masks = []
-    for _ in range(number):
+    for _ in range(min(max(-(-ENOUGH_SELECTED // size), FEWEST_SUBSETS), MOST_SUBSETS)):
         mask = torch.zeros(data.num_documents, dtype=torch.bool)
         mask[torch.from_numpy(generator.permutation(data.num_documents)[:size])] = True
         masks.append(mask.to(data.device))
-    return masks
-
-
-def _mean_values(
-    terms: Sequence[WeightedTerm], data: ShardData, masks: Sequence[Tensor]
-) -> tuple[dict[str, float], dict[str, Tensor]]:
-    """The mean raw value over masks, and of each probe of facility location; by name.
-
-    The mean of a linear term is known exactly (`_mean_of_all`), and not drawn.
-    """
     drawn = [
         term
         for term in terms
-        if not isinstance(term.objective, FacilityLocation) and not is_linear([term])
+        if not isinstance(term.objective, FacilityLocation) and not term.is_linear
     ]
     values = [raw_values(drawn, data, mask) for mask in masks if drawn]
     names = [term.objective.name for term in drawn]
@@ -180,14 +176,10 @@ def _mean_values(
     covers = {}
     for objective in (term.objective for term in terms):
         if isinstance(objective, FacilityLocation):
-            rows = objective.probe_rows(data.num_documents).to(data.device)
             each = [cover_of_probes(objective, data, mask) for mask in masks]
-            share = float(masks[0].sum()) / data.num_documents
-            stratified = [
-                float(stratified_mean(cover, mask[rows], share))
-                for cover, mask in zip(each, masks, strict=True)
-            ]
-            means[objective.name] = float(np.mean(stratified))
+            pairs = zip(each, masks, strict=True)
+            of_masks = [value_of_cover(objective, data, mask, cover) for cover, mask in pairs]
+            means[objective.name] = float(np.mean(of_masks))
             covers[objective.name] = torch.stack(each).mean(0)
     return means, covers
 
@@ -240,12 +232,12 @@ def _best_of(
         rows = np.sort(generator.permutation(data.num_documents)[:most])
         size = min(max(round(size * most / data.num_documents), 1), most)
         data = data.part(torch.from_numpy(rows).to(data.device))
-        means, _ = _mean_values([term], data, _random_masks(data, size, generator))
+        means, _ = _means_of_random([term], data, size, generator)
         random = means[objective.name]
     if size == data.num_documents:
         return _Best(0.0, random, size)
-    best = raw_values([term], data, _best_mask(term, data, size, seed, neighbours))
-    gain = sign * (best[objective.name] - random)
+    mask = _best_mask(term, data, size, seed, neighbours)
+    gain = sign * (raw_values([term], data, mask)[objective.name] - random)
     is_rounding = gain <= LEAST_RANGE * max(abs(random), 1e-9)
     return _Best(0.0 if is_rounding else gain, random, size)
 

@@ -1,4 +1,4 @@
-"""Write the objective in words, for report and card, without torch, which imports slowly."""
+"""Name what the objective has, and write it in words, without torch, which imports slowly."""
 
 from __future__ import annotations
 
@@ -15,6 +15,18 @@ def metric_name(metric: str) -> str:
     from datamask.objectives.weighted import load_objective
 
     return load_objective(metric).name
+
+
+def indicator_names(selection: Selection) -> tuple[str, ...]:
+    """Name the indicators that the objective reads, in the order of its terms."""
+    if not (selection.more_terms or selection.has_custom_terms):
+        return ()
+    from datamask.objectives.groups import GroupBalance  # These import torch.
+    from datamask.objectives.weighted import build_terms
+
+    terms = [term.objective for term in build_terms(selection)]
+    names = [name for term in terms if isinstance(term, GroupBalance) for name in term.indicators]
+    return tuple(dict.fromkeys(names))
 
 
 def formula(selection: Selection) -> str:

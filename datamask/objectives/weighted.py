@@ -108,12 +108,15 @@ class WeightedTerm:
         """The factor of the raw value in the objective: weight, divided by scale, with its sign."""
         return self.weight / self.scale * (1.0 if self.objective.maximise else -1.0)
 
+    @property
+    def is_linear(self) -> bool:
+        """True if the gain of a document does not depend on the other documents."""
+        return isinstance(self.objective, MomentObjective) and self.objective.linear
+
 
 def is_linear(terms: Sequence[WeightedTerm]) -> bool:
-    """Return True if every term is linear: a document's gain does not depend on the others."""
-    return all(
-        isinstance(term.objective, MomentObjective) and term.objective.linear for term in terms
-    )
+    """Return True if every term is linear."""
+    return all(term.is_linear for term in terms)
 
 
 def coverage_factor(terms: Sequence[WeightedTerm]) -> float:

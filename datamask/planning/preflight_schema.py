@@ -142,7 +142,7 @@ def _balanced(settings: Settings) -> dict[str, str]:
     """Return columns whose groups the objective balances; none if it cannot be made."""
     if not (settings.selection.more_terms or settings.selection.has_custom_terms):
         return {}
-    from datamask.selection.terms import indicator_names
+    from datamask.objectives.formula import indicator_names
 
     with contextlib.suppress(SettingsError):
         names = indicator_names(settings.selection)
@@ -171,16 +171,14 @@ def objective_problems(settings: Settings) -> Iterator[DatamaskError]:
     if _suits(settings):
         return
     # These import torch.
-    from datamask.baselines import check_method
     from datamask.learning.exchange import check_scope
-    from datamask.learning.learner import estimator_of
+    from datamask.learning.learner import check_terms
     from datamask.objectives.trial import try_objective
-    from datamask.objectives.weighted import BUILT_IN, WeightedObjective, build_terms
+    from datamask.objectives.weighted import BUILT_IN, build_terms
 
     try:
         terms = build_terms(settings.selection)
-        estimator_of(settings.selection, WeightedObjective(terms))
-        check_method(settings.selection, terms)
+        check_terms(settings.selection, terms)
         if settings.selection.scope == "corpus":
             check_scope(terms)
         if _publishes_model(settings):

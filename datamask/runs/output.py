@@ -6,12 +6,16 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.files import write_parquet
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
+
+ROWS_PER_BATCH = 65_536
+"""Rows of a batch that a file gets from columns in memory (docs/log.md#memory)."""
 
 
 def write_output(
@@ -28,6 +32,20 @@ def write_output(
     made = receipt(write_parquet(path, schema, parts, receipt, storage=run.storage))
     Checkpoints(run, stage, run.shard_of(stage, unit)).clear()
     return made
+
+
+def write_columns(
+    run: Run,
+    stage: str,
+    unit: int,
+    schema: pa.Schema,
+    columns: dict[str, np.ndarray],
+    metrics: dict[str, Any],
+) -> None:
+    """Write a unit's file, as `write_output`, from columns in memory."""
+    table = pa.table(columns, schema)
+    parts = table.to_batches(max_chunksize=ROWS_PER_BATCH) or [table]
+    write_output(run, stage, unit, schema, parts, metrics)
 
 
 def refuse_damaged(run: Run, stage: str, unit: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""The documents of a shard as the learner needs them, and the files that learning writes."""
+"""Read the documents of a shard as the learner needs them, and compare its mask."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from datamask.config.selection import NO_GROUP
 from datamask.embedding.vectors import read_vectors
 from datamask.errors import CorruptFileError, DeviceMemoryError, InputError
 from datamask.learning.ranked import compare_quality
+from datamask.objectives.formula import indicator_names
 from datamask.objectives.level import Level
 from datamask.runs import budget
 from datamask.runs.files import read_columns
-from datamask.runs.output import write_output
 from datamask.runs.run import Run, shard_seed
-from datamask.selection.terms import indicator_names
 
 if TYPE_CHECKING:
     from datamask.learning.data import ShardData
@@ -30,9 +29,8 @@ logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-# Rows per batch of a file, and the least working set after halving (docs/log.md#memory).
-ROWS_PER_BATCH = 65_536
 LEAST_WORKING_SET = 64 * 2**20
+"""Least working set after halving, in bytes (docs/log.md#memory)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +147,7 @@ def read_indicators(run: Run, documents: ShardDocuments) -> dict[str, np.ndarray
 
 
 def read_ranked(run: Run, stage: str, documents: ShardDocuments, *, in_tokens: bool) -> pa.Table:
-    """Read columns logit (of `write_rows`), quality, id and units (tokens, or 1) of a shard.
+    """Read columns logit, quality, id and units (tokens, or 1) of a shard.
 
     Raises:
         RunError, CorruptFileError, InputError: as in `read_column` and `read_tokens`.
@@ -158,6 +156,19 @@ def read_ranked(run: Run, stage: str, documents: ShardDocuments, *, in_tokens: b
     logits = read_column(run, stage, documents, "logit")
     units = read_tokens(run, documents) if in_tokens else np.ones(len(ids), np.int64)
     return pa.table({"logit": logits, "quality": quality, "id": ids, "units": units})
+
+
+def read_candidates(run: Run, documents: ShardDocuments) -> pa.Table:
+    """Read logit, quality, id, units, limited groups and shard of a shard's documents.
+
+    Units are tokens, or 1 for a budget of documents.
+    """
+    selection = run.settings.selection
+    ranked = read_ranked(run, "learning", documents, in_tokens=selection.tokens is not None)
+    for column in selection.limited:
+        if column != "quality":
+            ranked = ranked.append_column(column, read_groups(run, documents, column))
+    return ranked.append_column("shard", pa.repeat(documents.shard, len(ranked)))
 
 
 def check_tokens(run: Run, shard: int, rows: pa.Array, tokens: pa.Array) -> None:
@@ -290,17 +301,3 @@ def read_survivors(run: Run, shard: int, names: Sequence[str] = ()) -> ShardDocu
 def level_from(metrics: dict[str, Any]) -> Level:
     """Return the level of quality that a receipt of `quality` records."""
     return Level(metrics["centre"], metrics["unit"])
-
-
-def write_rows(
-    run: Run,
-    stage: str,
-    shard: int,
-    schema: pa.Schema,
-    columns: dict[str, np.ndarray],
-    metrics: dict[str, Any],
-) -> None:
-    """Write columns of shape N, in the order of the documents."""
-    table = pa.table(columns, schema)
-    parts = table.to_batches(max_chunksize=ROWS_PER_BATCH) or [table]
-    write_output(run, stage, shard, schema, parts, metrics)

@@ -13,8 +13,9 @@ from typing import Any
 from datamask.config.compute import Compute
 from datamask.learning import published
 from datamask.runs import schemas
+from datamask.runs.output import write_columns
 from datamask.runs.run import Run
-from datamask.selection.documents import on_device, read_quality, with_vectors, write_rows
+from datamask.selection.documents import on_device, read_quality, with_vectors
 from datamask.selection.mask_model import read_model
 from datamask.selection.model_file import judged_by
 
@@ -42,7 +43,7 @@ def judge_shard(run: Run, shard: int, compute: Compute) -> None:
     }
     # Keep the sign of full precision when a logit becomes float32.
     columns = {"logit": published.on_side(judgement.logits, judgement.logits > 0)}
-    write_rows(run, "judged", shard, schemas.LOGITS, columns, metrics | {"gains": of_terms})
+    write_columns(run, "judged", shard, schemas.LOGITS, columns, metrics | {"gains": of_terms})
 
 
 def drift(run: Run) -> list[dict[str, Any]]:

@@ -27,7 +27,7 @@ from datamask.learning.data import ShardData
 from datamask.learning.exchange import check_scope, gain_over_random
 from datamask.learning.mask_model import KINDS, Judged, MaskModel, TermGain, mask_model
 from datamask.learning.moment_gradient import along
-from datamask.objectives.formula import formula
+from datamask.objectives.formula import formula, indicator_names
 from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import WeightedTerm, is_linear, with_unit
 from datamask.runs import budget
@@ -36,7 +36,7 @@ from datamask.runs.opening import versions
 from datamask.runs.run import Run, digest
 from datamask.selection import sampling, sums
 from datamask.selection.model_file import ABOUT, FORMAT, TENSORS, corrupt
-from datamask.selection.terms import indicator_names, score_names, terms_of
+from datamask.selection.terms import score_names, terms_of
 from datamask.source.opening import open_binary
 
 MOST_LOST = 0.1

@@ -1,4 +1,4 @@
-"""Order the documents to keep, and find where they reach a number of units.
+"""The order in which documents are kept, as SQL.
 
 Documents are kept in the order of higher logit, higher quality, smaller id. DuckDB sorts them, out
 of core.
@@ -7,8 +7,6 @@ of core.
 from __future__ import annotations
 
 from typing import Any
-
-from datamask.storage.duckdb_scratch import execute
 
 ORDER = "logit DESC, quality DESC, id"
 """SQL: the order in which documents are kept."""
@@ -32,26 +30,6 @@ def is_kept(last: tuple[Any, ...]) -> str:
         return "false"
     name = last[2].replace("'", "''")
     return not_after(f"{last[0]!r}::FLOAT", f"{last[1]!r}::DOUBLE", f"'{name}'")
-
-
-def last_within(connection: Any, table: str, total: int, order: str = ORDER) -> tuple[Any, ...]:
-    """Return the row at which the `units` in *order* reach *total*; the last row if none does.
-
-    Args:
-        connection: DuckDB.
-        table: with `units`, and the columns of *order*.
-        total: the units to reach; `NOTHING` is returned for 0.
-        order: as in ORDER BY.
-    """
-    columns = order.replace(" DESC", "")
-    window = f"OVER (ORDER BY {order} ROWS UNBOUNDED PRECEDING)"
-    rows = execute(
-        connection,
-        f"SELECT {columns} FROM (SELECT {columns}, sum(units) {window} - units AS before, "
-        f"row_number() {window} AS number FROM {table}) WHERE before < {total} "
-        "ORDER BY number DESC LIMIT 1",
-    )
-    return tuple(rows[0]) if rows and total > 0 else NOTHING
 
 
 def midway(last: float | None, following: float | None) -> float:

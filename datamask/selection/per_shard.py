@@ -20,20 +20,21 @@ from datamask.learning.ranked import LearnedMask, ranges_of, select_ranked
 from datamask.runs import budget, schemas
 from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.in_progress import advance
+from datamask.runs.output import write_columns
 from datamask.runs.run import Run, shard_seed
 from datamask.selection.documents import (
     ShardDocuments,
     compare_mask,
+    read_candidates,
     read_column,
     read_quality,
     read_survivors,
     read_tokens,
     with_vectors,
     within_memory,
-    write_rows,
 )
 from datamask.selection.terms import terms_of
-from datamask.selection.threshold import candidates_of, kept_of_shard
+from datamask.selection.threshold import kept_of_shard
 
 MOST_ATTEMPTS = 3
 LEAST_CHANGE = 0.02
@@ -73,7 +74,7 @@ def make_mask(run: Run, shard: int, compute: Compute) -> None:
         logits, selected, metrics = learned.logits, learned.selected, learned.metrics
         metrics |= kept_curve(learned)
     columns = {"logit": logits, "selected": selected}
-    write_rows(run, "selection", shard, schemas.MASK, columns, metrics)
+    write_columns(run, "selection", shard, schemas.MASK, columns, metrics)
 
 
 def _above_threshold(
@@ -91,7 +92,7 @@ def _above_threshold(
         logits = read_column(run, "judged", documents, "logit").to_numpy()
         selected = logits > 0
     else:
-        candidates = candidates_of(run, documents)
+        candidates = read_candidates(run, documents)
         selected = kept_of_shard(run, candidates, compute)
         threshold = run.receipt("threshold").metrics["threshold"]
         logits = (candidates["logit"].to_numpy() - threshold).astype(np.float32)
@@ -121,7 +122,7 @@ def learn_logits(run: Run, shard: int, compute: Compute) -> None:
         metrics = {name: learned.metrics[name] for name in LEARNED_METRICS} | kept_curve(learned)
         metrics[RANGES] = ranges_of(learned.metrics["terms"])
     columns = {"logit": np.asarray(logits, np.float32)}
-    write_rows(run, "learning", shard, schemas.LOGITS, columns, metrics)
+    write_columns(run, "learning", shard, schemas.LOGITS, columns, metrics)
 
 
 def kept_curve(learned: LearnedMask) -> dict[str, Any]:

@@ -25,9 +25,9 @@ from datamask.runs import budget, schemas
 from datamask.runs.output import write_output
 from datamask.runs.run import Run
 from datamask.selection.documents import read_column, read_groups, read_ranked, read_survivors
-from datamask.selection.order import NOTHING, ORDER, is_kept, last_within
+from datamask.selection.order import NOTHING, ORDER, is_kept
 from datamask.selection.threshold import group_column
-from datamask.storage.duckdb_scratch import execute, execute_with, temporary_duckdb
+from datamask.storage.duckdb_scratch import execute, execute_with, last_within, temporary_duckdb
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +100,11 @@ def load_epoch(connection: Any, run: Run) -> int:
 
 
 def most_exposures(selection: Selection, table: str) -> str:
-    """Return SQL for the most exposures of a document in a table with its groups."""
+    """Return SQL for how often training may see a document at most.
+
+    That is `max_repeat`, or less if `repeat_caps` limits a group of the document. *table* has a
+    column for each of these groups.
+    """
     most = str(selection.max_repeat)
     caps = [f"if({_is_in(cap, table)}, {cap.most}, {most})" for cap in selection.repeat_caps]
     return f"least({', '.join([most, *caps])})::INTEGER"
@@ -154,7 +158,10 @@ def repeat_column(last: tuple[Any, ...], max_repeat: int) -> str:
 
 
 def with_repeat(run: Run, documents: pa.Table, compute: Compute) -> pa.Table:
-    """Add column `repeat` to documents, null if not `selected`, if documents may be repeated."""
+    """Add column `repeat`: how often training sees a document; null if it is not selected.
+
+    If each document is seen at most once (`selection.max_repeat: 1`), no column is added.
+    """
     if run.settings.selection.max_repeat == 1:
         return documents
     run.receipt("repeats")

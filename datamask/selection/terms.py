@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from datamask.config.selection import Selection
+from datamask.objectives.formula import indicator_names
 from datamask.runs.run import Run
 
 if TYPE_CHECKING:
@@ -33,18 +33,6 @@ def terms_of(run: Run) -> tuple[WeightedTerm, ...]:
             if key in run.pinned_revisions:
                 planned[term.path] = run.pinned_revisions[key]
     return build_terms(run.in_force.selection, planned)
-
-
-def indicator_names(selection: Selection) -> tuple[str, ...]:
-    """Name the indicators that the objective reads, in the order of its terms."""
-    if not (selection.more_terms or selection.has_custom_terms):
-        return ()
-    from datamask.objectives.groups import GroupBalance  # These import torch.
-    from datamask.objectives.weighted import build_terms
-
-    terms = [term.objective for term in build_terms(selection)]
-    names = [name for term in terms if isinstance(term, GroupBalance) for name in term.indicators]
-    return tuple(dict.fromkeys(names))
 
 
 def score_names(run: Run) -> list[str]:

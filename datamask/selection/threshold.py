@@ -33,9 +33,15 @@ from datamask.runs import budget, schemas
 from datamask.runs.in_progress import each_in_turn
 from datamask.runs.output import write_output
 from datamask.runs.run import Run
-from datamask.selection.documents import ShardDocuments, read_groups, read_ranked, read_survivors
-from datamask.selection.order import NOTHING, ORDER, Key, is_kept, last_within, midway, not_after
-from datamask.storage.duckdb_scratch import execute, execute_with, temporary_duckdb, value_at
+from datamask.selection.documents import read_candidates, read_survivors
+from datamask.selection.order import NOTHING, ORDER, Key, is_kept, midway, not_after
+from datamask.storage.duckdb_scratch import (
+    execute,
+    execute_with,
+    last_within,
+    temporary_duckdb,
+    value_at,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +84,7 @@ def find_cut(run: Run, compute: Compute, total: int) -> tuple[list[dict[str, Any
     limited = [f'"{name}" VARCHAR' for name in selection.limited if name != "quality"]
 
     def candidates(shard: int) -> pa.Table:
-        return candidates_of(run, read_survivors(run, shard))
+        return read_candidates(run, read_survivors(run, shard))
 
     with temporary_duckdb(run.root, compute) as connection:
         execute(
@@ -106,19 +112,6 @@ def find_cut(run: Run, compute: Compute, total: int) -> tuple[list[dict[str, Any
         "selected": [counts.get(shard, 0) for shard in range(run.num_shards)],
         "top_quality": best,
     }
-
-
-def candidates_of(run: Run, documents: ShardDocuments) -> pa.Table:
-    """Return logit, quality, id, units, limited groups and shard of a shard's documents.
-
-    Units are tokens, or 1 for a budget of documents.
-    """
-    selection = run.settings.selection
-    ranked = read_ranked(run, "learning", documents, in_tokens=selection.tokens is not None)
-    for column in selection.limited:
-        if column != "quality":
-            ranked = ranked.append_column(column, read_groups(run, documents, column))
-    return ranked.append_column("shard", pa.repeat(documents.shard, len(ranked)))
 
 
 def group_column(column: str, table: str) -> str:
@@ -224,7 +217,7 @@ def cut_table(
         "ALL SELECT shard, name, logit, quality, id, units, 0, false FROM candidates "
         "ANTI JOIN bounds USING (name)"
     )
-    last = last_within(connection, "ordered", total - forced)
+    last = last_within(connection, "ordered", total - forced, ORDER) or NOTHING
     connection.execute(f"CREATE TEMP VIEW open AS SELECT *, {is_kept(last)} AS kept FROM ordered")
     connection.execute(
         f"CREATE TEMP VIEW kept AS SELECT {columns} FROM allowed WHERE {is_forced} UNION ALL "
@@ -310,7 +303,7 @@ def _walk_groups(connection: Any) -> None:
 
 
 def kept_of_shard(run: Run, candidates: pa.Table, compute: Compute) -> np.ndarray:
-    """Return the documents of a shard (`candidates_of`) that the threshold keeps; bool, shape N."""
+    """Say which of a shard's documents (`read_candidates`) the threshold keeps; bool, shape N."""
     edges = run.receipt("threshold").metrics.get("quality_edges", ())
     name = name_of(run.settings.selection, "arriving", edges)
     with temporary_duckdb(run.root, compute) as connection:

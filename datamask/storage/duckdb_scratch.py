@@ -106,6 +106,26 @@ def value_at(connection: Any, value: str, rows: str, index: int) -> Any:
     return execute(connection, query)[0][0]
 
 
+def last_within(connection: Any, table: str, total: int, order: str) -> tuple[Any, ...]:
+    """Return the row at which the `units` in *order* reach *total*; the last row if none does.
+
+    Args:
+        connection: DuckDB.
+        table: with `units`, and the columns of *order*.
+        total: the units to reach; for 0, no row is returned: ().
+        order: as in ORDER BY.
+    """
+    columns = order.replace(" DESC", "")
+    window = f"OVER (ORDER BY {order} ROWS UNBOUNDED PRECEDING)"
+    rows = execute(
+        connection,
+        f"SELECT {columns} FROM (SELECT {columns}, sum(units) {window} - units AS before, "
+        f"row_number() {window} AS number FROM {table}) WHERE before < {total} "
+        "ORDER BY number DESC LIMIT 1",
+    )
+    return tuple(rows[0]) if rows and total > 0 else ()
+
+
 def is_sampled(documents: int, size: int) -> str:
     """Return SQL that is true for documents in a sample; it reads `id` and is the same everywhere.
 

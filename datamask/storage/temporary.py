@@ -77,7 +77,7 @@ def temporary_folder(root: Path) -> Iterator[Path]:
         with _own_folder(root) as folder:
             yield folder
         return
-    folder = inside(root, f"{FOLDER}/{shared.folder().name}/{uuid.uuid4().hex}")
+    folder = shared.folder() / uuid.uuid4().hex
     folder.mkdir(parents=True)
     try:
         yield folder

@@ -25,8 +25,13 @@ from datamask.errors import SettingsError, one_line
 from datamask.runs import schemas
 from datamask.runs.output import write_output
 from datamask.runs.run import Run
-from datamask.selection.order import last_within
-from datamask.storage.duckdb_scratch import execute, hash_of, stream, temporary_duckdb
+from datamask.storage.duckdb_scratch import (
+    execute,
+    hash_of,
+    last_within,
+    stream,
+    temporary_duckdb,
+)
 from datamask.tokens.tokenise import wanted
 
 logger = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ import torch
 from datamask.config.compute import Compute
 from datamask.config.selection import Selection
 from datamask.learning import learner
-from datamask.learning.data import moments_of
+from datamask.learning.data import by_document, moments_of
 from datamask.learning.moment_gradient import along, joint_value, slopes
 from datamask.objectives.disf import DiSF, DiSFOfFew
 from datamask.objectives.weighted import WeightedTerm
@@ -30,7 +30,7 @@ def test_value_and_gradient_are_those_of_the_definition(make_shard, is_mask):
     """Of a mask and of probabilities, for documents with a weight and without."""
     features, quality = float16_with_copies(make_shard, 40, 70)
     dense = learner.shard_data(features, quality, {}, Compute(device="cpu"))
-    data, terms = learner._by_document(dense, (WeightedTerm(DiSF(), 1.0),))
+    data, terms = by_document(dense, (WeightedTerm(DiSF(), 1.0),))
     assert isinstance(terms[0].objective, DiSFOfFew)
     weights = torch.rand(40, generator=torch.Generator().manual_seed(0))
     weights = (weights > 0.7).float() if is_mask else weights
@@ -56,7 +56,7 @@ def test_selections_are_those_of_whole_matrices(make_shard, monkeypatch, number,
         return learner.learn_mask(features, quality, selection, number // 5, seed=0)
 
     few = learned()
-    monkeypatch.setattr(learner, "_by_document", lambda data, terms: (data, terms))
+    monkeypatch.setattr(learner, "by_document", lambda data, terms: (data, terms))
     whole = learned()
     np.testing.assert_array_equal(few.selected, whole.selected)
     np.testing.assert_allclose(few.logits, whole.logits, atol=2e-3 * whole.logits.std())
