@@ -136,7 +136,7 @@ def tokenizer_of(run: Run, texts: list[str]) -> Any:
 
 
 def train_tokenizer(texts: list[str], vocabulary: int) -> Any:
-    """Train byte-level BPE with so many tokens on *texts*."""
+    """Train a tokenizer, byte-level BPE, on *texts*; its vocabulary has *vocabulary* tokens."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())

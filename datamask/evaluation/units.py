@@ -84,9 +84,10 @@ def training_units(run: Run) -> list[Unit]:
 
 
 def read_bits(run: Run) -> tuple[dict[float, npt.NDArray[np.float64]], dict[str, str]]:
-    """Read bits by arm, seed and document, for each learning rate at which no model diverged.
+    """Read how many bits each trained model needs for each held-out document.
 
-    The second value gives, for each other rate, the reason why it is left out.
+    Returns arrays (arms x seeds x documents) by learning rate, for rates at which no model
+    diverged; and by rate, as text, why the other rates are left out.
 
     Raises:
         RunError: no rate remains, or a model is missing or stale.

@@ -35,7 +35,7 @@ _USABLE = pa.schema([("id", pa.string()), ("usable", pa.bool_())])
 
 
 def pin_files(score: FileScore, before: Run | None = None) -> str:
-    """Return the digest of a score's files."""
+    """Return one digest of all files that hold a score, to pin it (`quality.kinds`)."""
     return digest_files(score.path)
 
 

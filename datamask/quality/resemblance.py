@@ -69,7 +69,11 @@ def _count_groups(features: Any, weights: np.ndarray) -> int:
 
 
 def alike(groups: dict[str, int] | None) -> str:
-    """Write a sentence about examples that seem to be pieces of few texts; else empty."""
+    """Warn in words if the examples seem to be pieces of a few texts; otherwise return "".
+
+    *groups* counts the examples (`texts`), their groups of similar texts (`examples`), and the
+    groups of equally many random documents (`random`); None if they were not compared.
+    """
     if not groups or groups["examples"] >= FEWEST * groups["random"]:
         return ""
     return (

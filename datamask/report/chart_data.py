@@ -191,11 +191,15 @@ Lines = dict[str, Curves]
 
 
 def curve_charts(runs: Mapping[str, Run], shards: Sequence[int] | None = None) -> list[Chart]:
-    """Chart the objective over steps, and the gains of the terms; none if no run learned in shards.
+    """Chart how the objective and the gains of its terms rose while masks were learned.
 
-    Of a run alone, the objective has a line per shard, or quantiles; all else is the mean of the
-    shards, weighted by selected documents as in table `terms`, so its end is the gain that the
-    report shows. *shards* selects the shards to draw, for runs that are not finished; None: all.
+    For one run, the chart of the objective has a line for each shard, or quantiles of many shards.
+    All other lines are means of the shards, weighted by selected documents as in table `terms`, so
+    that they end at the gain that the report shows. No chart if no run learned in shards.
+
+    Args:
+        runs: by the name that labels their lines.
+        shards: the shards to draw, for runs that are not finished; None: all.
     """
     lines = {name: read_curves(run, shards) for name, run in runs.items()}
     objective, terms = [], []

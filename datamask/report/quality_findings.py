@@ -101,7 +101,7 @@ def lengths(run: Run) -> Iterator[Finding]:
 
 
 def role_of_score(run: Run) -> str:
-    """Describe the effect of the score in a clause."""
+    """Say in a clause what the quality score does to the selection: prefer, prune, or nothing."""
     if prefers_quality(run):
         return "the selection prefers documents with a high score"
     if run.in_force.prune_fraction:

@@ -279,7 +279,7 @@ def learning_stages(settings: Settings) -> list[str]:
 
 
 def merging_stages(settings: Settings) -> list[str]:
-    """List the stages of a run from masks to the subset and its composition."""
+    """List the stages that turn a run's masks into its subset and its composition."""
     return stages_of(settings, "repeats", "composition")
 
 

@@ -126,9 +126,10 @@ def remedy(source: Source) -> str:
 
 
 def surely_long(metadata: pq.FileMetaData, source: Source) -> tuple[int, int] | None:
-    """Return first and last row of the first row group that surely holds a text beyond the limit.
+    """Find the first row group that must hold a too long text; return its first and last row.
 
-    By the footer, its texts need more bytes than texts within the limit can have.
+    The footer says how many bytes the texts of a group take. A group with more than texts within
+    the limit can take is found without reading it. None: no group is.
     """
     before = 0
     for index in range(metadata.num_row_groups):
