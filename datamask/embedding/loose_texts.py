@@ -31,7 +31,7 @@ def read_texts(path: str, column: str) -> list[str]:
     values = (str(row.get(column) or "") for row in rows)
     texts = [text for text in values if text.strip()]
     if not texts:
-        raise InputError("all texts are blank", path=path, column=column)
+        raise InputError("all texts are blank; name a column of texts", path=path, column=column)
     return texts
 
 
@@ -45,7 +45,7 @@ def embed_texts(
         InputError: there are no texts, or one has a vector that is not finite.
     """
     if not texts:
-        raise InputError("no texts")
+        raise InputError("no texts; give at least one")
     revision = pin_model(embedding)[PIN] if embedding.has_model else ""
     tokenise, encode = text_embedder(embedding, revision, compute, windows)
     vectors = []

@@ -57,11 +57,13 @@ def unit_vectors(embedder: TextEmbedder, texts: Sequence[str], dimension: int) -
     """
     matrix = np.asarray(embedder.embed(texts, dimension), np.float32)
     if matrix.shape != (len(texts), dimension):
-        raise InputError(f"the embedder made {matrix.shape}, needed ({len(texts)}, {dimension})")
+        problem = f"the embedder made {matrix.shape}, needed ({len(texts)}, {dimension})"
+        raise InputError(f"{problem}; correct its class, or set embedding.dimension")
     norms = np.linalg.norm(matrix, axis=1)
     wrong = np.flatnonzero(~np.isfinite(norms))
     if len(wrong):
-        raise InputError("the embedder made NaN or infinity", row=int(wrong[0]), column="embedding")
+        problem = "the embedder made NaN or infinity; correct its class, or drop the document"
+        raise InputError(problem, row=int(wrong[0]), column="embedding")
     # Rows that already have unit length keep their bits.
     is_unit = bool((np.abs(norms - 1) <= 1e-6).all())
     return matrix if is_unit else normalise(matrix, name="embedding")
@@ -82,5 +84,6 @@ def try_embedder(name: str, dimension: int) -> str:
             unit_vectors(embedder, TRIAL, dimension)
     except Exception as error:  # A user's class may raise anything.
         reason = one_line(error) or type(error).__name__
-        raise SettingsError(f"embedding.method `{name}`: failed on a trial ({reason})") from error
+        problem = f"embedding.method `{name}`: failed on a trial ({reason})"
+        raise SettingsError(f"{problem}; correct the class") from error
     return version

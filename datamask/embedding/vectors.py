@@ -116,12 +116,13 @@ def read_vectors(
         is_binary = pa.types.is_fixed_size_binary(kind)
         width = kind.byte_width if is_binary else getattr(kind, "list_size", None)
         if width != dimension:
-            raise CorruptFileError(f"{path}: {kind}, needed width {dimension}; delete and relaunch")
+            problem = f"{path}: vectors of type {kind}, needed width {dimension}"
+            raise CorruptFileError(f"{problem}; delete the file and relaunch")
         rows = np.arange(bounds[-1]) if rows is None else rows
         if len(rows) and rows[-1] >= bounds[-1]:
             raise CorruptFileError(
-                f"{path}: {bounds[-1]:,} embeddings, row {rows[-1]:,} is needed; "
-                "delete and relaunch"
+                f"{path}: {bounds[-1]:,} embeddings, but row {rows[-1]:,} is needed; delete the "
+                "file and relaunch"
             )
         matrix: np.ndarray = np.empty((len(rows), dimension), dtype)
         starts = np.searchsorted(rows, bounds)

@@ -200,7 +200,8 @@ def _ids(run: Run, arm: Arm, compute: Compute) -> Iterator[pa.Array | pa.Chunked
             raise not_as_planned(arm.path)
         if {piece.digest for piece in other.pieces} != {piece.digest for piece in run.pieces}:
             raise RunError(
-                f"{arm.path}: arm {arm.name} is a run of another source than {run.address}"
+                f"{arm.path}: arm {arm.name} is a run of another source than {run.address}; name a "
+                "run of the same files, cut into any shards"
             )
         for shard in range(other.num_shards):
             candidates = read_survivors(other, shard)

@@ -169,6 +169,7 @@ def make_model(evaluation: Evaluation, vocabulary: int, seed: int) -> torch.nn.M
             )
         except (ValueError, KeyError) as error:
             raise SettingsError(
-                f"evaluation.model: {evaluation.model} is not a decoder ({one_line(error)})"
+                f"evaluation.model: {evaluation.model} is not a decoder ({one_line(error)}); use "
+                f"{', '.join(PRESETS)} or a folder with the configuration of one"
             ) from None
     return model

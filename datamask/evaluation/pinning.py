@@ -34,7 +34,9 @@ def pin_evaluation(settings: Settings) -> dict[str, str]:
     if not evaluation.arms:
         return {}
     if settings.source.layout == "features":
-        raise SettingsError("evaluation: layout `features` has no text to train on")
+        raise SettingsError(
+            "evaluation: layout `features` has no text to train on; leave out evaluation.arms"
+        )
     if not evaluation.has_texts:
         raise SettingsError(NOTHING_HELD_OUT)
     pins = {}

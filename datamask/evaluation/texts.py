@@ -162,7 +162,10 @@ def _sample(run: Run, compute: Compute) -> list[str]:
         )
     texts = [text for _, _, some in read_texts(run, rows) for text in some]
     if not texts:
-        raise InputError("evaluation: no text to train a tokenizer on")
+        raise InputError(
+            "evaluation: no text is left to train a tokenizer on; lower evaluation.hold_out or "
+            "quality.prune_fraction, or give a larger source"
+        )
     return texts
 
 

@@ -34,7 +34,7 @@ TRIANGLE = 128
 """Columns of a block of a symmetric product (docs/log.md#memory)."""
 
 Progress = Callable[[int, int, str], None]
-"""Called with how much is done, the most that there can be, and what is counted."""
+"""Function that is told how much is done, how much there is at most, and what is counted."""
 
 
 def precision_of(compute: Compute, device: torch.device) -> str:
@@ -131,13 +131,13 @@ class ShardData:
         return CACHED_ROWS if self.device.type == "cpu" else self.chunk_rows
 
     def triangle(self) -> list[tuple[int, int]]:
-        """Column blocks on and above the diagonal, which are all that a symmetric product needs."""
+        """Return bounds of blocks of rows; symmetric products need their columns from start on."""
         size = TRIANGLE if self.device.type == "cpu" else self.dimension
         starts = range(0, self.dimension, size)
         return [(start, min(start + size, self.dimension)) for start in starts]
 
     def rows(self, rows: Tensor | slice, order: int = 1, memory: Tensor | None = None) -> Tensor:
-        """Embeddings of some documents, float32, B x D; B x 0 for moments of order 0.
+        """Return the embeddings of some documents, float32, B x D; B x 0 for moments of order 0.
 
         *memory*, if given, has at least as many rows and becomes the result.
         """
@@ -153,7 +153,7 @@ class ShardData:
     def blocks(
         self, rows: Tensor | slice = slice(None), order: int = 1
     ) -> Iterator[tuple[slice, Tensor]]:
-        """Yield parts of some documents, in order, and their embeddings, valid until the next."""
+        """Yield some documents in blocks: places in *rows*; embeddings, valid until the next."""
         if isinstance(rows, slice):
             rows = torch.arange(*rows.indices(self.num_documents))
         size, memory = min(self.cached_rows, len(rows)), None
@@ -174,7 +174,7 @@ class ShardData:
         return places if self.places is None else self.places[places]
 
     def chunks(self) -> list[slice]:
-        """Divide all documents, in order, into parts of `chunk_rows`."""
+        """Divide all documents, in order, into slices of `chunk_rows`."""
         size = self.chunk_rows
         return [slice(start, start + size) for start in range(0, self.num_documents, size)]
 

@@ -166,9 +166,10 @@ def learn_sample(
 
 
 def keeping(slope: Moments, number: float, *samples: tuple[ShardData, float]) -> Judge:
-    """Return the judge that is expected to keep *number* documents: at least a few, and not all.
+    """Set the threshold of a judge so that it is expected to keep *number* documents.
 
-    *samples* are documents, and how often each of them counts.
+    It keeps at least a few documents, and not all. *samples* are documents, each with how often it
+    counts, that stand for the corpus.
     """
     values = torch.cat([along(slope, data) for data, _ in samples])
     weights = [values.new_full((data.num_documents,), weight) for data, weight in samples]
@@ -185,11 +186,11 @@ def gain_over_random(
     num_selected: float,
     share: float,
 ) -> tuple[float, float]:
-    """Return the gain of a sample's best documents over random ones, and the deviation of these.
+    """Return how much the best documents of a sample gain over random ones.
 
-    The best documents have the highest values. Selections are finite samples, whose moments are
-    scaled to S. DiSF of few documents is high, so they are compared with equally many random
-    documents.
+    The second number is the deviation between random ones. The best documents have the highest
+    values. Selections are finite samples, whose moments are scaled to S. DiSF of few documents is
+    high, so they are compared with equally many random documents.
     """
     number, parts = data.num_documents, max(round(1 / share), 2)
     masks = [torch.arange(number) % parts == part for part in range(min(parts, RANDOM_PARTS))]
@@ -215,7 +216,7 @@ def shortfall(
 ) -> float:
     """Return the fraction of its gain over random that a judge loses on documents new to it.
 
-    It was learned from documents that include *own*; *second* are equally many others.
+    The judge was learned from documents with *own* among them; *second* are equally many new ones.
     """
     before, after = (
         gain_over_random(data, along(judge.slope, data), terms, num_selected, share)[0]

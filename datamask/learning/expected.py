@@ -103,7 +103,8 @@ def learn(problem: Problem, logits_N: Tensor, curve: Curve) -> tuple[Tensor, int
         curve.record(step, raw)
         masks.append(objective.join(raw))
         expectations.append(ascent.value)
-        # Masks of a term that a few documents change more than learning does come and go by chance.
+        # The value of a mask may rise by chance, if a few documents change it more than learning
+        # does. So the expected value must have settled too.
         both = (_has_settled(v, ascent.initial, selection.tolerance) for v in (masks, expectations))
         if all(both):
             return ascent.best_logits(), step, "tolerance"
@@ -290,7 +291,11 @@ class Ascent:
             self.logits_N[rows] = logits
 
     def enter(self, rows: Tensor, estimate: Moments) -> None:
-        """Move a batch by `FIRST_MOVE`; until now an *estimate*, of any size, stood for it."""
+        """Visit a batch for the first time: move it by `FIRST_MOVE` and count it in the moments.
+
+        Until now, its part of *estimate*, the moments of the sample, stood for it there. *estimate*
+        may count fewer or more documents than the shard: only its direction is used.
+        """
         proposed = self._propose(rows, FIRST_MOVE)
         if proposed is None:
             return

@@ -198,7 +198,7 @@ def learn(problem: Problem, curve: Curve) -> Ranking:
 
 
 def refine(problem: Problem, ranking: Ranking) -> np.ndarray:
-    """The first S of the ranking, improved by swaps if it was learned; bool, shape N."""
+    """Return the first S of the ranking, improved by swaps if it was learned; bool, shape N."""
     selected = problem.top(ranking.logits)
     if problem.selection.method != "mask" or not problem.has_choice:
         return selected

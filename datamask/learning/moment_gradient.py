@@ -78,7 +78,7 @@ def along(slope: Moments, data: ShardData, rows: Tensor | slice = slice(None)) -
 def along_and(
     slope: Moments, data: ShardData, rows: Tensor | slice, *others: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """Return `along` and other functions of embeddings, a row each. Embeddings are read once."""
+    """Compute `along` and functions of embeddings in one pass over them; a row for each."""
     total = slope.quality.to(torch.float32) * data.quality_N[rows]
     for name, value in slope.scores.items():
         total = total + value.to(torch.float32) * data.scores[name][rows]

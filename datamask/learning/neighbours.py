@@ -223,10 +223,10 @@ class Neighbours:
         return torch.from_numpy(number).to(mask_N.device)
 
     def covered(self, mask_N: Tensor, hidden_N: Tensor, rank: int = 1) -> Tensor:
-        """Return each document's cosine with the selected one of a *rank* in near blocks; shape N.
+        """Return each document's cosine with its *rank*-th nearest selected document; shape N.
 
-        It is computed for documents in *hidden_N*; it is -1 for others, and where there is no such
-        one.
+        Only near blocks are searched, and only for documents in *hidden_N*. It is -1 for other
+        documents, and where fewer documents are selected.
         """
         data = self.blocks.data
         covered = torch.full_like(data.quality_N, -1.0)

@@ -127,7 +127,10 @@ def _mean_of_all(
     num_selected: float,
     size: int,
 ) -> float:
-    """The mean value of random S-subsets of all N documents, from *drawn*, that of the sample."""
+    """Return the mean value of random selections of S of all N documents.
+
+    *drawn* is the mean over random selections of *size* documents of the sample.
+    """
     expected = float(tried(objective, objective.of_moments, totals.scaled(num_selected)))
     part = data.num_documents / float(totals.count)
     if objective.linear:
@@ -188,14 +191,14 @@ class _Best(NamedTuple):
     """The best selection by one term, of all documents at hand or of a sample."""
 
     gain: float
-    """Over random ones of as many documents, at least 0; 0 if it is rounding."""
+    """Its value over the mean of random selections of as many documents; 0 if it is rounding."""
     random: float
-    """Their mean value."""
+    """Mean value of these random selections."""
     num_selected: int
 
 
 def _share_without_chance(best: _Best, random: float, num_selected: float) -> float:
-    """The factor by which a gain is smaller among all documents than in the sample, in (0, 1].
+    """Return the factor that turns a gain in the sample into the gain among all; in (0, 1].
 
     Where nothing is clustered, what a minimised value such as DiSF has in random documents is
     chance: it is proportional to 1/S, and so is what the best selection gains. The best is

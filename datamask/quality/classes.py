@@ -153,5 +153,6 @@ def pin_classes(name: str, by: ModelClasses | FastTextClasses, before: Run | Non
         return planned
     revision, config = pin_classifier_model(by.model, by.revision, used_by)
     if len(labels_of(config)[0]) == 1:
-        raise SettingsError(f"{used_by}: {by.model} has one output, so it has no classes")
+        problem = f"{used_by}: {by.model} has one output, so it has no classes"
+        raise SettingsError(f"{problem}; name a classifier with two or more")
     return revision

@@ -139,7 +139,8 @@ def check_survivors(connection: Any, run: Run, reasons: Reasons) -> None:
             kept, tokens = kept + documents, tokens + units
     why = ", ".join(f"{number:,} {reason}" for reason, number in by_reason.items())
     if not kept:
-        raise InputError(f"no document is left of {run.num_documents:,} ({why})")
+        problem = f"no document is left of {run.num_documents:,} ({why})"
+        raise InputError(f"{problem}; change the setting that drops most")
     epoch = _epoch_of_survivors(connection, run)
     check_budget(selection, Counts(run.num_documents, kept, why, tokens, epoch=epoch))
     if selection.without_limits_of("topic").limits:

@@ -105,7 +105,8 @@ def read_examples(
                     texts.setdefault(str(text), kept)
         _check_number(len(texts), score.path, score.column)
         if (number := len({*_pieces_of(score, texts)})) < FOLDS:
-            problem = f"only {number} groups of examples; {FOLDS} are needed to test a score"
+            problem = f"only {number} groups of examples; give examples of {FOLDS} groups or more, "
+            problem += "which testing a score needs"
             raise InputError(problem, path=score.path, column=score.group_column)
     return texts, files.digest()
 
@@ -185,20 +186,22 @@ def read_labels(score: ExamplesScore, planned: str | None = None) -> tuple[dict[
                     problem = "an id occurs more than once; keep one label per id"
                     raise InputError(problem, path=path, column=score.id_column)
         if len(labels) < LEAST_LABELS:
-            problem = f"only {len(labels):,} labels; a fitted score needs at least {LEAST_LABELS}"
+            problem = f"only {len(labels):,} labels; label {LEAST_LABELS} documents or more, which "
+            problem += "fitting a score needs"
             raise InputError(problem, path=files.path, column=score.column)
         if len(kinds := {*labels.values()}) == 1:
-            problem = f"all labels are {kinds.pop():g}; a fitted score needs two different ones"
+            problem = f"all labels are {kinds.pop():g}; give documents of another label too, which "
+            problem += "fitting a score needs"
             raise InputError(problem, path=files.path, column=score.column)
         if (most := max(map(abs, kinds))) > LARGEST:
-            problem = f"a label of {most:g}; they may be up to {LARGEST:g}"
+            problem = f"a label of {most:g}; rescale labels to at most {LARGEST:g}"
             raise InputError(problem, path=files.path, column=score.column)
     return labels, files.digest()
 
 
 def _check_number(texts: int, path: str, column: str | None = None) -> None:
     if texts < LEAST_LABELS:
-        problem = f"only {texts:,} different texts; examples need {LEAST_LABELS} of a kind"
+        problem = f"only {texts:,} different texts; give {LEAST_LABELS} or more of each kind"
         raise InputError(problem, path=path, column=column)
 
 
@@ -342,8 +345,8 @@ def labelled(run: Run, score: ExamplesScore) -> Judged:
             texts |= read_places(run, shard, rows)
             targets += [labels[name] for name in ids.take(pa.array(rows)).to_pylist()]
     if len(texts) < LEAST_LABELS:
-        problem = f"{len(texts):,} of {len(labels):,} labelled documents are in the source"
-        problem += f"; {LEAST_LABELS} are needed"
+        problem = f"{len(texts):,} of {len(labels):,} labelled documents are in the source; label "
+        problem += f"{LEAST_LABELS} of its documents or more"
         raise InputError(problem, path=score.labels, column=score.id_column)
     features, _ = features_of(texts.values(), run.settings.source.windows)
     return Judged(features, np.asarray(targets), [], [*texts])

@@ -31,8 +31,10 @@ def _load(path: str, digest: str) -> Any:
     try:
         return fasttext.load_model(path)
     except (ValueError, RuntimeError, MemoryError) as error:
-        reason = one_line(error)
-        raise SettingsError(f"{path}: not a fastText model ({reason})") from None
+        problem = (
+            f"{path}: not a fastText model ({one_line(error)}); name the .bin or .ftz file of one"
+        )
+        raise SettingsError(problem) from None
 
 
 def load_fasttext(path: str, used_by: str, planned: str | None = None) -> tuple[Any, str]:
@@ -45,7 +47,8 @@ def load_fasttext(path: str, used_by: str, planned: str | None = None) -> tuple[
         InputError: the SHA-256 is not the planned one.
     """
     if not Path(path).is_file():
-        raise SettingsError(f"path of {used_by}: no file {path} on this machine")
+        problem = f"path of {used_by}: no file {path} on this machine"
+        raise SettingsError(f"{problem}; correct the path, or copy the file there")
     with pinned(path, planned, sha256_at) as digest:
         return _load(path, digest), digest
 

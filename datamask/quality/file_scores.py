@@ -164,6 +164,6 @@ def _warn_of_few(
         [ours] = execute(connection, "SELECT file, row FROM ids ORDER BY ALL LIMIT 1")
         logger.warning(
             "score %s: %s has the ids of only %d of %d documents; its first id is %r, that of the "
-            "source %r",
+            "source %r; check id_column of the score, and source.columns.id",
             *(score.name, score.path, matched, total, "".join(first)[:80], id_at(*ours)[:80]),
         )

@@ -83,7 +83,9 @@ def sample(
         SettingsError: the source has no texts.
     """
     if run.settings.source.layout == "features":
-        raise SettingsError("source.layout: `features` has no texts to label")
+        raise SettingsError(
+            "source.layout: `features` has no texts to label; use a source of documents"
+        )
     seed = run.settings.seed
     shards = np.random.default_rng(seed).permutation(run.num_shards)[:SAMPLED_SHARDS].tolist()
     columns = "shard INT, row BIGINT, id TEXT, quality DOUBLE, domain TEXT"

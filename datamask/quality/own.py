@@ -68,7 +68,8 @@ def _load(score: OwnScore, planned: str | None = None) -> tuple[TextScore, str]:
     _, module, code = _imported(score.kind)
     path = score.path or module
     if not Path(path).exists():
-        raise SettingsError(f"path of score {score.name}: no file {path} on this machine")
+        problem = f"path of score {score.name}: no file {path} on this machine"
+        raise SettingsError(f"{problem}; correct the path, or copy the file there")
     digest_of = folder_digest if Path(path).is_dir() else content_digest
     with pinned(path, None, digest_of) as content, _one_line(score):
         if planned not in (None, pin := digest(code, content)):
@@ -92,7 +93,7 @@ def pin_own(score: OwnScore, before: Run | None = None) -> str:
     with _one_line(score):
         shape = np.asarray(own.score(TRIAL), np.float64).shape
     if shape != (len(TRIAL),):
-        problem = f"made {shape} of {len(TRIAL)} texts, needed one number for each"
+        problem = f"made {shape} of {len(TRIAL)} texts, needed one number for each; correct it"
         raise SettingsError(f"score {score.name}: `{score.kind}` {problem}")
     return pin
 

@@ -46,7 +46,10 @@ def makes_ids(schema: pa.Schema, source: Source) -> bool:
 def lacking_ids(
     schemas: Iterable[tuple[str, pa.Schema]], schema: pa.Schema, source: Source
 ) -> Iterator[InputError]:
-    """Yield an error for each file without the ids that others have, from path and schema."""
+    """Yield an error for each file that lacks the column of ids, if other files have it.
+
+    *schemas* are path and schema of each file, *schema* is that of the whole source.
+    """
     column = source.id_column
     if type_within(schema, column) is not None:
         for path, of_file in schemas:

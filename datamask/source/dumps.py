@@ -36,7 +36,10 @@ def dump_names(values: pa.Array) -> pa.Array:
 
 
 def create_dumps(connection: Any, pieces: Sequence[Piece]) -> None:
-    """Make table `dumps`, to which `COUNT_DUMPS` adds, and `pieces`, the plan by number of file."""
+    """Make the tables for counting: `dumps`, which `COUNT_DUMPS` fills, and `pieces`.
+
+    `pieces` has first row and shard of each piece of the plan, by number of the file.
+    """
     columns = "shard INTEGER, dump VARCHAR, documents BIGINT, first HUGEINT"
     execute(connection, f"CREATE TABLE dumps ({columns})")
     rows_of: Counter[str] = Counter()

@@ -79,10 +79,10 @@ def look_into(
 ) -> tuple[pa.Schema, int, int]:
     """Read a whole local file; return its columns with types, and two counts.
 
-    The counts are of JSON lines that are left out, and of lone surrogates; if there are any of
-    these, `repair` writes *repaired_copy*. The ending of *name*, which stands in messages, gives
-    the format. In CSV, fractions in columns *of_text* (in lower case) are text: as numbers, ids
-    such as 2301.10140 would lose digits.
+    The first counts the JSON lines that are left out, the second lone surrogates; if there are
+    some, `repair` writes *repaired_copy*. Messages call the file *name*, whose ending gives the
+    format. In CSV, fractions in columns *of_text* (in lower case) are text: as numbers, ids such as
+    2301.10140 would lose digits.
 
     Raises:
         InputError: the file cannot be read, or more than *most_bad_lines* lines are not objects.
@@ -98,7 +98,7 @@ def look_into(
 
 
 def repair(path: str, name: str, copy: Path) -> int:
-    """Write a copy of JSON lines in which lone surrogates are U+FFFD; return their number."""
+    """Copy JSON lines, with U+FFFD in place of each lone surrogate; count them."""
     with naming(name), _decompressed(path) as file:
         return repair_lines(file, name, copy)
 

@@ -40,10 +40,7 @@ def _columns_in(expression: str, known: Iterable[str]) -> list[str]:
 
 
 def group_columns(source: Source, kind: str, known: Iterable[str]) -> list[str]:
-    """Return the columns of a source with the columns *known* that a kind of groups is made of.
-
-    The kind is not that of a classifier.
-    """
+    """Return which of the columns *known* a kind of groups is made of; a classifier makes none."""
     if kind in OF_SOURCE:
         return [source.columns.of_group(kind)]
     return _columns_in(source.expressions[kind], known)
@@ -114,7 +111,7 @@ def _database() -> Any:
 
 
 class SourceGroups:
-    """The groups of documents, of some kinds.
+    """Compute the groups of documents, of some kinds, from columns of the source.
 
     Args:
         source: names the columns, and has the expressions.

@@ -161,7 +161,10 @@ def _csv_batches(path: str, score: JoinedScore, files: PlannedFiles) -> Iterator
 
 
 def check_columns(path: str, names: Iterable[str], remedy: str, known: Iterable[str]) -> None:
-    """Refuse a file unless each of *names* occurs once in *known*; *remedy* introduces these."""
+    """Refuse a file unless each of *names* occurs once in *known*, the names of its columns.
+
+    The message has the *remedy*, and after it all names of columns.
+    """
     known = list(known)
     for name in names:
         if known.count(name) != 1:
@@ -225,7 +228,7 @@ def bounded_lines(file: IO[AnyStr], path: str) -> Iterator[AnyStr]:
 
 
 def repaired_line(line: bytes) -> tuple[bytes, int]:
-    """Replace escapes of lone surrogates in a line of JSON by U+FFFD; return their number, too."""
+    """Replace escapes of lone surrogates in a line of JSON by U+FFFD; return line and number."""
     if b"\\ud" not in line and b"\\uD" not in line:
         return line, 0
     count = sum(1 for escape in _ESCAPE.finditer(line) if escape[1])

@@ -85,7 +85,7 @@ def _integer(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 def unify_schemas(schemas: Iterable[tuple[str, pa.Schema]], union: bool = False) -> pa.Schema:
     """Return the one schema of all Parquet files, from path and plain schema of each.
 
-    With *union*, files may lack columns, in which they have nulls.
+    With *union*, a file may lack columns of other files; its rows have nulls there.
 
     Raises:
         InputError: columns are absent from a file, occur twice, or no type holds their values.
