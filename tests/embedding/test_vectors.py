@@ -53,7 +53,7 @@ def test_int8_is_read_back_within_half_a_step(tmp_path):
     assert np.allclose(found, back / np.linalg.norm(back, axis=1, keepdims=True), atol=5e-4)
     some = np.array([0, 69, 70, 299])
     assert (vectors.read_vectors(tmp_path / "a.parquet", 24, some) == found[some]).all()
-    with pytest.raises(CorruptFileError, match="300 embeddings, row 300 is needed"):
+    with pytest.raises(CorruptFileError, match="300 embeddings, but row 300 is needed"):
         vectors.read_vectors(tmp_path / "a.parquet", 24, np.array([3, 300]))
     odd = pa.table({"chunk_id": ids, "feature_arr": pa.array(matrix.tolist())})
     pq.write_table(odd, tmp_path / "b.parquet")
