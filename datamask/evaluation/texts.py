@@ -24,7 +24,7 @@ from datamask.evaluation.models import preset
 from datamask.evaluation.pinning import NOTHING_HELD_OUT
 from datamask.evaluation.questions import MOST_DOCUMENTS, answers_of, is_scored
 from datamask.hygiene.minhash import NUMBERS, cluster, sign
-from datamask.hygiene.references import rows_of
+from datamask.hygiene.references import first_rows
 from datamask.hygiene.words import hash_ngrams, split_words
 from datamask.quality import combining
 from datamask.quality.examples import example_texts
@@ -331,7 +331,8 @@ def _add_topics(connection: Any, run: Run, compute: Compute) -> None:
 
 def _from_set(run: Run, own_set: HeldOutSet) -> Iterator[dict[str, Any]]:
     """Yield the first documents of a set of the user's own, or all answers to its questions."""
-    rows = rows_of(run, f"held_out:{own_set.name}", own_set.path, own_set.columns, MOST_DOCUMENTS)
+    planned = run.pinned_revisions[f"held_out:{own_set.name}"]
+    rows = first_rows(own_set.path, own_set.columns, MOST_DOCUMENTS, planned)
     for number, row in enumerate(rows):
         group = row.get(own_set.group_column) if own_set.group_column else None
         shared = {"set": own_set.name, "id": str(number), "in_all": False}

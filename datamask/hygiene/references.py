@@ -31,27 +31,21 @@ def reference_digest(path: str, columns: tuple[str, ...]) -> str:
     Raises:
         InputError: there are no files, or a file is unreadable or lacks one of the *columns*.
     """
-    files = PlannedFiles(_folder(path), ROW_SUFFIXES)
+    files = _files_at(path)
     for name in files.names:
         next(read_rows(name, columns, files), None)
     return files.digest()
 
 
 def texts_of(run: Run, key: str, path: str, columns: tuple[str, ...]) -> Iterator[list[list[str]]]:
-    """Yield batches of rows of a reference: a text for each column. Errors are as in `rows_of`."""
-    rows = rows_of(run, key, path, columns)
+    """Yield batches of rows of a reference: a text for each column.
+
+    *key* names the digest of its files among the run's pinned revisions. Errors are as in
+    `first_rows`.
+    """
+    rows = first_rows(path, columns, None, run.pinned_revisions[key])
     while some := list(islice(rows, TEXTS_AT_ONCE)):
         yield [[" ".join(_texts(row.get(name))) for name in columns] for row in some]
-
-
-def rows_of(
-    run: Run, key: str, path: str, columns: tuple[str, ...], most: int | None = None
-) -> Iterator[dict[str, Any]]:
-    """Yield the first *most* rows, or all, of a reference's files; *key* names their digest.
-
-    Errors are as in `first_rows`.
-    """
-    return first_rows(path, columns, most, run.pinned_revisions[key])
 
 
 def first_rows(
@@ -62,7 +56,7 @@ def first_rows(
     Raises:
         InputError: a file was changed, added or removed since planning; and as in `read_rows`.
     """
-    files = PlannedFiles(_folder(path), ROW_SUFFIXES)
+    files = _files_at(path)
     with files.compared(planned):
         readers = (read_rows(name, columns, files) for name in files.names)
         yield from islice(chain.from_iterable(readers), most)
@@ -73,12 +67,12 @@ def source_columns(source: Source) -> tuple[str, ...]:
     return source.id_column, source.columns.text
 
 
-def _folder(path: str) -> str:
-    """Return the path itself, or the subset if it is a run folder."""
+def _files_at(path: str) -> PlannedFiles:
+    """List the files at a path; at a run's folder, the files of its subset."""
     with opening(path):
         filesystem, name = file_system(path)
         is_run = filesystem.exists(f"{name.rstrip('/')}/run.json")
-    return f"{path.rstrip('/')}/subset" if is_run else path
+    return PlannedFiles(f"{path.rstrip('/')}/subset" if is_run else path, ROW_SUFFIXES)
 
 
 def _texts(value: Any) -> Iterator[str]:

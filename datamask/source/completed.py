@@ -17,9 +17,8 @@ import pyarrow.compute as pc
 
 from datamask.config.inputs import Columns, Source
 from datamask.errors import InputError
-from datamask.source.opening import PinnedParquet
+from datamask.source.opening import PinnedParquet, partitions
 from datamask.source.originals import FOLDER, base_of
-from datamask.storage.names import partitions
 
 UUID = pa.binary(16)
 """Type of ids that are UUIDs."""
@@ -35,7 +34,8 @@ def name_in_source(path: str, source: Source) -> str:
 def folders_of(path: str, source: Source) -> dict[str, str | None]:
     """Return the values that folders within the source give to the columns of a file."""
     is_copy = f"/{FOLDER}/" in path
-    return partitions(path if is_copy else name_in_source(path, source))
+    name = path if is_copy else name_in_source(path, source)
+    return partitions(name)
 
 
 def makes_ids(schema: pa.Schema, source: Source) -> bool:

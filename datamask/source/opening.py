@@ -21,6 +21,7 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -40,7 +41,6 @@ from datamask.errors import (
 from datamask.runs.opening import run_storage
 from datamask.source.long_texts import may_expand
 from datamask.storage import clients, unchanged
-from datamask.storage.names import partitions
 from datamask.storage.unchanged import (
     DIGITS,
     HashedReader,
@@ -61,6 +61,19 @@ section 5.5)."""
 
 TAIL_BYTES = 64 * 2**10
 """Bytes fetched from the end of a Parquet file at first: most footers are smaller."""
+
+
+NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
+"""Value of the folder of rows without a value."""
+
+
+def partitions(path: str) -> dict[str, str | None]:
+    """Return the values that folders `name=value` of a path give to columns, as text, by name."""
+    _, is_copy, name = path.rpartition("/converted/")
+    folders = unquote(name) if is_copy and "/" not in name else path
+    pairs = (folder.partition("=") for folder in folders.split("/")[:-1])
+    values = {unquote(name): unquote(value) for name, equals, value in pairs if name and equals}
+    return {name: None if value == NULL_FOLDER else value for name, value in values.items()}
 
 
 def is_remote(path: str) -> bool:

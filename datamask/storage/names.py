@@ -6,7 +6,6 @@ import os
 import re
 import stat
 from pathlib import Path
-from urllib.parse import unquote
 
 from datamask.errors import RunError, is_utf8
 
@@ -55,16 +54,3 @@ def inside(root: Path, name: str) -> Path:
                 "the same command again"
             )
     return root / name
-
-
-NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
-"""Value of the folder of rows without a value."""
-
-
-def partitions(path: str) -> dict[str, str | None]:
-    """Return the values that folders `name=value` of a path give to columns, as text, by name."""
-    _, is_copy, name = path.rpartition("/converted/")
-    folders = unquote(name) if is_copy and "/" not in name else path
-    pairs = (folder.partition("=") for folder in folders.split("/")[:-1])
-    values = {unquote(name): unquote(value) for name, equals, value in pairs if name and equals}
-    return {name: None if value == NULL_FOLDER else value for name, value in values.items()}
