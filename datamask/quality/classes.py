@@ -63,7 +63,7 @@ def class_documents(run: Run, shard: int, compute: Compute) -> Receipt:
 
 
 def classes_of(run: Run, name: str, texts: Sequence[str], compute: Compute) -> pa.ChunkedArray:
-    """Return the class of each of some texts by the classifier of a group; text, null for none.
+    """Return the class that the classifier of a group gives each text; text, null for none.
 
     Errors are as in `class_documents`.
     """

@@ -76,8 +76,8 @@ def valid_columns(
 ) -> dict[str, pa.ChunkedArray]:
     """Return the columns of a stale file that are still valid; none if the file is damaged.
 
-    *keys* has a key of what determines each column; the receipt of a file has those of its columns
-    as `made_from`. *beside* is the pattern of the name of a further column with the same key.
+    A column is valid if the file's receipt has, as `made_from`, its key in *keys*, which stands for
+    all that determines it. *beside* is the pattern of the name of a column that belongs to it.
     """
     path = run.path(stage, shard)
     try:

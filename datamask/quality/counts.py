@@ -191,9 +191,9 @@ def _epoch_of_survivors(connection: Any, run: Run) -> tuple[int, int] | None:
 
 
 def _epoch(counts: list[tuple[int, int]], total: int, *, in_tokens: bool) -> int:
-    """Return tokens of the first *total* documents; *in_tokens*: how many reach *total*.
+    """Count the tokens of the first *total* documents or, *in_tokens*, the documents up to *total*.
 
-    *counts*: a number of tokens, and the documents that have it, in the order of the documents.
+    *counts* has lengths in tokens with how many documents have them, in the order of documents.
     """
     documents = tokens = 0
     for length, number in counts:

@@ -263,9 +263,9 @@ def contrasted(
 
 
 def _strata(run: Run, kind: str, names: Sequence[str]) -> dict[int, np.ndarray]:
-    """Number the documents of some shards by their group: its index in *names*, or their length.
+    """Number the documents of some shards by their group: its index in *names*.
 
-    The shards are drawn by the run's seed.
+    Documents of other groups have the number after the last. The run's seed draws the shards.
     """
     generator = np.random.default_rng(shard_seed(run.settings.seed, 0))
     shards = np.sort(generator.permutation(run.num_shards)[:MOST_SHARDS]).tolist()

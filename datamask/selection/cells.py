@@ -183,9 +183,10 @@ def _where_cut(values: np.ndarray, starts: np.ndarray, prices: np.ndarray) -> np
 def fill_cells(
     candidates: Candidates, numbers: np.ndarray, inside: Any, bounds: np.ndarray, total: int
 ) -> tuple[np.ndarray, list[list[int]]]:
-    """Return how many documents of each cell fit into its number, and places of others that fit.
+    """Keep whole documents, from the first of each cell, within its number of units.
 
-    The others fill what the total lacks, highest logits first, and exceed no cap.
+    Returns how many documents of each cell these are, and the places of later documents that fit:
+    those fill what the total lacks, highest logits first, and exceed no cap.
     """
     units, upto = candidates.units, np.r_[0, np.cumsum(candidates.units)]
     starts = candidates.starts(len(numbers))

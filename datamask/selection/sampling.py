@@ -124,7 +124,7 @@ class Drawn:
 
 
 def with_known_sums(documents: ShardDocuments, moments: Moments) -> Moments:
-    """Replace sums that need no vectors, in moments of drawn documents, by the shard's."""
+    """Sum what needs no vectors over all documents of the shard, not only over the drawn ones."""
 
     def total(values: np.ndarray) -> torch.Tensor:
         return torch.tensor(values.astype(np.float32).sum(dtype=np.float64))
@@ -162,7 +162,7 @@ def known_sample(run: Run, compute: Compute) -> ShardData:
 
 
 def _learned(candidates: int) -> tuple[int, int]:
-    """Return the place of the first document that is learned, and their number.
+    """Return where in the sample the learned documents begin, and how many they are.
 
     The stand-ins are before it, if there are enough documents. Otherwise learned documents also
     estimate the judge's threshold, and the judge values others higher.

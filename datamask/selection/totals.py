@@ -129,7 +129,7 @@ def _sum_proposals(run: Run, number: int, compute: Compute) -> None:
 
 
 def _num_selected(run: Run, moments: Moments, tokens: float) -> float:
-    """Return S: as set, or the number of documents of present mean length that meets the tokens."""
+    """Return S: as set, or how many documents of the present mean length have the set tokens."""
     selection = run.settings.selection
     survivors = budget.Survivors.of(run.receipt("quality", 0).metrics)
     units = float(budget.corpus_units(selection, run.num_documents, survivors))
