@@ -54,9 +54,9 @@ format_option = click.option(
 
 
 class RunPlace(click.ParamType[Any]):
-    """A folder, or a URL, which stays a string because a path would drop a slash.
+    """The place of a run on a command line: a folder becomes a path, a URL stays text.
 
-    The path of an empty name would be the current folder.
+    As a path, a URL would lose a slash, and an empty name would be the current folder.
     """
 
     name = "run"

@@ -66,7 +66,7 @@ def print_text(text: str, *, to_stderr: bool = False) -> None:
 
 
 def data_output() -> IO[str]:
-    """Standard output for CSV and JSON: every character as it is, unless a terminal reads it."""
+    """Return standard output for CSV and JSON; only for a terminal, characters are escaped."""
     stream: Any = sys.stdout
     is_file = isinstance(stream, Escaping) and not stream.isatty()
     whole: IO[str] = stream.whole if is_file else stream

@@ -22,7 +22,9 @@ NOTHING_HELD_OUT = (
 
 
 def pin_evaluation(settings: Settings) -> dict[str, str]:
-    """Return the digests of ids, texts, the model's configuration and other runs' selections.
+    """Return digests of all that an evaluation reads from outside of the run.
+
+    These are lists of ids, texts, the model's configuration and the selections of other runs.
 
     Raises:
         SettingsError: the source has no text; nothing is held out; the model or the tokenizer

@@ -74,7 +74,9 @@ def is_scored(held_out: pa.Table) -> npt.NDArray[np.bool_]:
 def accuracies(
     names: list[str], bits: verdict.Bits, held_out: pa.Table
 ) -> dict[tuple[str, str, str | None], dict[str, Any]]:
-    """Return the columns `schemas.ACCURACY` by set, arm and other arm, for sets with questions.
+    """Compute how often the models of each arm choose the right answer, and compare arms.
+
+    Returns the columns `schemas.ACCURACY` by set, arm and other arm, for sets with questions.
 
     Args:
         names: of the arms.

@@ -73,7 +73,10 @@ def sketch(signatures: Signatures) -> Sketches:
 
 
 def band_width(similarity: float) -> int:
-    """Return the hash values per band: as many as let similar pairs share a band (`RECALL`)."""
+    """Return how many hash values form a band: the most with which similar pairs share one.
+
+    They do with a probability of at least `RECALL`.
+    """
 
     def recall(width: int) -> float:
         return float(1 - (1 - similarity**width) ** (NUMBERS // width))

@@ -62,7 +62,7 @@ def is_in(group: SourceGroup) -> str:
 
 
 def group_columns(connection: Any, run: Run, kinds: list[str]) -> tuple[str, str]:
-    """Return SQL for the groups g_<kind> of a row s of `scores` with shard, and for its joins."""
+    """Return SQL for columns g_<kind>, the groups of a row s of `scores`, and for their joins."""
     columns = {kind: group_column(kind, "s") for kind in kinds}
     joins = []
     if "source" in kinds:
@@ -116,8 +116,9 @@ def create_groups(connection: Any, index: int, score: Score, value: str) -> None
 
 
 def mixed_with_groups(index: int, score: Score, value: str, whole: str) -> tuple[str, list[str]]:
-    """Return SQL for a score normalised in groups and mixed with the corpus's; and joins for it.
+    """Return SQL for a score: normalised within groups, mixed with the one over the corpus.
 
+    The second text has the joins that this needs.
     *value* and *whole* are SQL for the raw and the normalised value of a row of `documents` (named
     s). A score that is constant in the group is 0 there.
     """

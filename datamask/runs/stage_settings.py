@@ -68,7 +68,7 @@ def groups(settings: Settings) -> list[Any]:
 
 
 def groups_of_source(settings: Settings) -> list[Any]:
-    """Settings of all groups that the source knows."""
+    """Settings of all groups of the source: those that columns define, and the user's own."""
     of_columns = [f"source.columns.{name}" for name in ("dump", "language", "url")]
     return [*reads(*of_columns)(settings), *groups(settings)]
 
@@ -193,7 +193,7 @@ def statistics(settings: Settings) -> list[Any]:
 
 
 def total(settings: Settings) -> list[Any]:
-    """Settings of the sums over all shards; `rounds` matters only as 1 or more (see `STAGES`)."""
+    """Settings of the sums over all shards; of `rounds`, only if there is one or are more."""
     selection, rounds = settings.selection, min(settings.selection.num_rounds, 2)
     chosen = [selection.method, selection.scale_terms, rounds, budget(selection)]
     return [*chosen, selection.tolerance] if rounds > 1 else chosen

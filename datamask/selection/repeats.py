@@ -38,7 +38,7 @@ _FIRST = "(1 + greatest(logit, 0)::DOUBLE)"
 
 
 def find_last_exposure(run: Run, compute: Compute) -> None:
-    """Write `repeats.parquet`: the last exposure.
+    """Find the exposure with which training reaches its total; write it to `repeats.parquet`.
 
     The metrics of the receipt, in documents or tokens like the setting: `epoch` (every document
     once) and `total` (what training sees).

@@ -275,7 +275,7 @@ def json_objects(file: IO[bytes], path: str) -> Iterator[tuple[int, dict[str, An
 
 
 def check_lines(file: IO[bytes], path: str) -> None:
-    """Refuse the first line of JSON that is too long or too deep; others may be left out.
+    """Refuse the first line of JSON that is too long or too deep; other bad lines pass here.
 
     Raises:
         InputError: there is such a line.
