@@ -35,6 +35,10 @@ SHARE_ADDED = 0.5
 """Cosines that cover documents are computed again when this fraction of the taken documents is new
 (docs/log.md#coverage)."""
 
+ENTERING = 256
+"""Documents whose first gains are brought up to date at once, when the largest of them is at most
+as large as the gains of all documents before (docs/log.md#coverage)."""
+
 ROUNDS, ROUNDS_OF_MOMENTS = 2, 4
 """Number of rounds, and number if a term next to facility location is not linear
 (docs/log.md#coverage)."""
@@ -107,25 +111,43 @@ def greedy_gains(
     """
     linear = linear_gain_N.cpu().numpy().astype(np.float64)
     values, rows, starts = neighbours.data, neighbours.indices, neighbours.indptr
-    columns = np.repeat(np.arange(len(linear), dtype=np.int32), np.diff(starts))
+    sizes = np.diff(starts)
+    columns = np.repeat(np.arange(len(linear), dtype=np.int32), sizes)
     covered = covered_N.cpu().numpy().copy()
 
     def all_gains() -> np.ndarray:
         added = np.maximum(values - covered[rows], 0)
         return linear + weight * np.bincount(columns, added, len(linear))
 
-    heap = list(zip((-all_gains()).tolist(), range(len(linear)), strict=True))
-    heapq.heapify(heap)
+    def gains_of(some: np.ndarray) -> np.ndarray:
+        ends = np.cumsum(sizes[some])
+        begins = ends - sizes[some]
+        listed = np.arange(ends[-1]) + np.repeat(starts[some] - begins, sizes[some])
+        added = np.maximum(values[listed] - covered[rows[listed]], 0)
+        # Each document is in its own list, so no sum is empty.
+        return linear[some] + weight * np.add.reduceat(added, begins, dtype=np.float64)
+
+    first = all_gains()
+    order = np.argsort(-first, kind="stable")
+    bounds = np.append(first[order], -np.inf)
+    entered = 0
+    heap: list[tuple[float, int]] = []
     taken: dict[int, float] = {}
     added: list[int] = []
     ceiling = np.inf
-    while heap and len(taken) < num_selected:
+    while len(taken) < min(num_selected, len(order)):
+        while entered < len(order) and (not heap or bounds[entered] >= -heap[0][0]):
+            some = order[entered : entered + ENTERING]
+            now = gains_of(some) if taken else first[some]
+            for entry in zip((-now).tolist(), some.tolist(), strict=True):
+                heapq.heappush(heap, entry)
+            entered += len(some)
         _, column = heapq.heappop(heap)
         part = slice(starts[column], starts[column + 1])
         near, cosines = rows[part], values[part]
         more = np.maximum(cosines - covered[near], 0).sum(dtype=np.float64)
         gain = float(linear[column] + weight * more)
-        if heap and gain < -heap[0][0]:
+        if gain < max(bounds[entered], -heap[0][0] if heap else -np.inf):
             heapq.heappush(heap, (-gain, column))
             continue
         # Rounding can raise a sum slightly; the order must not depend on it.

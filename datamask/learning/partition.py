@@ -100,9 +100,10 @@ def _direction(sample_BD: Tensor) -> Tensor:
     """Return the first principal direction, by power iteration from the document farthest out."""
     centred = sample_BD - sample_BD.mean(0)
     direction = centred[centred.square().sum(1).argmax()]
+    squares_DD = centred.T @ centred
     for _ in range(ROUNDS):
         length = direction.norm()
         if not bool(length > 0):
             break  # All documents are equal, so any halves will do.
-        direction = times_vector(centred.T, times_vector(centred, direction / length))
+        direction = times_vector(squares_DD, direction / length)
     return direction
