@@ -11,7 +11,6 @@ add in the order of the rows, so that equal runs give equal values.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -50,12 +49,13 @@ def tabulate(run: Run, shard: int, compute: Compute) -> Receipt:
         "selected": documents["selected"],
         "top_quality": documents["top_quality"],
     }
+    counted = documents.select(["characters", "tokens", *scores])
     metrics = {
-        name: _totals(documents if of_set is None else documents.filter(of_set), scores)
+        name: _totals(counted if of_set is None else counted.filter(of_set), scores)
         for name, of_set in sets.items()
     }
     path = run.root / run.beside("documents", shard)[0]
-    tallies = pa.concat_tables(_tallies(documents, [*run.settings.source.kinds]))
+    tallies = _tallies(documents, [*run.settings.source.kinds])
     write_parquet(path, schemas.TALLIES, [tallies], storage=run.storage)
     rows = documents.to_batches(ROWS_AT_ONCE)
     return write_output(run, "documents", shard, schema, rows, {"totals": metrics})
@@ -156,7 +156,7 @@ def _expected(run: Run, shard: int) -> int:
     return budget.shard_units(selection, run.num_documents, survivors)
 
 
-def _tallies(documents: pa.Table, kinds: list[str]) -> Iterator[pa.Table]:
+def _tallies(documents: pa.Table, kinds: list[str]) -> pa.Table:
     """Count documents by kind and name of their group, and fate (`schemas.TALLIES`).
 
     Documents without a topic are in no topic. Sums of whole numbers do not depend on their order,
@@ -175,18 +175,15 @@ def _tallies(documents: pa.Table, kinds: list[str]) -> Iterator[pa.Table]:
     groups["all"] = pa.repeat("all", len(documents))
     wanted: list[tuple[Any, str]] = [([], "count_all"), ("scored", "count")]
     wanted += [(name, "sum") for name in ("characters", "tokens", "quality")]
-    for kind in sorted(groups):
-        table = pa.table({"name": groups[kind], "fate": fate} | numbers)
-        counted = table.filter(pc.is_valid(table["name"])).group_by(
-            ["name", "fate"], use_threads=False
-        )
-        tally = counted.aggregate(wanted)
-        tally = tally.sort_by([("name", "ascending"), ("fate", "ascending")])
-        named = ("name", "fate", "count_all", "characters_sum", "tokens_sum", "scored_count")
-        columns = [tally[name] for name in (*named, "quality_sum")]
-        yield pa.table([pa.repeat(kind, len(tally)), *columns], schemas.TALLIES.names).cast(
-            schemas.TALLIES
-        )
+    keys = ["kind", "name", "fate"]
+    tables = [
+        pa.table({"kind": pa.repeat(kind, len(fate)), "name": names, "fate": fate} | numbers)
+        for kind, names in groups.items()
+    ]
+    tally = pa.concat_tables(tables).group_by(keys, use_threads=False).aggregate(wanted)
+    tally = tally.filter(pc.is_valid(tally["name"])).sort_by([(key, "ascending") for key in keys])
+    sums = ("count_all", "characters_sum", "tokens_sum", "scored_count", "quality_sum")
+    return tally.select([*keys, *sums]).rename_columns(schemas.TALLIES.names).cast(schemas.TALLIES)
 
 
 def _lengths(characters: pa.ChunkedArray) -> pa.Array:

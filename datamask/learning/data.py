@@ -108,7 +108,7 @@ class ShardData:
     @property
     def exact(self) -> ShardData:
         """Return the same data with products in full precision, for values that are reported."""
-        return replace(self, matmul="float32")
+        return self if self.matmul == "float32" else replace(self, matmul="float32")
 
     @property
     def num_documents(self) -> int:
@@ -345,7 +345,8 @@ def _raw_value(objective: Objective, data: ShardData, mask_N: Tensor, moments: M
     if not isinstance(objective, FacilityLocation):
         rows = sampled_rows(data)
         return float(objective.values(mask_N[rows][None], data.batch(rows))[0])
-    return value_of_cover(objective, data, mask_N, cover_of_probes(objective, data, mask_N))
+    cover = cover_of_probes(objective, data, mask_N)
+    return float(value_of_cover(objective, data, mask_N, cover))
 
 
 def cover_of_probes(objective: FacilityLocation, data: ShardData, mask_N: Tensor) -> Tensor:
@@ -367,12 +368,15 @@ def cover_of_probes(objective: FacilityLocation, data: ShardData, mask_N: Tensor
 
 
 def value_of_cover(
-    objective: FacilityLocation, data: ShardData, mask_N: Tensor, cover_P: Tensor
-) -> float:
-    """Return the value of facility location for a mask from the result of `cover_of_probes`."""
+    objective: FacilityLocation, data: ShardData, masks_GN: Tensor, covers_GP: Tensor
+) -> Tensor:
+    """Return the values of facility location for masks from the results of `cover_of_probes`.
+
+    Float64, shape G; without G, of one mask.
+    """
     rows = objective.probe_rows(data.num_documents).to(data.device)
-    share = float(mask_N.sum()) / data.num_documents
-    return float(stratified_mean(cover_P, mask_N[rows], share))
+    share = masks_GN.sum(-1).to(torch.float64) / data.num_documents
+    return stratified_mean(covers_GP, masks_GN[..., rows], share)
 
 
 def by_document(

@@ -100,6 +100,8 @@ class Blocks:
         Both are masks; vectors come from *data*. Yields block, rows (B), columns (C) and cosines (B
         x C, valid until the next ones), where there are any.
         """
+        if not of_N.any():
+            return
         # A large matrix can take longer to allocate than to compute.
         memory = data.quality_N.new_empty(0)
         held = data.quality_N.new_empty(min(self.most, int(among_N.sum())), data.dimension)

@@ -179,11 +179,10 @@ def _means_of_random(
     covers = {}
     for objective in (term.objective for term in terms):
         if isinstance(objective, FacilityLocation):
-            each = [cover_of_probes(objective, data, mask) for mask in masks]
-            pairs = zip(each, masks, strict=True)
-            of_masks = [value_of_cover(objective, data, mask, cover) for cover, mask in pairs]
-            means[objective.name] = float(np.mean(of_masks))
-            covers[objective.name] = torch.stack(each).mean(0)
+            each = torch.stack([cover_of_probes(objective, data, mask) for mask in masks])
+            of_masks = value_of_cover(objective, data, torch.stack([*masks]), each)
+            means[objective.name] = float(np.mean(of_masks.cpu().numpy()))
+            covers[objective.name] = each.mean(0)
     return means, covers
 
 

@@ -9,6 +9,8 @@ choices.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
@@ -19,13 +21,14 @@ MASKS = 128
 (docs/log.md#memory)."""
 
 
+@lru_cache(maxsize=4)
 def fixed_sample(number: int, most: int) -> Tensor:
     """Return rows of a random sample, ascending; they depend on the numbers alone."""
     generator = torch.Generator().manual_seed(number)
     return torch.randperm(number, generator=generator)[:most].sort().values
 
 
-def stratified_mean(cosines_GP: Tensor, is_selected_GP: Tensor, share: float) -> Tensor:
+def stratified_mean(cosines_GP: Tensor, is_selected_GP: Tensor, share: float | Tensor) -> Tensor:
     """Estimate the mean cosine of all documents with their nearest selected one; float64, shape G.
 
     Args:

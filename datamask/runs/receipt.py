@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from operator import methodcaller
 from pathlib import Path
 from typing import IO, Any
@@ -49,7 +49,7 @@ class Receipt:
 
     def to_json(self) -> str:
         """The receipt as one line of canonical JSON."""
-        return canonical_json(asdict(self))
+        return canonical_json({name: getattr(self, name) for name in self.__slots__})
 
 
 def read_receipt(path: Path | IO[bytes]) -> Receipt:

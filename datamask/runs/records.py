@@ -14,7 +14,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from datamask.errors import DatamaskError, code_of, describe
@@ -163,8 +163,9 @@ def _line(handler: logging.Handler, text: str, error: BaseException | None = Non
 
 
 def _write(run: Run, stage: str, unit: int, work: WorkRecord) -> None:
+    noted = {name: getattr(work, name) for name in work.__slots__}
     record = run.storage.record(run.name(stage, unit))
-    write_record(run, stage, unit, replace(record, work=asdict(work)))
+    write_record(run, stage, unit, replace(record, work=noted))
 
 
 def forget_records(run: Run, stage: str, units: Iterable[int]) -> None:

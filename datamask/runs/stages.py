@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
@@ -262,6 +263,7 @@ def stages_of(
     return [stage for stage in chosen if STAGES[stage].where(settings)]
 
 
+@lru_cache(maxsize=1024)
 def owner_of(name: str) -> str:
     """Name the output that a file was written beside and that it is useless without, or nothing."""
     for pattern, stage in _BESIDE:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -57,7 +57,7 @@ class Record:
     @property
     def text(self) -> str:
         """Return the content of a record's file."""
-        return json.dumps(asdict(self), sort_keys=True) + "\n"
+        return json.dumps({"sha256": self.sha256, "work": self.work}, sort_keys=True) + "\n"
 
 
 @dataclass(frozen=True, slots=True)
