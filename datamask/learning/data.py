@@ -370,10 +370,7 @@ def cover_of_probes(objective: FacilityLocation, data: ShardData, mask_N: Tensor
 def value_of_cover(
     objective: FacilityLocation, data: ShardData, masks_GN: Tensor, covers_GP: Tensor
 ) -> Tensor:
-    """Return the values of facility location for masks from the results of `cover_of_probes`.
-
-    Float64, shape G; without G, of one mask.
-    """
+    """Return values of facility location from `cover_of_probes`; float64, one mask or G."""
     rows = objective.probe_rows(data.num_documents).to(data.device)
     share = masks_GN.sum(-1).to(torch.float64) / data.num_documents
     return stratified_mean(covers_GP, masks_GN[..., rows], share)
