@@ -125,7 +125,9 @@ def greedy_gains(
         listed = np.arange(ends[-1]) + np.repeat(starts[some] - begins, sizes[some])
         added = np.maximum(values[listed] - covered[rows[listed]], 0)
         # Each document is in its own list, so no sum is empty.
-        return linear[some] + weight * np.add.reduceat(added, begins, dtype=np.float64)
+        covers: np.ndarray = np.add.reduceat(added, begins, dtype=np.float64)
+        gains: np.ndarray = linear[some] + weight * covers
+        return gains
 
     first = all_gains()
     order = np.argsort(-first, kind="stable")
@@ -138,8 +140,8 @@ def greedy_gains(
     while len(taken) < min(num_selected, len(order)):
         while entered < len(order) and (not heap or bounds[entered] >= -heap[0][0]):
             some = order[entered : entered + ENTERING]
-            now = gains_of(some) if taken else first[some]
-            for entry in zip((-now).tolist(), some.tolist(), strict=True):
+            present = gains_of(some) if taken else first[some]
+            for entry in zip((-present).tolist(), some.tolist(), strict=True):
                 heapq.heappush(heap, entry)
             entered += len(some)
         _, column = heapq.heappop(heap)
