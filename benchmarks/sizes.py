@@ -310,7 +310,8 @@ def show(arguments: argparse.Namespace) -> None:
                 copies = np.mean([pair[0]["copies"] for pair in pairs])
                 print(f"| {name} |", *shown, folds, f"| {copies:.2f} |")
                 if name == TESTED != arguments.against:
-                    figures = FIGURES[:2] if of["median"] != of["mixture"] else FIGURES[:1]
+                    has_kinds = list(pairs[0][0]).index("mixture") > 1
+                    figures = FIGURES[:2] if has_kinds else FIGURES[:1]
                     tests |= {(setting, share, figure): of[figure] for figure in figures}
     adjusted = holm(np.array([p for _, _, p in tests.values()]))
     print(f"\n{TESTED} minus {arguments.against}, p by Holm over these {len(tests)} tests")
