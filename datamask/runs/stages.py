@@ -161,7 +161,7 @@ _STAGES = (
     Stage("round", 19, "datamask.selection.rounds:learn_round", "shard", where=of.exchanges,
           after=("quality", "embeddings", "corpus_statistics", "round"),
           after_all=("round_total",), on_device=True),
-    Stage("round_total", 20, "datamask.selection.totals:sum_round", "round",
+    Stage("round_total", 21, "datamask.selection.totals:sum_round", "round",
           of.total, of.exchanges, after_all=("corpus_statistics", "round", "round_total"),
           file="totals/{:02d}.parquet"),
     Stage("learning", 26, "datamask.selection.per_shard:learn_logits", "shard",

@@ -171,10 +171,17 @@ def _write_total(
 
 
 def _has_settled(run: Run, number: int, objective: float) -> bool:
-    """Return True if the last rounds raised the objective by a small fraction of its whole rise."""
+    """Return True if the last rounds raised the objective by a small fraction of its whole rise.
+
+    Of scaled terms, the rise counts as 1 at most, what quality and metric can gain together. Else
+    a further term of large weight, which is balanced first, would end the rounds before quality
+    and metric have risen.
+    """
     if number < ROUNDS_TO_STOP:
         return False
     rounds = (0, number - ROUNDS_TO_STOP)
     start, before = (sums.Total.read(run, earlier).objective for earlier in rounds)
-    tolerance = run.settings.selection.tolerance
-    return bool(tolerance and objective - before <= tolerance * (objective - start))
+    selection, rise = run.settings.selection, objective - start
+    if selection.scale_terms:
+        rise = min(rise, 1.0)
+    return bool(selection.tolerance and objective - before <= selection.tolerance * rise)

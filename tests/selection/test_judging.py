@@ -72,7 +72,8 @@ def test_apply_judges_by_the_old_scores_and_threshold(source, tmp_path):
     asked = settings(
         source,
         quality={"scores": [score, other]},
-        selection={"scope": "corpus", "more_terms": terms, "final_lr": 0.1},
+        embedding={"dimension": 8},  # Fewer than are selected: else DiSF cannot judge one by one.
+        selection={"scope": "corpus", "quality_weight": 0.8, "more_terms": terms, "final_lr": 0.1},
     )
     run = finish(tmp_path / "run", asked, "mask_model")
     new = applied(tmp_path / "same", run, source)

@@ -57,7 +57,9 @@ def test_vectors_that_are_read(tmp_path, source, rounds, monkeypatch):
     monkeypatch.setattr(embed, "ROWS_PER_GROUP", 1)
     monkeypatch.setattr(sampling, "STAND_INS", 16)
     monkeypatch.setattr(sampling, "SAMPLE", 40)
-    chosen = settings(source, selection={"scope": "corpus", "rounds": rounds})
+    # Where quality counts, the first round is applied as a whole.
+    selection = {"scope": "corpus", "rounds": rounds, "quality_weight": 0.95}
+    chosen = settings(source, selection=selection)
     run = finish(tmp_path / "run", chosen, "embeddings")
     monkeypatch.setattr(pq, "ParquetFile", Counted)
     learning = [stage for stage in LEARNING if stage in stages_of(run.settings)]

@@ -38,16 +38,16 @@ TOPICS = {"number": 3}
 TOPIC_STAGES = ("topic_model", "topics")
 
 
-def write(folder: Path, seed: int) -> Path:
-    """Three files of sixty documents of three subjects; the id names the subject."""
+def write(folder: Path, seed: int, number: int = 60) -> Path:
+    """Three files of *number* documents of three subjects; the id names the subject."""
     generator = np.random.default_rng(seed)
     folder.mkdir(parents=True)
     for file in range(3):
-        subjects = [[*SUBJECTS][(row + file) % 3] for row in range(60)]
+        subjects = [[*SUBJECTS][(row + file) % 3] for row in range(number)]
         table = {
             "id": [f"{file}-{subject}-{row}" for row, subject in enumerate(subjects)],
             "text": [" ".join(generator.choice(SUBJECTS[s] + COMMON, 40)) for s in subjects],
-            "edu": generator.standard_normal(60),
+            "edu": generator.standard_normal(number),
         }
         pq.write_table(pa.table(table), folder / f"{file}.parquet", row_group_size=25)
     return folder
@@ -108,7 +108,7 @@ def test_limits_and_balance_of_topics(done, tmp_path, scope):
         {"column": "topic", "value": topics["sport"], "cap": 0.1},
     ]
     shares = {"column": "topic", "shares": {topics["law"]: 0.6, topics["sport"]: 0.1}}
-    balance = [{"name": "group_balance", "weight": 20.0, "options": shares}]
+    balance = [{"name": "group_balance", "weight": 5.0, "options": shares}]
     source = Path(done.settings.source.path)
 
     def kept(**selection: object) -> Counter[str]:
@@ -128,6 +128,26 @@ def test_limits_and_balance_of_topics(done, tmp_path, scope):
     balanced = kept(more_terms=balance)
     assert abs(balanced[topics["law"]] / balanced.total() - 0.6) < 0.1
     assert abs(balanced[topics["sport"]] / balanced.total() - 0.1) < 0.1
+
+
+@pytest.mark.slow
+def test_rounds_go_on_after_a_heavy_balance_has_been_met(tmp_path):
+    """With 20 times the weight, shares are as wanted too, and quality is nearly as high."""
+    source, plan = write(tmp_path / "source", 1, 1000), {"rows_per_shard": 1000}
+    first = finish(tmp_path / "first", settings(source, topics=TOPICS, plan=plan), "topic_model")
+    names = pq.read_table(first.path("topic_model"))["topic"].to_pylist()
+    (law,) = [name for name in names if {*name.split()} <= {*SUBJECTS["law"]}]
+    quality = {}
+    for weight in (1.0, 20.0):
+        options = {"column": "topic", "shares": {law: 0.6}}
+        terms = [{"name": "group_balance", "weight": weight, "options": options}]
+        selection = {"scope": "corpus", "more_terms": terms}
+        chosen = settings(source, topics=TOPICS, plan=plan, selection=selection)
+        run = finish(shutil.copytree(first.root, tmp_path / str(weight)), chosen, "documents")
+        kept = [row for row in table_of(run, "documents").to_pylist() if row["selected"]]
+        assert abs(np.mean([row["topic"] == law for row in kept]) - 0.6) < 0.05
+        quality[weight] = np.mean([row["quality"] for row in kept])
+    assert quality[20.0] > 0.9 * quality[1.0]
 
 
 def test_a_topic_that_there_is_not_is_refused_when_planned(done):
