@@ -36,8 +36,8 @@ SHARE_ADDED = 0.5
 (docs/log.md#coverage)."""
 
 ENTERING = 256
-"""Documents whose first gains are brought up to date at once, when the largest of them is at most
-as large as the gains of all documents before (docs/log.md#coverage)."""
+"""Number of documents that enter the heap together, with gains that are up to date
+(docs/log.md#coverage)."""
 
 ROUNDS, ROUNDS_OF_MOMENTS = 2, 4
 """Number of rounds, and number if a term next to facility location is not linear
@@ -138,6 +138,7 @@ def greedy_gains(
     added: list[int] = []
     ceiling = np.inf
     while len(taken) < min(num_selected, len(order)):
+        # A document enters when its first gain might be the largest now. Most have fallen by then.
         while entered < len(order) and (not heap or bounds[entered] >= -heap[0][0]):
             some = order[entered : entered + ENTERING]
             present = gains_of(some) if taken else first[some]

@@ -131,7 +131,7 @@ class ShardData:
         return CACHED_ROWS if self.device.type == "cpu" else self.chunk_rows
 
     def triangle(self) -> list[tuple[int, int]]:
-        """Return bounds of blocks of rows; symmetric products need their columns from start on."""
+        """Cut D rows into blocks; a symmetric D x D product needs their columns from start on."""
         size = TRIANGLE if self.device.type == "cpu" else self.dimension
         starts = range(0, self.dimension, size)
         return [(start, min(start + size, self.dimension)) for start in starts]
@@ -370,7 +370,7 @@ def cover_of_probes(objective: FacilityLocation, data: ShardData, mask_N: Tensor
 def value_of_cover(
     objective: FacilityLocation, data: ShardData, masks_GN: Tensor, covers_GP: Tensor
 ) -> Tensor:
-    """Return values of facility location from `cover_of_probes`; float64, one mask or G."""
+    """Return facility location, given `cover_of_probes`, of one mask or of G; float64."""
     rows = objective.probe_rows(data.num_documents).to(data.device)
     share = masks_GN.sum(-1).to(torch.float64) / data.num_documents
     return stratified_mean(covers_GP, masks_GN[..., rows], share)

@@ -35,7 +35,7 @@ def joint_value(terms: Sequence[WeightedTerm], moments: Moments) -> Tensor:
 
 def slopes(terms: Sequence[WeightedTerm], moments: Moments) -> Moments:
     """Return ∇F with the count held fixed, in the shape of the moments."""
-    if highest_order(terms) < 0:
+    if highest_order(terms) < 0:  # No term reads moments, so nothing is differentiated.
         return moments.mapped(torch.zeros_like)
     inputs = [moments.quality, *moments.scores.values(), moments.first_D, moments.second_DD]
     leaves = [tensor.detach().to(torch.float32).requires_grad_() for tensor in inputs]

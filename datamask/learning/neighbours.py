@@ -101,7 +101,7 @@ class Blocks:
         x C, valid until the next ones), where there are any.
         """
         if not of_N.any():
-            return
+            return  # In a small shard, for example, whose lists have all documents.
         # A large matrix can take longer to allocate than to compute.
         memory = data.quality_N.new_empty(0)
         held = data.quality_N.new_empty(min(self.most, int(among_N.sum())), data.dimension)

@@ -23,7 +23,10 @@ MASKS = 128
 
 @lru_cache(maxsize=4)
 def fixed_sample(number: int, most: int) -> Tensor:
-    """Return rows of a random sample, ascending; they depend on the numbers alone."""
+    """Return rows of a random sample, ascending; they depend on the numbers alone.
+
+    The result is shared between calls: do not change it in place.
+    """
     generator = torch.Generator().manual_seed(number)
     return torch.randperm(number, generator=generator)[:most].sort().values
 

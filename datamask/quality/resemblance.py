@@ -97,25 +97,27 @@ def order_effect(features: Any, targets: np.ndarray, groups: Sequence[str]) -> d
     """
     from sklearn.model_selection import PredefinedSplit, StratifiedKFold
 
-    folds: dict[str, Any] = {
+    splits: dict[str, Any] = {
         "blocks": PredefinedSplit(folds_of(groups, len(targets))),
         "random": StratifiedKFold(FOLDS, shuffle=True, random_state=0),
     }
-    made = {}
-    for name, of in folds.items():
-        values = cross_validated_familiarity(of, features, targets)
-        made[name] = concordance(values, targets)[0]
-    return made
+    return {
+        name: concordance(cross_validated_familiarity(folds, features, targets), targets)[0]
+        for name, folds in splits.items()
+    }
 
 
 def sorted_by_kind(order: dict[str, float] | None) -> str:
-    """Write a sentence about examples whose file seems to be sorted by kind; else empty."""
+    """Warn in words if the file of examples seems to be sorted by kind; otherwise return "".
+
+    *order* is the result of `order_effect`; None if it was not measured.
+    """
     if not order or order["random"] - order["blocks"] < LEAST_EFFECT:
         return ""
     return (
-        "examples are recognised worse by the other parts of their file (AUC of familiar words "
-        f"{order['blocks']:.2f}) than by examples drawn at random ({order['random']:.2f}). If the "
-        "file is sorted by kind of text, shuffle it: the score is now tested on kinds that it has "
-        "not seen, so less is pruned than should be. If neighbours in the file are pieces of one "
-        "text, name the column that says of which in group_column."
+        "the other parts of the file recognise an example worse (AUC of familiar words "
+        f"{order['blocks']:.2f}) than examples drawn at random do ({order['random']:.2f}). If the "
+        "file is sorted by kind of text, shuffle it: otherwise the score is tested on kinds that "
+        "it has not seen, and too little is pruned. If neighbours in the file are pieces of one "
+        "text, set group_column to the column that names the text."
     )

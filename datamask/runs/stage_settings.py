@@ -193,7 +193,7 @@ def statistics(settings: Settings) -> list[Any]:
 
 
 def total(settings: Settings) -> list[Any]:
-    """Settings of the sums over all shards; of `rounds`, only if there is one or are more."""
+    """Settings of the sums over all shards; only none, one or more `rounds` differ."""
     selection, rounds = settings.selection, min(settings.selection.num_rounds, 2)
     chosen = [selection.method, selection.scale_terms, rounds, budget(selection)]
     return [*chosen, selection.tolerance] if rounds > 1 else chosen

@@ -40,7 +40,7 @@ def _columns_in(expression: str, known: Iterable[str]) -> list[str]:
 
 
 def group_columns(source: Source, kind: str, known: Iterable[str]) -> list[str]:
-    """Return which of the columns *known* a kind of groups is made of; a classifier makes none."""
+    """Return which of the columns *known* make a kind of groups, other than a classifier's."""
     if kind in OF_SOURCE:
         return [source.columns.of_group(kind)]
     return _columns_in(source.expressions[kind], known)

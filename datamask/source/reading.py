@@ -317,7 +317,7 @@ def _cast(batch: pa.RecordBatch, schema: pa.Schema, piece: Piece) -> pa.RecordBa
 
 
 def check_text(run: Run, shard: int, first: int, values: pa.Array, column: str) -> None:
-    """Refuse texts that are not UTF-8; the error names file and row. *first*: row in the shard."""
+    """Refuse texts that are not UTF-8, naming file and row; the first text is the row *first*."""
     if (at := invalid_text(values)) is not None:
         raise row_error(run, shard, first + at, column, "not valid UTF-8; re-encode it")
 

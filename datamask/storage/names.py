@@ -26,8 +26,8 @@ def inside(root: Path, name: str) -> Path:
     may lead to another file of the run, as the links in `publication/` do.
 
     Raises:
-        RunError: the path is outside of the run, or leads to a pipe, socket or device: whoever
-            opens one waits forever.
+        RunError: the path is outside the run; or it leads to a pipe, socket or device, which would
+            block the reader.
     """
     if not is_plain(name):
         raise RunError(
