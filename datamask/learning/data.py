@@ -66,7 +66,7 @@ class ShardData:
         matmul: precision of large matrix products, as `compute.matmul`.
         places: rows of the documents in *features*; None for all, in order.
         level: converts between quality as it is learned and quality as it is reported.
-        probes_PN: cosines of the probes of facility location with all documents, if known.
+        probes_NP: cosines of all documents with the probes of facility location, if known.
         by_document: if True, second moments are the weights w of the documents in Σ w x xᵀ, a
             number for each row of *features*, in place of that matrix.
         covers: results of `cover_of_probes` by number of probes and mask, because learning, the
@@ -81,7 +81,7 @@ class ShardData:
     matmul: str = "float32"
     places: np.ndarray | None = None
     level: Level = NATURAL
-    probes_PN: Tensor | None = None
+    probes_NP: Tensor | None = None
     by_document: bool = False
     covers: dict[tuple[int, bytes], Tensor] = field(default_factory=dict)
 
@@ -184,7 +184,7 @@ class ShardData:
         places = self._places(rows)
         quality = self.quality_N[rows]
         return replace(
-            self, quality_N=quality, scores=scores, places=places, probes_PN=None, covers={}
+            self, quality_N=quality, scores=scores, places=places, probes_NP=None, covers={}
         )
 
     def joined(self, others: ShardData) -> ShardData:
@@ -200,7 +200,7 @@ class ShardData:
             quality_N=both(self.quality_N, others.quality_N),
             scores={name: both(score, others.scores[name]) for name, score in self.scores.items()},
             places=None,
-            probes_PN=None,
+            probes_NP=None,
             covers={},
         )
 
@@ -354,8 +354,8 @@ def cover_of_probes(objective: FacilityLocation, data: ShardData, mask_N: Tensor
 
     At least one document must be selected.
     """
-    if data.probes_PN is not None:
-        return data.probes_PN[:, mask_N].amax(1)
+    if data.probes_NP is not None:
+        return data.probes_NP[mask_N].amax(0)
     key = objective.probes, np.packbits(mask_N.cpu().numpy()).tobytes()
     if key not in data.covers:
         probes = data.rows(objective.probe_rows(data.num_documents))

@@ -156,7 +156,7 @@ def scale(
         if covers and estimator_of(selection, unscaled) == "expected":
             probes = covers[0].probe_rows(len(values)).to(data.device)
             neighbours = Neighbours.of(data, num_selected, probes, progress)
-            data = replace(data, probes_PN=neighbours.probes_PN)
+            data = replace(data, probes_NP=neighbours.probes_NP)
     totals = moments_of(data, torch.ones_like(data.quality_N), max(highest_order(terms), 0))
     measured = references(
         terms, totals, data.exact, num_selected, seed, neighbours=neighbours, ranges=ranges

@@ -10,7 +10,7 @@ hardly any gain.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
 
@@ -122,38 +122,42 @@ class Blocks:
 
     def lists(self, length: int) -> Iterator[tuple[np.ndarray | slice, Tensor, Tensor]]:
         """Yield rows of some documents, and cosines and rows of the *length* nearest to each."""
-        everything = torch.ones_like(self.data.quality_N, dtype=torch.bool)
+        number, dimension = self.data.num_documents, self.data.dimension
         # Near blocks overlap, so each document would be read again for about twenty blocks.
-        is_small = 2 * 4 * len(everything) * self.data.dimension <= self.data.working_set_bytes
-        read, memory = -1, self.data.rows(slice(None) if is_small else slice(0, self.most))
-        features = memory
-        for block, rows, others, products in self.similarities(self.shadow, everything, everything):
-            if block > read and not is_small:
-                read, features = block, self.data.rows(others, memory=memory)
-            # Along these directions, another document can be more similar than the document itself.
-            own = torch.searchsorted(self.rows[block], rows)
-            products[torch.arange(len(rows), device=rows.device), own] = torch.inf
-            columns = _highest(products, min(CANDIDATES * length, len(others)))
-            places = others[columns] if is_small else columns
-            cosines = _some_products(self.data.rows(rows), features, places)
-            values, best = cosines.topk(length, dim=1)
-            yield rows.cpu().numpy(), values, others[columns.gather(1, best)]
+        is_small = 2 * 4 * number * dimension <= self.data.working_set_bytes
+        memory = self.data.rows(slice(None) if is_small else slice(0, self.most))
+        held = memory.new_empty(min(self.most, number), self.shadow.dimension)
+        for block, documents in enumerate(self.rows):
+            others = self.columns(block)
+            features = memory if is_small else self.data.rows(others, memory=memory)
+            directions = self.shadow.rows(others, memory=held)
+            for start in range(0, len(documents), TILE):
+                rows = documents[start : start + TILE]
+                # A block is the first of its near blocks.
+                own = range(start, start + len(rows))
+                columns = _nearest(directions, own, min(CANDIDATES * length, len(others)))
+                places = others[columns] if is_small else columns
+                cosines = _some_products(self.data.rows(rows), features, places)
+                values, nearest = _first_and_nearest(own, cosines, columns, length)
+                yield rows.cpu().numpy(), values, others[nearest]
 
     def exact_lists(
-        self, length: int, probes_P: Tensor, probes_PN: Tensor
+        self, length: int, probes_P: Tensor, probes_NP: Tensor
     ) -> Iterator[tuple[np.ndarray | slice, Tensor, Tensor]]:
         """Yield `lists` of a shard in one block, from all cosines; stores the probes' cosines."""
-        for rows, products in _squares(self.data):
-            inside = (probes_P >= rows.start) & (probes_P < rows.stop)
-            probes_PN[inside] = products[probes_P[inside] - rows.start]
-            own = products.diagonal(rows.start).clone()
-            products.diagonal(rows.start).fill_(torch.inf)
-            columns = _highest(products, length)
+        for own, products in _squares(self.data):
+            probes_NP[own.start : own.stop] = products[:, probes_P]
+            diagonal = products.diagonal(own.start)
+            squares = diagonal.clone()
+            diagonal.fill_(2)
+            tiles = torch.split(products, PLACES * length, 1)
+            columns = _highest(tiles, products.shape[1], length)
+            diagonal.copy_(squares)
             cosines = products.gather(1, columns)
-            yield rows, torch.where(cosines == torch.inf, own[:, None], cosines), columns
+            yield slice(own.start, own.stop), *_first_and_nearest(own, cosines, columns, length)
 
 
-def _squares(data: ShardData) -> Iterator[tuple[slice, Tensor]]:
+def _squares(data: ShardData) -> Iterator[tuple[range, Tensor]]:
     """Yield the cosines of all documents by rows, B x N, each computed once."""
     tiles: dict[tuple[int, int], Tensor] = {}
     blocks = [data.rows(rows) for rows in torch.split(torch.arange(data.num_documents), TILE)]
@@ -166,7 +170,7 @@ def _squares(data: ShardData) -> Iterator[tuple[slice, Tensor]]:
             else:
                 tiles[own, other] = features @ blocks[other].T
                 columns.copy_(tiles[own, other])
-        yield slice(own * TILE, own * TILE + len(features)), products
+        yield range(own * TILE, own * TILE + len(features)), products
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,13 +181,13 @@ class Neighbours:
         blocks: the blocks that were searched.
         cosines: N x N, documents with their neighbours, stored by column.
         last_N: the cosine of each document with the last one in its list.
-        probes_PN: cosines of the probes with all documents; None for a shard in several blocks.
+        probes_NP: cosines of all documents with the probes; None for a shard in several blocks.
     """
 
     blocks: Blocks
     cosines: sparse.csc_array
     last_N: Tensor
-    probes_PN: Tensor | None = None
+    probes_NP: Tensor | None = None
 
     @classmethod
     def of(
@@ -201,12 +205,12 @@ class Neighbours:
         length = min(length, fewest)
         similarity = np.empty((number, length), np.float32)
         columns = np.empty((number, length), np.int32)
-        probes_PN = None
+        probes_NP = None
         nearest_lists: Iterator[tuple[np.ndarray | slice, Tensor, Tensor]] = blocks.lists(length)
         if len(blocks.rows) == 1:
             probes_P = torch.arange(0, device=data.device) if probes_P is None else probes_P
-            probes_PN = data.quality_N.new_empty(len(probes_P), number)
-            nearest_lists = blocks.exact_lists(length, probes_P, probes_PN)
+            probes_NP = data.quality_N.new_empty(number, len(probes_P))
+            nearest_lists = blocks.exact_lists(length, probes_P, probes_NP)
         done = 0
         for at, values, best in nearest_lists:
             similarity[at], columns[at] = values.cpu().numpy(), best.cpu().numpy()
@@ -216,7 +220,7 @@ class Neighbours:
         starts = np.arange(0, similarity.size + 1, length)
         lists = sparse.csr_array((similarity.ravel(), columns.ravel(), starts), (number, number))
         last = torch.from_numpy(similarity[:, -1].copy()).to(data.device)
-        return cls(blocks, lists.tocsc(), last, probes_PN)
+        return cls(blocks, lists.tocsc(), last, probes_NP)
 
     def selected(self, mask_N: Tensor) -> Tensor:
         """Count the selected documents in each list; shape N."""
@@ -305,24 +309,48 @@ def _some_products(left_BD: Tensor, right_CD: Tensor, places_BK: Tensor) -> Tens
     return products.view_as(places_BK)
 
 
-def _highest(values_BC: Tensor, count: int) -> Tensor:
+def _nearest(features_CD: Tensor, own: range, count: int) -> Tensor:
+    """Return, for the documents *own* of C, themselves and nearly the nearest ones; B x count."""
+    rows, width = features_CD[own.start : own.stop], PLACES * count
+    memory = features_CD.new_empty(len(rows), width)
+
+    def tiles() -> Iterator[Tensor]:
+        for start in range(0, len(features_CD), width):
+            part = features_CD[start : start + width]
+            products = torch.mm(rows, part.T, out=memory[:, : len(part)])
+            # Along few directions, another document can be more similar than the document itself.
+            products.diagonal(own.start - start).fill_(2)
+            yield products
+
+    return _highest(tiles(), len(features_CD), count)
+
+
+def _highest(tiles: Iterable[Tensor], number: int, count: int) -> Tensor:
     """Return columns of nearly the highest values of each row, B x count.
 
-    `topk` of all columns would take as long as the products. Columns are cut into groups, and among
-    columns with equal position in their groups only the highest is taken.
+    `topk` of all *number* columns would take as long as the products. They come in tiles of PLACES
+    x count columns, and of columns with equal position in their tiles only the highest is taken.
+    The lowest bits of its value give the number of its tile, so values that differ by less than
+    the bits say are taken as equal.
     """
-    number = values_BC.shape[1]
-    width = min(number, PLACES * count)
-    starts = range(width, number, width)
-    highest = values_BC[:, :width].clone()
-    for start in starts:
-        group = values_BC[:, start : start + width]
-        begin = highest[:, : group.shape[1]]
-        torch.maximum(begin, group, out=begin)
-    values, places = highest.topk(count, dim=1)
-    columns = places
-    for start in starts:
-        # The last group is incomplete.
-        other = torch.where(places + start < number, places + start, places)
-        columns = torch.where(values_BC.gather(1, other) == values, other, columns)
-    return columns
+    width = PLACES * count
+    rest = -1 << (-(-number // width) - 1).bit_length()
+    highest = torch.empty(0)
+    for place, tile in enumerate(tiles):
+        marked = (tile.view(torch.int32) & rest | place).view(torch.float32)
+        if not place:
+            highest = marked
+        begin = highest[:, : marked.shape[1]]
+        torch.maximum(begin, marked, out=begin)
+    values, columns = highest.topk(count, dim=1)
+    return (values.view(torch.int32) & ~rest).long() * width + columns
+
+
+def _first_and_nearest(
+    own: range, cosines_BK: Tensor, columns_BK: Tensor, length: int
+) -> tuple[Tensor, Tensor]:
+    """Return cosines and columns of each document itself, and then of the nearest of K."""
+    columns = torch.arange(own.start, own.stop, device=columns_BK.device)
+    first = torch.where(columns_BK == columns[:, None], torch.inf, cosines_BK)
+    best = first.topk(length, dim=1).indices
+    return cosines_BK.gather(1, best), columns_BK.gather(1, best)

@@ -49,7 +49,7 @@ from datamask.objectives.weighted import WeightedObjective, WeightedTerm
 SAMPLE, SAMPLE_OF_VALUES = 32_768, 512
 """Most documents from which the best selection by one term is learned (docs/log.md#scales)."""
 
-ENOUGH_SELECTED, FEWEST_SUBSETS, MOST_SUBSETS = 16_384, 2, 32
+ENOUGH_SELECTED, FEWEST_SUBSETS, MOST_SUBSETS = 8192, 2, 32
 """Random subsets are drawn until they hold ENOUGH_SELECTED documents together
 (docs/log.md#scales)."""
 
@@ -163,11 +163,15 @@ def _means_of_random(
     The second dictionary has the mean cosine of each probe of facility location. Linear terms are
     left out, because their mean is known exactly (`_mean_of_all`).
     """
-    masks = []
-    for _ in range(min(max(-(-ENOUGH_SELECTED // size), FEWEST_SUBSETS), MOST_SUBSETS)):
-        mask = torch.zeros(data.num_documents, dtype=torch.bool)
-        mask[torch.from_numpy(generator.permutation(data.num_documents)[:size])] = True
-        masks.append(mask.to(data.device))
+    subsets = min(max(-(-ENOUGH_SELECTED // size), FEWEST_SUBSETS), MOST_SUBSETS)
+    masks: list[Tensor] = []
+    while len(masks) < subsets:
+        # Subsets that share no document say more about the mean than as many independent ones.
+        order = torch.from_numpy(generator.permutation(data.num_documents))
+        for rows in torch.split(order, size)[: min(len(order) // size, subsets - len(masks))]:
+            mask = torch.zeros(data.num_documents, dtype=torch.bool)
+            mask[rows] = True
+            masks.append(mask.to(data.device))
     drawn = [
         term
         for term in terms

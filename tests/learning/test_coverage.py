@@ -114,6 +114,16 @@ def test_neighbours_along_few_directions_are_nearly_the_nearest(make_shard, monk
     assert (lists.data >= nearest[rows] - 1e-6).mean() > 0.85
 
 
+def test_each_of_many_copies_is_its_own_neighbour(make_shard, monkeypatch):
+    """Even where a list is too short for all copies, which are equally near."""
+    features, _ = make_shard(1200, 64, 5)
+    features[300:900] = features[299]
+    monkeypatch.setattr(neighbours, "DIRECTIONS", 40)
+    for size in (250, 1200):
+        found = neighbours_of(features, monkeypatch, size, 200, 1200)
+        assert (found.cosines.diagonal() > 0.999).all()
+
+
 def test_principal_directions_hold_what_eigenvectors_do(make_shard):
     """Nearly as much of the vectors' squares as the exact ones, which are the best."""
     features, quality = make_shard(2000, 256, 5)

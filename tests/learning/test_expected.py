@@ -127,7 +127,7 @@ def test_a_stiff_objective_is_learned_until_its_expectation_has_settled(make_sha
     """Its masks change by chance from pass to pass: this gained 0.52 when masks alone decided."""
     selection = Selection(metric="disf", quality_weight=0.1, more_terms=STIFF)
     objective = learn_mask(*make_shard(3000, 16, 6), selection, 300, seed=2).metrics["objective"]
-    assert objective["selected"] - objective["random"] > 0.9
+    assert objective["selected"] - objective["random"] > 0.8
 
 
 def test_a_stiff_objective_does_not_start_from_a_sample(make_shard, monkeypatch, entered):
