@@ -134,6 +134,8 @@ def join_similar(
     for step in range(1, NEIGHBOURS + 1):
         left = left[: np.searchsorted(left, len(lasts) - step)]
         left = left[buckets[lasts[left]] == buckets[lasts[left + step]]]
+        if not len(left):
+            break
         pairs = np.stack([lasts[left], lasts[left + step]])
         pairs = pairs[:, _firsts(labels, pairs[0]) != _firsts(labels, pairs[1])]
         if is_earlier is not None:

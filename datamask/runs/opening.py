@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import importlib.metadata
 import json
 
@@ -78,8 +78,14 @@ def open_run(root: Root, read: ReadFingerprint = fingerprint_in) -> Run:
 def versions() -> dict[str, str]:
     """Versions of this package and of those that affect its outputs."""
     names = ("datamask-pipeline", "torch", "pyarrow", "duckdb", "sentence-transformers", "numpy")
-    installed = {}
-    for name in (*names, "scikit-learn"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            installed[name] = importlib.metadata.version(name)
-    return installed
+    installed = {name: _version(name) for name in (*names, "scikit-learn")}
+    return {name: version for name, version in installed.items() if version is not None}
+
+
+# Reading them takes some milliseconds, and a process plans many runs.
+@functools.cache
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
