@@ -17,7 +17,7 @@ from tests.finished import corpus, finish, settings
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
-SAMPLED = {"estimator": "policy_gradient", "steps": 300, "rollouts": 8, "tolerance": 0}
+SAMPLED = {"estimator": "policy_gradient", "steps": 120, "rollouts": 8, "tolerance": 0}
 SAMPLED["swap_refinement"] = 0
 
 
@@ -70,7 +70,7 @@ def test_the_curve_of_each_shard_is_kept(runs, name):
         assert kept["step"][-1] >= metrics["steps"]
     if name == "sampled":
         assert len(kept["step"]) == MOST_POINTS and kept["step"][0] == 1
-        assert kept["step"][-1] == 300, "the mask that is learned is what the curve shows"
+        assert kept["step"][-1] == 120, "the mask that is learned is what the curve shows"
 
 
 def test_shards_that_learn_together_have_rounds_and_no_curve(source, tmp_path):
