@@ -8,7 +8,11 @@ import sys
 import urllib.error
 import urllib.request
 
+import pytest
+
 from tests.cli.commands import here, settings, text_corpus
+
+pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
 
 def opened(url: str, host: str = "") -> tuple[int, bytes]:

@@ -23,6 +23,8 @@ from datamask.runs.run import Run
 from tests.faults.comparison import contents
 from tests.finished import up_to
 
+pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
+
 REPOSITORY = Path(__file__).parents[2]
 
 
