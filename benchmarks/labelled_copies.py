@@ -99,7 +99,7 @@ def dropped_without_common(texts: list[list[str]], scores: list[float], most: in
 
 
 def dropped_by_run(table: pa.Table, rule: str | None) -> set[str]:
-    """Ids of the documents that a run drops as near-duplicates; None is the default rule."""
+    """Ids of the documents that a run drops as copies or near-copies; None is the default rule."""
     with tempfile.TemporaryDirectory() as folder:
         source, root = Path(folder) / "source.parquet", Path(folder) / "run"
         pq.write_table(table, source)
@@ -119,7 +119,8 @@ def dropped_by_run(table: pa.Table, rule: str | None) -> set[str]:
             run_stage(run, stage, Compute())
         paths = [str(run.path("quality", shard)) for shard in range(run.num_shards)]
         judged = ds.dataset(paths).to_table(columns=["id", "dropped"])
-    return set(judged.filter(pc.equal(judged["dropped"], "near_duplicate"))["id"].to_pylist())
+    is_copy = pc.is_in(judged["dropped"], pa.array(["duplicate", "near_duplicate"]))
+    return set(judged.filter(is_copy)["id"].to_pylist())
 
 
 def _groups(rows: int) -> Iterator[tuple[str, list[list[str]], int, set[int], list[float]]]:

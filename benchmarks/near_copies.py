@@ -4,19 +4,33 @@ Two texts are near-copies if the Jaccard similarity of their sets of word 5-gram
 pairs, is at least `OVERLAP`. The table compares pairs that vectors or MinHash signatures find.
 
     python -m benchmarks.near_copies [--rows 50000]
+
+With `--texts`, a run drops near-copies of these texts, and a script of datasketch (extra `bench`)
+does the same. One text in twenty is a copy that is planted: up to 5 % of its words, its beginning
+and its end differ (`noisy_crawl.near_copy`). Both prefer the same, random texts, and exact overlap
+judges both. Seconds are of CPU, the least of the repeats; the run's include planning and all files.
+
+    python -m benchmarks.near_copies --texts runs/demo-corpus --rows 23000
+    python -m benchmarks.near_copies --texts runs/many/texts --rows 100000  # benchmarks.many_texts
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from scipy.sparse import csr_array
 
 from benchmarks.inputs import load, semantic_documents
+from benchmarks.labelled_copies import dropped_by_run
+from benchmarks.neighbour_graph import timed
+from benchmarks.noisy_crawl import near_copy
 from datamask.hygiene.minhash import cluster, sign
 from datamask.hygiene.words import Hashes, hash_ngrams, split_words
 
@@ -25,6 +39,8 @@ OVERLAP = 0.8
 HALF = 0.5
 COSINES = (0.99, 0.95, 0.9, 0.85, 0.8)
 ROWS_AT_ONCE = 1000
+PLANTED = 20
+"""One text in so many copies another one."""
 
 
 def ngrams_of(texts: pa.ChunkedArray) -> Hashes:
@@ -118,12 +134,88 @@ def _line(name: str, seconds: float, found: np.ndarray, true: np.ndarray, half: 
     )
 
 
+def with_planted(folder: Path, rows: int) -> tuple[pa.Table, np.ndarray]:
+    """Texts with ids and random scores, and the planted pairs: each original and its copy."""
+    generator = np.random.default_rng(rows)
+    texts = pq.read_table(folder, columns=["text"])["text"]
+    number = rows // PLANTED
+    own = generator.permutation(len(texts))[: rows - number]
+    found = texts.take(pa.array(own)).to_pylist()
+    words = sorted({word for text in found[:number] for word in text.split()})
+    found += [near_copy(text, words, generator) for text in found[:number]]
+    ids, scores = [str(row) for row in range(len(found))], generator.standard_normal(len(found))
+    pairs = np.stack([np.arange(number), np.arange(len(own), len(found))], axis=1)
+    return pa.table({"id": ids, "text": found, "score": scores}), pairs
+
+
+def dropped_by_datasketch(table: pa.Table, is_compared: bool) -> np.ndarray:
+    """Rows that resemble a better, kept one: as its index finds them by default, or by signatures.
+
+    If *is_compared*, the index prefers recall, and the signatures of what it finds are compared.
+    """
+    from datasketch import MinHash, MinHashLSH
+
+    def ngrams(text: str) -> set[bytes]:
+        words = re.findall(r"[^\W_]+", text.lower())
+        starts = range(max(1, len(words) - WORDS + 1))
+        return {" ".join(words[start : start + WORDS]).encode() for start in starts}
+
+    found = MinHash.bulk(map(ngrams, table["text"].to_pylist()), num_perm=128)
+    weights = (0.1, 0.9) if is_compared else (0.5, 0.5)
+    index, dropped = MinHashLSH(OVERLAP, num_perm=128, weights=weights), np.zeros(len(table), bool)
+    for row in np.argsort(-table["score"].to_numpy(), kind="stable").tolist():
+        others = index.query(found[row])
+        if is_compared:
+            others = [near for near in others if found[row].jaccard(found[near]) >= OVERLAP]
+        dropped[row] = bool(others)
+        if not others:
+            index.insert(row, found[row])
+    return dropped
+
+
+def dropped_by_us(table: pa.Table) -> np.ndarray:
+    """Rows that a run drops as near-duplicates, with planning, reading and writing."""
+    return np.isin(np.arange(len(table)), np.array(sorted(dropped_by_run(table, None)), int))
+
+
+def beside_datasketch(folder: Path, rows: int, repeats: int) -> str:
+    """What both drop, beside exact overlap, as Markdown."""
+    table, planted = with_planted(folder, rows)
+    ngrams = ngrams_of(table["text"])
+    exact, half = overlapping(ngrams, OVERLAP), overlapping(ngrams, HALF)
+    planted = planted[np.isin(_numbers(planted, rows), _numbers(exact, rows))]
+    lines = [
+        f"{rows:,} texts, {len(planted):,} planted pairs and {len(exact):,} in all are near-copies",
+        "",
+        "| dropped by | CPU s | documents | of planted pairs, one or both | of all pairs "
+        f"| documents without a near-copy | without one of {HALF} |",
+        "|:--|--:|--:|--:|--:|--:|--:|",
+    ]
+    ways: dict[str, Callable[[], np.ndarray]] = {
+        "a run": lambda: dropped_by_us(table),
+        "datasketch, by its index": lambda: dropped_by_datasketch(table, False),
+        "datasketch, by signatures": lambda: dropped_by_datasketch(table, True),
+    }
+    for name, way in ways.items():
+        taken, dropped = timed(way, repeats)
+        shares = [dropped[pairs].any(1).mean() for pairs in (planted, exact)]
+        wrong = [np.setdiff1d(np.flatnonzero(dropped), pairs).size for pairs in (exact, half)]
+        cells = f"{dropped.sum():,} | {shares[0]:.1%} | {shares[1]:.1%} | {wrong[0]} | {wrong[1]}"
+        lines.append(f"| {name} | {taken:.1f} | {cells} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rows", type=int, default=50_000)
     parser.add_argument("--folder", type=Path, default=Path("runs/bench"))
+    parser.add_argument("--texts", type=Path, help="Parquet files with a column text")
+    parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
+    if arguments.texts:
+        print(beside_datasketch(arguments.texts, arguments.rows, arguments.repeats))
+        return
     print(table(arguments.folder, arguments.rows))
 
 

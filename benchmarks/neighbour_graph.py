@@ -19,59 +19,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import sparse
 
 import datamask
 from benchmarks.inputs import load
 from benchmarks.learner import coverage
-from datamask.baselines.greedy import lazily
+from benchmarks.neighbour_script import graph, greedy
 
-NEIGHBOURS, EXACT, LISTED, JUDGED, SUBSETS = 32, 25_000, 12_288, 16_384, 4
-LIST, ROUNDS = 250, 5
-"""Documents of an inverted list, and rounds of k-means that make the lists."""
+EXACT, LISTED, JUDGED, SUBSETS = 25_000, 12_288, 16_384, 4
 SEARCHES = {"all": 0, "8 lists": 8, "32 lists": 32}
 """How many inverted lists a document is compared with."""
 WEIGHT, RATIO = 0.3, 0.1
 METRIC = "facility_location"
-
-
-def graph(vectors: np.ndarray, searched: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return cosines and rows of the nearest documents, N x NEIGHBOURS."""
-    import faiss
-
-    faiss.omp_set_num_threads(1)
-    width, lists = vectors.shape[1], len(vectors) // LIST
-    index = faiss.IndexFlatIP(width)
-    if searched:
-        index = faiss.IndexIVFFlat(index, width, lists, faiss.METRIC_INNER_PRODUCT)
-        index.nprobe, index.cp.niter = searched, ROUNDS
-        index.train(vectors[:: max(1, len(vectors) // (40 * lists))])
-    index.add(vectors)
-    cosines, rows = index.search(vectors, NEIGHBOURS)
-    return cosines, rows
-
-
-def greedy(cosines: np.ndarray, rows: np.ndarray, bonus: np.ndarray, count: int) -> np.ndarray:
-    """Choose *count* rows by lazy greedy on the lists; *bonus* is what a row's quality adds."""
-    number = len(cosines)
-    listed = (rows >= 0).ravel()
-    of = np.repeat(np.arange(number), NEIGHBOURS)[listed]
-    lists = sparse.csc_array((cosines.ravel()[listed], (of, rows.ravel()[listed])))
-    covered = np.where(rows >= 0, cosines, np.inf).min(1)
-
-    def parts(row: int) -> tuple[np.ndarray, np.ndarray]:
-        own = slice(lists.indptr[row], lists.indptr[row + 1])
-        return lists.indices[own], lists.data[own]
-
-    def gain(row: int) -> float:
-        others, values = parts(row)
-        return float(bonus[row] + np.maximum(values - covered[others], 0).sum() / number)
-
-    def choose(row: int) -> None:
-        others, values = parts(row)
-        covered[others] = np.maximum(covered[others], values)
-
-    return lazily(gain, choose, number, count)
 
 
 def timed(function: Callable[[], Any], repeats: int) -> tuple[float, Any]:

@@ -6,6 +6,14 @@ normalises the score to ranks and writes the best tenth. Both select the same do
 needs vectors. Each command is a process of its own and pays its imports.
 
     python -m benchmarks.overhead FOLDER [--documents 50000 1000000]
+
+With `--texts`, the run has the default method and lexical vectors, and the score is the built-in
+heuristic. The script (`benchmarks.neighbour_script`) also drops the worse half, embeds the rest in
+the same way, and covers it by lists of nearest documents; it gets the run's scales. A line says how
+good both selections are: mean quality, and the mean largest cosine of documents to them.
+
+    python -m benchmarks.many_texts runs/many --rows 100000
+    python -m benchmarks.overhead FOLDER --texts runs/many/texts --documents 10000 50000
 """
 
 from __future__ import annotations
@@ -16,6 +24,17 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.learner import coverage
+from datamask.embedding.vectors import read_vectors
+from datamask.quality.heuristic import heuristic_scores
+from datamask.runs.opening import open_run
+from datamask.runs.run import Run
 
 SETTINGS = """
 source: {{path: {source}, columns: {{id: chunk_id}}}}
@@ -25,6 +44,15 @@ quality:
   prune_fraction: 0
 selection: {{method: top_quality}}
 """
+
+DEFAULT = """
+source: {{path: {source}}}
+quality: {{scores: [{{name: edu, kind: column, column: edu, normalisation: rank}}]}}
+embedding: {{method: lexical}}
+"""
+
+JUDGED, DRAWS = 16_384, 4
+"""Documents whose largest cosines are judged, and random selections beside them."""
 
 SCRIPT = """
 import sys, polars as pl
@@ -62,10 +90,12 @@ assert set(ours["chunk_id"]) == set(theirs["chunk_id"]), "other documents"
 
 
 def main() -> None:
-    """Measure the script, a run, its relaunch and its report, for each number of documents."""
+    """Measure a run, its relaunch, its report and the script, for each number of documents."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--documents", type=int, nargs="+", default=[50_000, 1_000_000])
+    parser.add_argument("--texts", type=Path, help="Parquet files with id and text")
+    parser.add_argument("--repeats", type=int, default=1, help="of which the least counts")
     arguments = parser.parse_args()
     # Users have byte code, whatever this process was told.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -77,24 +107,83 @@ def main() -> None:
         source = arguments.folder / f"source-{documents}"
         run, best = (arguments.folder / f"{name}-{documents}" for name in ("run", "best.parquet"))
         if not source.exists():
-            measured([*python, WRITE, str(source), str(documents)])
-        shutil.rmtree(run, ignore_errors=True)
+            if arguments.texts:
+                write_scored(arguments.texts, source, documents)
+            else:
+                measured([*python, WRITE, str(source), str(documents)])
         config = arguments.folder / "overhead.yaml"
-        config.write_text(SETTINGS.format(source=source.absolute()))
-        rows = {
-            "script": [*python, SCRIPT, str(source), str(best)],
-            "rebuild": [*datamask, "rebuild", str(run), "--config", str(config)],
-            "relaunch": [*datamask, "rebuild", str(run)],
-            "report": [*datamask, "report", str(run)],
-        }
-        seconds = {}
-        for name, command in rows.items():
-            seconds[name], memory = measured(command)
+        settings = DEFAULT if arguments.texts else SETTINGS
+        config.write_text(settings.format(source=source.absolute()))
+        seconds: dict[str, float] = {}
+        for name in ("rebuild", "relaunch", "report", "script"):
+            command = {
+                "rebuild": [*datamask, "rebuild", str(run), "--config", str(config)],
+                "relaunch": [*datamask, "rebuild", str(run)],
+                "report": [*datamask, "report", str(run)],
+                "script": [*python, SCRIPT, str(source), str(best)],
+            }[name]
+            if name == "script" and arguments.texts:
+                weights = map(str, weights_of(open_run(run)))
+                command = [sys.executable, "-m", "benchmarks.neighbour_script", str(source)]
+                command += [str(best), "--weights", *weights]
+            taken = []
+            for _ in range(arguments.repeats):
+                if name == "rebuild":
+                    shutil.rmtree(run, ignore_errors=True)
+                taken.append(measured(command))
+            seconds[name], memory = min(taken)
             cells = f"{documents:,d} | {name} | {seconds[name]:.1f} | {memory:.2f} GiB"
             print(f"| {cells} |", flush=True)
         apart = seconds["rebuild"] - seconds["report"] + seconds["relaunch"]
         print(f"| {documents:,d} | rebuild without its report | {apart:.1f} | |", flush=True)
-        measured([*python, SAME, str(run), str(best)])
+        if arguments.texts:
+            print(compared(open_run(run), best), flush=True)
+        else:
+            measured([*python, SAME, str(run), str(best)])
+
+
+def write_scored(texts: Path, source: Path, documents: int) -> None:
+    """Write the first of some texts with the score `edu`."""
+    table = pq.read_table(texts, columns=["id", "text"])[:documents]
+    scores = heuristic_scores(table["text"].to_pylist())[0]
+    source.mkdir(parents=True)
+    pq.write_table(table.append_column("edu", pa.array(scores)), source / "00000.parquet")
+
+
+def weights_of(run: Run) -> tuple[float, float]:
+    """The weights of quality and of coverage in a run's one shard, each divided by its scale."""
+    receipt: dict[str, Any] = run.receipt("selection", 0).metrics
+    weight, scales = run.settings.selection.quality_weight, receipt["scales"]
+    return weight / scales["quality"], (1 - weight) / scales["facility_location"]
+
+
+def compared(run: Run, best: Path) -> str:
+    """Quality and coverage of the run's selection, the script's, and random documents."""
+    path = run.path("embeddings", 0)
+    ids = pq.read_table(path, columns=["chunk_id"])["chunk_id"].to_numpy()
+    vectors = read_vectors(path, run.settings.embedding.dimension)
+    scores = pq.read_table(run.path("quality", 0), columns=["id", "quality"])
+    quality = dict(zip(scores["id"].to_pylist(), scores["quality"].to_pylist(), strict=True))
+    qualities = np.array([quality[name] for name in ids])
+    ours = pq.read_table(run.root / "subset", columns=["id"])["id"].to_numpy()
+    theirs = pq.read_table(best, columns=["id"])["id"].to_numpy()
+
+    def judged(some: np.ndarray) -> np.ndarray:
+        return np.array([qualities[some].mean(), coverage(vectors, some, JUDGED)])
+
+    generator = np.random.default_rng(3)
+    draws = [generator.permutation(len(ids))[: len(ours)] for _ in range(DRAWS)]
+    chance = np.mean([judged(rows) for rows in draws], axis=0)
+    lines, gains = [f"random: quality {chance[0]:.4f}, coverage {chance[1]:.4f}"], []
+    for name, chosen in (("run", ours), ("script", theirs)):
+        rows = np.flatnonzero(np.isin(ids, chosen))
+        gain = judged(rows) - chance
+        of = f"{len(rows):,} of {len(chosen):,} chosen, {len(ids):,} embedded"
+        lines.append(f"{name}: {of}; more than random: {gain[0]:+.4f}, {gain[1]:+.4f}")
+        gains.append(np.append(gain, weights_of(run) @ gain))
+    quality, covered, objective = gains[0] / gains[1]
+    shares = f"quality {quality:.3f}, coverage {covered:.3f}, objective {objective:.3f}"
+    return "\n".join([*lines, f"the run's gain by the script's: {shares}"])
 
 
 def measured(command: list[str]) -> tuple[float, float]:
