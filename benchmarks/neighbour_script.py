@@ -1,11 +1,11 @@
 """A script of polars that selects as a run does by default: half by score, then what covers it.
 
-Vectors are those of our lexical embedder. In blocks of at most `BLOCK` random documents, faiss
-(extra `bench`) lists the nearest documents of each, and lazy greedy maximises quality and coverage
-on these lists. It is given the weights of both, each divided by its scale. `benchmarks.overhead`
-calls it; it imports nothing that it does not need.
+Vectors are those of our lexical embedder. In blocks of random documents, faiss (extra `bench`)
+lists the nearest documents of each, and lazy greedy maximises quality and coverage on these lists.
+It is given the weights of both, each divided by its scale. `benchmarks.overhead` calls it; it
+imports nothing that it does not need.
 
-    python -m benchmarks.neighbour_script SOURCE OUT --weights 1.2 30
+    python -m benchmarks.neighbour_script SOURCE OUT --weights 1.2 30 --block 10000
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-NEIGHBOURS, BLOCK = 32, 10_000
+NEIGHBOURS = 32
 LIST, ROUNDS = 250, 5
 """Documents of an inverted list, and rounds of k-means that make the lists."""
 KEPT, RATIO, WIDTH = 0.5, 0.1, 768
@@ -70,6 +70,7 @@ def main() -> None:
     parser.add_argument("source", help="folder of Parquet files with text and edu, a score")
     parser.add_argument("out", help="file of the selected rows")
     parser.add_argument("--weights", type=float, nargs=2, help="of quality and of coverage")
+    parser.add_argument("--block", type=int, help="most documents that are compared")
     arguments = parser.parse_args()
     import polars as pl
 
@@ -85,7 +86,7 @@ def main() -> None:
     of_quality, of_coverage = arguments.weights
     chosen: list[np.ndarray] = []
     order = np.random.default_rng(0).permutation(len(documents))
-    blocks = np.array_split(order, -(-len(order) // BLOCK))
+    blocks = np.array_split(order, -(-len(order) // arguments.block))
     for number, block in enumerate(blocks, 1):
         wanted = count * number // len(blocks) - sum(rows.size for rows in chosen)
         bonus = of_quality / of_coverage * quality[block] / wanted

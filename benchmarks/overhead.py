@@ -9,8 +9,9 @@ needs vectors. Each command is a process of its own and pays its imports.
 
 With `--texts`, the run has the default method and lexical vectors, and the score is the built-in
 heuristic. The script (`benchmarks.neighbour_script`) also drops the worse half, embeds the rest in
-the same way, and covers it by lists of nearest documents; it gets the run's scales. A line says how
-good both selections are: mean quality, and the mean largest cosine of documents to them.
+the same way, and covers it by lists of nearest documents, in blocks of 10,000 and of 25,000; it
+gets the run's scales. Further lines say how good the selections are: mean quality, and the mean
+largest cosine of documents to them.
 
     python -m benchmarks.many_texts runs/many --rows 100000
     python -m benchmarks.overhead FOLDER --texts runs/many/texts --documents 10000 50000
@@ -53,6 +54,7 @@ embedding: {{method: lexical}}
 
 JUDGED, DRAWS = 16_384, 4
 """Documents whose largest cosines are judged, and random selections beside them."""
+BLOCKS = (10_000, 25_000)
 
 SCRIPT = """
 import sys, polars as pl
@@ -115,31 +117,32 @@ def main() -> None:
         settings = DEFAULT if arguments.texts else SETTINGS
         config.write_text(settings.format(source=source.absolute()))
         seconds: dict[str, float] = {}
-        for name in ("rebuild", "relaunch", "report", "script"):
-            command = {
-                "rebuild": [*datamask, "rebuild", str(run), "--config", str(config)],
-                "relaunch": [*datamask, "rebuild", str(run)],
-                "report": [*datamask, "report", str(run)],
-                "script": [*python, SCRIPT, str(source), str(best)],
-            }[name]
-            if name == "script" and arguments.texts:
-                weights = map(str, weights_of(open_run(run)))
-                command = [sys.executable, "-m", "benchmarks.neighbour_script", str(source)]
-                command += [str(best), "--weights", *weights]
+
+        def measure(name: str, command: list[str]) -> None:
             taken = []
             for _ in range(arguments.repeats):
                 if name == "rebuild":
-                    shutil.rmtree(run, ignore_errors=True)
+                    shutil.rmtree(run, ignore_errors=True)  # noqa: B023
                 taken.append(measured(command))
-            seconds[name], memory = min(taken)
-            cells = f"{documents:,d} | {name} | {seconds[name]:.1f} | {memory:.2f} GiB"
+            seconds[name], memory = min(taken)  # noqa: B023
+            cells = f"{documents:,d} | {name} | {seconds[name]:.1f} | {memory:.2f} GiB"  # noqa: B023
             print(f"| {cells} |", flush=True)
-        apart = seconds["rebuild"] - seconds["report"] + seconds["relaunch"]
-        print(f"| {documents:,d} | rebuild without its report | {apart:.1f} | |", flush=True)
-        if arguments.texts:
-            print(compared(open_run(run), best), flush=True)
-        else:
+
+        measure("rebuild", [*datamask, "rebuild", str(run), "--config", str(config)])
+        measure("relaunch", [*datamask, "rebuild", str(run)])
+        measure("report", [*datamask, "report", str(run)])
+        if not arguments.texts:
+            apart = seconds["rebuild"] - seconds["report"] + seconds["relaunch"]
+            print(f"| {documents:,d} | rebuild without its report | {apart:.1f} | |", flush=True)
+            measure("script", [*python, SCRIPT, str(source), str(best)])
             measured([*python, SAME, str(run), str(best)])
+            continue
+        script = [sys.executable, "-m", "benchmarks.neighbour_script", str(source)]
+        weights = ["--weights", *map(str, weights_of(open_run(run)))]
+        for block in BLOCKS:
+            out = f"{best}-{block}"
+            measure(f"script, {block:,}", [*script, out, *weights, "--block", str(block)])
+        print(compared(open_run(run), best), flush=True)
 
 
 def write_scored(texts: Path, source: Path, documents: int) -> None:
@@ -166,7 +169,6 @@ def compared(run: Run, best: Path) -> str:
     quality = dict(zip(scores["id"].to_pylist(), scores["quality"].to_pylist(), strict=True))
     qualities = np.array([quality[name] for name in ids])
     ours = pq.read_table(run.root / "subset", columns=["id"])["id"].to_numpy()
-    theirs = pq.read_table(best, columns=["id"])["id"].to_numpy()
 
     def judged(some: np.ndarray) -> np.ndarray:
         return np.array([qualities[some].mean(), coverage(vectors, some, JUDGED)])
@@ -174,16 +176,19 @@ def compared(run: Run, best: Path) -> str:
     generator = np.random.default_rng(3)
     draws = [generator.permutation(len(ids))[: len(ours)] for _ in range(DRAWS)]
     chance = np.mean([judged(rows) for rows in draws], axis=0)
-    lines, gains = [f"random: quality {chance[0]:.4f}, coverage {chance[1]:.4f}"], []
-    for name, chosen in (("run", ours), ("script", theirs)):
-        rows = np.flatnonzero(np.isin(ids, chosen))
+    lines = [f"random: quality {chance[0]:.4f}, coverage {chance[1]:.4f}"]
+    gains: list[np.ndarray] = []
+    chosen = {"run": run.root / "subset"} | {
+        f"script, {block:,}": f"{best}-{block}" for block in BLOCKS
+    }
+    for name, file in chosen.items():
+        rows = np.flatnonzero(np.isin(ids, pq.read_table(file, columns=["id"])["id"].to_numpy()))
         gain = judged(rows) - chance
-        of = f"{len(rows):,} of {len(chosen):,} chosen, {len(ids):,} embedded"
-        lines.append(f"{name}: {of}; more than random: {gain[0]:+.4f}, {gain[1]:+.4f}")
         gains.append(np.append(gain, weights_of(run) @ gain))
-    quality, covered, objective = gains[0] / gains[1]
-    shares = f"quality {quality:.3f}, coverage {covered:.3f}, objective {objective:.3f}"
-    return "\n".join([*lines, f"the run's gain by the script's: {shares}"])
+        shares = ", ".join(f"{share:.3f}" for share in gains[-1] / gains[0])
+        told = f"{len(rows):,} of {len(ids):,}, quality {gain[0]:+.4f}, coverage {gain[1]:+.4f}"
+        lines.append(f"{name}: {told}; quality, coverage, objective by the run's: {shares}")
+    return "\n".join(lines)
 
 
 def measured(command: list[str]) -> tuple[float, float]:
