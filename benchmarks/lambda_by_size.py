@@ -10,7 +10,7 @@ Equal q and d at every size mean that λ is one setting, and not another one in 
 `--shards`, the largest size is also cut into shards that select by themselves.
 
     python -m benchmarks.lambda_by_size [--sizes 4000 16000 64000] [--metrics facility_location]
-        [--ratios 0.1] [--lambdas 0.1 0.3 0.5] [--texts FOLDER] [--shards 1 10 100]
+        [--ratios 0.1] [--lambdas 0.1 0.3 0.5] [--shards 1 10 100] [--texts FOLDER [--model PATH]]
 """
 
 from __future__ import annotations
@@ -54,12 +54,18 @@ def plain(number: int) -> tuple[np.ndarray, np.ndarray]:
     )
 
 
-def texts(folder: Path, number: int) -> tuple[np.ndarray, np.ndarray]:
-    """Lexical vectors of the texts of a folder in a random order; the score is their length."""
+def texts(folder: Path, number: int, model: str | None) -> tuple[np.ndarray, np.ndarray]:
+    """Vectors of the texts of a folder in a random order; the score is their length and noise.
+
+    The vectors are lexical, or from a model of sentence-transformers with 384 dimensions.
+    """
     table = pq.read_table(folder, columns=["text"])
     order = np.random.default_rng(2).permutation(len(table))[:number]
     read = table["text"].take(order).to_pylist()
-    vectors = embed_texts(read, Embedding(method="lexical"), Compute())
+    embedding = Embedding(method="lexical")
+    if model:
+        embedding = Embedding(model=model, prefix="", dimension=384, max_tokens=128)
+    vectors = embed_texts(read, embedding, Compute())
     noise = np.random.default_rng(3).standard_normal(len(read))
     return vectors, np.log1p([len(text) for text in read]) + noise
 
@@ -129,12 +135,13 @@ def main() -> None:
     parser.add_argument("--lambdas", type=float, nargs="+", default=[0.1, 0.3, 0.5])
     parser.add_argument("--shards", type=int, nargs="+", default=[1])
     parser.add_argument("--texts", type=Path, help="folder of Parquet files with a column text")
+    parser.add_argument("--model", help="folder of a model that embeds the texts")
     given = parser.parse_args()
     torch.set_num_threads(1)
     largest = max(given.sizes)
     corpora = {"clusters": clustered(largest), "no clusters": plain(largest)}
     if given.texts:
-        corpora = {"texts": texts(given.texts, largest)}
+        corpora = {"texts": texts(given.texts, largest, given.model)}
     print("| corpus | metric | ratio | N | shards |", *(f"λ = {w:g}: q d |" for w in given.lambdas))
     print("|:--|:--|--:|--:|--:|" + "--:|" * len(given.lambdas))
     for name, (features, quality) in corpora.items():

@@ -100,7 +100,8 @@ def garbage(
         score[place] -= 6
     columns = {"text": drawn, "score": score}
     evaluation = {"arms": ["ours", "random"], **given}
-    return evaluated(folder, seed, columns, clean, evaluation=evaluation)
+    selection = {"ratio": 0.4, "metric": "disf", "quality_weight": 0.5}
+    return evaluated(folder, seed, columns, clean, evaluation=evaluation, selection=selection)
 
 
 def copies(texts: list[str], folder: Path, seed: int) -> Findings:
