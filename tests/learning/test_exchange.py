@@ -129,7 +129,7 @@ def scaled(whole, selection):
     """The terms, scaled over the whole corpus."""
     terms = build_terms(selection)
     totals = moments_of(whole, torch.ones(len(whole.quality_N)), highest_order(terms))
-    return scales.scaled(terms, scales.references(terms, totals, whole, TOTAL, 0))
+    return scales.scaled(terms, scales.references(terms, totals, whole, TOTAL, 3))
 
 
 @pytest.mark.parametrize(("metric", "least"), [("disf", 0.85), *nightly(("pairwise", 0.75))])

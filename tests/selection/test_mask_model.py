@@ -132,7 +132,7 @@ def test_the_model_gives_the_logits_of_its_own_run(tmp_path, scope, selection):
 
 @pytest.mark.parametrize(
     ("sample", "selection"),
-    nightly((200, {}), (600, {"metric": "pairwise", "quality_weight": 0.4})),
+    nightly((200, {}), (600, {"metric": "pairwise", "quality_weight": 0.5})),
 )
 def test_in_one_pass_the_judge_is_the_model(tmp_path, monkeypatch, sample, selection):
     """Its threshold keeps the share of documents that it was not learned from, if there are any."""
