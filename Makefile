@@ -80,10 +80,7 @@ check: $(READY) ## format, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-# The first time, pytest's workers would all compile what the tests import, at once. mypy leaves cores free for it.
-test: $(READY) ## everything that CI runs
-	@test -d tests/__pycache__ || $(BIN)/python -m pytest --collect-only --quiet >/dev/null 2>&1 & \
-		$(MAKE) --no-print-directory check; checked=$$?; wait; exit $$checked
+test: check ## everything that CI runs
 	$(BIN)/python -m pytest $(PARALLEL) -m "not slow"
 
 test-all: check ## the slow tests too

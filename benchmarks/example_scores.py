@@ -1,10 +1,11 @@
 """Scores from examples beside scikit-learn: seconds of fitting and applying them, and their AUC.
 
-What is wanted are the docstrings of some packages. A score is fitted to `EXAMPLES` of them and to
-random documents of the corpus, among which are more of them. It is judged on as many others, and on
-documents of other packages that it was not fitted to. Ours has a cross-validated AUC, which says
-how much to prune; so has one of scikit-learn's models for each vectoriser, with the faster solver.
-Seconds are of CPU on one thread, the least of the repeats, for texts in memory.
+The docstrings of some packages are wanted. A score is fitted to `EXAMPLES` of them and to random
+documents of the corpus, which contain more of them. It is judged on as many other wanted ones, and
+on documents of other packages that it was not fitted to. Our score also measures a cross-validated
+AUC, which decides how much to prune. So for each vectoriser, one of scikit-learn's models does the
+same, with the faster solver. Seconds are of CPU on one thread, the least of the repeats, for texts
+in memory.
 
     python -m benchmarks.example_scores runs/demo-corpus [--documents 5000 20000]
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -111,11 +113,9 @@ def main() -> None:
             labels = np.repeat([1, 0], [EXAMPLES, len(unseen)])
             for name, fit in ways.items():
                 with threadpool_limits(1):
-                    seconds, (score, told) = timed(
-                        lambda: fit(fitted, targets),  # noqa: B023
-                        arguments.repeats,
-                    )
-                    applied, scores = timed(lambda: score(judged), arguments.repeats)  # noqa: B023
+                    seconds, fits = timed(partial(fit, fitted, targets), arguments.repeats)
+                    score, told = fits
+                    applied, scores = timed(partial(score, judged), arguments.repeats)
                 auc = roc_auc_score(labels, scores)
                 cells = f"{seconds:.1f} | {len(judged) / applied:,.0f} | {auc:.3f} | {told:.3f}"
                 print(f"| {number:,} | {goal} | {name} | {cells} |", flush=True)

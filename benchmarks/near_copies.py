@@ -174,7 +174,7 @@ def dropped_by_datasketch(table: pa.Table, is_compared: bool) -> np.ndarray:
 
 
 def dropped_by_us(table: pa.Table) -> np.ndarray:
-    """Rows that a run drops as near-duplicates, with planning, reading and writing."""
+    """Rows that a run drops as copies or near-copies, with planning, reading and writing."""
     return np.isin(np.arange(len(table)), np.array(sorted(dropped_by_run(table, None)), int))
 
 

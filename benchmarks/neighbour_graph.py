@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +66,9 @@ def compare(folder: Path, data: str, rows: int, repeats: int) -> None:
     bonus = of_quality / of_metric * quality / count
     for name, searched in SEARCHES.items():
         if rows > LISTED if searched else rows <= EXACT:
-            listing, lines = timed(lambda: graph(vectors, searched), repeats)  # noqa: B023
+            listing, lines = timed(partial(graph, vectors, searched), repeats)
             cosines, near = lines
-            choosing, chosen = timed(lambda: greedy(cosines, near, bonus, count), repeats)  # noqa: B023
+            choosing, chosen = timed(partial(greedy, cosines, near, bonus, count), repeats)
             gain = 100 * (value(chosen) - chance) / best
             cells = f"{seconds:.1f} | {name} | {listing:.1f} + {choosing:.1f} | {gain:.1f} %"
             print(f"| {data} | {rows:,} | {cells} |", flush=True)

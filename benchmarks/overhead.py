@@ -24,6 +24,7 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -116,33 +117,37 @@ def main() -> None:
         config = arguments.folder / "overhead.yaml"
         settings = DEFAULT if arguments.texts else SETTINGS
         config.write_text(settings.format(source=source.absolute()))
-        seconds: dict[str, float] = {}
-
-        def measure(name: str, command: list[str]) -> None:
-            taken = []
-            for _ in range(arguments.repeats):
-                if name == "rebuild":
-                    shutil.rmtree(run, ignore_errors=True)  # noqa: B023
-                taken.append(measured(command))
-            seconds[name], memory = min(taken)  # noqa: B023
-            cells = f"{documents:,d} | {name} | {seconds[name]:.1f} | {memory:.2f} GiB"  # noqa: B023
-            print(f"| {cells} |", flush=True)
-
-        measure("rebuild", [*datamask, "rebuild", str(run), "--config", str(config)])
-        measure("relaunch", [*datamask, "rebuild", str(run)])
-        measure("report", [*datamask, "report", str(run)])
+        line = partial(print_line, documents, arguments.repeats)
+        rebuild = [*datamask, "rebuild", str(run), "--config", str(config)]
+        whole = line("rebuild", rebuild, new=run)
+        relaunch = line("relaunch", [*datamask, "rebuild", str(run)])
+        report = line("report", [*datamask, "report", str(run)])
         if not arguments.texts:
-            apart = seconds["rebuild"] - seconds["report"] + seconds["relaunch"]
+            apart = whole - report + relaunch
             print(f"| {documents:,d} | rebuild without its report | {apart:.1f} | |", flush=True)
-            measure("script", [*python, SCRIPT, str(source), str(best)])
+            line("script", [*python, SCRIPT, str(source), str(best)])
             measured([*python, SAME, str(run), str(best)])
             continue
         script = [sys.executable, "-m", "benchmarks.neighbour_script", str(source)]
         weights = ["--weights", *map(str, weights_of(open_run(run)))]
         for block in BLOCKS:
             out = f"{best}-{block}"
-            measure(f"script, {block:,}", [*script, out, *weights, "--block", str(block)])
+            line(f"script, {block:,}", [*script, out, *weights, "--block", str(block)])
         print(compared(open_run(run), best), flush=True)
+
+
+def print_line(
+    documents: int, repeats: int, name: str, command: list[str], new: Path | None = None
+) -> float:
+    """Print the least CPU seconds of a command, and return them; the folder *new* is made anew."""
+    taken = []
+    for _ in range(repeats):
+        if new is not None:
+            shutil.rmtree(new, ignore_errors=True)
+        taken.append(measured(command))
+    seconds, memory = min(taken)
+    print(f"| {documents:,d} | {name} | {seconds:.1f} | {memory:.2f} GiB |", flush=True)
+    return seconds
 
 
 def write_scored(texts: Path, source: Path, documents: int) -> None:

@@ -45,7 +45,8 @@ PLACES = 16
 """Number of columns for each of these candidates (`_highest`, docs/log.md#coverage)."""
 
 TILE = 1024
-"""Rows and columns of a tile of all cosines (docs/log.md#coverage)."""
+"""Rows and columns of a tile of all cosines, and maximum number of documents that are compared with
+near blocks at once (docs/log.md#coverage)."""
 
 ROWS_AT_ONCE = 128
 """Maximum number of documents whose cosines are computed at once (docs/log.md#coverage)."""
@@ -93,20 +94,21 @@ class Blocks:
         return torch.cat([self.rows[other] for other in self.near[block]])[: self.most]
 
     def similarities(
-        self, data: ShardData, of_N: Tensor, among_N: Tensor
-    ) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
+        self, of_N: Tensor, among_N: Tensor
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Yield cosines of documents *of_N* with documents *among_N* in near blocks.
 
-        Both are masks; vectors come from *data*. Yields block, rows (B), columns (C) and cosines (B
-        x C, valid until the next ones), where there are any.
+        Both are masks. Yields rows (B), columns (C) and cosines (B x C, valid until the next ones),
+        where there are any.
         """
+        data = self.data
         if not of_N.any():
             return  # In a small shard, for example, whose lists have all documents.
         # A large matrix can take longer to allocate than to compute.
         memory = data.quality_N.new_empty(0)
         held = data.quality_N.new_empty(min(self.most, int(among_N.sum())), data.dimension)
-        for block, own in enumerate(self.rows):
-            inside, near = own[of_N[own]], self.columns(block)
+        for block, documents in enumerate(self.rows):
+            inside, near = documents[of_N[documents]], self.columns(block)
             columns = near[among_N[near]]
             if not len(inside) or not len(columns):
                 continue
@@ -118,7 +120,7 @@ class Blocks:
                 if memory.numel() < prod(shape):
                     memory = memory.new_empty(prod(shape))
                 cosines = memory[: prod(shape)].view(shape)
-                yield block, rows, columns, torch.mm(data.rows(rows), features, out=cosines)
+                yield rows, columns, torch.mm(data.rows(rows), features, out=cosines)
 
     def lists(self, length: int) -> Iterator[tuple[np.ndarray | slice, Tensor, Tensor]]:
         """Yield rows of some documents, and cosines and rows of the *length* nearest to each."""
@@ -234,9 +236,8 @@ class Neighbours:
         Only near blocks are searched, and only for documents in *hidden_N*. It is -1 for other
         documents, and where fewer documents are selected.
         """
-        data = self.blocks.data
-        covered = torch.full_like(data.quality_N, -1.0)
-        for _, rows, columns, cosines in self.blocks.similarities(data, hidden_N, mask_N):
+        covered = torch.full_like(self.last_N, -1.0)
+        for rows, columns, cosines in self.blocks.similarities(hidden_N, mask_N):
             if rank == 1:
                 covered[rows] = cosines.amax(1)
             elif len(columns) >= rank:
@@ -269,7 +270,7 @@ class Neighbours:
             gains.index_add_(0, columns.flatten(), gain.flatten())
             gains.index_add_(0, columns.gather(1, first)[:, 0], (best - second)[:, 0])
         everything = torch.ones_like(mask_N)
-        for _, _, columns, cosines in self.blocks.similarities(data, hidden, everything):
+        for _, columns, cosines in self.blocks.similarities(hidden, everything):
             gains[columns] += marginal_coverage(cosines, -1.0, mask_N[columns])
         return gains / data.num_documents
 
@@ -310,7 +311,11 @@ def _some_products(left_BD: Tensor, right_CD: Tensor, places_BK: Tensor) -> Tens
 
 
 def _nearest(features_CD: Tensor, own: range, count: int) -> Tensor:
-    """Return, for the documents *own* of C, themselves and nearly the nearest ones; B x count."""
+    """Return columns of each of the documents *own* and of nearly the nearest; B x count.
+
+    Vectors are along few directions, where another document can be more similar than the document
+    itself.
+    """
     rows, width = features_CD[own.start : own.stop], PLACES * count
     memory = features_CD.new_empty(len(rows), width)
 
@@ -318,7 +323,6 @@ def _nearest(features_CD: Tensor, own: range, count: int) -> Tensor:
         for start in range(0, len(features_CD), width):
             part = features_CD[start : start + width]
             products = torch.mm(rows, part.T, out=memory[:, : len(part)])
-            # Along few directions, another document can be more similar than the document itself.
             products.diagonal(own.start - start).fill_(2)
             yield products
 
@@ -328,28 +332,32 @@ def _nearest(features_CD: Tensor, own: range, count: int) -> Tensor:
 def _highest(tiles: Iterable[Tensor], number: int, count: int) -> Tensor:
     """Return columns of nearly the highest values of each row, B x count.
 
-    `topk` of all *number* columns would take as long as the products. They come in tiles of PLACES
-    x count columns, and of columns with equal position in their tiles only the highest is taken.
-    The lowest bits of its value give the number of its tile, so values that differ by less than
-    the bits say are taken as equal.
+    `topk` of all columns would take as long as the products. So the *number* columns come in tiles
+    of PLACES x count, and of the columns at one position of all tiles only the highest is taken. To
+    remember its tile, the lowest bits of each value are replaced by the number of the tile, so
+    values that differ only in these bits count as equal.
     """
     width = PLACES * count
-    rest = -1 << (-(-number // width) - 1).bit_length()
-    highest = torch.empty(0)
-    for place, tile in enumerate(tiles):
-        marked = (tile.view(torch.int32) & rest | place).view(torch.float32)
-        if not place:
-            highest = marked
-        begin = highest[:, : marked.shape[1]]
-        torch.maximum(begin, marked, out=begin)
+    value_bits = -1 << (-(-number // width) - 1).bit_length()
+    marked = (
+        (tile.view(torch.int32) & value_bits | place).view(torch.float32)
+        for place, tile in enumerate(tiles)
+    )
+    highest = next(marked)
+    for tile in marked:
+        begin = highest[:, : tile.shape[1]]
+        torch.maximum(begin, tile, out=begin)
     values, columns = highest.topk(count, dim=1)
-    return (values.view(torch.int32) & ~rest).long() * width + columns
+    return (values.view(torch.int32) & ~value_bits).long() * width + columns
 
 
 def _first_and_nearest(
     own: range, cosines_BK: Tensor, columns_BK: Tensor, length: int
 ) -> tuple[Tensor, Tensor]:
-    """Return cosines and columns of each document itself, and then of the nearest of K."""
+    """Return cosines and columns of each document itself, then of the nearest of K candidates.
+
+    Without the exception, exact copies of a document could displace it from its own list.
+    """
     columns = torch.arange(own.start, own.stop, device=columns_BK.device)
     first = torch.where(columns_BK == columns[:, None], torch.inf, cosines_BK)
     best = first.topk(length, dim=1).indices
